@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from servescope.contract.identity import Identity
-from servescope.emulator.autoscaler import (
-    Autoscaler,
-    ConcurrencyAutoscaler,
-    ConcurrencyScaling,
-    Load,
-    TokenAutoscaler,
-    TokenScaling,
-)
+from servescope.emulator.autoscaler import Autoscaler, ConcurrencyAutoscaler, Load, TokenAutoscaler
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.testing import value
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 
 IDENTITY = Identity("m", "d", "v2", replica="autoscaler-0", role="autoscaler")
 

@@ -17,7 +17,6 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrape import Limits
 from servescope.collector.target import Target as ScrapedTarget
-from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import TransferCost
 from servescope.emulator.deployment import EmulatedDeployment
@@ -32,6 +31,7 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.requests import Cancel, WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.store.embedded import Store
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, ExpositionEffects
 from servescope.emulator.engine import Engine
@@ -19,6 +18,7 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
+from servescope.migration.scaling import TokenScaling
 
 QUIET = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
 

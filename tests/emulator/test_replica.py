@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
@@ -19,6 +18,7 @@ from servescope.emulator.replica import BackOff, ColdStart, PhaseOfStart, Start
 from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
+from servescope.migration.scaling import TokenScaling
 
 FIXED = replace(V2, scaling=TokenScaling(min_replica=3, initial_replicas=3, max_replica=3))
 

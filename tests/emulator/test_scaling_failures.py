@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
@@ -18,6 +17,7 @@ from servescope.emulator.replica import ColdStart, HealthCheck
 from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.testing import value
+from servescope.migration.scaling import TokenScaling
 
 ENGINE = replace(V2.engine, error_share=0.0, max_queue=1000)
 PLAN = replace(V2, engine=ENGINE)

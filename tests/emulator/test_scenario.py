@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from servescope import cli
-from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.faults import Faults
 from servescope.emulator.replica import ColdStart, HealthCheck
@@ -19,6 +18,7 @@ from servescope.emulator.scenario import Scenario, make_scenario, read_scenario
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import ConfigurationError
 from servescope.exposition.rendering import render
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from tests.conftest import ROOT
 
 EXAMPLES = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))

@@ -19,10 +19,10 @@ from aiohttp import web
 
 from servescope.cli import main
 from servescope.emulator import server
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.server import RunningEmulator
 from servescope.emulator.stack import V2, EmulatedStack
 from servescope.errors import ServescopeError, UsageError
+from servescope.migration.scaling import TokenScaling
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.replica import ColdStart
@@ -19,6 +18,7 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 
 
 def totals(deployment: EmulatedDeployment) -> dict[str, float]:

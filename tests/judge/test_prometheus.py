@@ -20,7 +20,6 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.plan_files import parse_plan
-from servescope.emulator.autoscaler import ConcurrencyScaling
 from servescope.emulator.faults import Faults, parse_fault
 from servescope.emulator.stack import V1, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
@@ -28,6 +27,7 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.judge.reading import Past
+from servescope.migration.scaling import ConcurrencyScaling
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics

@@ -126,6 +126,6 @@ def given(past: MadePast) -> Iterator[MadePast]:
 
     with (
         patch("servescope.judge.verbs.open_past", open_past),
-        patch("servescope.judge.arguments.program_clock", _Clock),
+        patch("servescope.store.opening.program_clock", _Clock),
     ):
         yield past

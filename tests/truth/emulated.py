@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import StepCost
 from servescope.emulator.deployment import EmulatedDeployment
@@ -16,6 +15,7 @@ from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.placement import Router
 from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
+from servescope.migration.scaling import TokenScaling
 from tests.truth.figures import Figures
 from tests.truth.settings import (
     BLOCK_TOKENS,

@@ -14,27 +14,25 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
-from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.contract.samples import Series
-from servescope.cutover.batches import (
+from servescope.contract.batches import (
+    PLACES,
     Processes,
     SeriesNumbers,
     TargetBatch,
     batches,
+    place_of,
     read_histogram,
     sum_counters,
     sum_gauges,
 )
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
+from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.samples import Series
 from servescope.cutover.plan import CutoverPlan
 
 Floats = NDArray[np.float64]
 ArmName = Literal["v1", "v2"]
-
-PLACES: Final = ("frontend", "router process", "process", "engine")
-"""Where in a deployment a metric is measured, outermost first. What a router's own process measures of its caches is
-further out than what the engines behind it measure of theirs."""
 
 TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
     "requests": (Part("requests_total"),),
@@ -47,14 +45,6 @@ TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
 """Counters that a judgement reads beside its metrics."""
 
 _GAUGES: Final = ("queued_requests", "kv_cache_usage", "gpu_usage", "concurrent_requests")
-
-
-def place_of(layer: str, role: str, family: str) -> str:
-    """Where a target of this layer and role measures a metric; bare instruments, of no known layer, are a process."""
-    if layer in {"frontend", "engine"}:
-        return layer
-    routed = METRICS[family].component == "router" and role == "router"
-    return "router process" if routed else "process"
 
 
 class Place(NamedTuple):

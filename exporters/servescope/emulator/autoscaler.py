@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from servescope.emulator.disaggregation import Disaggregation
-from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
-
-MOST_REPLICAS = 1000
-"""How many replicas a deployment may have; each is emulated whole, in the memory of one process."""
+from servescope.migration.scaling import (
+    ConcurrencyPolicy,
+    ConcurrencyScaling,
+    SlidingWindow,
+    TokenPolicy,
+    TokenScaling,
+)
 
 
 class Load(NamedTuple):
@@ -29,30 +28,6 @@ class Load(NamedTuple):
     decode_tokens: int = 0
 
 
-class SlidingWindow:
-    """The values of the last `seconds`, taken at even intervals, and in any case the last one."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._values: deque[tuple[float, float]] = deque()
-        self._sum = 0.0
-
-    def add(self, now: float, value: float) -> None:
-        """Add a value, and drop those that are too old."""
-        self._values.append((now, value))
-        self._sum += value
-        while self._values[0][0] <= now - self._seconds and len(self._values) > 1:
-            self._sum -= self._values.popleft()[1]
-
-    def mean(self) -> float:
-        """The mean of the values; there must be one. Of whole numbers it is exact."""
-        return self._sum / len(self._values)
-
-    def highest(self) -> float:
-        """The highest of the values; there must be one."""
-        return max(value for _, value in self._values)
-
-
 class Autoscaler(Protocol):
     """What a deployment asks of its autoscaler; `most_replicas` replaces its upper bound while it is not None."""
 
@@ -64,65 +39,11 @@ class Autoscaler(Protocol):
         """How many replicas there should be; called at even intervals."""
 
 
-def _check_bounds(lowest: int, initial: int, highest: int) -> None:
-    if not 1 <= lowest <= initial <= highest:
-        raise UsageError(
-            f"min_replica {lowest!r}, initial_replicas {initial!r}, max_replica {highest!r}: expected 1 <= min <= "
-            "initial <= max"
-        )
-    if highest > MOST_REPLICAS:
-        raise UsageError(f"max_replica is {highest!r}, expected {MOST_REPLICAS} at most")
-
-
-def _check_positive(parameters: object, names: Sequence[str]) -> None:
-    for name in names:
-        if not 0 < getattr(parameters, name) < math.inf:
-            raise UsageError(f"{name} is {getattr(parameters, name)!r}, expected a number above 0")
-
-
-def _check_delay(seconds: float) -> None:
-    if not 0 <= seconds < math.inf:
-        raise UsageError(f"scale_down_delay is {seconds!r}, expected a number of 0 or more")
-
-
-def _round_up(replicas: float) -> int:
-    """The next whole number, forgiving what floating point adds to one."""
-    return math.ceil(replicas - 1e-9)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenScaling:
-    """How v2 scales: the documented names and defaults; times in seconds.
-
-    `target_in_flight_tokens` is per worker. Where prefill and decode have workers of their own it is that of both,
-    unless `prefill_target_in_flight_tokens` (ours) gives prefill another.
-    """
-
-    target_in_flight_tokens: float = 50_000
-    min_replica: int = 1
-    max_replica: int = 8
-    initial_replicas: int = 1
-    autoscaling_window: float = 300.0
-    scale_down_delay: float = 300.0
-    scale_down_half_life_seconds: float = 900.0
-    prefill_target_in_flight_tokens: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.prefill_target_in_flight_tokens is not None:
-            _check_positive(self, ["prefill_target_in_flight_tokens"])
-        _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
-        _check_positive(self, ["target_in_flight_tokens", "autoscaling_window", "scale_down_half_life_seconds"])
-        _check_delay(self.scale_down_delay)
-
-
 class TokenAutoscaler:
     """Wants as many replicas as the average tokens in flight are targets.
 
     Disaggregated, a replica is a unit of prefill and decode workers, each phase has its own tokens and its own need of
-    units, and the larger need counts.
-
-    Up at once; down only to the most it wanted within the scale-down delay, and no faster than the half-life lets the
-    count decay.
+    units, and the larger need counts. `TokenPolicy` makes replicas of the need.
     """
 
     def __init__(
@@ -141,10 +62,7 @@ class TokenAutoscaler:
         self._decode_tokens = SlidingWindow(scaling.autoscaling_window)
         self._requests = SlidingWindow(scaling.autoscaling_window)
         self._workers = SlidingWindow(scaling.autoscaling_window)
-        self._wanted = SlidingWindow(scaling.scale_down_delay)
-        self._wanted.add(0.0, scaling.initial_replicas)
-        self._policy = float(scaling.initial_replicas)
-        self._evaluated_at = 0.0
+        self._policy = TokenPolicy(scaling)
 
     def evaluate(self, now: float, load: Load) -> int:
         """How many replicas there should be; called at even intervals."""
@@ -153,19 +71,18 @@ class TokenAutoscaler:
         self._workers.add(now, load.workers)
         self._decode_tokens.add(now, load.decode_tokens)
         desired = self._desire(load)
-        policy = self._apply_policy(now, desired)
-        rounded = int(self._bound(_round_up(policy)))
+        decision = self._policy.decide(now, desired, self.most_replicas)
         self.instruments.evaluated(
             in_flight_tokens=load.in_flight_tokens,
             avg_in_flight_tokens=self._tokens.mean(),
             avg_num_requests=self._requests.mean(),
             avg_num_workers=self._workers.mean(),
             desired_scale=desired,
-            policy_desired_scale=policy,
-            rounded_desired_scale=rounded,
+            policy_desired_scale=decision.policy,
+            rounded_desired_scale=decision.replicas,
         )
         self.instruments.set_bounds(min_replicas=self._scaling.min_replica, max_replicas=self._scaling.max_replica)
-        return rounded
+        return decision.replicas
 
     def _desire(self, load: Load) -> float:
         target = self._scaling.target_in_flight_tokens
@@ -187,72 +104,16 @@ class TokenAutoscaler:
         )
         return max(needs.values())
 
-    def _apply_policy(self, now: float, desired: float) -> float:
-        self._wanted.add(now, desired)
-        decay = 0.5 ** ((now - self._evaluated_at) / self._scaling.scale_down_half_life_seconds)
-        self._evaluated_at = now
-        self._policy = self._bound(max(self._wanted.highest(), self._policy * decay))
-        return self._policy
-
-    def _bound(self, replicas: float) -> float:
-        return _bound(replicas, self._scaling, self.most_replicas)
-
-
-@dataclass(frozen=True, slots=True)
-class ConcurrencyScaling:
-    """How v1 scales: the documented names and defaults; times in seconds, utilisation in percent."""
-
-    concurrency_target: float = 16
-    target_utilization_percentage: float = 45
-    min_replica: int = 1
-    max_replica: int = 8
-    initial_replicas: int = 1
-    autoscaling_window: float = 60.0
-    scale_down_delay: float = 900.0
-
-    def __post_init__(self) -> None:
-        _check_bounds(self.min_replica, self.initial_replicas, self.max_replica)
-        _check_positive(self, ["concurrency_target", "target_utilization_percentage", "autoscaling_window"])
-        _check_delay(self.scale_down_delay)
-
 
 class ConcurrencyAutoscaler:
-    """Wants so many replicas that each has its target of requests in flight, on average over the window.
-
-    Up at once; down only to the most it wanted within the scale-down delay, by at most half of the replicas, and then
-    not again before the delay is over once more. It counts no tokens, so it shows none.
-    """
+    """Follows `ConcurrencyPolicy`. It counts no tokens, so it shows none."""
 
     def __init__(self, scaling: ConcurrencyScaling, *, instruments: AutoscalerInstruments) -> None:
         self.instruments = instruments
         self.initial_replicas = scaling.initial_replicas
         self.most_replicas: int | None = None
-        self._scaling = scaling
-        self._requests = SlidingWindow(scaling.autoscaling_window)
-        self._wanted = SlidingWindow(scaling.scale_down_delay)
-        self._wanted.add(0.0, scaling.initial_replicas)
-        self._replicas = scaling.initial_replicas
-        self._next_step_at = 0.0
+        self._policy = ConcurrencyPolicy(scaling)
 
     def evaluate(self, now: float, load: Load) -> int:
         """How many replicas there should be; called at even intervals."""
-        self._requests.add(now, load.requests)
-        per_replica = self._scaling.concurrency_target * self._scaling.target_utilization_percentage / 100
-        desired = _round_up(self._requests.mean() / per_replica)
-        self._wanted.add(now, desired)
-        self._step(now, int(_bound(self._wanted.highest(), self._scaling, None)))
-        return int(_bound(self._replicas, self._scaling, self.most_replicas))
-
-    def _step(self, now: float, wanted: int) -> None:
-        if wanted >= self._replicas:
-            self._replicas = wanted
-        elif now >= self._next_step_at:
-            # Of an odd number, the smaller half is stopped.
-            self._replicas = max(wanted, self._replicas - max(self._replicas // 2, 1))
-            self._next_step_at = now + self._scaling.scale_down_delay
-
-
-def _bound(replicas: float, scaling: TokenScaling | ConcurrencyScaling, most: int | None) -> float:
-    """The number within the bounds; an upper bound below the lower one wins."""
-    highest = scaling.max_replica if most is None else most
-    return min(max(replicas, scaling.min_replica), highest)
+        return self._policy.decide(now, load.requests, self.most_replicas)

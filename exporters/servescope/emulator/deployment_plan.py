@@ -8,13 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.emulator.autoscaler import (
-    Autoscaler,
-    ConcurrencyAutoscaler,
-    ConcurrencyScaling,
-    TokenAutoscaler,
-    TokenScaling,
-)
+from servescope.emulator.autoscaler import Autoscaler, ConcurrencyAutoscaler, TokenAutoscaler
 from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.costs import TransferCost
@@ -32,6 +26,7 @@ from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.router import RouterInstruments
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 
 ROUTER = "router-0"
 AUTOSCALER = "autoscaler-0"

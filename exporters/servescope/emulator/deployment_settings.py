@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation, parse_disaggregation
 from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, parse_engine
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck
 from servescope.emulator.router.configuration import KvRouterParameters, Recovery, RouterRuntime, parse_routing
 from servescope.errors import ConfigurationError, UsageError
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.settings.tables import REQUIRED, Setting, Table
 from servescope.settings.values import format_duration, parse_duration
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.composition import Effects, compose
 from servescope.emulator.effects import (
     DeploymentEffects,
@@ -20,6 +19,7 @@ from servescope.emulator.effects import (
 )
 from servescope.emulator.fault_kinds import DRAFT, KV_ROUTER, KV_TRANSFER, SCALES_BY_TOKENS, FaultKind, find_kind
 from servescope.errors import UsageError
+from servescope.migration.scaling import TokenScaling
 from servescope.settings.tables import REQUIRED, Setting, Table, located
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Sample
 from servescope.contract.types import Figure
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment import EmulatedDeployment
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.engine_parameters import EngineParameters
@@ -31,6 +30,7 @@ from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey, read_trace, survey_trace
 from servescope.errors import UsageError
+from servescope.migration.scaling import TokenScaling
 
 ROUTERS: Final = ("kv", "least-load")
 MOST_WORKERS: Final = 1000

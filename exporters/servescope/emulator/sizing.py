@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from servescope.emulator.autoscaler import TokenScaling
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.engine_parameters import EngineParameters
 from servescope.emulator.hardware import DEFAULT_MODEL, size_engine
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey
+from servescope.migration.scaling import TokenScaling
 
 # Where a trace names no blocks, any size will do; this is the demo's.
 _AZURE_BLOCK_TOKENS: Final = 32

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from servescope.contract.identity import Deployment
-from servescope.emulator.autoscaler import ConcurrencyScaling, TokenScaling
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.deployment_plan import DeploymentPlan
@@ -18,6 +17,7 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic, TrafficPlan
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 
 MODEL = "llama-3.3-70b"
 

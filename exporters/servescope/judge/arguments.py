@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from servescope.cutover.evidence import Decision
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
@@ -16,16 +13,11 @@ from servescope.errors import UsageError
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.runs import CutoverRun, check_unchanged, current_run
-from servescope.settings.clock import program_clock
 from servescope.settings.tables import read_document
 from servescope.settings.values import format_instant
-from servescope.store.embedded import Store
 from servescope.store.history import History
-from servescope.store.prometheus.history import PrometheusHistory
-from servescope.store.prometheus.options import OPTIONS, open_prometheus
+from servescope.store.opening import read_time
 from servescope.store.spans import read_instant
-
-DEFAULT_STORE: Final = "servescope.db"
 
 
 def read_plan(path: Path) -> CutoverPlan:
@@ -40,32 +32,6 @@ def find_journal(arguments: argparse.Namespace) -> Path:
     if arguments.plan is None:
         raise UsageError("neither --journal nor --plan is given, expected one of them")
     return Path(arguments.plan).with_suffix(".journal.db")
-
-
-@contextmanager
-def open_past(arguments: argparse.Namespace) -> Iterator[History]:
-    """The past that the arguments name; raises UsageError, StoreError, PrometheusError when it does not answer."""
-    if arguments.prometheus is not None:
-        if arguments.store is not None:
-            raise UsageError("--store and --prometheus are both given, expected one of them")
-        history = PrometheusHistory(open_prometheus(arguments.prometheus, arguments))
-        history.deployments()
-        yield history
-        return
-    for option in OPTIONS:
-        if getattr(arguments, option):
-            raise UsageError(f"--{option.replace('_', '-')} goes with --prometheus")
-    path = arguments.store or Path(DEFAULT_STORE)
-    if arguments.store is None and not path.exists():
-        raise UsageError(f"no {DEFAULT_STORE} here, expected --store DB or --prometheus URL")
-    with Store(path, read_only=True) as store:
-        yield store
-
-
-def read_time(option: str, text: str | None) -> int:
-    """The time of an option in milliseconds, now without it; raises UsageError."""
-    now_ms = program_clock().now_ms()
-    return now_ms if text is None else read_instant(option, text, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from servescope.cutover.evidence import DECISION_KINDS
 from servescope.judge import verbs
-from servescope.store.prometheus.options import configure as configure_access
+from servescope.store.prometheus.options import configure_past
 
 FORMATS: Final = ("text", "json")
 DEFAULT_LISTEN: Final = "127.0.0.1:9910"
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         found.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
         if past:
-            _add_past(found)
+            configure_past(found)
         return found
 
     verb("plan", "show how long each stage needs at each share to settle each metric, before anything is moved")
@@ -55,15 +55,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     decide.add_argument("--to", metavar="TIME", help="where an excluded span ends")
     verify = verb("verify", "check that the journal is whole", plan=False, past=False)
     verify.add_argument("--head", metavar="HASH", help="the hash of an entry that must be there, as a report has it")
-
-
-def _add_past(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", type=Path, metavar="DB", help="the collector's store (default: servescope.db)")
-    parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that has the series, in place of a store")
-    configure_access(parser)
-    parser.add_argument(
-        "--at", metavar="TIME", help="as of when: 2026-11-20T14:00:00Z, or 2h for two hours ago (default: now)"
-    )
 
 
 def _add_since(parser: argparse.ArgumentParser) -> None:

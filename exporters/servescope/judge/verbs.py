@@ -15,14 +15,11 @@ from servescope.cutover.judgement import Judgement, Verdict
 from servescope.cutover.judging import judge_folded
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.judge.arguments import (
-    DEFAULT_STORE,
     Judged,
     find_case,
     find_journal,
-    open_past,
     open_run,
     read_plan,
-    read_time,
 )
 from servescope.judge.case import fold_case, forecast_case, freeze_plan, judge_case
 from servescope.judge.journal import CutoverJournal, JournalError
@@ -36,6 +33,7 @@ from servescope.judge.runs import (
     write_decision,
 )
 from servescope.judge.text import CONFIGURED, describe_forecast, describe_judgement, explain_judgement, moment, share
+from servescope.store.opening import DEFAULT_STORE, open_past, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
     {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}

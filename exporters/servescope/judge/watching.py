@@ -15,7 +15,7 @@ from servescope.collector.api.listening import Listener
 from servescope.collector.api.settings import ApiSettings, read_api
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError, UsageError
-from servescope.judge.arguments import find_journal, open_past, open_run, read_plan
+from servescope.judge.arguments import find_journal, open_run, read_plan
 from servescope.judge.case import WatchedCase
 from servescope.judge.gate import make_application
 from servescope.judge.journal import CutoverJournal
@@ -27,6 +27,7 @@ from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
+from servescope.store.opening import open_past
 
 _PERIOD_SECONDS: Final = 15.0
 """How often it is judged, in seconds of the program's clock: as often as is usually scraped."""

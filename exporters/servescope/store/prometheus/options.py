@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from servescope.errors import UsageError
@@ -22,6 +23,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="header to send to the Prometheus, such as X-Scope-OrgID=tenant; may be repeated",
     )  # fmt: skip
     parser.add_argument("--ca-file", metavar="FILE", help="trust the Prometheus by these certificates alone")
+
+
+def configure_past(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a past: a store, or a Prometheus and the access to it; and as of when."""
+    parser.add_argument("--store", type=Path, metavar="DB", help="the collector's store (default: servescope.db)")
+    parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that has the series, in place of a store")
+    configure(parser)
+    parser.add_argument(
+        "--at", metavar="TIME", help="as of when: 2026-11-20T14:00:00Z, or 2h for two hours ago (default: now)"
+    )
 
 
 def open_prometheus(url: str, arguments: argparse.Namespace) -> Prometheus:

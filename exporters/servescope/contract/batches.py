@@ -1,7 +1,7 @@
 """The series of targets that expose the same ones, read together: sums of counters, histograms, levels of gauges.
 
 What cannot be what it says is not known: a value that is not finite, a counter's gain below zero, a histogram whose
-parts do not fit together. Arrays are over the T targets of a batch and its n blocks.
+parts do not fit together. Arrays are over the T targets of a batch and its n blocks. Needs numpy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,23 @@ from numpy.typing import NDArray
 from servescope.contract.expressions import matches
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import Part
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series
-from servescope.cutover.sequences import Floats
+
+Floats = NDArray[np.float64]
+
+PLACES: Final = ("frontend", "router process", "process", "engine")
+"""Where in a deployment a metric is measured, outermost first. What a router's own process measures of its caches is
+further out than what the engines behind it measure of theirs."""
+
+
+def place_of(layer: str, role: str, family: str) -> str:
+    """Where a target of this layer and role measures a metric; bare instruments, of no known layer, are a process."""
+    if layer in {"frontend", "engine"}:
+        return layer
+    routed = METRICS[family].component == "router" and role == "router"
+    return "router process" if routed else "process"
+
 
 _COUNT_TOLERANCE: Final = 1e-6
 _MOST_ZEROS: Final = 20.0

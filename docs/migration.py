@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from servescope.migration.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
+from servescope.migration.backend_server import BACKEND_SERVER, PARSERS, V4_ONLY
 from servescope.migration.body import BODY
 from servescope.migration.config_yaml import CONFIG
 from servescope.migration.fates import FATES, MEANINGS, FieldFate
@@ -84,6 +86,8 @@ def _default(field: FieldShape) -> str:
     if field.default is None:
         return "–"
     default = field.default
+    if default == "":
+        return '`""`'
     return f"`{str(default).lower() if isinstance(default, bool) else list(default) if default == () else default}`"
 
 
@@ -96,9 +100,33 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
+def _render_backend() -> Iterator[str]:
+    yield from _head("field", "backend", "type", "default", "v2", "what happens", "source")
+    fates = {fate.v1: fate for fate in (*OPTIMISATION_FATES, *PIPELINE_FATES)}
+    for path, field in (each for table in BACKEND_SERVER.values() for each in list_fields(table)):
+        if (fate := fates.get(path)) is None:
+            continue  # a mapping whose fields have rows of their own
+        kind = "stops the move where it is set" if fate.kind == "blocking" else MEANINGS[fate.kind]
+        onto = f"`{fate.v2}`" if fate.v2 else "–"
+        source = ", ".join(dict.fromkeys((field.source, fate.source)))
+        for backend, text in _list_backends(path, field):
+            happens = f"{kind}. {fate.why} {fate.todo}".strip()
+            yield _row(f"`{path}`", backend, text, _default(field), onto, happens, source)
+
+
+def _list_backends(path: str, field: FieldShape) -> Iterator[tuple[str, str]]:
+    """The backends that have a field, and what it may be there."""
+    name = path.rpartition(".")[2]
+    if name in PARSERS:
+        yield from ((backend, f"one of: {', '.join(names)}") for backend, names in PARSERS[name].items())
+    else:
+        yield ("v4" if path.startswith("backend.extra_params.") and name in V4_ONLY else "v3, v4"), field.shape.text
+
+
 FIELD_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "fields": _render_moved,
     "config": _render_kept,
     "body": _render_body,
+    "backend": _render_backend,
 }
 """The tables of docs/migration.md by their names there."""

@@ -61,6 +61,32 @@ def test_every_field_of_the_seeds_has_a_row(reference: Path) -> None:
         assert [name for name in names if name.rpartition(".")[2] not in LAST_NAMES] == []
 
 
+BACKEND_ROWS = re.findall(
+    r"(?m)^\| `([\w.]+)` \| (v3, v4|v3|v4) \| (.+?) \| (.+?) \|", PAGE.partition("<!-- backend:")[2]
+)
+
+
+@pytest.mark.reference
+def test_every_field_of_the_backend_server_has_a_row(reference: Path) -> None:
+    """Those of its tables with backend, type and default; those of its lists and samples by name; and no others."""
+    text = (reference / "reference" / "seeds" / "5-backend-server-options.txt").read_text(encoding="utf-8")
+    types = {"integer": "a whole number", "float": "a number", "string": "one of", "bool": "true or false"}
+    v4, v3 = (
+        re.findall(r"(?m)^([a-z_]+)(integer|float|string|bool)(null|false|\d+)[A-Z]", part)
+        for part in text.partition("V4 Backend")[2].split("V3 Backend")
+    )
+    assert (len(v4), len(v3)) == (11, 4)
+    for backend, fields in (("v4", v4), ("v3", v3)):
+        for name, kind, default in fields:
+            (row,) = [row for row in BACKEND_ROWS if row[0] == f"backend.extra_params.{name}" and backend in row[1]]
+            assert row[2].startswith(types[kind])
+            assert row[3] == ("–" if default == "null" else f"`{default}`")
+    listed = set(re.findall(r"(?m)^ +• ([a-z_]+):$", text)) | {"tensor_parallel_size"}
+    sampled = set(re.findall(r'"([a-z_]+)": ', text)) - {"chat", "completion", "embedding"}  # the values of mode
+    assert {"topk", "draft_model_path", "loras", "mode"} < listed
+    assert {part for row in BACKEND_ROWS for part in row[0].split(".")} == listed | sampled | {row[0] for row in v4}
+
+
 def test_the_page_says_what_the_code_does() -> None:
     """Each field that the table drops is dropped, each that it moves is moved."""
     rows = dict(re.findall(r"(?m)^\| `([\w.]+)` \| (?:`([\w.]+)`|–) \|", PAGE.partition("## Every field")[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -94,6 +95,12 @@ def make_body(
     is_filled = bool(config) or len(body) > 1
     call = make_call(body) if is_usable and is_filled else ""
     return ManagementBody(body, call, findings, tuple(_enterprise(config)) if is_usable else ())
+
+
+def with_speculation(body: ManagementBody, speculative_config: Mapping[str, Any]) -> ManagementBody:
+    """A body with a speculation in its `llm_config`."""
+    config = {**body.body["llm_config"], "speculative_config": dict(speculative_config)}
+    return make_body(read_json(json.dumps({**body.body, "llm_config": config}), "options"))
 
 
 def _enterprise(config: dict[str, Any]) -> list[str]:

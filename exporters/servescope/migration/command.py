@@ -25,10 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "configs", nargs="+", type=Path, metavar="CONFIG",
-        help="a configuration, or a folder in which every config.yaml is migrated",
+        help="a configuration, a backend server's JSON, or a folder in which every config.yaml is migrated",
     )  # fmt: skip
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", action="store_true", help="write the files, and keep each old one as FILE.v1")
+    what.add_argument(
+        "--write", action="store_true", help="write the files, and keep each old one, as FILE.v1 where it is replaced"
+    )
     what.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a file would change")
     parser.add_argument("--back", action="store_true", help="make the v1 file of a v2 one, for a rollback")
     parser.add_argument("--strict", action="store_true", help="take warnings as errors")
@@ -37,6 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--max-num-tokens", type=int, metavar="N", help="max_num_tokens of v2 for files whose value is above v2's limit"
     )
+    for option, limit in (("--max-seq-len", "longest sequence"), ("--max-batch-size", "largest batch")):
+        answers.add_argument(
+            option, type=int, metavar="N", help=f"v2's {limit}, where the backend server's is beyond it"
+        )
     answers.add_argument(
         "--n-gram", action="store_true", help="put speculation by n-grams in the Management API's body"
     )
@@ -47,6 +53,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answers.add_argument("--concurrency-target", type=float, metavar="N", help="v1's target, to compute v2's with")
     answers.add_argument(
         "--tokens-per-request", type=float, metavar="N", help="average tokens of a request, in and out"
+    )
+    backend = parser.add_argument_group("answers for the backend server's JSON")
+    backend.add_argument("--pipeline", type=Path, metavar="FILE", help="the pipeline configuration beside it")
+    backend.add_argument("--checkpoint", metavar="SOURCE:REPO", help="the model, such as HF:owner/name")
+    backend.add_argument("--accelerator", metavar="TYPE", help="the kind of GPU, such as H100")
+    backend.add_argument("--quantization-type", metavar="TYPE", help="v2's quantization of weights that are w4")
+    backend.add_argument("--speculative-model-dir", metavar="PATH", help="the weights of Eagle's head")
+    backend.add_argument(
+        "--eagle3-one-model", choices=("yes", "no"), help="whether v2 runs an Eagle3 head and the model as one"
+    )
+    backend.add_argument(
+        "--num-nextn-predict-layers", type=int, metavar="N", help="the model's layers that predict next tokens, for MTP"
     )
 
 

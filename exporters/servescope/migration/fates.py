@@ -18,7 +18,7 @@ MEANINGS: Final[Mapping[FateKind, str]] = MappingProxyType({
     "renamed": "renamed",
     "automatic": "dropped, as v2 does it automatically",
     "unsupported": "dropped, as v2 has no equivalent",
-    "blocking": "stays on v1",
+    "blocking": "stops the move",
 })  # fmt: skip
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from servescope.errors import ServescopeError, UsageError
-from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body
+from servescope.migration.backend_server import check_backend_server, find_part
+from servescope.migration.backend_translation import BackendAnswers, BackendMigration, translate_backend
+from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body, with_speculation
+from servescope.migration.config_yaml import ACCELERATORS, CONFIG
 from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode
-from servescope.migration.json_document import read_named
-from servescope.migration.meaning import describe_meaning, describe_rollback, token_target
-from servescope.migration.report import FileReport
+from servescope.migration.json_document import is_named_json, read_named
+from servescope.migration.llm_config import SPECULATIVE, require
+from servescope.migration.meaning import describe_backend_move, describe_meaning, describe_rollback, token_target
+from servescope.migration.report import FileReport, NewFile
 from servescope.migration.translation import Answers, Migration, translate
-from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, Stack
+from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, V2_BUILD_TABLE, V2_RUNTIME, Stack
+from servescope.migration.writing import create_files, replace_file
 
 NAMES: Final = ("config.yaml", "config.yml")
 """The files that are migrated in a folder."""
@@ -32,6 +37,8 @@ class MigrationOptions:
     body: ManagementBody
     is_strict: bool
     is_written: bool
+    backend_answers: BackendAnswers = field(default_factory=BackendAnswers)
+    pipeline: Document | None = None
 
 
 def read_options(arguments: argparse.Namespace) -> MigrationOptions:
@@ -47,7 +54,17 @@ def read_options(arguments: argparse.Namespace) -> MigrationOptions:
     if errors:
         place = f"{arguments.llm_config}:{errors[0].line}:{errors[0].column}: " if given is not None else ""
         raise UsageError(f"{place}{errors[0].sentence}")
-    return MigrationOptions("v1" if arguments.back else "v2", Answers(answer), body, arguments.strict, arguments.write)
+    backend_answers = _read_backend_answers(arguments, has_speculation="speculative_config" in body.body["llm_config"])
+    pipeline = _read_pipeline(arguments.pipeline, strict=arguments.strict) if arguments.pipeline is not None else None
+    return MigrationOptions(
+        "v1" if arguments.back else "v2",
+        Answers(answer),
+        body,
+        arguments.strict,
+        arguments.write,
+        backend_answers,
+        pipeline,
+    )
 
 
 def find_configs(paths: Iterable[Path]) -> Iterator[Path]:
@@ -75,9 +92,11 @@ def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
     try:
         document = _read(path)
         report = report_document(document, options)
+        if report.new_files:
+            return _place_new_files(path, document, report, options)
         found = report.translation
         if options.is_written and found is not None and found.text is not None and found.is_changed:
-            kept = _write(path, document.text, found)
+            kept = replace_file(path, document.text, found.text, found.stack or "")
             report = replace(report, written=name, kept=kept.as_posix())
     except ServescopeError as error:
         return FileReport(name, "error", error=str(error))
@@ -88,6 +107,10 @@ def report_document(document: Document, options: MigrationOptions) -> FileReport
     """What becomes of a document, of which nothing is written; raises DocumentError where it cannot be edited."""
     if is_management_body(document):
         return _check_body(document.origin, document, options)
+    if find_part(document) is not None:
+        return _report_backend(document, options)
+    if is_named_json(document.origin):
+        _check_known(document)
     found = translate(document, options.to, options.answers, strict=options.is_strict)
     return _report(document.origin, found, options)
 
@@ -99,6 +122,59 @@ def _check_body(name: str, document: Document, options: MigrationOptions) -> Fil
     return FileReport(name, "unchanged", findings=findings, note="a body of the Management API: nothing to migrate")
 
 
+def _check_known(document: Document) -> None:
+    """Refuse a file whose keys say nothing of what it is."""
+    value = document.value
+    if not isinstance(value, dict) or not value.keys() & CONFIG.keys.keys():
+        what = (
+            "is no configuration that is known, expected a Truss configuration (trt_llm), a body of the Management API "
+            "(llm_config), or the backend server's (backend and optimisations; mode and loras)"
+        )
+        raise document.error(document.root, what)
+
+
+def _report_backend(document: Document, options: MigrationOptions) -> FileReport:
+    """What becomes of a document of the backend server: a new config.yaml, and the body where it holds something."""
+    name = document.origin
+    if not is_named_json(name):
+        raise DocumentError(name, 0, 0, "is the backend server's by its keys, which is JSON: name it with .json")
+    if options.to == "v1":
+        raise DocumentError(name, 0, 0, "is the backend server's, expected a configuration of v2 for --back")
+    found = translate_backend(document, options.pipeline, options.backend_answers, strict=options.is_strict)
+    report = _report(name, found, options)
+    if report.status in ("error", "asked"):
+        return report
+    if found.text is None:
+        note = "a pipeline configuration of the backend server, for --pipeline beside an optimisation configuration"
+        return replace(report, note=note)
+    body = with_speculation(options.body, found.speculative_config) if found.speculative_config else options.body
+    new_files = [NewFile(_beside(name, "config.yaml"), None, found.text)]
+    if body.call:
+        text = f"{json.dumps(body.body, indent=2, ensure_ascii=False)}\n"
+        new_files.append(NewFile(_beside(name, "llm_models.json"), None, text))
+    pipeline = options.pipeline.root if options.pipeline is not None else None
+    meaning = describe_backend_move(document.root, pipeline) if document.root is not None else ()
+    return replace(report, meaning=meaning, body=body, new_files=tuple(new_files))
+
+
+def _beside(name: str, other: str) -> str:
+    return Path(name).with_name(other).as_posix()
+
+
+def _place_new_files(path: Path, document: Document, report: FileReport, options: MigrationOptions) -> FileReport:
+    """Compare the files that are made with those that are there, and write them where the options say so."""
+    new_files = tuple(replace(each, before=_read_text(Path(each.name))) for each in report.new_files)
+    report = replace(report, new_files=new_files)
+    if all(each.before == each.text for each in new_files) and report.translation is not None:
+        note = f"{' and '.join(Path(each.name).name for each in new_files)} are there already: nothing to do"
+        unchanged = replace(report.translation, changes=())
+        return FileReport(report.name, "unchanged", unchanged, report.findings, note=note, new_files=new_files)
+    if options.is_written:
+        create_files(path, document.text, new_files)
+        report = replace(report, written=new_files[0].name, kept=report.name)
+    return report
+
+
 def _report(name: str, found: Migration, options: MigrationOptions) -> FileReport:
     if found.has_errors:
         return FileReport(name, "error", found, found.findings)
@@ -106,7 +182,7 @@ def _report(name: str, found: Migration, options: MigrationOptions) -> FileRepor
         return FileReport(name, "asked", found, found.findings)
     if not found.is_changed:
         return FileReport(name, "unchanged", found, found.findings)
-    if found.document.root is None:
+    if found.document.root is None or isinstance(found, BackendMigration):
         return FileReport(name, "changed", found, found.findings)
     if options.to == "v1":
         return FileReport(name, "changed", found, found.findings, describe_rollback(found.document.root))
@@ -133,58 +209,54 @@ def _read_target(arguments: argparse.Namespace) -> int | None:
     return token_target(arguments.concurrency_target, arguments.tokens_per_request)
 
 
+def _read_backend_answers(arguments: argparse.Namespace, *, has_speculation: bool) -> BackendAnswers:
+    """The answers for the backend server's JSON; raises UsageError for values that v2 does not have."""
+    shapes = {
+        "quantization_type": V2_BUILD_TABLE.keys, "max_seq_len": V2_RUNTIME.keys, "max_batch_size": V2_RUNTIME.keys,
+        "speculative_model_dir": SPECULATIVE.keys, "num_nextn_predict_layers": SPECULATIVE.keys,
+    }  # fmt: skip
+    for name, fields in shapes.items():
+        if getattr(arguments, name) is not None:
+            require(fields[name].shape.check, getattr(arguments, name), f"--{name.replace('_', '-')}")
+    if arguments.accelerator is not None and arguments.accelerator not in ACCELERATORS:
+        raise UsageError(f"--accelerator is {arguments.accelerator!r}, expected one of: {', '.join(ACCELERATORS)}")
+    if arguments.checkpoint is not None and not all(arguments.checkpoint.partition(":")):
+        raise UsageError(f"--checkpoint is {arguments.checkpoint!r}, expected SOURCE:REPO, such as HF:owner/name")
+    one_model = arguments.eagle3_one_model
+    return BackendAnswers(
+        arguments.checkpoint, arguments.accelerator, arguments.quantization_type, arguments.speculative_model_dir,
+        None if one_model is None else one_model == "yes", arguments.num_nextn_predict_layers, arguments.max_seq_len,
+        arguments.max_batch_size, arguments.max_num_tokens, has_speculation,
+    )  # fmt: skip
+
+
+def _read_pipeline(path: Path, *, strict: bool) -> Document:
+    """The pipeline configuration of the backend server; raises UsageError where it is another file, or has errors."""
+    document = _read(path)
+    if not is_named_json(path.as_posix()) or find_part(document) != "pipeline":
+        raise UsageError(f"{path}: is no pipeline configuration in JSON, expected mode, loras, lora_repo …")
+    for finding in check_backend_server(document, "pipeline"):
+        if strict or finding.severity == "error":
+            raise UsageError(f"{path}:{finding.line}:{finding.column}: {finding.sentence}")
+    return document
+
+
+def _read_text(path: Path) -> str | None:
+    """What is in a file now, None where there is none; raises DocumentError where it cannot be read."""
+    return decode(_read_bytes(path), path.as_posix()) if path.exists() else None
+
+
 def _read(path: Path) -> Document:
+    origin = path.as_posix()
+    return read_named(decode(_read_bytes(path), origin), origin)
+
+
+def _read_bytes(path: Path) -> bytes:
     origin = path.as_posix()
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
+            return file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise DocumentError(origin, 0, 0, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name with a null byte
         raise DocumentError(origin, 0, 0, f"cannot be read: {error}") from error
-    return read_named(decode(data, origin), origin)
-
-
-def _write(path: Path, before: str, found: Migration) -> Path:
-    """Replace a file in one step, and keep the old one beside it as `FILE.v1`; returns the path of that copy.
-
-    Raises DocumentError where such a copy is there with another content, or the file changed since it was read: then
-    nothing was written.
-    """
-    target = path.resolve()
-    kept = target.with_name(f"{target.name}.{found.stack}")
-    old = before.encode()
-    try:
-        if target.read_bytes() != old:
-            raise DocumentError(path.as_posix(), 0, 0, "changed while it was migrated; nothing was written")
-        if kept.exists() and kept.read_bytes() != old:
-            what = f"would be kept as {kept.name}, which is there already; nothing was written"
-            raise DocumentError(path.as_posix(), 0, 0, what)
-        mode = target.stat().st_mode
-        is_new = not kept.exists()
-        _replace(kept, old, mode)
-        try:
-            _replace(target, (found.text or "").encode(), mode)
-        except OSError:
-            if is_new:
-                kept.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise DocumentError(path.as_posix(), 0, 0, f"cannot be written: {error.strerror or error}") from error
-    return kept
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Give a file its new content, or leave it as it is."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.chmod(mode & 0o7777)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

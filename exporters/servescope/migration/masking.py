@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from servescope.migration.document import Document, DocumentError, read_document
+from servescope.migration.document import Document, DocumentError
+from servescope.migration.json_document import read_named
 from servescope.migration.nodes import DocumentNode, make_tree
 
 MASK: Final = "••••••"
@@ -85,7 +86,7 @@ def mask_document(document: Document) -> Document:
     for secret in sorted(filter(_is_telling, hidden), key=len, reverse=True):
         shown = shown.replace(secret, MASK)
     try:
-        return read_document(shown, document.origin)
+        return read_named(shown, document.origin)
     except DocumentError as error:
         raise DocumentError(document.origin, error.line, 0, "cannot be shown with its secrets masked") from None
 

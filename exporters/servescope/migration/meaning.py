@@ -37,6 +37,12 @@ class MeaningChange:
     source: str
 
 
+_OTHER_SERVER: Final = MeaningChange("clients", (
+    "Stop sequences, tool calls and structured outputs come from another server. The documents name no difference: "
+    "send both deployments the requests that your clients send, before traffic is moved."
+), "S2")  # fmt: skip
+
+
 def token_target(concurrency_target: float, tokens_per_request: float) -> int:
     """v2's `target_in_flight_tokens` for a v1 `concurrency_target`, by the documented formula (S1)."""
     return round(concurrency_target * tokens_per_request)
@@ -56,6 +62,11 @@ def describe_meaning(root: DocumentNode) -> tuple[MeaningChange, ...]:
         *_new_features(),
         *_ignored(trt_llm),
     )
+
+
+def describe_backend_move(root: DocumentNode, pipeline: DocumentNode | None) -> tuple[MeaningChange, ...]:
+    """What changes when the backend server's configuration is moved to v2; `pipeline` is None where none was given."""
+    return (*_backend_clients(root, pipeline), *_backend_engine(root), *_autoscaling(), *_new_features())
 
 
 def describe_rollback(root: DocumentNode) -> tuple[MeaningChange, ...]:
@@ -99,10 +110,7 @@ def _clients(root: DocumentNode, trt_llm: DocumentNode) -> Iterator[MeaningChang
     if isinstance(tags, list) and _LEGACY_TAG in tags:
         text = f"v2 serves OpenAI's API only: the tag {_LEGACY_TAG} has no effect, and clients of the old API fail."
         yield MeaningChange("clients", text, "S2")
-    yield MeaningChange("clients", (
-        "Stop sequences, tool calls and structured outputs come from another server. The documents name no difference: "
-        "send both deployments the requests that your clients send, before traffic is moved."
-    ), "S2")  # fmt: skip
+    yield _OTHER_SERVER
 
 
 def _memory(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
@@ -129,6 +137,35 @@ def _gpus(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
         if isinstance(count, int) and count > 1:
             text = f"{name} {count} is gone: a replica uses tensor_parallel_size GPUs, so {count} times fewer."
             yield MeaningChange("gpus", text, "S4")
+
+
+def _backend_clients(root: DocumentNode, pipeline: DocumentNode | None) -> Iterator[MeaningChange]:
+    if pipeline is None:
+        text = ("No pipeline configuration was given (--pipeline): its defaults are assumed, which are chat, and no "
+                "LoRA adapter.")  # fmt: skip
+        yield MeaningChange("clients", text, "S5")
+    for name in ("reasoning_parser", "tool_call_parser"):
+        parser = _value(root, "backend", "extra_params", name)
+        if parser is not None:
+            text = f"{name} {parser} is gone, and v2's documents name no parser: compare such answers of both."
+            yield MeaningChange("clients", text, "S4")
+    yield _OTHER_SERVER
+
+
+def _backend_engine(root: DocumentNode) -> Iterator[MeaningChange]:
+    share = _value(root, "backend", "extra_params", "gpu_memory_utilization")
+    before = f"; the backend server took {share:g} of the GPU memory" if isinstance(share, int | float) else ""
+    yield MeaningChange("memory", f"v2 sizes the KV cache itself{before}. Watch kv_cache_usage.", "S1")
+    if _value(root, "backend", "extra_params", "max_prefill_tokens") is None:
+        text = "A pass has up to 8192 tokens by v2's default of max_num_tokens; v4 prefills up to 16384 by its default."
+        yield MeaningChange("memory", text, "S4")
+    if _value(root, "optimisations", "attention_caching", "enabled") is not True:
+        text = "Attention caching is off here; v2 reuses the KV cache of equal prefixes, and has no switch for it."
+        yield MeaningChange("memory", text, "S3")
+    count = _value(root, "tensor_parallel_size") or 1
+    text = (f"A replica needs {count} {'GPU' if count == 1 else 'GPUs'}: --accelerator writes resources.accelerator, "
+            "which the backend server's JSON does not have.")  # fmt: skip
+    yield MeaningChange("gpus", text, "S4")
 
 
 def _autoscaling() -> Iterator[MeaningChange]:

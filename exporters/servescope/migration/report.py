@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from servescope.migration.body import ManagementBody
-from servescope.migration.document import BREAK, read_document
+from servescope.migration.document import BREAK
 from servescope.migration.fates import MEANINGS
+from servescope.migration.json_document import read_named
 from servescope.migration.masking import hash_configuration
 from servescope.migration.meaning import TITLES, MeaningChange
 from servescope.migration.shapes import ConfigurationFinding, show
@@ -22,10 +23,19 @@ SCHEMA_ID: Final = "urn:servescope:migration:1"
 
 
 @dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file made beside the one that is migrated; `before` is what is there already, None where nothing is."""
+
+    name: str
+    before: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileReport:
     """What becomes of one file; `error` is why it could not be read or written, empty where it could.
 
-    `note` is what somebody reads who wonders why nothing changes.
+    `note` is what somebody reads who wonders why nothing changes; `new_files` is empty where the file is edited.
     """
 
     name: str
@@ -36,6 +46,7 @@ class FileReport:
     body: ManagementBody | None = None
     error: str = ""
     note: str = ""
+    new_files: tuple[NewFile, ...] = ()
     written: str = ""
     kept: str = ""
 
@@ -69,12 +80,17 @@ def summarise(reports: Sequence[FileReport]) -> dict[Status, int]:
 
 def diff(report: FileReport) -> str:
     """The unified diff of one file; empty where nothing changes."""
+    if report.new_files:
+        return "".join(_diff(each.name, each.before, each.text) for each in report.new_files)
     found = report.translation
     if found is None or found.text is None or not found.is_changed:
         return ""
-    before, after = _split(found.document.text), _split(found.text)
-    names = (report.name, report.name) if report.name.startswith("/") else (f"a/{report.name}", f"b/{report.name}")
-    lines = difflib.unified_diff(before, after, *names)
+    return _diff(report.name, found.document.text, found.text)
+
+
+def _diff(name: str, before: str | None, after: str) -> str:
+    old, new = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(_split(before or ""), _split(after), "/dev/null" if before is None else old, new)
     return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -100,6 +116,7 @@ SOURCES: Final[Mapping[str, str]] = {
     "S4": "its config.yaml reference",
     "S5": "its backend server's options",
     "D": "its public documentation",
+    "ours": "our mapping, as no document compares both",
 }
 """What the marks of sources mean."""
 
@@ -145,7 +162,8 @@ def _describe(report: FileReport) -> Iterator[str]:
         yield f"  Sources: {', '.join(f'{mark} {SOURCES[mark]}' for mark in sorted(marks))}"
     if report.written:
         yield ""
-        yield f"  written: {report.written}; the old file is {report.kept}"
+        written = ", ".join(each.name for each in report.new_files) or report.written
+        yield f"  written: {written}; the old file is {report.kept}"
 
 
 def _headline(report: FileReport) -> str:
@@ -195,8 +213,7 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "from": found.stack if found is not None else None,
         "to": found.to if found is not None else None,
         "hash": None if found is None else hash_configuration(found.document.value),
-        "new_hash": None if found is None or found.text is None
-        else hash_configuration(read_document(found.text, report.name).value),
+        "new_hash": None if found is None or found.text is None else hash_configuration(_read_new(report, found.text)),
         "error": report.error or None,
         "findings": [asdict(each) for each in report.findings],
         "changes": [_plain(asdict(each)) for each in report.changes],
@@ -205,10 +222,17 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "management_api": None if body is None or not body.call else {
             "body": _plain(body.body), "call": body.call, "enterprise": list(body.enterprise),
         },
+        "new_files": [each.name for each in report.new_files],
         "diff": diff(report),
         "written": report.written or None,
         "kept": report.kept or None,
     }  # fmt: skip
+
+
+def _read_new(report: FileReport, text: str) -> Any:
+    """What the file says afterwards."""
+    name = report.new_files[0].name if report.new_files else report.name
+    return read_named(text, name).value
 
 
 def _plain(value: Any) -> Any:
@@ -228,20 +252,21 @@ def _plain(value: Any) -> Any:
 def migration_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of `to_json`."""
     text, number, maybe = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": ["string", "null"]}
-    stack = {"enum": ["v1", "v2", None]}
+    stack = {"enum": ["v1", "v2", "backend-server", None]}
+    below = "below `trt_llm` where the file is edited"
     comment = _object({"line": number, "text": text})
     finding = _object({
         "severity": {"enum": ["error", "warning"]}, "path": text, "line": number, "column": number, "message": text,
     })  # fmt: skip
     change = _object({
         "kind": {"enum": list(MEANINGS), "description": "What happens to the field."},
-        "before": {**text, "description": "Its path below `trt_llm` before, empty where it was not there."},
-        "after": {**text, "description": "Its path below `trt_llm` after, empty where it has no place."},
+        "before": {**text, "description": f"Its path before, {below}; empty where it was not there."},
+        "after": {**text, "description": f"Its path after, {below}; empty where it has no place."},
         "value": {"description": "Its value before."},
         "new_value": {"description": "Its value after, null where it has no place."},
         "why": text,
         "todo": {**text, "description": "What somebody does about it; empty without."},
-        "source": {**text, "description": "S1 to S5 and D: the vendor's documents; or its tool."},
+        "source": {**text, "description": "S1 to S5 and D: the vendor's documents; or its tool; or `ours`."},
         "line": number,
         "comments": {"type": "array", "items": comment, "description": "Comments that were removed with the field."},
     })  # fmt: skip
@@ -258,8 +283,8 @@ def migration_schema() -> dict[str, Any]:
     file = _object({
         "file": text,
         "status": {"enum": list(_COUNTED)},
-        "from": {**stack, "description": "The stack it declares; null without a `trt_llm` block."},
-        "to": stack,
+        "from": {**stack, "description": "The stack it declares, or is a file of; null without a `trt_llm` block."},
+        "to": {"enum": ["v1", "v2", None]},
         "hash": {**maybe, "description": "The hash of what the file says, secrets left out: what a plan records."},
         "new_hash": {**maybe, "description": "The same of the file afterwards."},
         "error": {**maybe, "description": "Why it could not be read, edited or written."},
@@ -268,8 +293,9 @@ def migration_schema() -> dict[str, Any]:
         "questions": {"type": "array", "items": question},
         "meaning": {"type": "array", "items": meaning, "description": "What changes beside the fields."},
         "management_api": {"anyOf": [management, {"type": "null"}]},
+        "new_files": {"type": "array", "items": text, "description": "The files made beside it."},
         "diff": {**text, "description": "Unified; empty where nothing changes."},
-        "written": {**maybe, "description": "The file that was written."},
+        "written": {**maybe, "description": "The file that was written; of new ones the first."},
         "kept": {**maybe, "description": "The copy of the old file."},
     })  # fmt: skip
     return {

@@ -15,6 +15,8 @@ from servescope.migration.nodes import DocumentNode, MappingEntry
 from servescope.migration.shapes import ConfigurationFinding
 from servescope.migration.trt_llm import ENCODERS, LARGEST_V2_BATCH_TOKENS, Stack, stack_of
 
+Origin = Stack | Literal["backend-server"]
+
 _SECTIONS: Final = ("build", "runtime")
 
 
@@ -60,13 +62,13 @@ class Question:
 class Migration:
     """What becomes of one file.
 
-    `stack` is what it declares, None without a `trt_llm` block. `text` is the file afterwards: the same where nothing
-    changes, None while there are errors or questions.
+    `stack` is what it declares, or what it is a file of, None without a `trt_llm` block. `text` is the file afterwards:
+    the same where nothing changes, None while there are errors or questions.
     """
 
     document: Document
     to: Stack
-    stack: Stack | None
+    stack: Origin | None
     findings: tuple[ConfigurationFinding, ...]
     changes: tuple[FieldChange, ...] = ()
     questions: tuple[Question, ...] = ()

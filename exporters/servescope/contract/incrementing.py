@@ -36,8 +36,8 @@ GAP_INTERVALS: Final = 2.5
 """Scrapes that lie further apart than so many intervals have a gap between them."""
 # Sources that add up the seconds of several processes add them in any order: what differs by less did not fall.
 _ROUNDING: Final = 1e-12
-# A start time that is computed from the time since boot differs by fractions of a second from scrape to scrape.
-_SAME_START_MS: Final = 1_000.0
+SAME_START_MS: Final = 1_000.0
+"""A start time that is computed from the time since boot differs by fractions of a second from scrape to scrape."""
 _PARTS: Final = ("_bucket", "_count", "_sum")
 
 
@@ -75,7 +75,7 @@ def compute_increments(
     blocks, begins = np.unique(starts[first:last], return_index=True)
     spans = _Columns(first, begins, last)
     layout = _layout(_without(identity, window.series))
-    scrapes = _scrapes(times, window.values, layout, interval_ms)
+    scrapes = _scrapes(times, window.values, layout, memory_ms(interval_ms), GAP_INTERVALS * interval_ms)
     counted = _count(scrapes, window.values, layout)
     gains = fill_unseen(layout.counters, spans.sums(counted.gains))
     levels, above = _levels(window.values[layout.gauges], layout.saturated_above, spans)
@@ -100,6 +100,53 @@ def compute_increments(
         versions,
         layer,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScrapeGains:
+    """What the m counters of a target gained at each of its n scrapes, and what happened to the objects they are of.
+
+    `series` are the counters, with the parts of a histogram together, at `rows` of the window, each of the object
+    `owner`. `gains` is (m, n), NaN where nothing is known. Per object and scrape, (k, n): whether its values are
+    `sound`, it `restarted` since the scrape before, or was seen `first` where it is known to have been absent before.
+    Per scrape, (n,): when the process `started` in milliseconds, NaN where it does not say, and whether it `succeeded`.
+    """
+
+    series: tuple[Series, ...]
+    rows: Indexes
+    owner: Indexes
+    gains: Floats
+    sound: Flags
+    restarted: Flags
+    first: Flags
+    started: Floats
+    succeeded: Flags
+
+
+def count_gains(window: Window, *, memory_ms: int) -> ScrapeGains:
+    """The gains of a target's counters from scrape to scrape, however far apart they are within memory.
+
+    Series have no labels of the target's identity: targets with the same ones share what is computed of them.
+    """
+    layout = _layout(window.series)
+    scrapes = _scrapes(window.times, window.values, layout, memory_ms, np.inf)
+    counted = _count(scrapes, window.values, layout)
+    return ScrapeGains(
+        layout.counters,
+        layout.rows,
+        layout.owner,
+        counted.gains,
+        counted.sound,
+        counted.restarted,
+        counted.first,
+        scrapes.started,
+        scrapes.succeeded,
+    )
+
+
+def order_objects(series: tuple[Series, ...]) -> Indexes:
+    """The rows of counters, the parts of a histogram together and its buckets ascending, in the order of `series`."""
+    return _layout(series).rows
 
 
 def fill_unseen(series: tuple[Series, ...], gains: Floats) -> Floats:
@@ -284,8 +331,7 @@ class _Scrapes:
         return far
 
 
-def _scrapes(times: NDArray[np.int64], values: Floats, layout: _Layout, interval_ms: int) -> _Scrapes:
-    memory = memory_ms(interval_ms)
+def _scrapes(times: NDArray[np.int64], values: Floats, layout: _Layout, memory: int, gap_ms: float) -> _Scrapes:
     succeeded: Flags = np.logical_or.reduce(~np.isnan(values), axis=0)
     former = _former(succeeded[None], times, memory)[0]
     # Without a scrape that succeeded, what failed within memory was there first.
@@ -300,7 +346,7 @@ def _scrapes(times: NDArray[np.int64], values: Floats, layout: _Layout, interval
         since,
         _started(values[layout.starts]),
         memory,
-        GAP_INTERVALS * interval_ms,
+        gap_ms,
     )
 
 
@@ -323,9 +369,12 @@ def _started(starts: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counted:
-    """The gains per row and scrape, (m, n), and what happened per scrape, (n,)."""
+    """The gains per row and scrape, (m, n); what happened per object and scrape, (k, n), and per scrape, (n,)."""
 
     gains: Floats
+    sound: Flags
+    restarted: Flags
+    first: Flags
     torn: NDArray[np.int64]
     resets: Flags
     gaps: Flags
@@ -335,7 +384,8 @@ def _count(scrapes: _Scrapes, values: Floats, layout: _Layout) -> _Counted:
     """The gains between scrapes, object by object."""
     if not len(layout.rows):
         none = np.zeros(len(scrapes.times), dtype=bool)
-        return _Counted(np.zeros((0, len(none))), none.astype(np.int64), none, none)
+        nothing = np.zeros((0, len(none)), dtype=bool)
+        return _Counted(np.zeros((0, len(none))), nothing, nothing, nothing, none.astype(np.int64), none, none)
     shown = values[layout.rows]
     absent = np.isnan(shown)
     filled, is_there, shapes = _fit(shown, absent, layout)
@@ -349,7 +399,7 @@ def _count(scrapes: _Scrapes, values: Floats, layout: _Layout) -> _Counted:
     steps = filled - before
     fell = steps < -_ROUNDING * np.abs(before)
     began = scrapes.started - scrapes.started[np.maximum(former, 0)]
-    restarted = seen & (fell[layout.total] | (np.abs(began) > _SAME_START_MS))
+    restarted = seen & (fell[layout.total] | (np.abs(began) > SAME_START_MS))
     steps = np.where(restarted[layout.owner], filled, np.maximum(steps, 0.0))
     odd = seen & ~restarted & (_any(fell, layout) | _any(_misfits(steps, layout), layout))
 
@@ -364,6 +414,9 @@ def _count(scrapes: _Scrapes, values: Floats, layout: _Layout) -> _Counted:
     counted &= ~gap
     return _Counted(
         np.where(counted[layout.owner] & ~absent, steps, np.nan),
+        sound,
+        restarted & counted,
+        first & counted,
         (torn | odd)[layout.histogram].sum(axis=0),
         (restarted & counted).any(axis=0),
         gap.any(axis=0),

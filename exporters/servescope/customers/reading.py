@@ -1,0 +1,150 @@
+"""The edges of a lane, read from the past: a run of the store at once, however many edges it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from servescope.contract.extrapolation import LOOKBACK_MS
+from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.metrics import REPLICA_START_TIME
+from servescope.contract.samples import Labels, Series, Window
+from servescope.customers.edges import FleetEdge, TargetEdge
+from servescope.customers.tracks import INTERVALS_FRESH, Track, follow
+from servescope.store.history import History
+from servescope.store.records import FigureTable, TooLargeError
+
+RUN_MS: Final = 3_600_000
+"""How much is read at once of a lane that has fallen behind."""
+FORGET_MS: Final = 86_400_000
+"""After so long a target that left is forgotten: if it comes back, it begins there."""
+_INTERVAL_MS: Final = 15_000
+_FIGURES_INTERVAL_MS: Final = 15_000
+_WINDOW_MS: Final = 300_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetState:
+    """The deployments of a customer as they were at an edge: what the next edge is compared with."""
+
+    edge_ms: int
+    tracks: Mapping[Identity, Track] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class EdgeReader:
+    """Reads a customer's deployments; `metrics` are names of the contract, `figures` keys of derived figures.
+
+    It keeps nothing of what it read between two calls but the names of series. Raises ServescopeError.
+    """
+
+    def __init__(
+        self, history: History, deployments: Iterable[Deployment], metrics: Iterable[str], figures: Iterable[str]
+    ) -> None:
+        self._history = history
+        self._deployments = tuple(sorted(deployments))
+        self._metrics = tuple(sorted({*metrics, REPLICA_START_TIME})) if metrics else ()
+        self._figures = tuple(sorted(figures))
+        self._names: dict[Identity, tuple[tuple[Series, ...], tuple[Series, ...]]] = {}
+
+    def read(self, state: FleetState | None, edges: Sequence[int]) -> Iterator[tuple[FleetEdge, FleetState]]:
+        """The fleet at each of the edges, ascending, and the state to go on from behind it; None begins a lane.
+
+        The edges that are read at once are at most `RUN_MS` apart, fewer where the store refuses so many.
+        """
+        left = list(edges)
+        while left:
+            # What is not there at the first edge of a lane came after it, which is known from the second run on.
+            run = left[:1] if state is None else [edge for edge in left if edge - left[0] < RUN_MS]
+            while True:
+                try:
+                    found = self._read_run(state, run)
+                    break
+                except TooLargeError:
+                    if len(run) == 1:
+                        raise
+                    run = run[: len(run) // 2]
+            for edge, state in found:
+                yield edge, state
+            left = left[len(run) :]
+
+    def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
+        before_ms = None if state is None else state.edge_ms
+        tracks = {} if state is None else dict(state.tracks)
+        intervals = {status.identity: status.scrape_interval_ms for status in self._history.targets()}
+        targets: list[list[TargetEdge]] = [[] for _ in edges]
+        after: list[dict[Identity, Track]] = [{} for _ in edges]
+        windows = self._windows(edges, before_ms)
+        for identity in sorted({*windows, *tracks}):
+            window = windows.get(identity, _NO_SCRAPES)
+            fresh_ms = round(INTERVALS_FRESH * intervals.get(identity, _INTERVAL_MS))
+            steps = follow(identity, tracks.get(identity), window, edges, before_ms, fresh_ms)
+            for place, (found, track) in enumerate(steps):
+                if found is not None:
+                    targets[place].append(found)
+                if track is not None and edges[place] - track.scrape_ms < FORGET_MS:
+                    after[place][identity] = track
+        figures = {deployment: self._figures_of(deployment, edges) for deployment in self._deployments}
+        window_ms = self._window_ms(edges[-1])
+        found_edges = []
+        for place, edge_ms in enumerate(edges):
+            shown = {deployment: at_edges[place] for deployment, at_edges in figures.items() if at_edges[place]}
+            edge = FleetEdge(edge_ms, before_ms, tuple(targets[place]), shown, window_ms)
+            found_edges.append((edge, FleetState(edge_ms, after[place])))
+            before_ms = edge_ms
+        return found_edges
+
+    def _windows(self, edges: Sequence[int], before_ms: int | None) -> dict[Identity, Window]:
+        """The scrapes of every target, by its identity, with series without the identity's labels."""
+        if not self._metrics:
+            return {}
+        start_ms = edges[0] - LOOKBACK_MS + 1 if before_ms is None else before_ms + 1
+        found: dict[Identity, Window] = {}
+        for deployment in self._deployments:
+            for window in self._history.read_samples(deployment, self._metrics, start_ms, edges[-1]):
+                if not window.series:
+                    continue  # only failed scrapes: it is as if there was none
+                identity = _identity_of(window.series[0].labels)
+                found[identity] = Window(self._without_identity(identity, window.series), window.times, window.values)
+        return found
+
+    def _without_identity(self, identity: Identity, series: tuple[Series, ...]) -> tuple[Series, ...]:
+        known = self._names.get(identity)
+        if known is None or known[0] != series:
+            named = tuple(
+                Series(name, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS))
+                for name, labels in series
+            )
+            known = self._names[identity] = (series, named)
+        return known[1]
+
+    def _figures_of(self, deployment: Deployment, edges: Sequence[int]) -> list[dict[str, float]]:
+        if not self._figures:
+            return [{} for _ in edges]
+        settings = self._history.settings_at(edges[-1])
+        interval_ms = _FIGURES_INTERVAL_MS if settings is None else settings.evaluation_interval_ms
+        fresh_ms = round(INTERVALS_FRESH * interval_ms)
+        table = self._history.read_figures(deployment, edges[0] - fresh_ms + 1, edges[-1], names=self._figures)
+        return [_figures_at(table, edge, fresh_ms) for edge in edges]
+
+    def _window_ms(self, time_ms: int) -> int:
+        settings = self._history.settings_at(time_ms)
+        return _WINDOW_MS if settings is None else settings.window_ms
+
+
+_NO_SCRAPES = Window((), np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
+
+
+def _identity_of(labels: Labels) -> Identity:
+    return Identity(**{name: value for name, value in labels if name in IDENTITY_LABELS})
+
+
+def _figures_at(table: FigureTable, edge_ms: int, fresh_ms: int) -> dict[str, float]:
+    place = int(np.searchsorted(table.times, edge_ms, "right")) - 1
+    if place < 0 or table.times[place] <= edge_ms - fresh_ms:
+        return {}
+    found = {key: float(values[place]) for key, values in table.values.items()}
+    return {key: value for key, value in found.items() if value == value}

@@ -14,7 +14,7 @@ from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, Series, Window
 from servescope.customers.edges import FleetEdge, TargetEdge
-from servescope.customers.tracks import INTERVALS_FRESH, Track, follow
+from servescope.customers.tracks import INTERVALS_FRESH, TargetTrack, follow
 from servescope.store.history import History
 from servescope.store.records import FigureTable, TooLargeError
 
@@ -32,7 +32,7 @@ class FleetState:
     """The deployments of a customer as they were at an edge: what the next edge is compared with."""
 
     edge_ms: int
-    tracks: Mapping[Identity, Track] = field(default_factory=lambda: MappingProxyType({}))
+    tracks: Mapping[Identity, TargetTrack] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class EdgeReader:
@@ -76,7 +76,7 @@ class EdgeReader:
         tracks = {} if state is None else dict(state.tracks)
         intervals = {status.identity: status.scrape_interval_ms for status in self._history.targets()}
         targets: list[list[TargetEdge]] = [[] for _ in edges]
-        after: list[dict[Identity, Track]] = [{} for _ in edges]
+        after: list[dict[Identity, TargetTrack]] = [{} for _ in edges]
         windows = self._windows(edges, before_ms)
         for identity in sorted({*windows, *tracks}):
             window = windows.get(identity, _NO_SCRAPES)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.identity import Identity
 from servescope.contract.incrementing import SAME_START_MS, ScrapeGains, count_gains, order_objects
+from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Series, Window
 from servescope.customers.edges import CounterReset, Floats, TargetEdge
 
@@ -30,7 +31,7 @@ MOST_ABSENT: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Track:
+class TargetTrack:
     """A target as it was at an edge: all that the next edge is compared with.
 
     Per series, (m,): `values` and `starts_ms` as in `TargetEdge`, and whether it was `present` at the edge. Counters
@@ -47,8 +48,13 @@ class Track:
 
 
 def follow(
-    identity: Identity, track: Track | None, window: Window, edges: Sequence[int], before_ms: int | None, fresh_ms: int
-) -> Iterator[tuple[TargetEdge | None, Track | None]]:
+    identity: Identity,
+    track: TargetTrack | None,
+    window: Window,
+    edges: Sequence[int],
+    before_ms: int | None,
+    fresh_ms: int,
+) -> Iterator[tuple[TargetEdge | None, TargetTrack | None]]:
     """The target at each of the edges, ascending, None where there is nothing to say of it, and its track from then on.
 
     `window` has its scrapes after the edge before, `before_ms`, up to the last edge, and series without the labels of
@@ -76,7 +82,7 @@ def follow(
         column, before_ms = end, edge_ms
 
 
-def _continue(track: Track | None, window: Window, before_ms: int | None) -> Window:
+def _continue(track: TargetTrack | None, window: Window, before_ms: int | None) -> Window:
     """The scrapes in the canonical order of series, behind the track's own scrape.
 
     A target without a track was not there at the edge before: that is a scrape that failed.
@@ -116,12 +122,15 @@ def _places(series: tuple[Series, ...], tracked: tuple[Series, ...]) -> Indexes:
 class _Counting:
     """The counters of a window, scrape by scrape: what they gained, and since when each object counts."""
 
-    def __init__(self, window: Window, track: Track | None) -> None:
+    def __init__(self, window: Window, track: TargetTrack | None) -> None:
         self._series, self._times, self._values = window.series, window.times, window.values
         self._gained: ScrapeGains = count_gains(window, memory_ms=_FOREVER_MS)
         columns = np.arange(len(window.times))
         self._last_good = np.maximum.accumulate(np.where(self._gained.succeeded, columns, -1))
         self._last_sound = np.maximum.accumulate(np.where(self._gained.sound, columns, -1), axis=1)
+        # What is remembered of a target that is not there: counters, and when its process began.
+        self._lasting = np.array([each.name == REPLICA_START_TIME for each in window.series], dtype=bool)
+        self._lasting[self._gained.rows] = True
         # Since when each object counts, in milliseconds; 0 before it was seen.
         self._starts = np.zeros(len(self._gained.sound), dtype=np.int64)
         if track is not None:
@@ -190,7 +199,7 @@ class _Counting:
         values[rows] = np.where(usable, self._values[rows, np.maximum(sound, 0)], np.nan)
         return values
 
-    def track(self, identity: Identity, end: int, starts: Times, present: Flags) -> Track | None:
+    def track(self, identity: Identity, end: int, starts: Times, present: Flags) -> TargetTrack | None:
         """The target as it is known before a column; None when no scrape was good."""
         good = self._good_before(end)
         if good < 0:
@@ -202,13 +211,13 @@ class _Counting:
         began = self._gained.started[good] - self._gained.started[last]
         values[rows] = np.where(~np.isnan(known) & (began > SAME_START_MS), 0.0, known)
         kept = ~np.isnan(values)
-        kept &= present | np.isin(np.arange(len(values)), rows)
+        kept &= present | self._lasting
         if np.count_nonzero(kept & ~present) > MOST_ABSENT:
             kept = present
         if kept.all():
-            return Track(identity, self._series, values, starts, present, int(self._times[good]))
+            return TargetTrack(identity, self._series, values, starts, present, int(self._times[good]))
         series = tuple(each for each, is_kept in zip(self._series, kept.tolist(), strict=True) if is_kept)
-        return Track(identity, series, values[kept], starts[kept], present[kept], int(self._times[good]))
+        return TargetTrack(identity, series, values[kept], starts[kept], present[kept], int(self._times[good]))
 
     def _good_before(self, end: int) -> int:
         return int(self._last_good[end - 1]) if end else -1

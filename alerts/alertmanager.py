@@ -12,6 +12,7 @@ import yaml
 from alerts.options import DEFAULTS, SECRETS, Options, Span
 from alerts.receivers import RECEIVERS
 from alerts.recording import HEADER
+from servescope.alerting.grouping import GROUP_LABELS_OF_NONE
 from servescope.contract.identity import GROUP_LABELS, IDENTITY_LABELS
 
 __all__ = ["MIGRATION_WINDOW", "RECEIVERS", "SECRETS", "configuration", "inhibitions", "render_alertmanager"]
@@ -20,8 +21,6 @@ MIGRATION_WINDOW = "migration"
 # Alertmanager requires at least one interval; without a planned migration this one never occurs.
 _NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
-# An alert of no deployment is on a model, on a cutover between several deployments, or on a part of the monitoring.
-_OF_NO_DEPLOYMENT = ("component", "model_name", "environment", "plan")
 _NOT_SERVING = "Servescope(RouterDown|DeploymentDown|NoActiveReplica)"
 _NO_PAGE = 'severity=~"warning|info"'
 # What is no page can wait until it is known whether a page mutes it, and what else has the same cause.
@@ -78,7 +77,7 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
 
 def _route(options: Options, receiver: str, *matchers: str, **timing: Any) -> dict[str, Any]:
     """The route of one severity: one message per deployment, and per part of the monitoring or model without one."""
-    of_none = {"matchers": [f'{options.label("deployment_id")}=""'], "group_by": _names(options, *_OF_NO_DEPLOYMENT)}
+    of_none = {"matchers": [f'{options.label("deployment_id")}=""'], "group_by": _names(options, *GROUP_LABELS_OF_NONE)}
     return {"receiver": receiver, "matchers": [*matchers], **timing, "routes": [of_none]}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active
 from servescope.collector.fetch import HttpFetch, open_session
 from servescope.collector.paging import notifier as notifying
@@ -109,7 +110,7 @@ class Receivers:
             async def post(url: str, access: Access, body: bytes, _: float, /) -> None:
                 is_hanging = url == hostile and problem == _NO_ANSWER and self.serve is not _ACCEPTS
                 await fetch.post(url, access, body, 0.3 if is_hanging else deadline_seconds())
-                self.accepted[url] += [each["labels"]["deployment_id"] for each in json.loads(body)["alerts"]]
+                self.accepted[url] += [each["labels"]["replica"] for each in json.loads(body)["alerts"]]
 
             settings = AlertingSettings(
                 webhooks=(ReceiverSettings(hostile, self.access), ReceiverSettings(healthy, repeat_ms=1))
@@ -138,16 +139,21 @@ class Receivers:
 
 
 def _batch(count: int) -> Batch:
-    """The alerts `chat-1` to `chat-COUNT`, all firing."""
+    """The alerts of the replicas `chat-1` to `chat-COUNT` of a deployment, all firing."""
     instances = tuple(
-        AlertInstance("ServescopeReplicasFailed", (("deployment_id", f"chat-{number}"),), Active(1.0, START, START))
+        AlertInstance(
+            "ServescopeReplicasFailed",
+            (("deployment_id", "chat"), ("replica", f"chat-{number}")),
+            Active(1.0, START, START),
+        )
         for number in range(1, count + 1)
     )
     return Batch(START + 15_000 * count, START + 240_000 + 15_000 * count, instances, _payload)
 
 
 def _payload(instance: AlertInstance) -> AlertPayload:
-    return AlertPayload(instance.key, dict(instance.labels), {}, instance.active.fired_ms or 0, None)
+    labels = {**ALERTS[instance.alert].labels, **dict(instance.labels)}
+    return AlertPayload(instance.key, labels, {}, instance.active.fired_ms or 0, None)
 
 
 @pytest.fixture(autouse=True)

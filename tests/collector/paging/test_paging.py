@@ -82,17 +82,41 @@ def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path
     async def act(scene: Scene) -> None:
         scene.failed = 1
         await scene.steps(60)
-        (fires,) = [body for _, body in scene.receivers.posts if "Failed" in body["groupKey"]]
+        (fires,) = [body for _, body in scene.receivers.posts if "deployment_id" in body["groupLabels"]]
         scene.failed = 0
         await scene.steps(30)
-        sent = [body["status"] for _, body in scene.receivers.posts if "Failed" in body["groupKey"]]
+        sent = [body["status"] for _, body in scene.receivers.posts if "deployment_id" in body["groupLabels"]]
         assert sent == ["firing", "resolved"]
         assert fires["version"] == "4"
-        assert fires["groupLabels"] == {"alertname": "ServescopeReplicasFailed"}
+        assert fires["groupLabels"] == {"model_name": "llama", "deployment_id": "chat", "inference_stack": "v1"}
+        assert fires["groupKey"] == (
+            '{}/{severity="warning"}:{deployment_id="chat", inference_stack="v1", model_name="llama"}'
+        )
         assert fires["commonLabels"]["deployment_id"] == "chat"
         assert fires["alerts"][0]["endsAt"] == "0001-01-01T00:00:00Z"
         await scene.step(4 * 3600)
         assert len(scene.receivers.sent("ServescopeWatchdog")) == 2
+
+    play(Scene(tmp_path, WEBHOOK), act)
+
+
+def test_a_webhook_is_sent_one_body_for_a_deployment(tmp_path: Path) -> None:
+    """Its alerts of one severity are in it, whatever their names; pages and the Watchdog are others."""
+
+    async def act(scene: Scene) -> None:
+        scene.failed = 1
+        await scene.steps(21)
+        scene.up = False
+        await scene.steps(60)
+        keys: dict[str, set[str]] = {}
+        last: dict[str, set[str]] = {}
+        for _, body in scene.receivers.posts:
+            severity = body["commonLabels"]["severity"]
+            keys.setdefault(severity, set()).add(body["groupKey"])
+            last[severity] = {each["labels"]["alertname"] for each in body["alerts"]}
+        assert {severity: len(found) for severity, found in keys.items()} == {"none": 1, "warning": 1, "critical": 1}
+        assert last["warning"] == {"ServescopeReplicasFailed", "ServescopeTargetDown"}
+        assert last["critical"] == {"ServescopeDeploymentDown", "ServescopeNoActiveReplica"}
 
     play(Scene(tmp_path, WEBHOOK), act)
 

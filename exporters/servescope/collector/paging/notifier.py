@@ -14,11 +14,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby
+from itertools import count
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from servescope.alerting.alerts import ALERTS
+from servescope.alerting.grouping import group_labels
 from servescope.collector.paging.payloads import AlertPayload, Json, alertmanager_payload, webhook_payload
 from servescope.collector.paging.settings import AlertingSettings, ReceiverSettings
 from servescope.collector.paging.states import RESOLVED_KEPT_MS, AlertInstance, Key
@@ -106,12 +107,14 @@ class _Webhook:
         return self.settings.url
 
     def due(self, batch: Batch, last_sent: Mapping[Key, LastSent]) -> Iterator[Sequence[AlertInstance]]:
-        for _, group in groupby(batch.instances, key=lambda each: each.alert):
-            of_alert = [each for each in group if self._matches(each)]
-            due = {each.key for each in of_alert if self._is_due(each, last_sent.get(each.key), batch.at_ms)}
+        groups: dict[tuple[str, ...], list[AlertInstance]] = {}
+        for each in filter(self._matches, batch.instances):
+            groups.setdefault(_group_of(each), []).append(each)
+        for group in groups.values():
+            due = {each.key for each in group if self._is_due(each, last_sent.get(each.key), batch.at_ms)}
             if due:
                 # One notification holds all that fires, and what resolved since the last one.
-                yield [each for each in of_alert if each.state == "firing" or each.key in due]
+                yield [each for each in group if each.state == "firing" or each.key in due]
 
     def _matches(self, instance: AlertInstance) -> bool:
         # A receiver that was sent the firing alert is sent its end, even if its severities changed meanwhile.
@@ -299,6 +302,13 @@ class Notifier:
             channel.problem_logged_at = now
             _logger.error("receiver %s: notification failed, will retry: %s", channel.name, problem)
         channel.problem = problem
+
+
+def _group_of(instance: AlertInstance) -> tuple[str, ...]:
+    """The severity and the labels that the alerts of one webhook's notification share."""
+    of_rule = ALERTS[instance.alert].labels
+    labels = {"alertname": instance.alert, **of_rule, **dict(instance.labels)}
+    return (of_rule["severity"], *(text for pair in group_labels(labels).items() for text in pair))
 
 
 def _receivers(settings: AlertingSettings) -> Iterator[_Receiver]:

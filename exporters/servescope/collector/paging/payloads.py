@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from servescope.alerting.grouping import group_labels
 from servescope.collector.paging.states import Key
 
 Json = dict[str, Any]
@@ -60,15 +62,16 @@ def alertmanager_payload(alerts: Sequence[AlertPayload], valid_until_ms: int) ->
 
 
 def webhook_payload(alerts: Sequence[AlertPayload], source: str) -> Json:
-    """The body of Alertmanager's webhooks for one alert's group; its status is firing while any of them is."""
-    name = alerts[0].key[0]
+    """The body of Alertmanager's webhooks for alerts of one group; its status is firing while any of them is."""
+    shared = group_labels(alerts[0].labels)
+    written = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(shared.items()))
     return {
         "version": _WEBHOOK_VERSION,
-        "groupKey": f'{{}}:{{alertname="{name}"}}',
+        "groupKey": f'{{}}/{{severity="{alerts[0].labels["severity"]}"}}:{{{written}}}',
         "truncatedAlerts": 0,
         "status": "resolved" if all(alert.is_resolved for alert in alerts) else "firing",
         "receiver": "servescope",
-        "groupLabels": {"alertname": name},
+        "groupLabels": shared,
         "commonLabels": _common([alert.labels for alert in alerts]),
         "commonAnnotations": _common([alert.annotations for alert in alerts]),
         "externalURL": source,

@@ -19,8 +19,9 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import ResolveResult
 
+from servescope.collector.connections import open_session
 from servescope.collector.deployments import HttpDiscoverySettings
-from servescope.collector.fetch import HttpFetch, open_session
+from servescope.collector.fetch import HttpFetch
 from servescope.collector.resolver import Resolver
 from servescope.collector.scrape import OUTCOMES, Limits, Scrape, ScrapeError, scrape_target
 from servescope.collector.target import Target

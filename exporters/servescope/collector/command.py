@@ -124,7 +124,8 @@ async def collect(
     Whenever `reload` is set, the configuration that `reread` returns is applied.
     """
     from servescope.collector.collector import Collector
-    from servescope.collector.fetch import HttpFetch, open_session
+    from servescope.collector.connections import open_session
+    from servescope.collector.fetch import HttpFetch
     from servescope.collector.targets import check_targets
     from servescope.store.embedded import Store
 

@@ -119,7 +119,8 @@ def _read_expositions(arguments: argparse.Namespace) -> tuple[Exposition, ...]:
 
 async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) -> tuple[Exposition, ...]:
     """The exposition at a URL, fetched as the collector does, and again after the seconds."""
-    from servescope.collector.fetch import HttpFetch, open_session
+    from servescope.collector.connections import open_session
+    from servescope.collector.fetch import HttpFetch
 
     access = Access(proxy=Proxy(from_environment=True))
     target = Target(check_url(url), Identity("inspected", "inspected", "inspected"), access=access)

@@ -13,7 +13,8 @@ import pytest
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active
-from servescope.collector.fetch import HttpFetch, open_session
+from servescope.collector.connections import open_session
+from servescope.collector.fetch import HttpFetch
 from servescope.collector.paging import notifier as notifying
 from servescope.collector.paging.notifier import Batch, Notifier
 from servescope.collector.paging.payloads import AlertPayload

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from servescope.collector.fetch import HttpFetch, open_session
+from servescope.collector.connections import open_session
+from servescope.collector.fetch import HttpFetch
 from servescope.collector.scrape import ScrapeError
 from servescope.settings.access import Access
 

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from servescope.collector.fetch import HttpFetch, open_session
+from servescope.collector.connections import open_session
+from servescope.collector.fetch import HttpFetch
 from servescope.collector.scrape import Limits
 from servescope.collector.target import Target
 from servescope.contract.identity import Identity

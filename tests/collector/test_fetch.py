@@ -42,6 +42,7 @@ from tests.support.faulty_servers import (
 )
 from tests.support.faulty_tls import TLS_FAULTS, breaking_tls
 from tests.support.loopback import running
+from tests.support.tunnels import tunnelling
 from tests.support.waiting import deadline_seconds
 
 FAULTS_OF_TEXT = {"html", "half a line"}  # an answer that is fetched, and cannot be read
@@ -452,30 +453,6 @@ def test_a_proxy_is_asked_with_its_own_credentials(tmp_path: Path) -> None:
     assert requests[0].headers["Proxy-Authorization"] == f"Basic {base64.b64encode(b'joe:pr0xy').decode()}"
     assert len(direct) == 1
     assert "Proxy-Authorization" not in direct[0].headers
-
-
-@asynccontextmanager
-async def tunnelling(heads: list[bytes], *, status: str = "200 OK") -> AsyncIterator[str]:
-    """A proxy that opens tunnels, or refuses to."""
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-        writer.close()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(f"HTTP/1.1 {status}\r\n\r\n".encode())
-        if status.startswith("200"):
-            host, port = heads[-1].split()[1].decode().rsplit(":", 1)
-            onward, upstream = await asyncio.open_connection(host, int(port))
-            await asyncio.gather(copy(reader, upstream), copy(onward, writer))
-        writer.close()
-        await asyncio.wait({asyncio.ensure_future(writer.wait_closed())}, timeout=deadline_seconds(1))
-
-    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 def test_tls_goes_through_a_proxys_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,11 +64,17 @@ class StreamPoint:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A receiver's answer to one request: what it took and refused, in points; `message` is its own text."""
+    """A receiver's answer to one request: what it took and refused, in points; `message` is its own text.
+
+    `sent_bytes` is the size of the request as it was sent; `skew_seconds` how far the receiver's clock is ahead of
+    ours, None when it sends no time.
+    """
 
     points: int
     rejected: int = 0
     message: str = ""
+    sent_bytes: int = 0
+    skew_seconds: float | None = None
 
 
 class SendError(ServescopeError):

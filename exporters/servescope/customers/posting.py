@@ -1,0 +1,140 @@
+"""Posts to one destination over HTTP, and what its answers mean: taken, to be retried, or refused for good."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from servescope import __version__
+from servescope.collector.connections import Connections, failure, open_session, retry_after, shortened
+from servescope.customers.points import SendError
+from servescope.customers.policy import Push
+from servescope.settings.access import AccessError
+
+_AGENT: Final = f"servescope/{__version__}"
+_MOST_ANSWER_BYTES = 1 << 16
+# Clocks that differ by less explain no refusal; `Date` has whole seconds.
+_NOTABLE_SKEW_SECONDS = 60.0
+
+_REASON_OF_OUTCOME = {"tls": "tls", "timeout": "timeout", "protocol": "protocol"}
+_UNRETRYABLE_REASON = "refused"
+_REASONS_OF_STATUS = {401: "credentials", 403: "credentials", 407: "credentials", 408: "timeout", 429: "throttled"}
+# Not an answer about the data but about the endpoint: a wrong path, or a server that speaks something else.
+_WRONG_ENDPOINT = (300, 301, 302, 303, 304, 305, 306, 307, 308, 404, 405, 406, 410, 411, 415, 421, 426)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer of a destination: the first 64 KiB of its body, and its clock less ours, None without `Date`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    skew_seconds: float | None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the request was taken."""
+        return 200 <= self.status < 300
+
+    @property
+    def content_type(self) -> str:
+        """The media type without its parameters, in lower case."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+class Poster:
+    """Posts to one destination over connections of its own; nothing is shared with others."""
+
+    def __init__(self, push: Push) -> None:
+        self._push, self._url = push, URL(push.url)
+        self._connections = Connections()
+        self._resources = AsyncExitStack()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
+        """The answer to one request, whatever its status; raises SendError where there is none."""
+        access, seconds = self._push.access, self._push.timeout_seconds
+        try:
+            if self._session is None:
+                self._session = await self._resources.enter_async_context(open_session())
+            sent = {"User-Agent": _AGENT, **headers}
+            way = self._connections.prepare(self._url.origin(), access, sent)
+            async with (
+                asyncio.timeout(seconds),
+                self._session.post(
+                    self._url, data=BytesIO(body), headers=sent, allow_redirects=False, **way
+                ) as response,
+            ):
+                answered = time.time()
+                answer = await _read(response)
+                return HttpAnswer(response.status, response.headers, answer, _skew(response.headers, answered))
+        except AccessError as error:
+            raise SendError(str(error), reason="credentials") from None
+        except TimeoutError:
+            raise SendError(f"no complete answer within {seconds:g} s", reason="timeout") from None
+        except (aiohttp.ClientError, ValueError, OSError) as error:
+            found = failure(error)
+            reason = _REASON_OF_OUTCOME.get(found.outcome, "unreachable")
+            raise SendError(access.conceal(str(found)), reason=reason) from None
+
+    def refusal(self, answer: HttpAnswer, said: str) -> SendError:
+        """The error that an answer without success is; `said` is the receiver's own text."""
+        status = answer.status
+        parts = [f"HTTP status {status}"]
+        if said:
+            parts.append(shortened(self._push.access.conceal(said)))
+        if status in _WRONG_ENDPOINT:
+            parts.append(f"is the path {self._url.path!r} right?")
+        if "Location" in answer.headers:
+            parts.append("redirects are not followed; configure the URL where it leads")
+        if answer.skew_seconds is not None and abs(answer.skew_seconds) >= _NOTABLE_SKEW_SECONDS:
+            ahead = "ahead of" if answer.skew_seconds > 0 else "behind"
+            parts.append(f"the receiver's clock is {abs(answer.skew_seconds):.0f} s {ahead} ours")
+        reason = _reason(status)
+        retry = retry_after(answer.headers) if reason in ("throttled", "unavailable") else None
+        is_retryable = reason != _UNRETRYABLE_REASON
+        return SendError("; ".join(parts), reason=reason, retryable=is_retryable, after_seconds=retry)
+
+    def conceal(self, text: str) -> str:
+        """A text of the receiver, in one line, without the secrets that it was sent."""
+        return shortened(self._push.access.conceal(text))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._resources.aclose()
+
+
+def _reason(status: int) -> str:
+    if status >= 500:
+        return "unavailable"
+    if status in _WRONG_ENDPOINT or status < 300:
+        return "protocol"
+    return _REASONS_OF_STATUS.get(status, _UNRETRYABLE_REASON)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The beginning of the body; the rest of a longer one is not waited for."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MOST_ANSWER_BYTES:
+            response.close()
+            break
+    return bytes(body[:_MOST_ANSWER_BYTES])
+
+
+def _skew(headers: Mapping[str, str], answered: float) -> float | None:
+    try:
+        return parsedate_to_datetime(headers["Date"]).timestamp() - answered
+    except (KeyError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,33 @@
+"""One sender for each destination, by its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from servescope.customers.points import Accepted, StreamPoint
+from servescope.customers.policy import Push
+
+
+class Sender(Protocol):
+    """Sends points to one destination, one request at a time."""
+
+    def split(self, points: Sequence[StreamPoint]) -> list[Sequence[StreamPoint]]:
+        """The points, in their order, in requests of a size that the destination takes.
+
+        What was refused as too large is split smaller the next time.
+        """
+
+    async def send(self, batch: Sequence[StreamPoint]) -> Accepted:
+        """Send one request of `split`; raises SendError."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+def make_sender(push: Push, executor: Executor) -> Sender:
+    """The sender to a destination; it connects when it first sends, and encodes in threads of `executor`."""
+    from servescope.customers.otlp_http import OtlpHttpSender
+
+    return OtlpHttpSender(push, executor)

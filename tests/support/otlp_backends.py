@@ -1,0 +1,74 @@
+"""Customers' backends on loopback that receive OTLP, check every rule of its data model, and fail on demand."""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from tests.support.otlp_rules import Ledger
+
+PROTOBUF = "application/x-protobuf"
+HttpFault = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class HttpBackend:
+    """A receiver of OTLP/HTTP: `faults` answer the next requests, `headers` are those of each accepted one."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    faults: deque[HttpFault] = field(default_factory=deque)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+    rejecting: int = 0
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        """Enter a request into the ledger and answer in full; what `rejecting` says is reported as rejected."""
+        body = await request.read()
+        if self.faults:
+            return await self.faults.popleft()(request)
+        assert request.content_type == PROTOBUF, request.content_type
+        # aiohttp's server has decompressed it.
+        self.ledger.take(ExportMetricsServiceRequest.FromString(body))
+        self.headers.append(dict(request.headers))
+        partial = ExportMetricsPartialSuccess(rejected_data_points=self.rejecting, error_message="over the limit")
+        response = ExportMetricsServiceResponse(partial_success=partial if self.rejecting else None)
+        return web.Response(body=response.SerializeToString(), content_type=PROTOBUF)
+
+
+@asynccontextmanager
+async def http_backend(context: ssl.SSLContext | None = None) -> AsyncIterator[HttpBackend]:
+    """A backend on a free port, with TLS where a context is given."""
+    backend = HttpBackend()
+    application = web.Application(client_max_size=1 << 28)
+    application.router.add_post("/v1/metrics", backend.take)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        scheme, port = "https" if context else "http", runner.addresses[0][1]
+        backend.url = f"{scheme}://127.0.0.1:{port}/v1/metrics"
+        yield backend
+    finally:
+        await runner.cleanup()
+
+
+def refusing(status: int, message: str = "", **headers: str) -> HttpFault:
+    """Answers with a status, OTLP's own message for it, and headers."""
+
+    async def fault(_: web.Request) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        body = Status(message=message).SerializeToString()
+        return web.Response(status=status, headers=named, body=body, content_type=PROTOBUF)
+
+    return fault

@@ -76,8 +76,15 @@ def _draft_collector(move: Move) -> str:
     return draft_collector(move)
 
 
+def _draft_rehearsal(move: Move) -> str:
+    from servescope.emulator.rehearsing import draft_rehearsal
+
+    return draft_rehearsal(move)
+
+
 DRAFTS: Final[Mapping[str, tuple[str, Callable[[Move], str]]]] = MappingProxyType({
     "plan": ("draft the plan of the cutover, for `servescope judge`", _draft_plan),
     "collector": ("draft the collector's [[deployments]] and [[traffic_split]]", _draft_collector),
+    "emulate": ("draft a scenario of the cutover, for `servescope emulate`", _draft_rehearsal),
 })  # fmt: skip
 """What is drafted, by option: its help, and what makes it."""

@@ -216,5 +216,8 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
 CONFIGURATIONS: Final = ("v1", "v2", "management_api")
 """What a plan records the hash of: the configuration of each arm, and v2's body of the Management API."""
 
+USUAL_STAGES: Final = (Stage(0.01, 1.0), Stage(0.05, 2.0), Stage(0.25, 4.0), Stage(0.5, 6.0), Stage(0.95, 24.0))
+"""The stages of a drafted plan; the last leaves v1 a holdback as a control."""
+
 LEAST_MARGIN: Final = 0.005
 """A smaller margin would need more traffic than there is."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Final
 
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER, JUDGED, JudgedMetric
+from servescope.cutover.plan import USUAL_STAGES
 from servescope.migration.moves import Move
-
-USUAL_STAGES: Final = ((0.01, 1), (0.05, 2), (0.25, 4), (0.5, 6), (0.95, 24))
-"""v2's share of the requests and the least hours of each stage; the last leaves v1 a holdback as a control."""
+from servescope.settings.toml_text import quote, remark
 
 
 def draft_plan(move: Move) -> str:
@@ -25,17 +22,8 @@ def draft_collector(move: Move) -> str:
 
 def draft_stages() -> str:
     """The usual stages, as tables of a plan."""
-    return "\n".join(f"[[stages]]\nshare = {share}\nleast_hours = {hours}\n" for share, hours in USUAL_STAGES)
-
-
-def quote(text: str) -> str:
-    """A text as a string of TOML."""
-    return json.dumps(text.encode(errors="replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def remark(text: str) -> str:
-    """A text as a comment of TOML, on one line."""
-    return "# " + "".join(each if each.isprintable() else " " for each in text)
+    stages = ((each.share, each.least_hours) for each in USUAL_STAGES)
+    return "\n".join(f"[[stages]]\nshare = {share}\nleast_hours = {hours:g}\n" for share, hours in stages)
 
 
 # --- The plan ---------------------------------------------------------------------------------------------------------
@@ -126,7 +114,7 @@ def _reasons(move: Move, name: str) -> Iterator[str]:
 
 
 def _collector(move: Move) -> Iterator[str]:
-    first = USUAL_STAGES[0][0]
+    first = USUAL_STAGES[0].share
     yield remark(f"What a collector observes in the cutover of {move.model}: for its configuration, servescope.toml.")
     for stack in ("v1", "v2"):
         yield ""

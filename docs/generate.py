@@ -35,6 +35,7 @@ COMPONENTS: Mapping[str, str] = {
 PROGRAMS: Mapping[str, str] = {
     "collector": "Of the collector",
     "judge": "Of the judge",
+    "customers": "Of the customers' export",
     "prometheus": "Of Prometheus",
     "alertmanager": "Of Alertmanager",
 }

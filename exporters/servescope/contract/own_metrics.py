@@ -1,7 +1,7 @@
-"""The series about the monitoring itself: `servescope_*` of the collector and the judge, Prometheus', Alertmanager's.
+"""The series about the monitoring itself: `servescope_*` of our own programs, Prometheus', Alertmanager's.
 
-The collector and the judge expose their own from these records. Of Prometheus and Alertmanager only those are listed
-that the health dashboard and alerts read.
+The collector, the judge and the customers' export expose their own from these records. Of Prometheus and Alertmanager
+only those are listed that the health dashboard and alerts read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, IDENTITY_LABELS
 from servescope.contract.types import Kind
 
-Program = Literal["collector", "judge", "prometheus", "alertmanager"]
+Program = Literal["collector", "judge", "customers", "prometheus", "alertmanager"]
 OwnUnit = Literal[
     "alerts", "bytes", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems", "ratio",
     "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "stages",
@@ -28,6 +28,12 @@ COLLECTOR_JOB = "servescope"
 
 JUDGE_JOB = "servescope-judge"
 """The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
+
+CUSTOMERS_JOB = "servescope-customers"
+"""The `job` under which a Prometheus scrapes the customers' exports (`servescope customers run`)."""
+
+LANE_LABELS = ("customer", "destination")
+"""The labels of a lane: the customer, and its name of the destination."""
 
 JUDGED_LABELS = ("plan", *GROUP_LABELS)
 """The labels of a judgement: its plan, and the labels that all targets of v2 share, as notifications about v2 have."""
@@ -55,6 +61,7 @@ FOREIGN_SERIES = frozenset({
 """Series that Prometheus and Alertmanager expose about themselves; a Prometheus that scrapes both has them."""
 
 UNSCRAPED = "the collector is not scraped"
+UNEXPORTED = "the customers' export does not run, or is not scraped"
 UNWATCHED = "no judge watches the cutover, or it is not scraped"
 
 
@@ -309,6 +316,55 @@ def _of_alertmanager(name: str, kind: Kind, unit: OwnUnit, text: str, labels: tu
     return OwnMetric(name, kind, unit, text, labels, "Prometheus does not scrape Alertmanager", "alertmanager")
 
 
+def _of_lane(
+    name: str, kind: Kind, unit: OwnUnit, text: str, *labels: str, absent: str = "no edge was delivered yet"
+) -> OwnMetric:
+    return OwnMetric(f"servescope_customer{name}", kind, unit, text, (*LANE_LABELS, *labels), absent, "customers")
+
+
+_CUSTOMERS = (
+    _of_lane(
+        "_lag_seconds", "gauge", "seconds",
+        "How far behind a destination is: time since the last edge that it acknowledged, or since its lane began.",
+        absent=UNEXPORTED,
+    ),
+    _of_lane("_interval_seconds", "gauge", "seconds", "The interval of a customer's points.", absent=UNEXPORTED),
+    _of_lane("_exported_series", "gauge", "series", "Streams with a point at the last edge."),
+    _of_lane(
+        "_withheld_series", "gauge", "series", "Series withheld from a customer at the last edge, by reason.", "reason"
+    ),
+    _of_lane("_sent_points_total", "counter", "samples", "Points sent, repeated ones included.", absent=UNEXPORTED),
+    _of_lane(
+        "_acknowledged_points_total", "counter", "samples", "Points that a destination accepted.", absent=UNEXPORTED
+    ),
+    _of_lane(
+        "_dropped_points_total", "counter", "samples",
+        "Points that a destination does not get: refused for good, or too old.", "reason", absent="none was dropped",
+    ),
+    _of_lane(
+        "_requests_total", "counter", "requests", "Requests to a destination: `ok`, or why they failed.", "outcome",
+        absent=UNEXPORTED,
+    ),
+    _of_lane("_request_duration_seconds", "histogram", "seconds", "One request to a destination.", absent=UNEXPORTED),
+    _of_lane(
+        "_last_success_timestamp_seconds", "gauge", "seconds",
+        "When a destination last accepted a request, seconds since 1970.", absent="it never did since the start",
+    ),
+    _of_lane(
+        "_gaps_total", "counter", "events", "Times of which points are missing at a destination, by reason.", "reason",
+        absent="there was none",
+    ),
+    _of_lane(
+        "_gap_seconds_total", "counter", "seconds", "How long those were altogether.", "reason",
+        absent="there was none",
+    ),
+    _of_lane(
+        "_internal_errors_total", "counter", "errors",
+        "Errors of the export itself: the store or the cursors cannot be read, or a mistake of ours.",
+        absent=UNEXPORTED,
+    ),
+)  # fmt: skip
+
 _OTHERS = (
     OwnMetric(
         SCRAPED_UP, "gauge", "state", "1 when Prometheus' last scrape of the collector succeeded, else 0.",
@@ -375,7 +431,7 @@ _OTHERS = (
 
 
 OWN_METRICS: Mapping[str, OwnMetric] = MappingProxyType(
-    {metric.name: metric for metric in (*_COLLECTOR, *_JUDGE, *_OTHERS)}
+    {metric.name: metric for metric in (*_COLLECTOR, *_JUDGE, *_CUSTOMERS, *_OTHERS)}
 )
 """Every metric about the monitoring, by its name in an exposition."""
 

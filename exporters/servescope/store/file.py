@@ -28,8 +28,8 @@ _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _DISK_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
-def lock_for_writing(path: Path) -> int:
-    """The descriptor of the store's locked lock file. Raises StoreError when another process holds the lock.
+def lock_for_writing(path: Path, *, what: str = "store", writer: str = "collector") -> int:
+    """The descriptor of the locked lock file of a store, or `what` it is. Raises StoreError when another has the lock.
 
     The kernel releases the lock when the process ends, however it ends. The database itself must not be locked so:
     closing any descriptor of it would drop SQLite's own locks (https://www.sqlite.org/howtocorrupt.html, section 2.2).
@@ -44,7 +44,7 @@ def lock_for_writing(path: Path) -> int:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(lock)
         raise StoreError(
-            f"store {path}: another collector (process {holder}) is writing it; one store has one writer"
+            f"{what} {path}: another {writer} (process {holder}) is writing it; one {what} has one writer"
         ) from None
     except OSError as error:
         os.close(lock)

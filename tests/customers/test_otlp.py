@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.samples import make_labels
 from servescope.customers.batches import BatchLimit, split
 from servescope.customers.otlp import count_bytes, encode
-from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
+from servescope.customers.points import StreamPoint
 from servescope.customers.policy import Temporality
 from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, WAITING, kind_of_each, point, stream
+from tests.support.drawn_points import points
 from tests.support.otlp_rules import Key, Ledger, Received
 
 CHAT = (("deployment_id", "chat"),)
@@ -71,26 +71,6 @@ def test_points_of_a_reset_and_of_the_edge_are_both_in_one_request() -> None:
 
     assert not ledger.broken
     assert ledger.total(Key(CHAT, REQUESTS.name, (("result", "ok"),))) == 7
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
-LABELS = st.dictionaries(TEXTS, TEXTS, max_size=5).map(make_labels)
-METRICS = st.builds(
-    Descriptor, TEXTS, TEXTS, TEXTS, TEXTS, st.sampled_from(["counter", "gauge", "histogram"]), st.booleans()
-)
-
-
-@st.composite
-def points(draw: st.DrawFn) -> StreamPoint:
-    """A point of any kind, with texts of any script and numbers of any size."""
-    metric = draw(METRICS)
-    of = Stream(metric, draw(LABELS), draw(LABELS))
-    if metric.kind != "histogram":
-        return point(of, draw(st.floats(0, 2**62)))
-    edges = sorted(draw(st.sets(st.floats(0, 1e9), max_size=20)))
-    size = len(edges) + 1
-    counts = draw(st.lists(st.integers(0, 2**40), min_size=size, max_size=size))
-    return point(of, HistogramValue(tuple(edges), tuple(counts), draw(st.floats(0, 1e12))))
 
 
 @settings(max_examples=40)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from servescope.customers.points import Accepted, SendError, StreamPoint
-from servescope.customers.policy import Push
-from servescope.customers.senders import Sender, make_sender
+from servescope.customers.points import SendError
+from servescope.customers.senders import make_sender
 from servescope.settings.access import Access, Proxy, Tls
 from tests.support.authorities import Authority
 from tests.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
 from tests.support.faulty_servers import Serve, answering, handling, head, sending, whole
 from tests.support.otlp_backends import HttpBackend, http_backend, refusing
+from tests.support.sending import fail, succeed
 from tests.support.tunnels import tunnelling
 
 SECRET = "s3cr3t-of-acme"
@@ -36,37 +36,12 @@ def with_backend(act: Callable[[HttpBackend], Awaitable[None]]) -> HttpBackend:
     return asyncio.run(run())
 
 
-async def send(push: Push, *batches: Sequence[StreamPoint]) -> list[Accepted | SendError]:
-    """The outcome of each of these requests, of one sender."""
-    outcomes: list[Accepted | SendError] = []
-    with ThreadPoolExecutor(1) as executor:
-        sender: Sender = make_sender(push, executor)
-        try:
-            for batch in batches:
-                try:
-                    outcomes.append(await sender.send(batch))
-                except SendError as error:
-                    outcomes.append(error)
-        finally:
-            await sender.close()
-    return outcomes
-
-
-async def fail(push: Push, batch: Sequence[StreamPoint] | None = None) -> SendError:
-    """The error of one request."""
-    (outcome,) = await send(push, batch or kind_of_each())
-    assert isinstance(outcome, SendError), outcome
-    return outcome
-
-
 def test_a_request_arrives_whole_and_is_accepted() -> None:
     """Compressed or not; the outcome counts points and the bytes that were sent."""
 
     async def act(backend: HttpBackend) -> None:
-        (first,) = await send(push_to(backend.url), kind_of_each())
-        (second,) = await send(push_to(backend.url, gzip=False), kind_of_each(T0 + 2 * MINUTE))
-        assert isinstance(first, Accepted)
-        assert isinstance(second, Accepted)
+        first = await succeed(push_to(backend.url))
+        second = await succeed(push_to(backend.url, gzip=False), kind_of_each(T0 + 2 * MINUTE))
         assert (first.points, first.rejected, second.points) == (4, 0, 4)
         assert 0 < first.sent_bytes < second.sent_bytes
 
@@ -85,11 +60,9 @@ def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
     async def act(backend: HttpBackend) -> None:
         backend.rejecting = 3
         access = Access(headers=(("Api-Key", SECRET),))
-        (in_protobuf,) = await send(push_to(backend.url), kind_of_each())
+        in_protobuf = await succeed(push_to(backend.url))
         backend.faults.append(in_json)
-        (from_json,) = await send(push_to(backend.url, access=access), kind_of_each())
-        assert isinstance(in_protobuf, Accepted)
-        assert isinstance(from_json, Accepted)
+        from_json = await succeed(push_to(backend.url, access=access))
         assert (in_protobuf.points, in_protobuf.rejected, in_protobuf.message) == (1, 3, "over the limit")
         assert (from_json.points, from_json.rejected, from_json.message) == (3, 1, "not [secret]")
 
@@ -248,9 +221,8 @@ def test_a_clock_that_explains_a_refusal_is_named() -> None:
         ahead = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
         backend.faults += [refusing(400, "too old", Date=ahead), refusing(200, Date=ahead)]
         error = await fail(push_to(backend.url))
-        (accepted,) = await send(push_to(backend.url), kind_of_each())
+        accepted = await succeed(push_to(backend.url))
         assert "s ahead of ours" in str(error)
-        assert isinstance(accepted, Accepted)
         assert accepted.skew_seconds is not None
         assert 3500 < accepted.skew_seconds < 3700
 
@@ -300,16 +272,14 @@ def test_certificates_are_verified_and_presented(tmp_path: Path) -> None:
 
     async def act() -> None:
         async with http_backend(authority.server("127.0.0.1")) as backend:
-            (accepted,) = await send(push_to(backend.url, access=known), kind_of_each())
-            assert isinstance(accepted, Accepted)
+            await succeed(push_to(backend.url, access=known))
             error = await fail(push_to(backend.url))
             assert (error.reason, error.retryable) == ("tls", True)
         async with http_backend(authority.server("127.0.0.1", expired=True)) as backend:
             error = await fail(push_to(backend.url, access=known))
             assert (error.reason, "certificate has expired" in str(error)) == ("tls", True)
         async with http_backend(authority.server("127.0.0.1", asks_clients=True)) as backend:
-            (accepted,) = await send(push_to(backend.url, access=mutual), kind_of_each())
-            assert isinstance(accepted, Accepted)
+            await succeed(push_to(backend.url, access=mutual))
             error = await fail(push_to(backend.url, access=known))
             assert error.reason in ("tls", "unreachable")
 
@@ -326,8 +296,7 @@ def test_a_proxy_is_used_with_its_own_credentials(tmp_path: Path, monkeypatch: p
         async with http_backend(authority.server("127.0.0.1")) as backend, tunnelling(heads) as proxy:
             way = Proxy(proxy, "joe", password_env="PROXY_PASSWORD")
             access = Access(tls=Tls(ca_file=str(authority.path)), proxy=way)
-            (accepted,) = await send(push_to(backend.url, access=access), kind_of_each())
-            assert isinstance(accepted, Accepted)
+            await succeed(push_to(backend.url, access=access))
         async with tunnelling([], status="407 Proxy Authentication Required") as proxy:
             error = await fail(push_to("https://backend.example/v1/metrics", access=Access(proxy=Proxy(proxy))))
             assert (error.reason, error.retryable) == ("unreachable", True)

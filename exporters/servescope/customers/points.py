@@ -53,13 +53,15 @@ class StreamPoint:
 
     It covers (`start_ms`, `time_ms`]; a gauge has no start, and neither has a point whose `value` is None, by which a
     stream ends. A counter's value is its total since `start_ms`, which is the start of the count when the points are
-    cumulative, and the time of the point before when they are deltas.
+    cumulative, and the time of the point before when they are deltas. `edges` are those of a histogram that ends: each
+    of its buckets is a series in Prometheus.
     """
 
     stream: Stream
     start_ms: int | None
     time_ms: int
     value: float | HistogramValue | None
+    edges: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

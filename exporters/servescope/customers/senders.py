@@ -28,6 +28,11 @@ class Sender(Protocol):
 
 def make_sender(push: Push, executor: Executor) -> Sender:
     """The sender to a destination; it connects when it first sends, and encodes in threads of `executor`."""
+    # Each protocol has dependencies of its own, and a program whose customers use one loads only these.
+    if push.protocol == "remote-write":
+        from servescope.customers.remote_write_sender import RemoteWriteSender
+
+        return RemoteWriteSender(push, executor)
     from servescope.customers.otlp_http import OtlpHttpSender
 
     return OtlpHttpSender(push, executor)

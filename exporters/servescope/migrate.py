@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     command.configure(parser)
+    trial = parser.add_argument_group("a trial of both routers, for one configuration")
+    trial.add_argument(
+        "--trace", type=Path, metavar="FILE",
+        help="whether KV-aware routing pays: replay a trace that names its blocks (Mooncake's JSON Lines)",
+    )  # fmt: skip
+    trial.add_argument("--replicas", type=int, metavar="N", help="how many replicas serve it")
+    trial.add_argument(
+        "--cache-tokens", type=int, metavar="N", help="KV cache of a replica (default: what its memory holds)"
+    )
     drafts = parser.add_argument_group("drafts, of one configuration; a file that is there is not replaced")
     for name, (what, _) in DRAFTS.items():
         drafts.add_argument(f"--{name}", type=Path, metavar="FILE", help=what)
@@ -32,9 +42,42 @@ def run(arguments: argparse.Namespace) -> int:
     if wanted and (arguments.check or arguments.back):
         other = "--check, which writes nothing" if arguments.check else "--back"
         raise UsageError(f"--{next(iter(wanted))} is there beside {other}")
+    _check_trial(arguments)
     found = command.migrate(arguments)
+    if arguments.trace is not None:
+        found = [_try_routers(found, arguments)]
     code = command.show(found, arguments)
     return write_drafts(found, wanted) or code if wanted else code
+
+
+def _check_trial(arguments: argparse.Namespace) -> None:
+    for name in ("replicas", "cache_tokens"):
+        if arguments.trace is None and getattr(arguments, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning without --trace")
+    if arguments.trace is not None and arguments.replicas is None:
+        raise UsageError("--trace needs --replicas beside it: how many replicas serve the traffic")
+
+
+def _try_routers(found: list[FileReport], arguments: argparse.Namespace) -> FileReport:
+    """The report with advice on KV-aware routing; raises UsageError where there is no configuration to try."""
+    from servescope.emulator.routing_trial import try_routers
+    from servescope.migration.advice import advise_routing
+    from servescope.migration.files import read_options
+
+    if len(found) != 1:
+        raise UsageError(f"--trace goes with one configuration, found {len(found)}")
+    (report,) = found
+    if report.translation is None or report.status == "error":
+        return report  # an error is in the report, and a body of the Management API has no replicas
+    llm_config = read_options(arguments).body.body.get("llm_config") or {}
+    trial = try_routers(
+        arguments.trace,
+        report.translation.document.value,
+        replicas=arguments.replicas,
+        cache_tokens=arguments.cache_tokens,
+        routing=llm_config.get("b10_routing_config"),
+    )
+    return replace(report, advice=(*report.advice, advise_routing(trial)))
 
 
 def write_drafts(found: list[FileReport], wanted: Mapping[str, Path]) -> int:

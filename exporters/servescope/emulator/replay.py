@@ -192,6 +192,7 @@ class ReplaySettings:
     workers: int = 16
     router: str = "kv"
     engine: WorkerSettings = field(default_factory=WorkerSettings)
+    routing: KvRouterParameters = field(default_factory=KvRouterParameters)
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -209,13 +210,17 @@ def plan_workers(settings: ReplaySettings, survey: TraceSurvey) -> DeploymentPla
         scaling=TokenScaling(
             min_replica=settings.workers, initial_replicas=settings.workers, max_replica=settings.workers
         ),
-        routing=KvRouterParameters() if settings.router == "kv" else None,
+        routing=settings.routing if settings.router == "kv" else None,
     )
 
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What workers made of a trace: the contract's figures over the whole of it."""
+    """What workers made of a trace: the contract's figures over the whole of it.
+
+    `load_imbalance` is what the busiest worker had in flight on average, as a multiple of the mean of all workers; 1
+    when nothing was served.
+    """
 
     traffic: ReplayedTraffic
     survey: TraceSurvey
@@ -225,6 +230,7 @@ class ReplayReport:
     seconds: float
     outcomes: Mapping[str, int]
     preemptions: int
+    load_imbalance: float
     figures: Mapping[str, Mapping[str, float]]
 
     def document(self) -> dict[str, object]:
@@ -251,6 +257,7 @@ class ReplayReport:
             "seconds": self.seconds,
             "outcomes": dict(self.outcomes),
             "preemptions": self.preemptions,
+            "load_imbalance": self.load_imbalance,
             "figures": figures,
         }
 
@@ -270,6 +277,7 @@ class ReplayReport:
         outcomes = ", ".join(f"{_count(count)} {outcome}" for outcome, count in self.outcomes.items())
         yield f"{_count(self.requests)} requests in {_count(round(self.seconds))} s of their time: {outcomes or 'none'}"
         yield f"{_count(self.preemptions)} preemptions"
+        yield f"the busiest worker had {self.load_imbalance:.2f} times the mean of requests in flight"
         group = ""
         for name, values in self.figures.items():
             figure = FIGURES[name]
@@ -330,8 +338,19 @@ def replay(traffic: ReplayedTraffic, settings: ReplaySettings) -> ReplayReport:
         seconds=stack.clock.now,
         outcomes=_count_outcomes(deployment),
         preemptions=round(sum(sample.value for sample in samples if sample.name == "preemptions_total")),
+        load_imbalance=_compare_loads(deployment),
         figures=_derive(samples, stack.clock.now),
     )
+
+
+def _compare_loads(deployment: EmulatedDeployment) -> float:
+    """The busiest worker's request-seconds as a multiple of the mean: their ratio is that of requests in flight."""
+    loads = [
+        sum(sample.value for sample in target.instruments.samples() if sample.name == "request_duration_seconds_sum")
+        for target in deployment.targets()
+        if target.identity.role == "aggregated"
+    ]
+    return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0
 
 
 def _check_duration(traffic: ReplayedTraffic, survey: TraceSurvey) -> None:

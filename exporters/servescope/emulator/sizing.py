@@ -21,19 +21,28 @@ _TARGET_IN_FLIGHT_TOKENS: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What the workers of a replay are made of; `blocks` of cache each, None for what the memory holds."""
+    """What the workers of a replay are made of; `blocks` of cache each, None for what the memory holds.
+
+    `precision` is that of the weights, None for fp8 where the GPU has it, else bf16.
+    """
 
     hardware: str = "h100"
     model: str = DEFAULT_MODEL
     tensor_parallel_size: int = 4
     max_batch_size: int = 256
     max_num_tokens: int = 8192
+    precision: str | None = None
     blocks: int | None = None
 
 
 def size_for_trace(engine: EngineParameters, survey: TraceSurvey, settings: WorkerSettings) -> EngineParameters:
     """The engine, but made of these and able to take any request of a trace its cache has room for."""
-    size = size_engine(settings.hardware, model=settings.model, tensor_parallel_size=settings.tensor_parallel_size)
+    size = size_engine(
+        settings.hardware,
+        model=settings.model,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        precision=settings.precision,
+    )
     block_tokens = MOONCAKE_BLOCK_TOKENS if survey.format == "mooncake" else _AZURE_BLOCK_TOKENS
     return replace(
         engine,

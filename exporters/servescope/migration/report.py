@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
+from servescope.migration.advice import ADVICE_TITLES, Advice, Answer
 from servescope.migration.body import ManagementBody
 from servescope.migration.document import BREAK
 from servescope.migration.fates import MEANINGS
@@ -49,6 +50,7 @@ class FileReport:
     new_files: tuple[NewFile, ...] = ()
     written: str = ""
     kept: str = ""
+    advice: tuple[Advice, ...] = ()
 
     @property
     def changes(self) -> tuple[FieldChange, ...]:
@@ -150,6 +152,12 @@ def _describe(report: FileReport) -> Iterator[str]:
         yield "  What changes beside the fields:"
         for each in report.meaning:
             yield f"    {TITLES[each.topic]}: {each.text} [{each.source}]"
+    if report.advice:
+        yield ""
+        yield "  What the traffic says:"
+        for advice in report.advice:
+            yield f"    {ADVICE_TITLES[advice.topic]}: {advice.answer}: {advice.text}."
+            yield from (f"      {reason}" for reason in advice.reasons)
     if report.body is not None and report.body.call:
         yield ""
         needs = f" (needs the Enterprise tier: {', '.join(report.body.enterprise)})" if report.body.enterprise else ""
@@ -219,6 +227,7 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "changes": [_plain(asdict(each)) for each in report.changes],
         "questions": [asdict(each) for each in report.questions],
         "meaning": [asdict(each) for each in report.meaning],
+        "advice": [_plain(asdict(each)) for each in report.advice],
         "management_api": None if body is None or not body.call else {
             "body": _plain(body.body), "call": body.call, "enterprise": list(body.enterprise),
         },
@@ -275,6 +284,10 @@ def migration_schema() -> dict[str, Any]:
         "flag": {**text, "description": "The option that answers it, empty where none can."},
     })  # fmt: skip
     meaning = _object({"topic": {"enum": list(TITLES)}, "text": text, "source": text})
+    advice = _object({
+        "topic": {"enum": list(ADVICE_TITLES)}, "answer": {"enum": list(get_args(Answer))}, "text": text,
+        "reasons": {"type": "array", "items": text, "description": "The figures and rules behind the answer."},
+    })  # fmt: skip
     management = _object({
         "body": {"type": "object", "description": "The body of POST /v1/llm_models."},
         "call": {**text, "description": "The call, to paste into a shell."},
@@ -292,6 +305,7 @@ def migration_schema() -> dict[str, Any]:
         "changes": {"type": "array", "items": change},
         "questions": {"type": "array", "items": question},
         "meaning": {"type": "array", "items": meaning, "description": "What changes beside the fields."},
+        "advice": {"type": "array", "items": advice, "description": "Whether what v2 adds pays for the traffic."},
         "management_api": {"anyOf": [management, {"type": "null"}]},
         "new_files": {"type": "array", "items": text, "description": "The files made beside it."},
         "diff": {**text, "description": "Unified; empty where nothing changes."},

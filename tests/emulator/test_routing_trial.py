@@ -105,10 +105,10 @@ def test_the_configured_routing_is_the_one_that_is_tried(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({}, "4 x h100 with llama-3.3-70b in fp8"),
-        ({"resources": {"accelerator": "T4"}}, "(the emulator has no GPU T4)"),
-        ({"resources": None}, "(the emulator has no GPU where none is configured)"),
-        ({"trt_llm": {"build": {"checkpoint_repository": {"repo": "a/b"}}}}, "(the emulator has no model like a/b, "),
+        ({}, "4 x h100 with llama-3.3-70b"),
+        ({"resources": {"accelerator": "T4"}}, "in place of yours (The emulator has no GPU T4)"),
+        ({"resources": None}, "(The emulator has no GPU (none is in the file))"),
+        ({"trt_llm": {"build": {"checkpoint_repository": {"repo": "a/b"}}}}, "(The emulator has no model like a/b)"),
         (
             {
                 "resources": {"accelerator": "L4"},

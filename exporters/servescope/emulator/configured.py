@@ -10,6 +10,13 @@ from servescope.emulator.sizing import WorkerSettings
 from servescope.errors import UsageError
 
 
+class ConfiguredHardware(NamedTuple):
+    """The emulator's `hardware`, `model` and `precision` by name, and what they are; or nothing, and why."""
+
+    names: Mapping[str, Any]
+    text: str
+
+
 class ConfiguredWorkers(NamedTuple):
     """The workers nearest to a configuration, and what they are in words, with what they differ in."""
 
@@ -17,34 +24,35 @@ class ConfiguredWorkers(NamedTuple):
     text: str
 
 
-def read_workers(config: Mapping[str, Any]) -> ConfiguredWorkers:
-    """The workers of a `config.yaml` with a `trt_llm` block of either stack, which was found to be valid.
-
-    Where the emulator does not have its GPU or its model, or the model does not fit, they are the emulator's usual
-    ones, and the text says so.
-    """
-    trt_llm = config.get("trt_llm") or {}
-    build, runtime = trt_llm.get("build") or {}, trt_llm.get("runtime") or {}
-    sizes = {**build, **runtime}
-    limits = {name: sizes[name] for name in ("max_batch_size", "max_num_tokens") if sizes.get(name) is not None}
-    gpus = sizes.get("tensor_parallel_size") or sizes.get("tensor_parallel_count") or 1
+def find_hardware(config: Mapping[str, Any], tensor_parallel_size: int) -> ConfiguredHardware:
+    """The emulator's names for what a `config.yaml` with a `trt_llm` block runs on, which was found to be valid."""
+    build = config["trt_llm"].get("build") or {}
     kind = str((config.get("resources") or {}).get("accelerator") or "").partition(":")[0]
     repository = str((build.get("checkpoint_repository") or {}).get("repo") or "")
     model = next((each for each in list_models() if each in repository.lower()), "")
+    if kind.lower() not in list_hardware():
+        return ConfiguredHardware({}, f"The emulator has no GPU {kind or '(none is in the file)'}.")
+    if not model:
+        return ConfiguredHardware({}, f"The emulator has no model like {repository or '(none is in the file)'}.")
     quantization = str(build.get("quantization_type") or "no_quant")
     precision = next((each for each in PRECISIONS if quantization.startswith(each)), "bf16")
+    try:
+        size_engine(kind, model=model, tensor_parallel_size=tensor_parallel_size, precision=precision)
+    except UsageError as error:
+        return ConfiguredHardware({}, f"{error}.")
+    names = {"hardware": kind.lower(), "model": model, "precision": precision}
+    return ConfiguredHardware(names, f"{quantization} on {kind}, of {repository}.")
+
+
+def read_workers(config: Mapping[str, Any]) -> ConfiguredWorkers:
+    """The workers of a `config.yaml` of either stack; where the emulator has not got them, its usual ones."""
+    sizes = {**(config["trt_llm"].get("build") or {}), **(config["trt_llm"].get("runtime") or {})}
+    limits = {name: sizes[name] for name in ("max_batch_size", "max_num_tokens") if sizes.get(name) is not None}
+    gpus = sizes.get("tensor_parallel_size") or sizes.get("tensor_parallel_count") or 1
+    found = find_hardware(config, gpus)
+    if found.names:
+        settings = WorkerSettings(**found.names, tensor_parallel_size=gpus, **limits)
+        return ConfiguredWorkers(settings, f"{gpus} x {settings.hardware} with {settings.model}")
     usual = WorkerSettings(**limits)
     instead = f"{usual.tensor_parallel_size} x {usual.hardware} with {DEFAULT_MODEL}"
-    if kind.lower() not in list_hardware():
-        return ConfiguredWorkers(usual, f"{instead} (the emulator has no GPU {kind or 'where none is configured'})")
-    if not model:
-        known = ", ".join(list_models())
-        return ConfiguredWorkers(usual, f"{instead} (the emulator has no model like {repository}, only {known})")
-    try:
-        size_engine(kind, model=model, tensor_parallel_size=gpus, precision=precision)
-    except UsageError as error:
-        return ConfiguredWorkers(usual, f"{instead} ({error})")
-    found = WorkerSettings(
-        hardware=kind.lower(), model=model, tensor_parallel_size=gpus, precision=precision, **limits
-    )  # fmt: skip
-    return ConfiguredWorkers(found, f"{gpus} x {found.hardware} with {model} in {precision}")
+    return ConfiguredWorkers(usual, f"{instead} in place of yours ({found.text.removesuffix('.')})")

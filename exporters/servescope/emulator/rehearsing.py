@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.cutover.plan import USUAL_STAGES
-from servescope.emulator.hardware import PRECISIONS, list_hardware, list_models, size_engine
+from servescope.emulator.configured import find_hardware
 from servescope.emulator.recording import START_MS
 from servescope.emulator.rehearsed_load import UTILIZATION, RehearsedLoad, load_of, make_load, room_of
 from servescope.emulator.scenario import make_scenario
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PAST_HOURS: Final = 24.0
 """How long v1 serves alone at first: the judge calibrates its noise on no less."""
 
+_UNLIKE: Final = "The emulator's own engine takes its place: speed and memory are not those of your GPUs."
 _FOLLOW: Final = "5m"
 _MOST_REPLICAS: Final = 12
 _IN_FLIGHT: Final = 0.5
@@ -145,32 +146,10 @@ def _describe_engine(config: Mapping[str, Any], stack: str) -> _Engine:
         found["max_num_tokens"] = LARGEST_V2_BATCH_TOKENS
     if not chunked:
         found["enable_chunked_prefill"] = False
-    hardware, why = _hardware(config, build, tensor)
-    if hardware:
-        found["tensor_parallel_size"] = tensor
-    return _Engine((*remarks, *why), hardware, found)
-
-
-def _hardware(
-    config: Mapping[str, Any], build: Mapping[str, Any], tensor: int
-) -> tuple[dict[str, object], tuple[str, ...]]:
-    """The emulator's GPU, model and precision for a configuration; none, and why, where it has not got them."""
-    kind = str((config.get("resources") or {}).get("accelerator") or "").partition(":")[0]
-    repository = str((build.get("checkpoint_repository") or {}).get("repo") or "")
-    model = next((each for each in list_models() if each in repository.lower()), "")
-    unlike = "The emulator's own engine takes its place: speed and memory are not those of your GPUs."
-    if kind.lower() not in list_hardware():
-        return {}, (f"The emulator has no GPU {kind or '(none is in the file)'}.", unlike)
-    if not model:
-        return {}, (f"The emulator has no model like {repository or '(none is in the file)'}.", unlike)
-    quantization = str(build.get("quantization_type") or "no_quant")
-    precision = next((each for each in PRECISIONS if quantization.startswith(each)), "bf16")
-    found: dict[str, object] = {"hardware": kind.lower(), "model": model, "precision": precision}
-    try:
-        size_engine(kind, model=model, tensor_parallel_size=tensor, precision=precision)
-    except UsageError as error:
-        return {}, (f"{error}.", unlike)
-    return found, (f"{quantization} on {kind}, of {repository}.",)
+    hardware, why = find_hardware(config, tensor)
+    if not hardware:
+        return _Engine((*remarks, why, _UNLIKE), {}, found)
+    return _Engine((*remarks, why), hardware, {**found, "tensor_parallel_size": tensor})
 
 
 # --- Speculation and scaling ------------------------------------------------------------------------------------------

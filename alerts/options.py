@@ -6,7 +6,6 @@ shared by both; options of the alerts are in the table [alerts].
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,28 +22,30 @@ from alerts.receivers import (
     read_receiver,
 )
 from dashboards import options as shared
-from servescope.alerting.alerts import ALERTS, make_alerts
-from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.choices import Choices
+from servescope.alerting.chosen import (
+    A_LABEL_VALUE,
+    ALERTS_TABLE,
+    CHOICE_SETTINGS,
+    LABEL_VALUE,
+    chosen_sources,
+    matching,
+)
 from servescope.alerting.feeding import can_hold, metrics_of
-from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.alerting.promql import alert_promql, term_promql
 from servescope.alerting.records import TEAM, Alert, Severity, Term
-from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import Expression, promql
 from servescope.contract.identity import IDENTITY_LABELS
-from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
-from servescope.contract.types import Band, Objective
+from servescope.contract.objectives import BURN_WINDOWS
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Setting, Table, read_document
-from servescope.settings.values import format_duration, parse_duration
-from servescope.sources.map_files import load_sources
 
 SECRETS: Final = "/etc/alertmanager/secrets"
 """The folder of the receivers' secrets, one file each; the configuration contains none."""
 
 _LONGEST_EVALUATION_SECONDS = 300.0
 _LONGEST_WINDOW_DAYS = 31
-_LONGEST_WAIT = "1d"
 _SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
     {"critical": "critical", "warning": "warning", "info": "info"}
 )
@@ -53,26 +54,16 @@ _TAKEN: Final = ("alertname", "alertstate", "component", "family", "severity", "
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*\Z")
 _PATH = re.compile(r"[^\s?#]+\Z")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}\Z")
-# The value of a label that is written into expressions and texts.
-_VALUE = re.compile(r"[^\s\"'\\{}](?:[^\n\r\t\"'\\{}]{0,126}[^\s\"'\\{}])?\Z")
-_A_VALUE = "the value of a label, without quotes, braces and backslashes"
-# With a lower goal the fastest burn rate would need more than 100% bad requests and could never page.
-_LEAST_GOAL = math.ceil(100 * (1 - 1 / max(row.factor for row in BURN_WINDOWS))) / 100
 
 ALERT_SETTINGS: Final = (
     Setting("grafana", '"http://localhost:3000"'),
     Setting("team", f'"{TEAM}"'),
     Setting("evaluation_interval", '"15s"'),
-    Setting("old_stack", f'"{CATALOG_CHOICES.old_stack}"'),
-    Setting("new_stack", f'"{CATALOG_CHOICES.new_stack}"'),
-    Setting("collector_job", f'"{CATALOG_CHOICES.collector_job}"'),
-    Setting("sources", "[]"),
+    *CHOICE_SETTINGS[:4],
     Setting("disabled", "[]"),
     Setting("secrets", f'"{SECRETS}"'),
     Setting("templates", f'"{TEMPLATES_FOLDER}"'),
-    Setting("bounds", "{}"),
-    Setting("objectives", "{}"),
-    Setting("waits", "{}"),
+    *CHOICE_SETTINGS[4:],
     Setting("severities", "{}"),
     Setting("labels", "{}"),
     Setting("receivers", "{}"),
@@ -80,7 +71,6 @@ ALERT_SETTINGS: Final = (
 )
 """The keys of [alerts] with their defaults; those from `bounds` on are tables."""
 
-OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
 MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
 
 
@@ -106,7 +96,6 @@ class Options:
     grafana: str = "http://localhost:3000"
     team: str = TEAM
     evaluation_interval: str = "15s"
-    choices: Choices = CATALOG_CHOICES
     sources: tuple[str, ...] = ()
     disabled: frozenset[str] = frozenset()
     severities: Mapping[str, Severity] = field(default_factory=lambda: MappingProxyType({}))
@@ -118,12 +107,11 @@ class Options:
 
     def alerts(self) -> Mapping[str, Alert]:
         """The enabled alerts by name, with the chosen numbers."""
-        chosen = ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
         had = metrics_of(self.sources)
         return MappingProxyType(
             {
                 name: replace(alert, severity=self.severities.get(name, alert.severity))
-                for name, alert in chosen.items()
+                for name, alert in self.common.alerts().items()
                 if name not in self.disabled and can_hold(alert.condition, had)
             }
         )
@@ -141,6 +129,11 @@ class Options:
         by = (*by, *self.common.extra_labels)
         collectors = self.common.collector_labels
         return self.expression(promql(expression, window=window, by=by, scope=self.scope, collectors=collectors))
+
+    @property
+    def choices(self) -> Choices:
+        """The chosen numbers and names."""
+        return self.common.choices
 
     @property
     def _labelling(self) -> dict[str, Any]:
@@ -185,45 +178,25 @@ def read_options(path: Path) -> Options:
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     """The options from a parsed document; `origin` is what errors call it."""
     common = shared.make_options(document, origin=origin)
-    table = Table(document, origin, "").table(shared.ALERTS_TABLE, ALERT_SETTINGS)
-    sources = _sources(table) or common.engines
+    table = Table(document, origin, "").table(ALERTS_TABLE, ALERT_SETTINGS)
     options = Options(
         common=common,
-        grafana=_matching(table, "grafana", DEFAULTS.grafana, _URL, "a URL such as 'https://grafana.example'").rstrip(
+        grafana=matching(table, "grafana", DEFAULTS.grafana, _URL, "a URL such as 'https://grafana.example'").rstrip(
             "/"
         ),
-        team=_matching(table, "team", DEFAULTS.team, _NAME, "a name of letters, digits and hyphens"),
+        team=matching(table, "team", DEFAULTS.team, _NAME, "a name of letters, digits and hyphens"),
         evaluation_interval=_evaluation_interval(table, common),
-        choices=Choices(
-            bands=_bands(common),
-            bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
-            objectives=_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES]), sources),
-            waits=_waits(table.table("waits", [Setting(name, "") for name in ALERTS])),
-            old_stack=_matching(table, "old_stack", CATALOG_CHOICES.old_stack, _VALUE, _A_VALUE),
-            new_stack=_matching(table, "new_stack", CATALOG_CHOICES.new_stack, _VALUE, _A_VALUE),
-            collector_job=_matching(table, "collector_job", CATALOG_CHOICES.collector_job, _VALUE, _A_VALUE),
-        ),
-        sources=sources,
+        sources=chosen_sources(table) or common.engines,
         disabled=_disabled(table),
         severities=_severities(table.table("severities", [Setting(name, "") for name in ALERTS])),
         labels=_labels(table.table("labels", [Setting(name, "") for name in ALERTS]), common),
-        secrets=_matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
-        templates=_matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
+        secrets=matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
+        templates=matching(table, "templates", TEMPLATES_FOLDER, _PATH, "a folder").rstrip("/"),
         receivers=_receivers(table),
         migration_windows=tuple(_span(each) for each in table.tables("migration_windows", MIGRATION_SETTINGS)),
     )
-    if options.choices.old_stack == options.choices.new_stack:
-        raise table.wrong("new_stack", f"another stack than old_stack ({options.choices.old_stack!r})")
     _check_scrape_interval(options, origin)
     return options
-
-
-def _matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:
-    value = table.string(key, default)
-    # Annotations are Prometheus templates.
-    if not form.match(value) or "{{" in value:
-        raise table.wrong(key, expected)
-    return value
 
 
 def _evaluation_interval(table: Table, common: shared.Options) -> str:
@@ -236,92 +209,6 @@ def _evaluation_interval(table: Table, common: shared.Options) -> str:
     if not 0 < seconds <= min(_LONGEST_EVALUATION_SECONDS, shared.seconds(common.window)):
         raise table.wrong("evaluation_interval", expected)
     return value
-
-
-def _bands(common: shared.Options) -> Mapping[str, Band]:
-    moved = {figure: common.band(figure) for figure in common.thresholds}
-    return MappingProxyType({figure: band for figure, band in moved.items() if band is not None})
-
-
-def _bounds(table: Table) -> Mapping[str, float]:
-    found: dict[str, float] = {}
-    for name in table.values:
-        bound = BOUNDS[name]
-        most = "" if bound.most == float("inf") else f" and at most {bound.most:g}"
-        found[name] = _number(table, name, bound.least, bound.most, f"a number of at least {bound.least:g}{most}")
-    return MappingProxyType(found)
-
-
-def _waits(table: Table) -> Mapping[str, str]:
-    """How long alerts wait, as durations of one unit."""
-    return MappingProxyType({name: _wait(table, name) for name in table.values})
-
-
-def _wait(table: Table, name: str) -> str:
-    expected = f"a duration from 0s to {_LONGEST_WAIT}, such as 30m"
-    try:
-        milliseconds = parse_duration(table.string(name, ""))
-    except ValueError:
-        raise table.wrong(name, expected) from None
-    if milliseconds % 1000 or milliseconds > parse_duration(_LONGEST_WAIT):
-        raise table.wrong(name, expected)
-    return format_duration(milliseconds) if milliseconds else ""
-
-
-def _number(table: Table, key: str, least: float, most: float, expected: str) -> float:
-    value = table.values[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise table.wrong(key, expected)
-    if value == float("inf"):
-        raise table.wrong(key, expected)
-    return float(value)
-
-
-def _objectives(table: Table, sources: tuple[str, ...]) -> Mapping[str, Objective]:
-    found = dict(objectives_of(sources))
-    for name in table.values:
-        chosen = table.table(name, OBJECTIVE_SETTINGS)
-        goal = OBJECTIVES[name].goal
-        if "goal" in chosen.values:
-            goal = _number(
-                chosen, "goal", _LEAST_GOAL, 0.99999, f"a share of at least {_LEAST_GOAL:g} and below 1, such as 0.995"
-            )
-        if name in LATENCIES:
-            found[name] = _latency(chosen, name, goal, edges_of(name, sources), table)
-        elif "seconds" in chosen.values:
-            raise chosen.wrong("seconds", f"nothing: {name!r} is no latency")
-        else:
-            found[name] = request_objective(goal)
-    return MappingProxyType(found)
-
-
-def _latency(chosen: Table, name: str, goal: float, edges: Edges, objectives: Table) -> Objective:
-    """An objective at a latency that the histogram of at least one engine counts exactly, and all others above it."""
-    if not edges:
-        other = INSTEAD_OF.get(name, "")
-        without = f" without {other}, which has an objective of its own" if other else ""
-        raise objectives.wrong(name, f"no such objective: none of the sources shows {name}_seconds{without}")
-    if "seconds" not in chosen.values:
-        return promise(name, goal, edges)
-    value = chosen.values["seconds"]
-    if isinstance(value, bool) or not any(value in each for releases in edges.values() for each in releases):
-        raise chosen.wrong("seconds", f"an edge of the histogram: {list_edges(edges)}")
-    seconds = float(str(value))
-    for source, releases in edges.items():
-        highest = min(each[-1] for each in releases)
-        if seconds > highest:
-            raise chosen.wrong("seconds", f"at most {highest:g}, the highest edge of {source}")
-    return promise(name, goal, edges, seconds)
-
-
-def _sources(table: Table) -> tuple[str, ...]:
-    names = table.strings("sources", [])
-    for name in names:
-        if name not in load_sources():
-            raise ConfigurationError(
-                f"{table.origin}: {table.key('sources')}: no source {name!r}, known: {', '.join(load_sources())}"
-            )
-    return tuple(names)
 
 
 def _disabled(table: Table) -> frozenset[str]:
@@ -354,8 +241,8 @@ def _labels(table: Table, common: shared.Options) -> Mapping[str, Mapping[str, s
         for label, value in labels.items():
             if label in taken:
                 raise table.wrong(name, f"labels that are not among {', '.join(sorted(taken))}")
-            if not isinstance(value, str) or not _VALUE.match(value) or "{{" in value:
-                raise table.wrong(name, f"{_A_VALUE}, for {label!r}")
+            if not isinstance(value, str) or not LABEL_VALUE.match(value) or "{{" in value:
+                raise table.wrong(name, f"{A_LABEL_VALUE}, for {label!r}")
         found[name] = MappingProxyType({str(label): str(value) for label, value in labels.items()})
     return MappingProxyType(found)
 

@@ -95,6 +95,7 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
         refresh=options.refresh,
         time_from=options.time_from,
         timezone=options.timezone,
+        stacks=(options.choices.old_stack, options.choices.new_stack),
     )
 
 

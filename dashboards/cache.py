@@ -146,7 +146,7 @@ def usage_by_replica(options: Options) -> Panel:
 def _between_replicas(options: Options) -> tuple[Panel, ...]:
     """Hit rates of replicas with enough traffic for a meaningful rate, and their spread."""
     reused, eligible = METRICS["kv_cache_reused_tokens_total"].name, METRICS["kv_cache_eligible_tokens_total"].name
-    floor = PROMPT_TRAFFIC.value
+    floor = options.bound(PROMPT_TRAFFIC)
     share = replica_share(reused, eligible, floor, options)
     hits = absence(Ratio(rate(reused), rate(eligible)), idle=True)
     nothing = replace(

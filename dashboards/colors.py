@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servescope.contract.identity import NEW_STACK, OLD_STACK
+from servescope.contract.judged import JUDGED
 from servescope.contract.metrics import INDEX_STATES, OUTCOMES, REPLICA_STATUSES
 from servescope.contract.types import Status
 
@@ -33,5 +33,29 @@ SERIES_COLORS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-STACK_COLORS: Mapping[str, str] = MappingProxyType({OLD_STACK: "blue", NEW_STACK: "purple"})
-"""Of series that are named after their stack, alone or with their deployment's name; deployments have its shades."""
+OLD_COLOR, NEW_COLOR = "blue", "purple"
+"""Of series that are named after a stack of a cutover, alone or with their deployment; deployments have its shades."""
+
+_HUES = (PLAIN, "#a0714a", "#c9568a", "#1a93b8", "#6f7fd0", "#83883a")
+
+METRIC_COLORS: Mapping[str, str] = MappingProxyType(
+    {name: _HUES[place % len(_HUES)] for place, name in enumerate(JUDGED)}
+)
+"""The judged metrics; those that share a color differ in their dashes."""
+
+ALERT_COLORS: Mapping[str, str] = MappingProxyType(
+    {"firing": "orange", "pending": "yellow", "unprocessed": "yellow", "suppressed": NEUTRAL}
+)
+"""The states of alerts in the collector and in Alertmanager, whose `active` is not that of a replica."""
+
+_DASHES = ((1, 0), (6, 3), (2, 3))
+_READINGS = {
+    **dict.fromkeys(("p99", "1h", "prefill", "drafted", "inventory"), _DASHES[1]),
+    **dict.fromkeys(("p50", "6h", "1d", "3d"), _DASHES[2]),
+    **{f"position {place}": (max(11 - 2 * place, 1), 3) for place in range(1, 8)},
+}
+
+DASHES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {**_READINGS, **{name: _DASHES[place // len(_HUES)] for place, name in enumerate(JUDGED) if place >= len(_HUES)}}
+)
+"""The dashes of the series whose names end with these words, in pixels: what shares the hue of a stack differs."""

@@ -8,12 +8,11 @@ from typing import Final
 
 from dashboards.conditions import Compiler
 from dashboards.options import Options
-from dashboards.panels import HARM_AXIS, UNITS, WHO, NoData, Panel, absence, harm_steps, worst
+from dashboards.panels import HARM_AXIS, LIMIT, UNITS, WHO, NoData, Panel, absence, harm_steps, worst
 from dashboards.queries import Query, compile_expression, compile_figure, compile_own, legend
 from servescope.alerting.records import Badness
 from servescope.contract.expressions import Expression, Level, level, rate
-from servescope.contract.identity import DEPLOYMENT_LABELS, OLD_STACK
-from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.types import Objective
 
 
@@ -77,15 +76,15 @@ def state_number(
     return " or ".join(reversed(tuple(each)))
 
 
-def beside_old(expression: Expression, options: Options, *, times: float = 1.0, plus: float = 0.0, limit: str) -> Query:
+def beside_old(expression: Expression, options: Options, *, times: float = 1.0, plus: float = 0.0) -> Query:
     """What an expression may be on the new stack: its value on the old one times a number, or more by a number."""
-    old = compile_expression(expression, options, by=(), where=(("inference_stack", (OLD_STACK,)),))
-    return Query(f"({old}) * {times!r} + {plus!r}", limit)
+    old = compile_expression(expression, options, by=(), where=(("inference_stack", (options.choices.old_stack,)),))
+    return Query(f"({old}) * {times!r} + {plus!r}", f"{options.choices.old_stack} {LIMIT}")
 
 
 def harm_panel(options: Options, *, limit: int = 0) -> Panel:
     """The share of failed and rejected requests of each deployment, with the lines of its objective."""
-    objective = OBJECTIVES["requests"]
+    objective = options.objectives["requests"]
     query = Query(Compiler(options).term(Badness(objective, "5m")), legend(options, *WHO))
     return Panel(
         title="Failed or rejected",
@@ -104,7 +103,7 @@ def harm_panel(options: Options, *, limit: int = 0) -> Panel:
 
 def harm_column(options: Options) -> str:
     """The same for a table, which joins figures by their labels: without the name of the recorded series."""
-    return f"max by ({_deployment(options)}) ({Compiler(options).term(Badness(OBJECTIVES['requests'], '5m'))})"
+    return f"max by ({_deployment(options)}) ({Compiler(options).term(Badness(options.objectives['requests'], '5m'))})"
 
 
 def unrecorded(no_data: NoData) -> NoData:

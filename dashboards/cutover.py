@@ -23,10 +23,8 @@ from dashboards.panels import (
 )
 from dashboards.queries import PRESENCE, Query
 from dashboards.verdict import verdict_row
-from servescope.alerting.promises import objectives_of
 from servescope.contract.bounds import WORSE_ERRORS, WORSE_SPEED, WORSE_TIMES
 from servescope.contract.expressions import Difference, Level, Quantile, Rate, Ratio, level, mean, rate
-from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.types import Objective
 
 NAME = "cutover"
@@ -42,7 +40,7 @@ def make(options: Options) -> Board:
         rate("decode_seconds_total"),
     )
     compare = partial(expression_panel, options=options, by=("inference_stack",))
-    promised = objectives_of(options.engines)
+    promised = options.objectives
     first_token = Quantile(0.95, "time_to_first_token_seconds")
     output_token = Quantile(0.95, "time_per_output_token_seconds")
     return Board(
@@ -80,34 +78,34 @@ def make(options: Options) -> Board:
                 "Latency and errors",
                 (
                     _with_limit(
-                        compare(
+                        options, compare(
                             "Failed requests by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
                             meaning="Requests that failed or were rejected / requests that ended.",
                             normal="near 0, and the same for all stacks.",
                             first="if the new stack is worse, pause the cutover.",
                         ),
-                        beside_old(harm, options, plus=WORSE_ERRORS.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        beside_old(harm, options, plus=options.bound(WORSE_ERRORS)),
                         thresholds=harm_steps(promised["requests"]),
                     ),
                     _with_limit(
-                        compare(
+                        options, compare(
                             "Time to first token by stack, p95", first_token,
                             unit="seconds", idle=True, meaning="95th percentile of the time to first token.",
                             normal="about the same, or better on the new stack.",
                             first="if it differs, compare prompt lengths and cache hits before you blame a stack.",
                         ),
-                        beside_old(first_token, options, times=WORSE_TIMES.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        beside_old(first_token, options, times=options.bound(WORSE_TIMES)),
                         objective=promised.get("time_to_first_token"),
                     ),
                     _with_limit(
-                        compare(
+                        options, compare(
                             "Time per output token by stack, p95", output_token,
                             unit="seconds", idle=True, meaning="95th percentile of the time per output token.",
                             normal="about the same, or better on the new stack.",
                             first="if it differs, compare the requests in flight per replica, then the speculation "
                             "rates.",
                         ),
-                        beside_old(output_token, options, times=WORSE_TIMES.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        beside_old(output_token, options, times=options.bound(WORSE_TIMES)),
                         objective=promised.get("time_per_output_token"),
                     ),
                     compare(
@@ -118,14 +116,14 @@ def make(options: Options) -> Board:
                         first="if it differs, compare the answer lengths first.",
                     ),
                     _with_limit(
-                        compare(
+                        options, compare(
                             "Tokens per second per request by stack", decode, unit="tokens/s", idle=True,
                             meaning="Output tokens after the first / seconds from first to last token.",
                             normal="about the same, or higher on the new stack.",
                             first="if it differs, compare the requests in flight per replica, then the speculation "
                             "rates.",
                         ),
-                        beside_old(decode, options, times=WORSE_SPEED.value, limit=f"{OLD_STACK} {LIMIT}"),
+                        beside_old(decode, options, times=options.bound(WORSE_SPEED)),
                     ),
                     compare(
                         "Queued by stack", level("queued_requests"), unit="requests",
@@ -162,11 +160,17 @@ def make(options: Options) -> Board:
 
 
 def _with_limit(
-    panel: Panel, limit: Query, *, objective: Objective | None = None, thresholds: tuple[Threshold, ...] = NO_THRESHOLDS
+    options: Options,
+    panel: Panel,
+    limit: Query,
+    *,
+    objective: Objective | None = None,
+    thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
 ) -> Panel:
     """The panel with the value beyond which the new stack is worse than the old one, and with the objective."""
+    old, new = options.choices.old_stack, options.choices.new_stack
     meaning = (
-        f"{panel.meaning} The gray dashed line is what {NEW_STACK} may have, compared with {OLD_STACK} now, "
+        f"{panel.meaning} The gray dashed line is what {new} may have, compared with {old} now, "
         "before the alerts on a cutover call it worse"
     )
     promise = f"; the other dashed lines are the objective: {objective.promise}" if objective else ""

@@ -25,11 +25,9 @@ from dashboards.panels import (
     steps,
 )
 from dashboards.queries import Query, compile_figure, legend
-from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import Ratio, level, rate
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.objectives import OBJECTIVES
 
 NAME = "fleet"
 MOST_LINES = 5
@@ -37,13 +35,11 @@ _LATENCIES = ("time_to_first_token", "time_per_output_token")
 # Room for five alerts.
 _HEADLINE = 8
 
-_REQUESTS = OBJECTIVES["requests"]
-
 
 def make(options: Options) -> Board:
     """The dashboard."""
     first_token = figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=6)
-    promised = objectives_of(options.engines).get("time_to_first_token")
+    promised = options.objectives.get("time_to_first_token")
     if promised is not None:
         first_token = replace(first_token, thresholds=edge_steps(promised), axis=edge_axis(promised))
     return Board(
@@ -69,6 +65,7 @@ def make(options: Options) -> Board:
 
 def _headline(options: Options) -> tuple[Panel, ...]:
     harm = Ratio(rate("requests_total", outcome=("error", "rejected")), rate("requests_total"))
+    promised = options.objectives["requests"]
     headlines = (
         expression_panel(
             "Requests in total", rate("requests_total"), options, kind="stat", unit="requests/s", by=(), width=3,
@@ -77,9 +74,9 @@ def _headline(options: Options) -> tuple[Panel, ...]:
         ),
         expression_panel(
             "Harm in total", harm, options, kind="stat", unit="ratio", by=(), width=3, idle=True,
-            thresholds=harm_steps(_REQUESTS),
+            thresholds=harm_steps(promised),
             meaning="Requests that failed in the stack or were rejected by it / requests that ended. Colored by the "
-            f"objective: {_REQUESTS.promise}.",
+            f"objective: {promised.promise}.",
             normal="0, or a few in ten thousand.",
             first="find the deployment in the table below; its name links to its requests.",
         ),
@@ -106,7 +103,7 @@ def _deployments(options: Options) -> Panel:
         keys["rollout_phase"]: Column("Phase"),
         **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
     }
-    promised = "; ".join(each.promise for each in objectives_of(options.engines).values())
+    promised = "; ".join(each.promise for each in options.objectives.values())
     queries = []
     for number, (title, unit, expression, thresholds) in enumerate(_columns(options)):
         columns[f"Value #{chr(ord('A') + number)}"] = Column(title, unit, thresholds)
@@ -131,14 +128,14 @@ def _deployments(options: Options) -> Panel:
 
 def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...]]]:
     """Each column's title, unit, query and colors: harm first, then what is for tuning."""
-    promised = objectives_of(options.engines)
+    promised = options.objectives
     edges = {f"{name}_p95": quiet(edge_steps(promised[name])) for name in _LATENCIES if name in promised}
     shown = (
         "request_rejected_share", "request_rate", "queued_requests", *(f"{name}_p95" for name in _LATENCIES),
         "speculation_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
     )  # fmt: skip
     return [
-        ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(_REQUESTS))),
+        ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(promised["requests"]))),
         *(
             (
                 FIGURES[name].title,

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from grafanalib import core
 
-from dashboards.colors import NEUTRAL, PLAIN, SERIES_COLORS, STACK_COLORS
+from dashboards.colors import DASHES, NEUTRAL, NEW_COLOR, OLD_COLOR, PLAIN, SERIES_COLORS
 from dashboards.layout import place
 from dashboards.panels import EVERY, LIMIT, Column, Panel, Row, Threshold
 from dashboards.queries import Query
+from servescope.contract.identity import ROLES
 from servescope.contract.metrics import METRICS
 
 SCHEMA_VERSION: Final = 41
@@ -221,14 +222,15 @@ def render_dashboard(
     refresh: str,
     time_from: str,
     timezone: str,
+    stacks: tuple[str, str],
 ) -> str:
-    """The dashboard as the text of its file."""
+    """The dashboard as the text of its file; `stacks` are the old and the new one of a cutover."""
     dashboard = core.Dashboard(
         uid=uid,
         title=title,
         description=description,
         tags=tags,
-        panels=[_element(element, position) for element, position in place(rows)],
+        panels=[_element(element, position, stacks) for element, position in place(rows)],
         templating=core.Templating(list=variables),
         links=links,
         annotations=core.Annotations(list=[_BUILT_IN, *annotations]),
@@ -254,7 +256,7 @@ _BUILT_IN: Final = {
 }
 
 
-def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.Panel:
+def _element(element: Row | Panel, position: tuple[int, int, int, int], stacks: tuple[str, str]) -> core.Panel:
     x, y, width, height = position
     grid = core.GridPos(h=height, w=width, x=x, y=y)
     if isinstance(element, Row):
@@ -271,6 +273,8 @@ def _element(element: Row | Panel, position: tuple[int, int, int, int]) -> core.
         "thresholds": [_threshold(each) for each in element.thresholds],
         "repeat": core.Repeat("h", element.repeat, _REPEATED_PER_ROW) if element.repeat else core.Repeat(),
     }
+    if element.kind == "timeseries":
+        return _time_series(element, shared, stacks)
     return _PANELS[element.kind](element, shared)
 
 
@@ -304,12 +308,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     return {"noValue": f"No data: {panel.no_data.text}", "unit": panel.unit}
 
 
-def _colors(panel: Panel) -> list[dict[str, Any]]:
-    """The colors of stacks, then those of states, which come after their deployment in a series' name."""
-    return [*_stack_colors(panel), *_state_colors(panel)]
-
-
-def _stack_colors(panel: Panel) -> list[dict[str, Any]]:
+def _stack_colors(panel: Panel, stacks: tuple[str, str]) -> list[dict[str, Any]]:
     legends = [query.legend for query in panel.queries]
     # A stack alone has its color, its deployments shades of it.
     alone = {"{{inference_stack}}"} >= {legend for legend in legends if not _is_overlay(panel, legend)}
@@ -317,11 +316,15 @@ def _stack_colors(panel: Panel) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "matcher": {"id": "byRegexp", "options": f"/(^| ){stack}( |$)/"},
+            "matcher": {"id": "byRegexp", "options": f"/(^| ){_SPECIAL.sub(_ESCAPED, stack)}( |$)/"},
             "properties": [{"id": "color", "value": {"mode": "fixed" if alone else "shades", "fixedColor": color}}],
         }
-        for stack, color in STACK_COLORS.items()
+        for stack, color in zip(stacks, (OLD_COLOR, NEW_COLOR), strict=True)
     ]
+
+
+_SPECIAL: Final = re.compile(r"[.*+?^${}()|\[\]\\/]")
+_ESCAPED: Final = r"\\\g<0>"
 
 
 def _is_overlay(panel: Panel, legend: str) -> bool:
@@ -337,6 +340,21 @@ def _state_colors(panel: Panel) -> list[dict[str, Any]]:
         }
         for name, color in panel.colors.items()
         if panel.colors is not SERIES_COLORS or _names(panel, name)
+    ]
+
+
+def _dashes(panel: Panel) -> list[dict[str, Any]]:
+    """The dashes of series that would be distinguished by a shade alone."""
+    if panel.stacked:
+        return []
+    return [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"},
+            "properties": [{"id": "custom.lineStyle", "value": {"fill": "dash", "dash": list(dash)}}],
+        }
+        for word, dash in DASHES.items()
+        if word not in panel.overlay
+        and ((word in panel.colors and panel.colors is not SERIES_COLORS) or _names(panel, word))
     ]
 
 
@@ -359,16 +377,20 @@ def _overlay(panel: Panel) -> list[dict[str, Any]]:
     ]
 
 
+_ANY_NUMBER: Final = re.compile(r"(?<=^position )\d+")
+
+
 def _names(panel: Panel, name: str) -> bool:
-    if any(query.legend == name for query in panel.queries):
+    """Whether the name of one of the panel's series can end with this one."""
+    endings = (f" {name}", f" {_ANY_NUMBER.sub('{{position}}', name)}")
+    if any(f" {query.legend}".endswith(endings) for query in panel.queries):
         return True
-    closed = {
-        label: values for metric in METRICS.values() for label, values in metric.label_values.items() if name in values
-    }
-    return any(f"{{{{{label}}}}}" in query.legend for label in closed for query in panel.queries)
+    closed = [("role", ROLES), *(pair for metric in METRICS.values() for pair in metric.label_values.items())]
+    having = {label for label, values in closed if name in values}
+    return any(f"{{{{{label}}}}}" in query.legend for label in having for query in panel.queries)
 
 
-def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+def _time_series(panel: Panel, shared: Mapping[str, Any], stacks: tuple[str, str]) -> core.Panel:
     low, high = panel.axis or (0.0, None)
     custom = {
         "axisSoftMin": low,
@@ -386,7 +408,8 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
         legendDisplayMode="table" if panel.ranked else "list",
         legendPlacement="right" if panel.ranked else "bottom",
         legendCalcs=[panel.ranked] if panel.ranked else [],
-        overrides=[*_colors(panel), *_overlay(panel)],
+        # A state comes after its deployment in a series' name, and has its own color.
+        overrides=[*_stack_colors(panel, stacks), *_state_colors(panel), *_dashes(panel), *_overlay(panel)],
         showPoints="never",
         thresholdsStyleMode="dashed" if len(panel.thresholds) > 1 else "off",
         tooltipMode="multi",
@@ -402,10 +425,10 @@ def _time_series(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
 
 
 def _shortened(panel: Panel) -> list[dict[str, Any]]:
-    """The names of groups of rules without the folder of their file, which is Prometheus' own affair."""
+    """The names of groups of rules without the path of their file, which is Prometheus' own affair."""
     if not any("{{rule_group}}" in query.legend for query in panel.queries):
         return []
-    return [{"id": "renameByRegex", "options": {"regex": r"/\S*\//", "renamePattern": ""}}]
+    return [{"id": "renameByRegex", "options": {"regex": r"/\S*;/", "renamePattern": ""}}]
 
 
 def _ranking(calculation: str) -> dict[str, Any]:
@@ -513,6 +536,7 @@ def _column(column: Column) -> dict[str, Any]:
         properties += [
             {"id": "mappings", "value": _mappings(column.states)},
             {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+            {"id": "custom.align", "value": "left"},
         ]
     if column.shown:
         every = {"type": "regex", "options": {"pattern": ".+", "result": {"index": 0, "text": column.shown}}}
@@ -525,7 +549,6 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 _PANELS: Final = {
-    "timeseries": _time_series,
     "stat": _stat,
     "gauge": _gauge,
     "heatmap": _heatmap,

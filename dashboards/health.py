@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from dashboards.board import Board
-from dashboards.colors import SERIES_COLORS
+from dashboards.colors import ALERT_COLORS, NEUTRAL, SERIES_COLORS
 from dashboards.composed import among_collectors
 from dashboards.options import Options
-from dashboards.panels import UNITS, NoData, Panel, Row, absent_own
+from dashboards.panels import MOST_LINES, UNITS, NoData, Panel, Row, absent_own, axis_of, worst_lately
 from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
 from servescope.alerting.links import HEALTH
 from servescope.contract.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate
@@ -21,6 +22,8 @@ _COLLECTOR = ("instance",)
 
 # Red is for what is broken.
 _TARGET_COLORS: Mapping[str, str] = MappingProxyType({"up": "green", "down": "red", "unknown": "orange"})
+_LIST_COLORS: Mapping[str, str] = MappingProxyType({"kept": "green", "dropped": NEUTRAL})
+_STATUS_COLORS: Mapping[str, str] = MappingProxyType({r"[23]\d\d": "green", r"4\d\d": "yellow", r"5\d\d": "orange"})
 
 
 def make(options: Options) -> Board:
@@ -63,6 +66,7 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
         ),
         _panel(
             "Scrapes by outcome", rate("servescope_scrapes_total"), options, unit="scrapes/s", by=("outcome",),
+            happened=absent_own("servescope_scrapes_total"),
             normal="nearly all `ok`.",
             first="the label `outcome` names the error; the collector's log names the target.",
         ),
@@ -136,6 +140,7 @@ def _keeping(options: Options) -> tuple[Panel, ...]:
         ),
         _panel(
             "Targets listed", level("servescope_discovered_targets"), options, unit="targets", by=("result",),
+            colors=_LIST_COLORS,
             normal="as many `kept` as you run.", first="if many are `dropped`, check the relabelling of the lists.",
         ),
     )  # fmt: skip
@@ -145,11 +150,12 @@ def _asked(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
             "API requests", rate("servescope_api_requests_total"), options, unit="requests/s", by=("status",),
+            colors=_STATUS_COLORS,
             normal="mostly 200.", first="for 401 check the tokens, for 503 the refused requests.",
         ),
         _panel(
             "API requests refused", rate("servescope_api_refused_total"), options, unit="requests/s", by=("reason",),
-            normal="0.",
+            happened=NoData("idle", "none was refused"), normal="none.",
             first="the label `reason` names the limit; raise it, or find the client that sends so many requests.",
         ),
         _quantiles(
@@ -175,35 +181,45 @@ def _evaluating(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
             "Rule failures", rate("prometheus_rule_evaluation_failures_total"), options, unit="errors/s",
-            by=("rule_group",), normal="0.", first="the rules page of Prometheus shows the error of each rule.",
+            by=_COLLECTOR, normal="0.",
+            first="the panel Rule evaluation fails names the groups, the rules page of Prometheus the rules.",
         ),
         _panel(
             "Missed rule evaluations", rate("prometheus_rule_group_iterations_missed_total"), options,
-            unit="errors/s", by=("rule_group",), normal="0.",
-            first="the group takes longer than its interval: check the rule evaluation time.",
-        ),
-        _panel(
-            "Rule evaluation time",
-            Ratio(
-                Level("prometheus_rule_group_last_duration_seconds", "max"),
-                Level("prometheus_rule_group_interval_seconds", "max"),
-            ),
-            options, unit="ratio", by=("rule_group",),
-            meaning="The duration of a group's last evaluation as a share of its interval.",
-            normal="below 50 %.", first="if it grows, give Prometheus more CPU, or increase the interval.",
+            unit="errors/s", by=_COLLECTOR, normal="0.",
+            first="a group takes longer than its interval: check the rule evaluation time.",
         ),
         _panel(
             "Prometheus configuration reload", level("prometheus_config_last_reload_successful", "max"), options,
             unit="state", by=_COLLECTOR, normal="1.",
             first="at 0, the log of Prometheus names the line; `promtool check config` shows the same.",
         ),
+        _evaluation_time(options),
     )  # fmt: skip
+
+
+def _evaluation_time(options: Options) -> Panel:
+    """How much of its interval each group of rules takes; of many groups the slowest."""
+    panel = _panel(
+        "Rule evaluation time",
+        Ratio(
+            Level("prometheus_rule_group_last_duration_seconds", "max"),
+            Level("prometheus_rule_group_interval_seconds", "max"),
+        ),
+        options, unit="ratio", by=("rule_group",),
+        meaning=f"The duration of a group's last evaluation as a share of its interval, for the {MOST_LINES} groups "
+        "with the highest values within the last hour shown.",
+        normal="below 50 %.", first="if it grows, give Prometheus more CPU, or increase the interval.",
+    )  # fmt: skip
+    (query,) = panel.queries
+    return replace(panel, queries=(worst_lately(MOST_LINES, query),), ranked="max", width=12)
 
 
 def _sending(options: Options) -> tuple[Panel, ...]:
     return (
         _panel(
             "Alerts in the collector", level("servescope_alerts"), options, unit="alerts", by=("alertstate",),
+            colors=ALERT_COLORS,
             normal="only the Watchdog is `firing`.", first="open the dashboard that the firing alert links to.",
         ),
         _panel(
@@ -237,14 +253,18 @@ def _sending(options: Options) -> tuple[Panel, ...]:
         ),
         _panel(
             "Notifications", rate("alertmanager_notifications_total"), options, unit="events/s", by=("integration",),
-            normal="above 0 for the receiver of the Watchdog.", first="if it is 0, check the routes of Alertmanager.",
+            happened=NoData("idle", "no notification was sent, or Alertmanager is not scraped"),
+            normal="a line for the receiver of the Watchdog.",
+            first="if there is none, check the routes of Alertmanager.",
         ),
         _panel(
             "Failed notifications", rate("alertmanager_notifications_failed_total"), options, unit="errors/s",
-            by=("integration",), normal="0.", first="Alertmanager's log has the receiver's response.",
+            by=_COLLECTOR, normal="0.",
+            first="the panel Notifications fail names the kind of receiver, Alertmanager's log its response.",
         ),
         _panel(
             "Alerts in Alertmanager", level("alertmanager_alerts"), options, unit="alerts", by=("state",),
+            colors=ALERT_COLORS,
             normal="only the Watchdog is `active`.",
             first="`suppressed` alerts are silenced or inhibited: Alertmanager's UI shows by what.",
         ),
@@ -254,6 +274,10 @@ def _sending(options: Options) -> tuple[Panel, ...]:
             first="at 0, the log of Alertmanager names the line; `amtool check-config` shows the same.",
         ),
     )  # fmt: skip
+
+
+_LEAST_RATE = 0.1
+"""Where the axis of a rate ends at least: that of a rate at 0 would end at 100."""
 
 
 def _panel(
@@ -269,13 +293,17 @@ def _panel(
     stacked: bool = False,
     is_common: bool = False,
     colors: Mapping[str, str] = SERIES_COLORS,
+    happened: NoData | None = None,
 ) -> Panel:
     """An expression over series about the monitoring, with the series' help unless `meaning` is given.
 
-    `is_common` keeps only the series of collectors, for metrics that every program exposes.
+    `is_common` keeps only the series of collectors, for metrics that every program exposes. With `happened` only what
+    did happen is shown of the many kinds that there are, and that is why the panel can be empty.
     """
     names = sorted(leaves(expression))
     text = compile_own(expression, options, by=by)
+    if happened is not None:
+        text = f"{text} > 0"
     return Panel(
         title=title,
         kind="timeseries",
@@ -284,8 +312,8 @@ def _panel(
         meaning=meaning or OWN_METRICS[names[0]].help,
         normal=normal,
         first=first,
-        no_data=absent_own(names[0]),
-        axis=(0.0, 1.0) if unit == "ratio" else None,
+        no_data=happened or absent_own(names[0]),
+        axis=(0.0, _LEAST_RATE) if unit.endswith("/s") else axis_of(unit, None),
         stacked=stacked,
         colors=colors,
     )

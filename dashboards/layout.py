@@ -26,11 +26,11 @@ def _place_row(
     placed.append((row, (0, top, COLUMNS, 1)))
     y = top + 1
     for line in _lines(row.panels):
-        x = 0
+        x, height = 0, max(panel.height for panel in line)
         for panel, width in zip(line, _justify([panel.width for panel in line]), strict=True):
-            placed.append((panel, (x, y, width, panel.height)))
+            placed.append((panel, (x, y, width, height)))
             x += width
-        y += max(panel.height for panel in line)
+        y += height
     return placed
 
 

@@ -11,18 +11,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from servescope.alerting.alerts import ALERTS, make_alerts
+from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.chosen import ALERTS_TABLE, read_choices
 from servescope.alerting.links import RUNBOOKS, is_runbooks, runbook_url
+from servescope.alerting.records import Alert
 from servescope.contract.expressions import COLLECTOR_LABELS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.types import DEFAULT_WINDOW, Band
+from servescope.contract.types import DEFAULT_WINDOW, Band, Bound, Objective
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import read_document
 from servescope.sources.map_files import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
-ALERTS_TABLE = "alerts"
 TIMEZONES = ("browser", "utc")
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
@@ -50,6 +53,7 @@ class Options:
     beside the identity labels; of series that differ in `collector_labels` alone one counts. `figures` selects whether
     figures of a deployment are read from the recording rules over `window`, or computed over the displayed range.
     `thresholds` changes the thresholds of a figure's band. `engines` are the source maps in use; empty for all.
+    `choices` are the table [alerts]: the numbers, objectives and stacks of the rules.
     """
 
     prefix: str = "servescope"
@@ -69,6 +73,20 @@ class Options:
     time_from: str = "now-1h"
     timezone: str = "browser"
     engines: tuple[str, ...] = ()
+    choices: Choices = CATALOG_CHOICES
+
+    def alerts(self) -> Mapping[str, Alert]:
+        """All alerts by name, with the chosen numbers and names."""
+        return ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
+
+    @property
+    def objectives(self) -> Mapping[str, Objective]:
+        """The objectives by name, at the chosen goals and latencies."""
+        return self.choices.objectives
+
+    def bound(self, bound: Bound) -> float:
+        """The value of a bound, which the alerts compare with."""
+        return self.choices.number(bound.name)
 
     def label(self, name: str) -> str:
         """The label's name in this Prometheus: identity labels can be renamed, others cannot."""
@@ -105,10 +123,11 @@ def read_options(path: Path) -> Options:
 def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     """The options from a parsed document; `origin` is what errors call it.
 
-    The table [alerts] is left to `python -m alerts`, so that one file serves both.
+    Of the table [alerts] only the choices are read, so that one file serves `python -m alerts` too.
     """
+    whole = document
     document = {key: value for key, value in document.items() if key != ALERTS_TABLE}
-    known = [each.name for each in fields(Options)]
+    known = [each.name for each in fields(Options) if each.name != "choices"]
     for key in document:
         if key not in known:
             raise ConfigurationError(f"{origin}: unknown key {key!r}, known: {', '.join(known)}")
@@ -129,7 +148,9 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         **texts,
     )
     _check(options, origin)
-    return options
+    bands = {figure: band for figure in options.thresholds if (band := options.band(figure)) is not None}
+    choices = read_choices(whole, origin=origin, bands=bands, engines=options.engines)
+    return replace(options, choices=choices)
 
 
 def _wrong(origin: str, key: str, value: object, expected: str) -> ConfigurationError:

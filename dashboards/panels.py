@@ -170,7 +170,8 @@ def figure_panel(
     band = options.band(name)
     normal, first = read_figure(name, band)
     expression = compile_figure(name, options)
-    text = legend(options, *WHO, *figure.by)
+    # Below a gauge there is room for two words.
+    text = legend(options, *(("deployment_id", "environment") if kind == "gauge" else WHO), *figure.by)
     return Panel(
         title=title or figure.title,
         kind=kind,
@@ -272,9 +273,15 @@ def worst_lately(limit: int, query: Query, *, lowest: bool = False) -> Query:
 
     The same ones at every moment: lines are whole, and the legend has no more.
     """
+    return replace(
+        query, expression=f"({query.expression}) and {ranked_lately(limit, query.expression, lowest=lowest)}"
+    )
+
+
+def ranked_lately(limit: int, expression: str, *, lowest: bool = False) -> str:
+    """The series of an expression with the highest or lowest values of the last hour."""
     rank, over = ("bottomk", "min_over_time") if lowest else ("topk", "max_over_time")
-    kept = f"{rank}({limit}, {over}(({query.expression})[{LATELY}] @ end()))"
-    return replace(query, expression=f"({query.expression}) and {kept}")
+    return f"{rank}({limit}, {over}(({expression})[{LATELY}] @ end()))"
 
 
 def query_panel(

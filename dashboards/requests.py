@@ -30,9 +30,7 @@ from dashboards.panels import (
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import holding_panel
-from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import Quantile, level, rate
-from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import Objective
 
 NAME = "requests"
@@ -40,7 +38,7 @@ NAME = "requests"
 
 def make(options: Options) -> Board:
     """The dashboard."""
-    promised = objectives_of(options.engines)
+    promised = options.objectives
     return Board(
         NAME,
         "Engine and requests",
@@ -110,7 +108,7 @@ def make(options: Options) -> Board:
 
 def _replicas(options: Options) -> tuple[Panel, ...]:
     """What each replica serves, and what it fails to."""
-    objective = OBJECTIVES["requests"]
+    objective = options.objectives["requests"]
     up = holding_panel(
         "ServescopeUpButNotServing", options, unit="requests",
         normal="empty; each line is a replica that has requests and processes no tokens.",
@@ -168,7 +166,7 @@ def _attained(options: Options) -> tuple[Panel, ...]:
             # Ten times the budget: on an axis from 0, 99 % and 99.9 % are the same line.
             axis=(round(1 - 10 * objective.budget, 12), 1.0),
         )
-        for objective in objectives_of(options.engines).values()
+        for objective in options.objectives.values()
     )  # fmt: skip
 
 
@@ -187,7 +185,7 @@ def _budgets(options: Options) -> Panel:
         **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
     }
     queries: list[Query] = []
-    objectives = objectives_of(options.engines).values()
+    objectives = options.objectives.values()
     for objective in objectives:
         kept = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], objective.goal))
         left = (Threshold(STATUS_COLORS["warning"]), Threshold(STATUS_COLORS["good"], 0.0))

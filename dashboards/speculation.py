@@ -85,8 +85,8 @@ def make(options: Options) -> Board:
 def _above_floor(panel: Panel, options: Options) -> Panel:
     """The panel, empty below a floor of draft tokens: a rate over a few tokens is not meaningful."""
     queries = tuple(
-        replace(query, expression=above_floor(query.expression, _DRAFTED, DRAFT_TRAFFIC.value, options))
+        replace(query, expression=above_floor(query.expression, _DRAFTED, options.bound(DRAFT_TRAFFIC), options))
         for query in panel.queries
     )
-    text = f"{panel.no_data.text}; or fewer than {DRAFT_TRAFFIC.value:g} draft tokens per second"
+    text = f"{panel.no_data.text}; or fewer than {options.bound(DRAFT_TRAFFIC):g} draft tokens per second"
     return replace(panel, queries=queries, no_data=replace(panel.no_data, text=text))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dashboards import grafana
-from dashboards.colors import MARK, NEUTRAL, STATUS_COLORS
+from dashboards.colors import MARK, METRIC_COLORS, NEUTRAL, STATUS_COLORS
 from dashboards.composed import state_number
 from dashboards.options import Options
 from dashboards.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, axis_of
@@ -30,13 +30,11 @@ _STATES: Final[Mapping[int | None, tuple[str, str]]] = MappingProxyType(
 _VERDICT: Final = OWN_METRICS["servescope_judgement"].name
 _OF_METRICS: Final = OWN_METRICS["servescope_judgement_metric_verdict"].name
 _STAGE: Final = OWN_METRICS["servescope_judgement_stage"].name
-_STALE: Final = (
-    Threshold(STATUS_COLORS["good"]), Threshold(STATUS_COLORS["warning"], above(JUDGEMENT_AGE.value)),
-)  # fmt: skip
 
 
 def verdict_row(options: Options) -> Row:
     """What the judge says of the cutover, and how sure it is."""
+    old, new, oldest = options.choices.old_stack, options.choices.new_stack, options.bound(JUDGEMENT_AGE)
     return Row(
         "Verdict",
         (
@@ -51,11 +49,12 @@ def verdict_row(options: Options) -> Row:
             ),
             replace(
                 _panel(
-                    "Share of v2", {
+                    f"Share of {new}", {
                         "planned": "servescope_judgement_planned_share_ratio",
                         "observed": "servescope_judgement_observed_share_ratio",
                     }, options, unit="ratio", by=("plan",),
-                    meaning="The share of requests that v2 is to have in this stage (dashed), and the one it has had.",
+                    meaning=f"The share of requests that {new} is to have in this stage (dashed), and the one it "
+                    "has had.",
                     normal="the same.",
                     first="if they differ, check the weights of the gateway that splits the traffic.",
                 ),
@@ -64,10 +63,10 @@ def verdict_row(options: Options) -> Row:
             replace(
                 _panel(
                     "Age of the judgement", {"": "servescope_judgement_age_seconds"}, options, unit="seconds",
-                    by=("plan",), normal="below five minutes.",
+                    by=("plan",), normal=f"below {oldest:g} seconds.",
                     first="if it grows, the log of `servescope judge watch` has the cause.",
                 ),
-                height=6, thresholds=_STALE, axis=(0.0, 1.25 * JUDGEMENT_AGE.value),
+                height=6, thresholds=_stale(oldest), axis=(0.0, 1.25 * oldest),
             ),
             _metrics(options),
             _timeline(
@@ -80,19 +79,24 @@ def verdict_row(options: Options) -> Row:
                 _panel(
                     "Ratio of each metric", {"": "servescope_judgement_metric_ratio"}, options, unit="ratio",
                     by=("plan", "metric"),
-                    meaning="Each metric of v2 divided by that of v1; the table has its interval and its margin.",
+                    meaning=f"Each metric of {new} divided by that of {old}; the table has its interval and its "
+                    "margin.",
                     normal="near 100 %.",
-                    first="if a whole interval is beyond the margin, move the traffic back to v1.",
+                    first=f"if a whole interval is beyond the margin, move the traffic back to {old}.",
                 ),
-                axis=(0.5, 1.5), height=9,
+                axis=(0.5, 1.5), height=9, colors=METRIC_COLORS,
             ),
             replace(_panel(
                 "Information", {"": "servescope_judgement_metric_information_ratio"}, options, unit="ratio",
                 by=("plan", "metric"), normal="grows towards 100 %; a stage with a small share gathers it slowly.",
-                first="if it does not grow, v2 gets no traffic, or its load cannot be compared with that of v1.",
-            ), height=9),
+                first=f"if it does not grow, {new} gets no traffic, or its load cannot be compared with that of {old}.",
+            ), height=9, colors=METRIC_COLORS),
         ),
     )  # fmt: skip
+
+
+def _stale(oldest: float) -> tuple[Threshold, ...]:
+    return Threshold(STATUS_COLORS["good"]), Threshold(STATUS_COLORS["warning"], above(oldest))
 
 
 def _timeline(
@@ -121,13 +125,13 @@ def _number(name: str, options: Options, by: tuple[str, ...]) -> str:
 def _metrics(options: Options) -> Panel:
     """Each metric now: its verdict, the worst first, its interval and its margin."""
     by = ("plan", "metric")
-    ratio = UNITS["ratio"]
+    ratio, old, new = UNITS["ratio"], options.choices.old_stack, options.choices.new_stack
     shown = (
         ("Verdict", Column("Verdict", states=_STATES, width=130), _number(_OF_METRICS, options, by)),
         *(
             (title, Column(title, ratio), compile_own(level(f"servescope_judgement_metric_{name}"), options, by=by))
             for title, name in (
-                ("v2 / v1", "ratio"), ("Interval from", "ratio_low"), ("Interval to", "ratio_high"),
+                (f"{new} / {old}", "ratio"), ("Interval from", "ratio_low"), ("Interval to", "ratio_high"),
                 ("Margin", "margin_ratio"), ("Information", "information_ratio"),
             )
         ),
@@ -138,10 +142,10 @@ def _metrics(options: Options) -> Panel:
         kind="table",
         queries=tuple(Query(text, legend(options, *by), True, "table") for _, _, text in shown),
         unit="none",
-        meaning="Each metric of v2 divided by that of v1, with its interval, valid at every look, and the margin: the "
-        "relative change for the worse that v2 must be proven to stay below.",
+        meaning=f"Each metric of {new} divided by that of {old}, with its interval, valid at every look, and the "
+        f"margin: the relative change for the worse that {new} must be proven to stay below.",
         normal="no metric is DEGRADED; intervals include 100 % and get narrower.",
-        first="if a whole interval is beyond the margin, move the traffic back to v1.",
+        first=f"if a whole interval is beyond the margin, move the traffic back to {old}.",
         no_data=absent_own(_OF_METRICS),
         columns=MappingProxyType({"plan": Column("Plan"), "metric": Column("Metric", width=300), **keys}),
         sort="Value #A",

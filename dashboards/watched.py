@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from dashboards.board import Board
 from dashboards.colors import NEUTRAL, STATUS_COLORS
@@ -20,6 +21,7 @@ from dashboards.panels import (
     HARM_AXIS,
     HARM_FIGURES,
     LIMIT,
+    MOST_LINES,
     UNITS,
     WHO,
     NoData,
@@ -29,9 +31,9 @@ from dashboards.panels import (
     above,
     absence,
     absent_own,
+    ranked_lately,
 )
 from dashboards.queries import Query, legend
-from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import compared, panel_title
 from servescope.alerting.records import (
     Alert,
@@ -79,7 +81,7 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
         board = make(options)
         compiler = Compiler(options, board.variables)
         by_title: dict[str, list[Alert]] = {}
-        for alert in ALERTS.values():
+        for alert in options.alerts().values():
             if alert.dashboard == board.name:
                 by_title.setdefault(panel_title(alert), []).append(alert)
         own = {panel.title for row in board.rows for panel in row.panels}
@@ -97,7 +99,7 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
 
 def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Panel:
     """An alert's condition with its values; empty while it does not hold."""
-    alert = ALERTS[name]
+    alert = options.alerts()[name]
     return Panel(
         title=panel_title(alert),
         kind="timeseries",
@@ -112,7 +114,7 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Pa
 
 def conditions_panel(name: str, options: Options, words: Sequence[str], *, normal: str) -> Panel:
     """The conditions that must all hold for an alert, one lane for each and deployment while it holds."""
-    alert = ALERTS[name]
+    alert = options.alerts()[name]
     compiler = Compiler(options)
     parts = alert.condition.conditions if isinstance(alert.condition, All) else ()
     term = compared(alert.condition)
@@ -171,6 +173,11 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     else:
         queries = tuple(_values(term, compiler))
         unit, no_data = UNITS[_unit(term)], _absence(term)
+    # Of hundreds of targets or of every group of rules nobody could tell one line from another.
+    is_many = term is not None and bool(_MANY & {*labels_of(term)})
+    lowest = any(operator in ("<", "<=", "==") for alert in alerts for operator in edges(alert).values())
+    if is_many:
+        queries = tuple(_worst_lately(query, lowest=lowest) for query in queries)
     lines = tuple(_lines(alerts, compiler))
     thresholds = _steps(alerts)
     runbook = alerts[0].runbook
@@ -180,7 +187,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         kind="timeseries",
         queries=(*queries, *lines),
         unit=unit,
-        meaning=runbook.meaning,
+        meaning=f"{runbook.meaning} {_WHICH.format('lowest' if lowest else 'highest')}" if is_many else runbook.meaning,
         normal=f"no alert is active; {names} {'fire' if len(alerts) > 1 else 'fires'} {_thresholds(alerts)}.",
         first=f"{runbook.diagnosis} {runbook.mitigation}",
         no_data=no_data,
@@ -189,7 +196,19 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         overlay=(LIMIT,) if lines else (),
         # The state is the alert's subject: its colour would be alarming while it is at 0.
         colors=MappingProxyType({}),
+        ranked=("min" if lowest else "max") if is_many else "",
+        width=12 if is_many else 8,
     )
+
+
+_MANY: Final = frozenset({"replica", "rule_group"})
+_WHICH: Final = f"The {MOST_LINES} series with the {{}} values within the last hour shown."
+
+
+def _worst_lately(query: Query, *, lowest: bool) -> Query:
+    kept = ranked_lately(MOST_LINES, query.expression, lowest=lowest)
+    # Without brackets: a term has operators that bind more tightly.
+    return replace(query, expression=f"{query.expression} and {kept}")
 
 
 # --- What is drawn ----------------------------------------------------------------------------------------------------

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 
 from dashboards.__main__ import render
-from dashboards.colors import PLAIN, SERIES_COLORS, STACK_COLORS, STATUS_COLORS, TUNING_COLORS
+from dashboards.colors import (
+    DASHES,
+    METRIC_COLORS,
+    NEW_COLOR,
+    OLD_COLOR,
+    PLAIN,
+    SERIES_COLORS,
+    STATUS_COLORS,
+    TUNING_COLORS,
+)
 from dashboards.options import DEFAULTS, make_options
 from servescope.alerting.links import HEALTH
+from servescope.contract.identity import NEW_STACK, OLD_STACK
+from servescope.contract.judged import JUDGED
 from servescope.contract.metrics import INDEX_STATES, OUTCOMES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from tests.support.boards import NAMES, panels, read_board
+
+STACK_COLORS = {OLD_STACK: OLD_COLOR, NEW_STACK: NEW_COLOR}
 
 each_board = pytest.mark.parametrize("name", NAMES)
 
@@ -41,7 +55,6 @@ def test_harm_requests_and_queue_are_shown_by_replica(title: str) -> None:
 def test_no_graph_draws_every_replica(name: str) -> None:
     """Of two hundred the worst ten of the last hour are drawn, at every moment, and the legend has the worst first."""
     for each in panels(read_board(name)):
-        # The conditions of alerts hold for few; so do those of targets.
         if "by replica" not in each["title"]:
             continue
         for target in each["targets"]:
@@ -251,8 +264,108 @@ def test_deployments_of_a_stack_have_shades_of_its_colour() -> None:
     }  # fmt: skip
 
 
-def test_groups_of_rules_are_named_without_the_folder_of_their_file() -> None:
-    """Where Prometheus keeps the file is not what is to be compared."""
-    shown = panel(HEALTH, "Rule failures")
+def test_groups_of_rules_are_named_without_the_path_of_their_file() -> None:
+    """Where Prometheus keeps the file is not what is to be compared, and would fill the legend."""
+    shown = panel(HEALTH, "Rule evaluation time")
 
-    assert shown["transformations"] == [{"id": "renameByRegex", "options": {"regex": r"/\S*\//", "renamePattern": ""}}]
+    assert shown["transformations"] == [{"id": "renameByRegex", "options": {"regex": r"/\S*;/", "renamePattern": ""}}]
+    assert re.sub(r"\S*;", "", "127.0.0.1:9090 /etc/rules/alerting.yml;servescope-alerts") == (
+        "127.0.0.1:9090 servescope-alerts"
+    )  # fmt: skip
+
+
+def _looks(shown: Any, identifier: str) -> dict[str, Any]:
+    """What overrides say of a property, by the ending of the names that they are for."""
+    return {
+        over["matcher"]["options"].removeprefix("/(^| )").removesuffix("$/"): found["value"]
+        for over in shown["fieldConfig"]["overrides"]
+        for found in over["properties"]
+        if found["id"] == identifier
+    }
+
+
+@pytest.mark.parametrize("title", ["Ratio of each metric", "Information"])
+def test_every_judged_metric_looks_different(title: str) -> None:
+    """By its colour or its dashes; none has the colour of a stack or of a state."""
+    shown = panel("cutover", title)
+    colors, dashes = _looks(shown, "color"), _looks(shown, "custom.lineStyle")
+    looks = {(colors[name]["fixedColor"], str(dashes.get(name))) for name in JUDGED}
+
+    assert len(looks) == len(JUDGED)
+    assert len({*METRIC_COLORS.values()}) >= 6
+    assert not {*METRIC_COLORS.values()} & {*STACK_COLORS.values(), *STATUS_COLORS.values(), *TUNING_COLORS.values()}
+
+
+@pytest.mark.parametrize(
+    ("board", "title", "words"),
+    [
+        ("requests", "Time to first token", {"p50", "p99"}),
+        ("requests", "Requests: bad share", {"1h", "6h", "1d", "3d"}),
+        ("phases", "In flight by role", {"prefill"}),
+        ("phases", "Tokens in flight by phase", {"prefill"}),
+        ("speculation", "Drafted and accepted", {"drafted"}),
+        ("speculation", "Accepted by draft position", {"position 1", "position 2"}),
+        ("requests", "Queued by replica", set()),
+    ],
+)  # fmt: skip
+def test_what_shares_the_hue_of_a_stack_has_dashes(board: str, title: str, words: set[str]) -> None:
+    """Two phases, two windows or two percentiles are not distinguished by a shade alone."""
+    found = _looks(panel(board, title), "custom.lineStyle").keys()
+
+    assert words <= found <= {*DASHES}
+    assert bool(words) == bool(found)
+
+
+def test_stacks_have_the_names_that_the_rules_have() -> None:
+    """Colours, comparisons and words are of the old and the new stack of [alerts], whatever they are called."""
+    names = {"old_stack": "vllm-0.32", "new_stack": "trt/llm"}
+    boards = render(make_options({"alerts": names}, origin="a test"))
+    shown = json.loads(boards["fleet.json"])["panels"]
+    (queued,) = [each for each in shown if each["title"] == "Queued"]
+
+    assert {text: each["fixedColor"] for text, each in _stack_colors(queued).items()} == {
+        r"/(^| )vllm-0\.32( |$)/": OLD_COLOR, r"/(^| )trt\/llm( |$)/": NEW_COLOR,
+    }  # fmt: skip
+    cutover = boards["cutover.json"]
+    assert 'inference_stack=\\"vllm-0.32\\"' in cutover
+    assert "Share of trt/llm" in cutover
+    assert not re.search(r"\bv[12]\b", cutover)
+
+
+def _stack_colors(shown: Any) -> dict[str, Any]:
+    return {
+        over["matcher"]["options"]: each["value"]
+        for over in shown["fieldConfig"]["overrides"]
+        for each in over["properties"]
+        if each["id"] == "color" and over["matcher"]["options"].endswith("( |$)/")
+    }
+
+
+def test_lines_are_where_the_rules_compare() -> None:
+    """A chosen bound and a chosen objective move the lines of the panels with the conditions of the alerts."""
+    chosen = {
+        "bounds": {"queue_floor": 25.0}, "objectives": {"time_to_first_token": {"seconds": 1.0}},
+        "sources": ["vllm"],
+    }  # fmt: skip
+    boards = render(make_options({"alerts": chosen}, origin="a test"))
+    shown = {each["title"]: each for each in json.loads(boards["requests.json"])["panels"]}
+
+    assert (25.0, "orange") in steps(shown["Queued"])
+    assert steps(shown["Time to first token"]) == [(None, "green"), (pytest.approx(1.0), "orange")]
+
+
+def test_a_list_of_kinds_shows_those_that_happened() -> None:
+    """Of fourteen outcomes of a scrape a legend shows no twelve that are at 0."""
+    for title in ("Scrapes by outcome", "API requests refused", "Notifications"):
+        (target,) = panel(HEALTH, title)["targets"]
+        assert target["expr"].endswith(" > 0"), title
+
+
+@pytest.mark.parametrize("title", ["Target down", "Telemetry stale", "Metrics missing", "Rule evaluation fails"])
+def test_a_condition_of_hundreds_of_series_shows_the_worst(title: str) -> None:
+    """At most ten lines, with the worst first in the legend; of a target that is up or down, those that were down."""
+    shown = panel(HEALTH, title)
+    (target,) = shown["targets"]
+
+    assert f" and {'bottomk' if title == 'Target down' else 'topk'}(10, " in target["expr"]
+    assert shown["options"]["legend"]["displayMode"] == "table"

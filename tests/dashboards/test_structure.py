@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.__main__ import GENERATED, render
 from dashboards.board import stamp
-from dashboards.colors import SERIES_COLORS, STACK_COLORS, STATUS_COLORS, TUNING_COLORS
+from dashboards.colors import NEW_COLOR, OLD_COLOR, SERIES_COLORS, STATUS_COLORS, TUNING_COLORS
 from dashboards.layout import COLUMNS
 from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import HARM_AXIS, LIMIT
@@ -337,7 +337,7 @@ def test_rates_are_of_the_screen_and_come_before_sums(name: str) -> None:
         windows = set(re.findall(r"\[([^\]]+)\]", expression))
         title = where.split(": ", 1)[1]
         watched = LOOKED_BACK if title in WATCHED_TITLES else OVER_TIME.get(title, set())
-        watched = watched | LATELY if "by replica" in title else watched
+        watched = watched | LATELY if " and topk(" in expression or " and bottomk(" in expression else watched
         # A long past is sampled there.
         assert {window.removesuffix(":5m") for window in windows} <= {"$__rate_interval"} | watched, where
         assert not re.search(r"rate\((?![a-z_]+\{)", expression), where
@@ -442,7 +442,7 @@ def test_stacks_have_their_colours_in_a_cutover() -> None:
             overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
             overrides.pop(f"/(^| ){LIMIT}$/", None)
             assert {name: properties[0]["value"]["fixedColor"] for name, properties in overrides.items()} == {
-                f"/(^| ){stack}( |$)/": color for stack, color in STACK_COLORS.items()
+                f"/(^| ){stack}( |$)/": color for stack, color in (("v1", OLD_COLOR), ("v2", NEW_COLOR))
             }, panel["title"]  # fmt: skip
 
 

@@ -20,17 +20,19 @@ _NEW: Final = {**_MODEL, "deployment_id": "chat-v2", "inference_stack": NEW_STAC
 _PLANNED: Final = ((5, 0.10), (15, 0.25), (35, 0.50))
 _PLAN: Final = {"plan": "chat", **_NEW}
 
-# Each metric of the judgement: its ratio in healthy times, and while the draft is misaligned.
-_RATIOS: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+# Each metric of the judgement: its ratio in healthy times, and while the draft is misaligned; and in how many minutes
+# a stage gathers the information that it takes.
+_RATIOS: Final[Mapping[str, tuple[float, float, float]]] = MappingProxyType(
     {
-        "time_to_first_token_seconds": (0.62, 0.78),
-        "time_per_output_token_seconds": (0.55, 1.02),
-        "request_duration_seconds": (0.57, 0.98),
-        "tps_per_request": (1.85, 0.97),
-        "errors": (1.03, 1.10),
-        "rejections": (0.96, 1.01),
+        "time_to_first_token_seconds": (0.62, 0.78, 9),
+        "time_per_output_token_seconds": (0.55, 1.02, 7),
+        "request_duration_seconds": (0.57, 0.98, 10),
+        "tps_per_request": (1.85, 0.97, 8),
+        "request_error_share": (1.03, 1.10, 12),
+        "request_rejected_share": (0.96, 1.01, 14),
     }
 )
+_WORSE: Final = ("HEALTHY", "INCONCLUSIVE", "DEGRADED")
 _JUDGED_MINUTE: Final = 8
 _MISALIGNED: Final = (12, 36)
 
@@ -98,40 +100,48 @@ def _judged(minute: float) -> Iterator[_Series]:
     if minute < _JUDGED_MINUTE:
         return
     stage = sum(1 for since, _ in _PLANNED if minute >= since)
-    gathered = min((minute - max(since for since, _ in _PLANNED if minute >= since)) / 12, 1.0)
-    worst = _verdict_of("tps_per_request", minute, gathered)
+    within = minute - max(since for since, _ in _PLANNED if minute >= since)
+    worst = max((_verdict_of(metric, minute, within) for metric in _RATIOS), key=_WORSE.index)
     for verdict in VERDICTS:
         yield "servescope_judgement", {**_PLAN, "verdict": verdict}, float(verdict == worst)
     yield "servescope_judgement_stage", _PLAN, stage
     yield "servescope_judgement_stages", _PLAN, 4
     yield "servescope_judgement_age_seconds", _PLAN, 15 + 60 * minute % 60
     yield "servescope_judgement_planned_share_ratio", _PLAN, planned
-    yield "servescope_judgement_observed_share_ratio", _PLAN, planned * (0.93 + 0.1 * gathered)
+    yield "servescope_judgement_observed_share_ratio", _PLAN, planned * (0.93 + 0.1 * min(within / 12, 1.0))
     for metric in _RATIOS:
-        yield from _of_metric(metric, minute, gathered)
+        yield from _of_metric(metric, minute, within)
 
 
-def _of_metric(metric: str, minute: float, gathered: float) -> Iterator[_Series]:
+def _of_metric(metric: str, minute: float, within: float) -> Iterator[_Series]:
     labels = {**_PLAN, "metric": metric}
-    ratio = _ratio(metric, minute)
+    ratio, gathered = _ratio(metric, minute), _gathered(metric, within)
     wide = 0.28 - 0.2 * gathered
-    found = _verdict_of(metric, minute, gathered)
+    found = _verdict_of(metric, minute, within)
     for verdict in VERDICTS:
         yield "servescope_judgement_metric_verdict", {**labels, "verdict": verdict}, float(verdict == found)
     yield "servescope_judgement_metric_ratio", labels, ratio
     yield "servescope_judgement_metric_ratio_low", labels, ratio * (1 - wide)
     yield "servescope_judgement_metric_ratio_high", labels, ratio * (1 + wide)
-    yield "servescope_judgement_metric_margin_ratio", labels, 1.0 if metric in ("errors", "rejections") else 0.1
+    yield (
+        "servescope_judgement_metric_margin_ratio",
+        labels,
+        1.0 if metric.startswith("request_") and metric.endswith("_share") else 0.1,
+    )
     yield "servescope_judgement_metric_information_ratio", labels, gathered
 
 
 def _ratio(metric: str, minute: float) -> float:
-    well, ill = _RATIOS[metric]
+    well, ill, _ = _RATIOS[metric]
     first, last = _MISALIGNED
     return ill if first <= minute < last else well
 
 
-def _verdict_of(metric: str, minute: float, gathered: float) -> str:
+def _gathered(metric: str, within: float) -> float:
+    return min(within / _RATIOS[metric][2], 1.0)
+
+
+def _verdict_of(metric: str, minute: float, within: float) -> str:
     if metric == "tps_per_request" and 20 <= minute < 40:
         return "DEGRADED"
-    return "HEALTHY" if gathered > (0.5 if metric.startswith("time_") else 0.8) else "INCONCLUSIVE"
+    return "HEALTHY" if _gathered(metric, within) > 0.8 else "INCONCLUSIVE"

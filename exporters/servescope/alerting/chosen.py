@@ -1,0 +1,171 @@
+"""Reads what an operator chose about the alerts: the table [alerts] of the options of rules and dashboards.
+
+Rules, dashboards and the console read the same file, so that all show the same objectives and name the same stacks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
+from servescope.contract.bounds import BOUNDS
+from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
+from servescope.contract.types import Band, Objective
+from servescope.errors import ConfigurationError
+from servescope.settings.tables import Setting, Table, read_document
+from servescope.settings.values import format_duration, parse_duration
+from servescope.sources.map_files import load_sources
+
+ALERTS_TABLE: Final = "alerts"
+CHOICE_SETTINGS: Final = (
+    Setting("old_stack", f'"{CATALOG_CHOICES.old_stack}"'),
+    Setting("new_stack", f'"{CATALOG_CHOICES.new_stack}"'),
+    Setting("collector_job", f'"{CATALOG_CHOICES.collector_job}"'),
+    Setting("sources", "[]"),
+    Setting("bounds", "{}"),
+    Setting("objectives", "{}"),
+    Setting("waits", "{}"),
+)
+"""The keys of [alerts] that are read here, with their defaults."""
+OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
+
+# The value of a label that is written into expressions and texts.
+LABEL_VALUE: Final = re.compile(r"[^\s\"'\\{}](?:[^\n\r\t\"'\\{}]{0,126}[^\s\"'\\{}])?\Z")
+A_LABEL_VALUE: Final = "the value of a label, without quotes, braces and backslashes"
+_LONGEST_WAIT = "1d"
+# With a lower goal the fastest burn rate would need more than 100% bad requests and could never page.
+_LEAST_GOAL = math.ceil(100 * (1 - 1 / max(row.factor for row in BURN_WINDOWS))) / 100
+
+
+def read_choices_file(path: Path) -> Choices:
+    """The choices in a file of options, but for its thresholds; raises ConfigurationError."""
+    document = read_document(path, "options")
+    engines = document.get("engines", [])
+    if not isinstance(engines, list) or not all(isinstance(each, str) for each in engines):
+        raise ConfigurationError(f"{path}: engines is {engines!r}, expected a list of engines")
+    return read_choices(document, origin=str(path), bands={}, engines=tuple(engines))
+
+
+def read_choices(
+    document: Mapping[str, object], *, origin: str, bands: Mapping[str, Band], engines: tuple[str, ...]
+) -> Choices:
+    """The choices in the table [alerts] of a document, beside bands; other keys of the table are not looked at.
+
+    Without `sources` the objectives are those of the `engines`. Raises ConfigurationError.
+    """
+    values = document.get(ALERTS_TABLE, {})
+    known = [setting.key for setting in CHOICE_SETTINGS]
+    own = {key: each for key, each in values.items() if key in known} if isinstance(values, Mapping) else values
+    table = Table({ALERTS_TABLE: own}, origin, "").table(ALERTS_TABLE, CHOICE_SETTINGS)
+    choices = Choices(
+        bands=MappingProxyType(dict(bands)),
+        bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
+        objectives=_objectives(
+            table.table("objectives", [Setting(name, "") for name in OBJECTIVES]), chosen_sources(table) or engines
+        ),
+        waits=_waits(table.table("waits", [Setting(name, "") for name in ALERTS])),
+        old_stack=matching(table, "old_stack", CATALOG_CHOICES.old_stack, LABEL_VALUE, A_LABEL_VALUE),
+        new_stack=matching(table, "new_stack", CATALOG_CHOICES.new_stack, LABEL_VALUE, A_LABEL_VALUE),
+        collector_job=matching(table, "collector_job", CATALOG_CHOICES.collector_job, LABEL_VALUE, A_LABEL_VALUE),
+    )
+    if choices.old_stack == choices.new_stack:
+        raise table.wrong("new_stack", f"another stack than old_stack ({choices.old_stack!r})")
+    return choices
+
+
+def matching(table: Table, key: str, default: str, form: re.Pattern[str], expected: str) -> str:
+    """The text at a key, which has a form and contains no template of Prometheus; raises ConfigurationError."""
+    value = table.string(key, default)
+    # Annotations are Prometheus templates.
+    if not form.match(value) or "{{" in value:
+        raise table.wrong(key, expected)
+    return value
+
+
+def chosen_sources(table: Table) -> tuple[str, ...]:
+    """The sources that the table names; raises ConfigurationError."""
+    names = table.strings("sources", [])
+    for name in names:
+        if name not in load_sources():
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('sources')}: no source {name!r}, known: {', '.join(load_sources())}"
+            )
+    return tuple(names)
+
+
+def _bounds(table: Table) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for name in table.values:
+        bound = BOUNDS[name]
+        most = "" if bound.most == float("inf") else f" and at most {bound.most:g}"
+        found[name] = _number(table, name, bound.least, bound.most, f"a number of at least {bound.least:g}{most}")
+    return MappingProxyType(found)
+
+
+def _waits(table: Table) -> Mapping[str, str]:
+    """How long alerts wait, as durations of one unit."""
+    return MappingProxyType({name: _wait(table, name) for name in table.values})
+
+
+def _wait(table: Table, name: str) -> str:
+    expected = f"a duration from 0s to {_LONGEST_WAIT}, such as 30m"
+    try:
+        milliseconds = parse_duration(table.string(name, ""))
+    except ValueError:
+        raise table.wrong(name, expected) from None
+    if milliseconds % 1000 or milliseconds > parse_duration(_LONGEST_WAIT):
+        raise table.wrong(name, expected)
+    return format_duration(milliseconds) if milliseconds else ""
+
+
+def _number(table: Table, key: str, least: float, most: float, expected: str) -> float:
+    value = table.values[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise table.wrong(key, expected)
+    if value == float("inf"):
+        raise table.wrong(key, expected)
+    return float(value)
+
+
+def _objectives(table: Table, sources: tuple[str, ...]) -> Mapping[str, Objective]:
+    found = dict(objectives_of(sources))
+    for name in table.values:
+        chosen = table.table(name, OBJECTIVE_SETTINGS)
+        goal = OBJECTIVES[name].goal
+        if "goal" in chosen.values:
+            goal = _number(
+                chosen, "goal", _LEAST_GOAL, 0.99999, f"a share of at least {_LEAST_GOAL:g} and below 1, such as 0.995"
+            )
+        if name in LATENCIES:
+            found[name] = _latency(chosen, name, goal, edges_of(name, sources), table)
+        elif "seconds" in chosen.values:
+            raise chosen.wrong("seconds", f"nothing: {name!r} is no latency")
+        else:
+            found[name] = request_objective(goal)
+    return MappingProxyType(found)
+
+
+def _latency(chosen: Table, name: str, goal: float, edges: Edges, objectives: Table) -> Objective:
+    """An objective at a latency that the histogram of at least one engine counts exactly, and all others above it."""
+    if not edges:
+        other = INSTEAD_OF.get(name, "")
+        without = f" without {other}, which has an objective of its own" if other else ""
+        raise objectives.wrong(name, f"no such objective: none of the sources shows {name}_seconds{without}")
+    if "seconds" not in chosen.values:
+        return promise(name, goal, edges)
+    value = chosen.values["seconds"]
+    if isinstance(value, bool) or not any(value in each for releases in edges.values() for each in releases):
+        raise chosen.wrong("seconds", f"an edge of the histogram: {list_edges(edges)}")
+    seconds = float(str(value))
+    for source, releases in edges.items():
+        highest = min(each[-1] for each in releases)
+        if seconds > highest:
+            raise chosen.wrong("seconds", f"at most {highest:g}, the highest edge of {source}")
+    return promise(name, goal, edges, seconds)

@@ -125,9 +125,16 @@ def _draft_rehearsal(move: Move) -> str:
     return draft_rehearsal(move)
 
 
+def _draft_checklist(move: Move) -> str:
+    from servescope.migration.checklist import make_checklist, write_checklist
+
+    return write_checklist(move.model, make_checklist(move.changes, move.llm_config))
+
+
 DRAFTS: Final[Mapping[str, tuple[str, Callable[[Move], str]]]] = MappingProxyType({
     "plan": ("draft the plan of the cutover, for `servescope judge`", _draft_plan),
     "collector": ("draft the collector's [[deployments]] and [[traffic_split]]", _draft_collector),
     "emulate": ("draft a scenario of the cutover, for `servescope emulate`", _draft_rehearsal),
+    "checklist": ("write what to watch after the move, as Markdown", _draft_checklist),
 })  # fmt: skip
 """What is drafted, by option: its help, and what makes it."""

@@ -146,7 +146,7 @@ def rehearse(folder: Path, past_hours: float, hours: float, stage: int, since: s
 @pytest.mark.slow
 def test_a_rehearsal_runs_and_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both arms are observed; after so little nothing is proven."""
-    code = rehearse(tmp_path, 0.25, 1.0, 1, "2026-01-01T00:15:00Z", "2026-01-01T01:00:00Z")
+    code = rehearse(tmp_path, 0.5, 1.25, 1, "2026-01-01T00:30:00Z", "2026-01-01T01:15:00Z")
     said = capsys.readouterr().out
 
     assert code == 11, said

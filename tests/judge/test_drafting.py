@@ -18,6 +18,7 @@ from servescope.contract.identity import Identity
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import check_arms, parse_plan
 from servescope.judge.drafting import draft_collector, draft_plan
+from servescope.migration.checklist import make_checklist
 from servescope.migration.moves import Move
 from tests.support.configurations import draw_configuration
 from tests.support.migrations import V1, move_of
@@ -41,6 +42,7 @@ def test_the_drafted_plan_is_one_of_the_judge() -> None:
     assert required["request_error_share"] == 1.0
     assert plan.configurations == move.configurations
     assert {*plan.configurations} == {"v1", "v2"}
+    assert plan.checklist == tuple(make_checklist(move.changes, move.llm_config).lines())
 
 
 def test_the_draft_says_what_this_configuration_changes() -> None:

@@ -55,9 +55,12 @@ class Tags(HTMLParser):
 
 def test_the_report_has_the_hashes_of_what_is_configured() -> None:
     """Those that the plan records, by what they are of."""
-    plan = replace(cutover_plan(), configurations={"v2": "0a" * 32, "management_api": "0b" * 32})
+    plan = replace(
+        cutover_plan(), configurations={"v2": "0a" * 32, "management_api": "0b" * 32}, checklist=("Watch <x>",)
+    )
     text = render_report(judgement("HEALTHY"), frozen_plan(plan), ())
 
+    assert "<h2>After the move</h2>\n<ul><li>Watch &lt;x&gt;</li></ul>" in text
     assert f"<p>Configuration of v2: <code>{'0a' * 32}</code></p>" in text
     assert f"<p>Configuration of v2 in the Management API: <code>{'0b' * 32}</code></p>" in text
 

@@ -71,6 +71,7 @@ class CutoverPlan:
     stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY. An interval is
     wrong as often as either, at most. `holdback` is the share that v1 keeps as a control until the end.
     `configurations` are the hashes of what each side is configured with, by `CONFIGURATIONS`; those that are known.
+    `checklist` is what to look after beside what is judged, a sentence each.
     """
 
     name: str
@@ -83,6 +84,7 @@ class CutoverPlan:
     holdback: float = 0.05
     calibration_hours: float = 48.0
     configurations: Mapping[str, str] = field(default_factory=dict)
+    checklist: tuple[str, ...] = ()
 
     def hash(self) -> str:
         """The identity of the plan: the same for the same meaning, 16 hexadecimal digits."""
@@ -197,6 +199,7 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
                 **plan,
                 "v1": Arm(plan["v1"]["name"], tuple(plan["v1"]["selectors"])),
                 "v2": Arm(plan["v2"]["name"], tuple(plan["v2"]["selectors"])),
+                "checklist": tuple(plan["checklist"]),
                 "stages": tuple(Stage(**each) for each in plan["stages"]),
                 "metrics": tuple(MetricPlan(**{**each, "edges": tuple(each["edges"])}) for each in plan["metrics"]),
             }

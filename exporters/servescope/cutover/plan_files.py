@@ -20,7 +20,7 @@ _PLAN_SETTINGS = (
     Setting("name", "the name of the file"), Setting("preset", '"documented"'), Setting("arms", REQUIRED),
     Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", "0.05"),
     Setting("alpha_health", "0.04"), Setting("holdback", "0.05"), Setting("calibration", '"2d"'),
-    Setting("configurations", "{}"),
+    Setting("configurations", "{}"), Setting("checklist", "[]"),
 )  # fmt: skip
 _ARM_SETTINGS = (Setting("v1", REQUIRED), Setting("v2", REQUIRED))
 _STAGE_SETTINGS = (Setting("share", REQUIRED), Setting("least_hours", "0"))
@@ -53,6 +53,7 @@ def parse_plan(document: Mapping[str, object], origin: str) -> CutoverPlan:
         holdback=_number(table, "holdback", 0.05, 0.0, 0.5),
         calibration_hours=table.duration("calibration", 48 * 3_600_000) / 3_600_000,
         configurations=_read_configurations(table),
+        checklist=tuple(table.strings("checklist", [])),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER, JUDGED, JudgedMetric
 from servescope.cutover.plan import USUAL_STAGES
+from servescope.migration.checklist import make_checklist
 from servescope.migration.moves import Move
 from servescope.settings.toml_text import quote, remark
 
@@ -35,6 +36,11 @@ def _plan(move: Move) -> Iterator[str]:
     yield f"name = {quote(move.slug)}"
     yield 'preset = "none"'
     yield "holdback = 0.05"
+    yield ""
+    yield "# What to look after beside what is judged: the console shows it with the cutover, and the report has it."
+    yield "checklist = ["
+    yield from (f"  {quote(line)}," for line in make_checklist(move.changes, move.llm_config).lines())
+    yield "]"
     yield ""
     yield "# What is compared: every target whose labels are these, as the collector's [[deployments]] have them."
     yield "[arms]"

@@ -74,6 +74,7 @@ def render_report(
             [f"{moment(start)} to {moment(end)}: {why}" for start, end, why in judgement.missed],
         ),
         *_list("Notes", judgement.notes),
+        *_list("After the move", frozen.plan.checklist),
         *_identity(judgement, frozen, recorded),
     ]
     title = f"{judgement.verdict}: cutover {judgement.plan}"

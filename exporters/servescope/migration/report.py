@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from servescope.migration.advice import ADVICE_TITLES, Advice, Answer
 from servescope.migration.body import ManagementBody
+from servescope.migration.checklist import Checklist, make_checklist
 from servescope.migration.document import BREAK
 from servescope.migration.fates import MEANINGS
 from servescope.migration.json_document import read_named
@@ -61,6 +62,15 @@ class FileReport:
     def questions(self) -> tuple[Question, ...]:
         """What has to be decided first."""
         return self.translation.questions if self.translation is not None else ()
+
+
+def checklist_of(report: FileReport) -> Checklist | None:
+    """What to look after when the traffic has moved; None where nothing moves to v2."""
+    found = report.translation
+    if report.status != "changed" or found is None or found.to != "v2":
+        return None
+    body = report.body.body if report.body is not None else {}
+    return make_checklist(report.changes, body.get("llm_config") or {})
 
 
 def describe(report: FileReport) -> str:
@@ -163,6 +173,11 @@ def _describe(report: FileReport) -> Iterator[str]:
         needs = f" (needs the Enterprise tier: {', '.join(report.body.enterprise)})" if report.body.enterprise else ""
         yield f"  The call of the Management API{needs}:"
         yield from (f"    {line}" for line in report.body.call.splitlines())
+    checklist = checklist_of(report)
+    if checklist is not None:
+        yield ""
+        yield "  After the move:"
+        yield from (f"    {line}" for line in checklist.lines())
     marks = {change.source for change in report.changes} | {each.source for each in report.meaning}
     marks &= SOURCES.keys()
     if marks:
@@ -215,6 +230,7 @@ def _split(text: str) -> list[str]:
 def _file_json(report: FileReport) -> dict[str, Any]:
     found = report.translation
     body = report.body
+    checklist = checklist_of(report)
     return {
         "file": report.name,
         "status": report.status,
@@ -232,6 +248,7 @@ def _file_json(report: FileReport) -> dict[str, Any]:
             "body": _plain(body.body), "call": body.call, "enterprise": list(body.enterprise),
         },
         "new_files": [each.name for each in report.new_files],
+        "checklist": None if checklist is None else _checklist_json(checklist),
         "diff": diff(report),
         "written": report.written or None,
         "kept": report.kept or None,
@@ -242,6 +259,15 @@ def _read_new(report: FileReport, text: str) -> Any:
     """What the file says afterwards."""
     name = report.new_files[0].name if report.new_files else report.name
     return read_named(text, name).value
+
+
+def _checklist_json(checklist: Checklist) -> dict[str, Any]:
+    return {
+        "watch": [asdict(each) for each in checklist.watch],
+        "alerts": [asdict(each) for each in checklist.alerts],
+        "bands": dict(checklist.bands),
+        "absent_bands": list(checklist.absent_bands),
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -293,6 +319,15 @@ def migration_schema() -> dict[str, Any]:
         "call": {**text, "description": "The call, to paste into a shell."},
         "enterprise": {"type": "array", "items": text, "description": "What in it needs the Enterprise tier."},
     })  # fmt: skip
+    checklist = _object({
+        "watch": {"type": "array", "items": _object({"figure": text, "why": text})},
+        "alerts": {"type": "array", "items": _object({
+            "name": text, "before": {"type": "boolean", "description": "Whether it can fire on v1."},
+            "after": {"type": "boolean", "description": "Whether it can fire on v2 as configured."}, "why_not": text,
+        })},
+        "bands": {"type": "object", "additionalProperties": text, "description": "By figure, where v2 is good."},
+        "absent_bands": {"type": "array", "items": text, "description": "Figures that this v2 does not have."},
+    })  # fmt: skip
     file = _object({
         "file": text,
         "status": {"enum": list(_COUNTED)},
@@ -308,6 +343,9 @@ def migration_schema() -> dict[str, Any]:
         "advice": {"type": "array", "items": advice, "description": "Whether what v2 adds pays for the traffic."},
         "management_api": {"anyOf": [management, {"type": "null"}]},
         "new_files": {"type": "array", "items": text, "description": "The files made beside it."},
+        "checklist": {
+            "anyOf": [checklist, {"type": "null"}], "description": "What to look after when the traffic has moved.",
+        },
         "diff": {**text, "description": "Unified; empty where nothing changes."},
         "written": {**maybe, "description": "The file that was written; of new ones the first."},
         "kept": {**maybe, "description": "The copy of the old file."},

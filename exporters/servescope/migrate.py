@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -90,16 +91,26 @@ def write_drafts(found: list[FileReport], wanted: Mapping[str, Path]) -> int:
         return 0  # the report says why, and so does its exit code
     texts = {path: make_draft(name, read_move(found[0])) for name, path in wanted.items()}
     for path in texts:
-        if path.exists():
+        if os.path.lexists(path):
             raise UsageError(f"{path}: is there already; nothing was drafted")
     for path, text in texts.items():
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            _create(path, text)
         except OSError as error:
             raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
         sys.stderr.write(f"servescope: drafted {path}\n")
     return 0
+
+
+def _create(path: Path, text: str) -> None:
+    """Write a new file, whole or not at all."""
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
 
 
 def make_draft(name: str, move: Move) -> str:

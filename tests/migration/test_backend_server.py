@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -416,3 +417,15 @@ def test_wrong_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: l
 
     assert done.returncode == 2
     assert expected in done.stderr
+
+
+def test_a_plan_is_drafted_of_it(optimisation: Path) -> None:
+    """With the hashes of both configurations and of the body, as of a config.yaml."""
+    plan = optimisation.with_name("plan.toml")
+    done = run("migrate", str(optimisation), "--plan", str(plan), *CHECKPOINT)
+    (file,) = json.loads(run("migrate", str(optimisation), "--format", "json", *CHECKPOINT).stdout)["files"]
+
+    assert done.returncode == 0
+    hashes = tomllib.loads(plan.read_text(encoding="utf-8"))["configurations"]
+    assert (hashes["v1"], hashes["v2"]) == (file["hash"], file["new_hash"])
+    assert "management_api" in hashes

@@ -74,7 +74,8 @@ def migrate(arguments: argparse.Namespace) -> list[FileReport]:
 
     try:
         options = read_options(arguments)
-        return [migrate_file(path, options) for path in find_configs(arguments.configs)]
+        configs = list(find_configs(arguments.configs))  # all are found before one is written
+        return [migrate_file(path, options) for path in configs]
     except ServescopeError as error:
         raise UsageError(str(error)) from error
 
@@ -84,8 +85,9 @@ def show(found: Sequence[FileReport], arguments: argparse.Namespace) -> int:
     from servescope.migration import report
 
     if arguments.format == "json":
-        json.dump(report.to_json(found), sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
-        sys.stdout.write("\n")
+        text = json.dumps(report.to_json(found), allow_nan=False, ensure_ascii=False, indent=1)
+        # Half of a surrogate pair, of a file's name or escaped in YAML, is escaped in the same way in JSON.
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     elif arguments.format == "diff":
         for each in found:
             sys.stdout.write(report.diff(each))

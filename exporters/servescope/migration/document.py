@@ -36,6 +36,9 @@ MOST_ALIASES: Final = 200
 MOST_VALUES: Final = 20_000
 """Values of a document, those that an alias repeats counted each time."""
 
+_MOST_BITS: Final = 4096
+_LONGEST_SHOWN: Final = 40
+
 BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 """A line break, as YAML 1.1 has them."""
 
@@ -255,8 +258,9 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
             return
         try:
             node.value = self.construct_object(ScalarNode(tag, event.value, _start(event), _end(event)))
+            _check_digits(node.value)
         except (ValueError, OverflowError, LookupError, AttributeError) as error:  # of a tag on what it does not fit
-            shown = event.value if len(event.value) <= 40 else f"{event.value[:40]}…"
+            shown = event.value if len(event.value) <= _LONGEST_SHOWN else f"{event.value[:_LONGEST_SHOWN]}…"
             raise self._error(_start(event), f"{shown!r} cannot be read as {_short(tag)[2:]}") from error
 
     def _slice(self, start: int, end: int) -> str:
@@ -317,5 +321,12 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
             raise self._error(_start(event), f"tag {_short(tag)}, expected none")
 
 
+def _check_digits(value: object) -> None:
+    """Refuse a whole number, which YAML may write in base 2, 8, 16 and 60, that Python cannot write in base 10."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ValueError
+
+
 def _short(tag: str) -> str:
-    return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+    short = f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+    return short if len(short) <= _LONGEST_SHOWN else f"{short[:_LONGEST_SHOWN]}…"

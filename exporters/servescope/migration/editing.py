@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -194,18 +195,21 @@ class EditedMapping:
 
     def _comments(self, start: int, end: int, entries: Sequence[MappingEntry]) -> list[RemovedComment]:
         """The comments of a range, outside of the scalars of the entries."""
-        spans = [(node.start, node.end) for entry in entries
-                 for each in (entry.key, entry.value) for node in each.walk()
-                 if node.kind == "scalar" or node.alias]  # fmt: skip
+        scalars = [node for entry in entries for each in (entry.key, entry.value) for node in each.walk()
+                   if node.kind == "scalar" or node.alias]  # fmt: skip
+        starts = [node.start for node in scalars]
         found = []
+        line, counted = len(BREAK.findall(self._text, 0, start)) + 1, start
         for match in re.finditer(
             r"(?:^|(?<=[\s\ufeff]))#[^\n\r\x85\u2028\u2029]*", self._text[start:end], re.MULTILINE
         ):
             at = start + match.start()
             if at and not (self._text[at - 1].isspace() or self._text[at - 1] == "\ufeff"):
                 continue
-            if not any(low <= at < high for low, high in spans):
-                line = len(BREAK.findall(self._text, 0, at)) + 1
+            before = bisect_right(starts, at)
+            if not before or at >= scalars[before - 1].end:
+                line += len(BREAK.findall(self._text, counted, at))
+                counted = at
                 found.append(RemovedComment(line, match.group().rstrip()))
         return found
 

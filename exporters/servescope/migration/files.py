@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from stat import S_ISREG
+from typing import Final, NoReturn
 
 from servescope.errors import ServescopeError, UsageError
 from servescope.migration.backend_server import check_backend_server, find_part
@@ -70,20 +71,32 @@ def read_options(arguments: argparse.Namespace) -> MigrationOptions:
 def find_configs(paths: Iterable[Path]) -> Iterator[Path]:
     """The files that were named, and those of the folders that were, hidden folders left out, in order.
 
-    Raises UsageError for a folder without such a file: nothing would be checked there.
+    Raises UsageError for a folder without such a file, of which nothing would be checked, and for one that cannot be
+    read.
     """
     for path in paths:
-        if not path.is_dir():
+        if not _is_folder(path):
             yield path
             continue
         found = False
-        for folder, folders, files in os.walk(path):
+        for folder, folders, files in os.walk(path, onerror=_refuse_folder):
             folders[:] = sorted(each for each in folders if not each.startswith("."))
             for name in sorted(set(files) & set(NAMES)):
                 found = True
                 yield Path(folder) / name
         if not found:
             raise UsageError(f"{path}: has no {' or '.join(NAMES)} in it")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # which is reported when it is read
+        return False
+
+
+def _refuse_folder(error: OSError) -> NoReturn:
+    raise UsageError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
 
 
 def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
@@ -150,7 +163,7 @@ def _report_backend(document: Document, options: MigrationOptions) -> FileReport
     body = with_speculation(options.body, found.speculative_config) if found.speculative_config else options.body
     new_files = [NewFile(_beside(name, "config.yaml"), None, found.text)]
     if body.call:
-        text = f"{json.dumps(body.body, indent=2, ensure_ascii=False)}\n"
+        text = json.dumps(body.body, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
         new_files.append(NewFile(_beside(name, "llm_models.json"), None, text))
     pipeline = options.pipeline.root if options.pipeline is not None else None
     meaning = describe_backend_move(document.root, pipeline) if document.root is not None else ()
@@ -243,7 +256,7 @@ def _read_pipeline(path: Path, *, strict: bool) -> Document:
 
 def _read_text(path: Path) -> str | None:
     """What is in a file now, None where there is none; raises DocumentError where it cannot be read."""
-    return decode(_read_bytes(path), path.as_posix()) if path.exists() else None
+    return decode(_read_bytes(path), path.as_posix()) if path.exists() or path.is_symlink() else None
 
 
 def _read(path: Path) -> Document:
@@ -254,6 +267,8 @@ def _read(path: Path) -> Document:
 def _read_bytes(path: Path) -> bytes:
     origin = path.as_posix()
     try:
+        if not S_ISREG(path.stat().st_mode):
+            raise DocumentError(origin, 0, 0, "is no regular file")  # a pipe would be waited for
         with path.open("rb") as file:
             return file.read(LARGEST_BYTES + 1)
     except OSError as error:

@@ -51,14 +51,13 @@ class Move:
 
 def read_move(report: FileReport) -> Move:
     """The move that a report is on; raises UsageError where nothing is moved."""
-    found = report.translation
-    if report.status != "changed" or found is None or found.text is None or found.to != "v2":
+    found, new = report.translation, report.read_new()
+    if report.status != "changed" or found is None or new is None or found.to != "v2":
         why = {
             "asked": "it waits for an answer", "error": "it has errors", "unchanged": "there is nothing to migrate",
             "changed": "it goes back to v1",
         }[report.status]  # fmt: skip
         raise UsageError(f"{report.name}: nothing can be drafted from it: {why}")
-    new = read_document(found.text, report.name)
     v1, v2 = mask_document(found.document).value, mask_document(new).value
     body = report.body.body if report.body is not None and report.body.call else {}
     hashes = {"v1": hash_configuration(found.document.value), "v2": hash_configuration(new.value)}

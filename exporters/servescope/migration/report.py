@@ -6,11 +6,12 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
+from unicodedata import category
 
 from servescope.migration.advice import ADVICE_TITLES, Advice, Answer
 from servescope.migration.body import ManagementBody
 from servescope.migration.checklist import Checklist, make_checklist
-from servescope.migration.document import BREAK
+from servescope.migration.document import BREAK, Document
 from servescope.migration.fates import MEANINGS
 from servescope.migration.json_document import read_named
 from servescope.migration.masking import hash_configuration
@@ -63,6 +64,12 @@ class FileReport:
         """What has to be decided first."""
         return self.translation.questions if self.translation is not None else ()
 
+    def read_new(self) -> Document | None:
+        """The configuration afterwards, None where there is none."""
+        found = self.translation
+        name = self.new_files[0].name if self.new_files else self.name
+        return None if found is None or found.text is None else read_named(found.text, name)
+
 
 def checklist_of(report: FileReport) -> Checklist | None:
     """What to look after when the traffic has moved; None where nothing moves to v2."""
@@ -75,7 +82,7 @@ def checklist_of(report: FileReport) -> Checklist | None:
 
 def describe(report: FileReport) -> str:
     """The report of one file for a person."""
-    return "\n".join(_describe(report)) + "\n"
+    return "\n".join(map(_printable, _describe(report))) + "\n"
 
 
 def describe_summary(reports: Sequence[FileReport]) -> str:
@@ -100,7 +107,13 @@ def diff(report: FileReport) -> str:
     return _diff(report.name, found.document.text, found.text)
 
 
+def _printable(line: str) -> str:
+    """A line without what a terminal would act on, and what has no encoding: both are escaped."""
+    return "".join(each if each.isprintable() or category(each) == "Zs" else repr(each)[1:-1] for each in line)
+
+
 def _diff(name: str, before: str | None, after: str) -> str:
+    name = _printable(name)
     old, new = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
     lines = difflib.unified_diff(_split(before or ""), _split(after), "/dev/null" if before is None else old, new)
     return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -237,7 +250,7 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "from": found.stack if found is not None else None,
         "to": found.to if found is not None else None,
         "hash": None if found is None else hash_configuration(found.document.value),
-        "new_hash": None if found is None or found.text is None else hash_configuration(_read_new(report, found.text)),
+        "new_hash": None if (new := report.read_new()) is None else hash_configuration(new.value),
         "error": report.error or None,
         "findings": [asdict(each) for each in report.findings],
         "changes": [_plain(asdict(each)) for each in report.changes],
@@ -253,12 +266,6 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "written": report.written or None,
         "kept": report.kept or None,
     }  # fmt: skip
-
-
-def _read_new(report: FileReport, text: str) -> Any:
-    """What the file says afterwards."""
-    name = report.new_files[0].name if report.new_files else report.name
-    return read_named(text, name).value
 
 
 def _checklist_json(checklist: Checklist) -> dict[str, Any]:

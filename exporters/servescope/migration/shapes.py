@@ -304,7 +304,9 @@ def wrong(node: DocumentNode | None, path: str, message: str) -> ConfigurationFi
 
 def join(path: str, name: object) -> str:
     """The path of a key below another."""
-    return f"{path}.{name}" if path else str(name)
+    shown = str(name) if str(name).isprintable() else repr(str(name))[1:-1]
+    shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
+    return f"{path}.{shown}" if path else shown
 
 
 def nearest(name: object, known: list[str] | tuple[str, ...]) -> str:

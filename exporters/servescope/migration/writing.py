@@ -77,6 +77,6 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
             os.fsync(file.fileno())
         partial.chmod(mode & 0o7777)
         partial.replace(path)
-    except OSError:
+    except BaseException:  # an interrupt as well
         partial.unlink(missing_ok=True)
         raise

@@ -6,6 +6,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import trustme
 
 
@@ -28,6 +29,14 @@ class Authority:
             context.verify_mode = ssl.CERT_REQUIRED
             self.ca.configure_trust(context)
         return context
+
+    def grpc_server(self, *names: str, expired: bool = False, asks_clients: bool = False) -> grpc.ServerCredentials:
+        """The same for a server of gRPC."""
+        not_after = datetime.now(UTC) - timedelta(days=1) if expired else None
+        issued = self.ca.issue_cert(*names, not_before=datetime.now(UTC) - timedelta(days=9), not_after=not_after)
+        chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
+        known = self.ca.cert_pem.bytes() if asks_clients else None
+        return grpc.ssl_server_credentials([(issued.private_key_pem.bytes(), chain)], known, asks_clients)
 
     def client(self, name: str) -> tuple[str, str]:
         """Files of a client's certificate and its key."""

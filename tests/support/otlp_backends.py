@@ -8,12 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import grpc
 from aiohttp import web
+from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+    MetricsServiceServicer,
+    add_MetricsServiceServicer_to_server,
 )
 
 from tests.support.otlp_rules import Ledger
@@ -70,5 +76,63 @@ def refusing(status: int, message: str = "", **headers: str) -> HttpFault:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         body = Status(message=message).SerializeToString()
         return web.Response(status=status, headers=named, body=body, content_type=PROTOBUF)
+
+    return fault
+
+
+GrpcFault = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class GrpcBackend(MetricsServiceServicer):
+    """A receiver of OTLP over gRPC: `faults` answer the next calls, `headers` are those of each accepted one."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    faults: deque[GrpcFault] = field(default_factory=deque)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+    rejecting: int = 0
+
+    async def Export(  # noqa: N802 - the service's own name
+        self, request: ExportMetricsServiceRequest, context: grpc.aio.ServicerContext
+    ) -> ExportMetricsServiceResponse:
+        """Enter a request into the ledger."""
+        if self.faults:
+            await self.faults.popleft()(context)
+        self.ledger.take(request)
+        self.headers.append(dict(context.invocation_metadata()))
+        partial = ExportMetricsPartialSuccess(rejected_data_points=self.rejecting, error_message="over the limit")
+        return ExportMetricsServiceResponse(partial_success=partial if self.rejecting else None)
+
+
+@asynccontextmanager
+async def grpc_backend(
+    credentials: grpc.ServerCredentials | None = None, *, most_bytes: int = -1
+) -> AsyncIterator[GrpcBackend]:
+    """A backend on a free port, with TLS where credentials are given; larger messages it refuses."""
+    backend = GrpcBackend()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", most_bytes)])
+    add_MetricsServiceServicer_to_server(backend, server)  # type: ignore[no-untyped-call]
+    address = "127.0.0.1:0"
+    port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    backend.url = f"{'https' if credentials else 'http'}://127.0.0.1:{port}"
+    await server.start()
+    try:
+        yield backend
+    finally:
+        await server.stop(0)
+
+
+def aborting(code: grpc.StatusCode, message: str, *, retry_seconds: int | None = None) -> GrpcFault:
+    """Answers with a status, and a RetryInfo where seconds are given."""
+
+    async def fault(context: grpc.aio.ServicerContext) -> None:
+        if retry_seconds is not None:
+            status = Status(code=code.value[0], message=message)
+            info = RetryInfo()
+            info.retry_delay.seconds = retry_seconds
+            status.details.add().Pack(info)
+            context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        await context.abort(code, message)
 
     return fault

@@ -68,8 +68,8 @@ class StreamPoint:
 class Accepted:
     """A receiver's answer to one request: what it took and refused, in points; `message` is its own text.
 
-    `sent_bytes` is the size of the request as it was sent; `skew_seconds` how far the receiver's clock is ahead of
-    ours, None when it sends no time.
+    `sent_bytes` is the size of the request as it was sent, before compression over gRPC; `skew_seconds` how far the
+    receiver's clock is ahead of ours, None when it sends no time.
     """
 
     points: int

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Protocol
+
+from yarl import URL
 
 from servescope.customers.points import Accepted, StreamPoint
 from servescope.customers.policy import Push
@@ -33,6 +36,27 @@ def make_sender(push: Push, executor: Executor) -> Sender:
         from servescope.customers.remote_write_sender import RemoteWriteSender
 
         return RemoteWriteSender(push, executor)
+    if push.protocol == "otlp-grpc":
+        # It writes each failed handshake to stderr by itself; the lane logs it.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        from servescope.customers.otlp_grpc import OtlpGrpcSender
+
+        return OtlpGrpcSender(push, executor)
     from servescope.customers.otlp_http import OtlpHttpSender
 
     return OtlpHttpSender(push, executor)
+
+
+def find_problem(push: Push) -> str | None:
+    """Why a destination cannot be sent to as it is configured, or None; its files and its receiver aside."""
+    url, access = URL(push.url), push.access
+    if push.protocol == "remote-write" and push.temporality == "delta":
+        return "remote write has no deltas, expected temporality 'cumulative'"
+    if push.protocol == "otlp-grpc":
+        if url.path not in ("", "/") or url.query_string:
+            return f"url has the path {url.path_qs!r}, which OTLP over gRPC has none of; expected '{url.origin()}'"
+        if access.tls.insecure_skip_verify:
+            return "tls_insecure_skip_verify is not possible with OTLP over gRPC; expected tls_ca_file"
+        if (access.proxy.url or "").startswith("https:"):
+            return "proxy_url is an https URL, which is not possible with OTLP over gRPC; expected an http URL"
+    return None

@@ -58,6 +58,15 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Pems:
+    """The contents of the files of `Tls`, None where there is none."""
+
+    ca: bytes | None = field(default=None, repr=False)
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Proxy:
     """The proxy before a server, if any, and the hosts that are reached without it."""
 
@@ -128,6 +137,11 @@ class Access:
                 files = f"tls_cert_file {tls.cert_file!r} with tls_key_file {tls.key_file!r}"
                 raise AccessError(f"{files} cannot be used: {_reason(error)}") from None
         return context
+
+    def read_certificates(self) -> Pems:
+        """The certificates and the key as they are now, for clients that take no SSL context; raises AccessError."""
+        tls = self.tls
+        return Pems(*(self._read_pem(path) if path else None for path in (tls.ca_file, tls.cert_file, tls.key_file)))
 
     def find_problem(self) -> str | None:
         """Why no request can be made with these settings now, or None."""
@@ -212,6 +226,12 @@ class Access:
 
     def _path(self, path: str) -> str:
         return str(Path(self.directory) / path)
+
+    def _read_pem(self, path: str) -> bytes:
+        try:
+            return Path(self._path(path)).read_bytes()
+        except OSError as error:
+            raise AccessError(f"certificate file {path!r} cannot be read: {error.strerror}") from None
 
     def _read_file(self, path: str) -> str:
         try:

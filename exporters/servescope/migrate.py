@@ -62,8 +62,8 @@ def _check_trial(arguments: argparse.Namespace) -> None:
 def _try_routers(found: list[FileReport], arguments: argparse.Namespace) -> FileReport:
     """The report with advice on KV-aware routing; raises UsageError where there is no configuration to try."""
     from servescope.emulator.routing_trial import try_routers
-    from servescope.migration.advice import advise_routing
     from servescope.migration.files import read_options
+    from servescope.migration.routing_advice import advise_routing
 
     if len(found) != 1:
         raise UsageError(f"--trace goes with one configuration, found {len(found)}")

@@ -13,7 +13,7 @@ from servescope.emulator.router.configuration import parse_routing
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, read_trace, survey_trace
 from servescope.errors import UsageError
-from servescope.migration.advice import RoutedTraffic, RoutingTrial
+from servescope.migration.routing_advice import RoutedTraffic, RoutingTrial
 
 
 def try_routers(

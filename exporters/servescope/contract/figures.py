@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.expressions import Difference, Expression, Quantile, Rate, Ratio, level, mean, rate
 from servescope.contract.metrics import METRICS
-from servescope.contract.samples import format_series, make_labels
+from servescope.contract.samples import Labels, format_series, make_labels
 from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Unit
 
 _ALL_REQUESTS = rate("requests_total")
@@ -249,3 +250,18 @@ def record_buckets(histogram: str, window: str = DEFAULT_WINDOW) -> str:
 def figure_key(name: str, labels: Mapping[str, str]) -> str:
     """A figure and its extra labels as text: `replica_count_by_status{status="active"}`; the bare name without any."""
     return format_series(name, make_labels(labels))
+
+
+_KEY_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def parse_figure_key(key: str) -> tuple[str, Labels]:
+    """The figure and its extra labels that `figure_key` wrote."""
+    name, _, labels = key.partition("{")
+    pairs = _KEY_LABEL.findall(labels)
+    return name, make_labels((label, _ESCAPED.sub(_unescape, value)) for label, value in pairs)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]

@@ -40,10 +40,12 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """The key that replica names are hashed with: the file it is read from, and its id, which is exported beside it."""
+    """The key that replica names are hashed with: the file it is read from, the key in use on its first line.
+
+    Keys that were in use before may follow there, so that the series they named can be ended.
+    """
 
     path: str
-    key_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Push:
     most_bytes: int = 3_000_000
     timeout_seconds: float = 10.0
     backfill_ms: Backfill = 0
+    name: str = "push"
+    """Its name within the customer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ class Policy:
     """All of one customer.
 
     `metrics` are names of the contract and `figures` keys of the catalog, both resolved and sorted. `labels` are those
-    that are exported, by their name in the contract, and `renames` what they are called there. `replicas` is whether
-    the label `replica` is exported hashed (with `key`), plainly, or not at all.
+    that are exported, by their name in the contract, and `renames` what they are called there. `replicas` is how
+    the label `replica` is exported where it is one of them: hashed, with `key`, or plainly.
     """
 
     name: str
@@ -83,7 +87,7 @@ class Policy:
     figures: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     renames: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    replicas: Literal["hashed", "plain", "withheld"] = "hashed"
+    replicas: Literal["hashed", "plain"] = "hashed"
     key: HashKey | None = None
     resolution: Resolution = "deployment"
     interval_ms: int = 60_000

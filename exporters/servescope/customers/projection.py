@@ -29,7 +29,7 @@ from servescope.customers.naming import (
 from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.policy import Policy, Temporality
 from servescope.customers.quotas import SeriesQuota
-from servescope.customers.totals import StreamKey, Total, Totals, add_histograms
+from servescope.customers.totals import StreamKey, StreamTotal, Totals, add_histograms
 from servescope.settings.values import format_duration
 
 WITHHELD: Final = ("foreign", "ratio", "label", "incomplete", "quota")
@@ -105,7 +105,7 @@ class Projector:
         gathered: dict[StreamKey, list[_Source]] = {}
         for target, plan in planned:
             points += self._own_points(target, plan, merged, edge, temporality, gathered)
-        streams: dict[StreamKey, Total] = {}
+        streams: dict[StreamKey, StreamTotal] = {}
         for key, sources in gathered.items():
             points += self._merged_points(key, sources, edge, temporality, totals, streams, withheld)
         streams |= _recent(totals.streams, streams, edge.time_ms)
@@ -213,7 +213,7 @@ class Projector:
         edge: FleetEdge,
         temporality: Temporality,
         totals: Totals,
-        streams: dict[StreamKey, Total],
+        streams: dict[StreamKey, StreamTotal],
         withheld: Counter[str],
     ) -> Iterator[StreamPoint]:
         """The points of a stream that is the sum of several series; its new total is put into `streams`."""
@@ -248,7 +248,7 @@ class Projector:
                 # What was counted before the last series ended comes before the mark of its end.
                 yield StreamPoint(stream, total.start_ms, edge.time_ms - 1, total.value)
             yield StreamPoint(stream, None, edge.time_ms, None)
-            streams[key] = Total(total.start_ms, total.value, edge.time_ms)
+            streams[key] = StreamTotal(total.start_ms, total.value, edge.time_ms)
 
     def _ends_of_former_names(
         self, targets: Sequence[TargetEdge], key_id: str, former_id: str, time_ms: int
@@ -315,16 +315,16 @@ def _add(first: Value, second: Value) -> Value:
     return first + second if not isinstance(second, HistogramValue) else first
 
 
-def _advance(total: Total | None, gain: Value | None, shape: Value | None, edge: FleetEdge) -> Total | None:
+def _advance(total: StreamTotal | None, gain: Value | None, shape: Value | None, edge: FleetEdge) -> StreamTotal | None:
     """The total with what was gained; a new one where there was none, or where it had fewer edges than all series have.
 
     A new one counts from the edge before; of the first edge of a stream, from this edge, with nothing in it.
     """
     if total is None or _is_coarser(total.value, shape):
         if gain is not None and edge.before_ms is not None:
-            return Total(edge.before_ms, gain)
-        return None if shape is None else Total(edge.time_ms, _nothing(shape))
-    return Total(total.start_ms, total.value if gain is None else _add(total.value, gain))
+            return StreamTotal(edge.before_ms, gain)
+        return None if shape is None else StreamTotal(edge.time_ms, _nothing(shape))
+    return StreamTotal(total.start_ms, total.value if gain is None else _add(total.value, gain))
 
 
 def _is_coarser(total: Value, shape: Value | None) -> bool:
@@ -339,10 +339,12 @@ def _nothing(shape: Value) -> Value:
     return 0.0
 
 
-def _recent(before: Mapping[StreamKey, Total], now: Mapping[StreamKey, Total], time_ms: int) -> dict[StreamKey, Total]:
+def _recent(
+    before: Mapping[StreamKey, StreamTotal], now: Mapping[StreamKey, StreamTotal], time_ms: int
+) -> dict[StreamKey, StreamTotal]:
     """The totals of streams that ended, which are forgotten after a day."""
     return {
-        key: Total(total.start_ms, total.value, total.ended_ms or time_ms)
+        key: StreamTotal(total.start_ms, total.value, total.ended_ms or time_ms)
         for key, total in before.items()
         if key not in now and time_ms - (total.ended_ms or time_ms) < FORGET_MS
     }

@@ -21,7 +21,7 @@ class StreamKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class StreamTotal:
     """What a stream counted since `start_ms`; `ended_ms` is when its last series ended, None while it has any."""
 
     start_ms: int
@@ -36,7 +36,7 @@ class Totals:
     `figures` are those that were shown at the edge before, to be ended when they are absent.
     """
 
-    streams: Mapping[StreamKey, Total] = field(default_factory=lambda: MappingProxyType({}))
+    streams: Mapping[StreamKey, StreamTotal] = field(default_factory=lambda: MappingProxyType({}))
     figures: frozenset[StreamKey] = frozenset()
     key_id: str = ""
 
@@ -73,7 +73,7 @@ def load_totals(text: str) -> Totals:
     try:
         document = json.loads(text)
         streams = {
-            _load_key(metric, labels): Total(start_ms, _load_value(value), ended_ms)
+            _load_key(metric, labels): StreamTotal(start_ms, _load_value(value), ended_ms)
             for metric, labels, start_ms, value, ended_ms in document["streams"]
         }
         figures = frozenset(_load_key(*each) for each in document["figures"])

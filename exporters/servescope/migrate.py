@@ -17,6 +17,7 @@ from servescope.migration import command
 if TYPE_CHECKING:
     from servescope.migration.moves import Move
     from servescope.migration.report import FileReport
+    from servescope.migration.token_target import TokenTargets
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         other = "--check, which writes nothing" if arguments.check else "--back"
         raise UsageError(f"--{next(iter(wanted))} is there beside {other}")
     _check_trial(arguments)
-    found = command.migrate(arguments)
+    numbers = command.measure(arguments)
+    found = command.migrate(arguments, numbers)
     if arguments.trace is not None:
-        found = [_try_routers(found, arguments)]
-    code = command.show(found, arguments)
+        found = [_try_routers(found, arguments, numbers)]
+    code = command.show(found, arguments, numbers)
     return write_drafts(found, wanted) or code if wanted else code
 
 
@@ -59,7 +61,7 @@ def _check_trial(arguments: argparse.Namespace) -> None:
         raise UsageError("--trace needs --replicas beside it: how many replicas serve the traffic")
 
 
-def _try_routers(found: list[FileReport], arguments: argparse.Namespace) -> FileReport:
+def _try_routers(found: list[FileReport], arguments: argparse.Namespace, numbers: TokenTargets | None) -> FileReport:
     """The report with advice on KV-aware routing; raises UsageError where there is no configuration to try."""
     from servescope.emulator.routing_trial import try_routers
     from servescope.migration.files import read_options
@@ -70,7 +72,7 @@ def _try_routers(found: list[FileReport], arguments: argparse.Namespace) -> File
     (report,) = found
     if report.translation is None or report.status == "error":
         return report  # an error is in the report, and a body of the Management API has no replicas
-    llm_config = read_options(arguments).body.body.get("llm_config") or {}
+    llm_config = read_options(arguments, numbers).body.body.get("llm_config") or {}
     trial = try_routers(
         arguments.trace,
         report.translation.document.value,

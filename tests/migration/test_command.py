@@ -312,7 +312,7 @@ def test_the_body_for_the_management_api(config: Path, tmp_path: Path) -> None:
         (["--llm-config", "missing.json"], "missing.json: cannot be read: No such file or directory"),
         (["--write", "--check"], "not allowed with argument"),
         (["--check"], "has no config.yaml or config.yml in it"),
-        ([], "required: CONFIG"),
+        ([], "no CONFIG is given"),
     ],
 )  # fmt: skip
 def test_wrong_usage(tmp_path: Path, words: list[str], expected: str) -> None:

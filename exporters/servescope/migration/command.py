@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servescope.errors import ServescopeError, UsageError
+from servescope.store.prometheus.options import configure_past
 
 if TYPE_CHECKING:
     from servescope.migration.report import FileReport
+    from servescope.migration.token_target import TokenTargets
 
 FORMATS: Final = ("text", "diff", "json")
 
@@ -24,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "3 when an answer is needed or a file has to stay on v1"
     )
     parser.add_argument(
-        "configs", nargs="+", type=Path, metavar="CONFIG",
+        "configs", nargs="*", type=Path, metavar="CONFIG",
         help="a configuration, a backend server's JSON, or a folder in which every config.yaml is migrated",
     )  # fmt: skip
     what = parser.add_mutually_exclusive_group()
@@ -54,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--tokens-per-request", type=float, metavar="N", help="average tokens of a request, in and out"
     )
+    _add_traffic(parser)
     backend = parser.add_argument_group("answers for the backend server's JSON")
     backend.add_argument("--pipeline", type=Path, metavar="FILE", help="the pipeline configuration beside it")
     backend.add_argument("--checkpoint", metavar="SOURCE:REPO", help="the model, such as HF:owner/name")
@@ -68,24 +71,61 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def migrate(arguments: argparse.Namespace) -> list[FileReport]:
-    """Migrate every file; raises UsageError for arguments that are wrong, or do not go together."""
+def _add_traffic(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose traffic, and what is decided beside it."""
+    group = parser.add_argument_group("numbers from the traffic that v1 served")
+    group.add_argument(
+        "--deployment", metavar="ID",
+        help="the deployment, by its deployment_id or as LABEL=VALUE,… (default: the only one of v1)",
+    )  # fmt: skip
+    configure_past(group)
+    group.add_argument("--past", metavar="DURATION", help="how much is read up to then (default: 1d)")
+    group.add_argument("--targets", metavar="N,…", help="the targets to simulate (default: around what was measured)")
+    group.add_argument("--max-replica", type=int, metavar="N", help="v2's max_replica (default: the most v1 had)")
+    group.add_argument(
+        "--requests-per-replica", type=int, metavar="N", help="requests that a replica serves at once (default: "
+        "max_batch_size)",
+    )  # fmt: skip
+    group.add_argument(
+        "--start-seconds", type=float, metavar="N", help="how long a new replica needs to serve (default: 120)"
+    )
+    group.add_argument(
+        "--measured-target", action="store_true", help="put the recommended target in the Management API's body"
+    )
+
+
+def measure(arguments: argparse.Namespace) -> TokenTargets | None:
+    """The numbers from traffic, None where the arguments choose none; raises UsageError."""
+    from servescope.migration.files import read_numbers
+
+    try:
+        return read_numbers(arguments)
+    except ServescopeError as error:
+        raise UsageError(str(error)) from error
+
+
+def migrate(arguments: argparse.Namespace, numbers: TokenTargets | None = None) -> list[FileReport]:
+    """Migrate every file, with the target of `numbers` where it is asked for.
+
+    Raises UsageError for arguments that are wrong, or do not go together.
+    """
     from servescope.migration.files import find_configs, migrate_file, read_options
 
     try:
-        options = read_options(arguments)
+        options = read_options(arguments, numbers)
         configs = list(find_configs(arguments.configs))  # all are found before one is written
         return [migrate_file(path, options) for path in configs]
     except ServescopeError as error:
         raise UsageError(str(error)) from error
 
 
-def show(found: Sequence[FileReport], arguments: argparse.Namespace) -> int:
-    """Print the reports; returns the exit code."""
+def show(found: Sequence[FileReport], arguments: argparse.Namespace, numbers: TokenTargets | None = None) -> int:
+    """Print the reports, and the numbers from traffic; returns the exit code."""
     from servescope.migration import report
+    from servescope.migration.token_report import describe_targets
 
     if arguments.format == "json":
-        text = json.dumps(report.to_json(found), allow_nan=False, ensure_ascii=False, indent=1)
+        text = json.dumps(report.to_json(found, numbers), allow_nan=False, ensure_ascii=False, indent=1)
         # Half of a surrogate pair, of a file's name or escaped in YAML, is escaped in the same way in JSON.
         sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     elif arguments.format == "diff":
@@ -95,7 +135,9 @@ def show(found: Sequence[FileReport], arguments: argparse.Namespace) -> int:
                 sys.stderr.write(report.describe(each))
     else:
         sys.stdout.write("\n".join(f"{report.describe(each)}{_indented(report.diff(each))}" for each in found))
-        if len(found) != 1:
+        if numbers is not None:
+            sys.stdout.write(f"{'' if not found else chr(10)}{describe_targets(numbers)}")
+        elif len(found) != 1:
             sys.stdout.write(f"\n{report.describe_summary(found)}\n")
     return report.exit_code(found, check=arguments.check)
 

@@ -20,7 +20,9 @@ from servescope.migration.document import LARGEST_BYTES, Document, DocumentError
 from servescope.migration.json_document import is_named_json, read_named
 from servescope.migration.llm_config import SPECULATIVE, require
 from servescope.migration.meaning import describe_backend_move, describe_meaning, describe_rollback, token_target
+from servescope.migration.measuring import CHOOSING, measure
 from servescope.migration.report import FileReport, NewFile
+from servescope.migration.token_target import TokenTargets
 from servescope.migration.translation import Answers, Migration, translate
 from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, V2_BUILD_TABLE, V2_RUNTIME, Stack
 from servescope.migration.writing import create_files, replace_file
@@ -42,14 +44,37 @@ class MigrationOptions:
     pipeline: Document | None = None
 
 
-def read_options(arguments: argparse.Namespace) -> MigrationOptions:
-    """The options of the command line; raises UsageError for answers that are out of range, or do not go together."""
+def read_numbers(arguments: argparse.Namespace) -> TokenTargets | None:
+    """The numbers from the traffic that the options choose; None where they choose none.
+
+    Raises UsageError where they cannot be made, or there are several configurations, and ServescopeError.
+    """
+    configs: list[Path] = arguments.configs
+    documents: list[Document | None] = [None, None]
+    if any(getattr(arguments, name) is not None for name in CHOOSING):
+        if len(configs) > 1 or any(path.is_dir() for path in configs):
+            raise UsageError("traffic is of one deployment, expected one configuration beside it, or none")
+        paths = configs[0] if configs else None, arguments.llm_config
+        documents = [_read(path) if path is not None else None for path in paths]
+    elif not configs:
+        raise UsageError("no CONFIG is given, expected a configuration, or the traffic of a deployment (--deployment)")
+    return measure(arguments, *documents)
+
+
+def read_options(arguments: argparse.Namespace, numbers: TokenTargets | None = None) -> MigrationOptions:
+    """The options of the command line, with the target that was measured where it is asked for.
+
+    Raises UsageError for answers that are out of range, or do not go together.
+    """
     answer = arguments.max_num_tokens
     if answer is not None and not 65 <= answer <= LARGEST_V2_BATCH_TOKENS:
         raise UsageError(f"--max-num-tokens is {answer}, expected 65 to {LARGEST_V2_BATCH_TOKENS}")
     given = _read(arguments.llm_config) if arguments.llm_config is not None else None
     body = make_body(
-        given, n_gram=arguments.n_gram, target_in_flight_tokens=_read_target(arguments), strict=arguments.strict
+        given,
+        n_gram=arguments.n_gram,
+        target_in_flight_tokens=_read_target(arguments, numbers),
+        strict=arguments.strict,
     )
     errors = [each for each in body.findings if each.severity == "error"]
     if errors:
@@ -203,8 +228,10 @@ def _report(name: str, found: Migration, options: MigrationOptions) -> FileRepor
     return FileReport(name, "changed", found, found.findings, meaning, options.body)
 
 
-def _read_target(arguments: argparse.Namespace) -> int | None:
+def _read_target(arguments: argparse.Namespace, numbers: TokenTargets | None) -> int | None:
     target: int | None = arguments.target_in_flight_tokens
+    if arguments.measured_target and numbers is not None:
+        return _take_measured(arguments, numbers)
     factors = {
         "--concurrency-target": arguments.concurrency_target,
         "--tokens-per-request": arguments.tokens_per_request,
@@ -214,12 +241,24 @@ def _read_target(arguments: argparse.Namespace) -> int | None:
         return target
     if target is not None:
         raise UsageError(f"--target-in-flight-tokens is there beside {next(iter(given))}, expected one of both")
+    if numbers is not None and numbers.formula is not None and arguments.tokens_per_request is None:
+        return numbers.formula.target
     for name, value in factors.items():
         if value is None:
             raise UsageError(f"{next(iter(given))} needs {name} beside it")
         if not 0 < value < 1e9:
             raise UsageError(f"{name} is {value:g}, expected a number above 0")
     return token_target(arguments.concurrency_target, arguments.tokens_per_request)
+
+
+def _take_measured(arguments: argparse.Namespace, numbers: TokenTargets) -> int:
+    for option in ("target_in_flight_tokens", "tokens_per_request"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option.replace('_', '-')} is there beside --measured-target, expected one of both")
+    if not numbers.recommendation.is_met:
+        reason = numbers.recommendation.reason
+        raise UsageError(f"--measured-target: {reason}; choose one with --target-in-flight-tokens")
+    return numbers.recommendation.target
 
 
 def _read_backend_answers(arguments: argparse.Namespace, *, has_speculation: bool) -> BackendAnswers:

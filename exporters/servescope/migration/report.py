@@ -17,6 +17,8 @@ from servescope.migration.json_document import read_named
 from servescope.migration.masking import hash_configuration
 from servescope.migration.meaning import TITLES, MeaningChange
 from servescope.migration.shapes import ConfigurationFinding, show
+from servescope.migration.token_report import targets_json, targets_schema
+from servescope.migration.token_target import TokenTargets
 from servescope.migration.translation import FieldChange, Migration, Question
 
 Status = Literal["unchanged", "changed", "asked", "error"]
@@ -129,9 +131,10 @@ def exit_code(reports: Sequence[FileReport], *, check: bool) -> int:
     return 1 if check and "changed" in there else 0
 
 
-def to_json(reports: Sequence[FileReport]) -> dict[str, Any]:
-    """All reports as `migration_schema` describes them."""
-    return {"files": [_file_json(each) for each in reports], "summary": summarise(reports)}
+def to_json(reports: Sequence[FileReport], numbers: TokenTargets | None = None) -> dict[str, Any]:
+    """All reports, and the numbers from traffic, as `migration_schema` describes them."""
+    traffic = targets_json(numbers) if numbers is not None else None
+    return {"files": [_file_json(each) for each in reports], "traffic": traffic, "summary": summarise(reports)}
 
 
 SOURCES: Final[Mapping[str, str]] = {
@@ -363,6 +366,10 @@ def migration_schema() -> dict[str, Any]:
         "title": "A migration of configurations by servescope",
         **_object({
             "files": {"type": "array", "items": file},
+            "traffic": {
+                "anyOf": [targets_schema(), {"type": "null"}],
+                "description": "Numbers from the traffic that v1 served; null where none was chosen.",
+            },
             "summary": _object(dict.fromkeys(_COUNTED, number)),
         }),
     }  # fmt: skip

@@ -98,11 +98,11 @@ def simulate_target(load: ServedLoad, scaling: TokenScaling, capacity: ReplicaCa
     policy, window = TokenPolicy(scaling), SlidingWindow(scaling.autoscaling_window)
     replicas = np.full(load.blocks.size, np.nan)
     ordered = scaling.initial_replicas
-    for index, tokens in enumerate(load.tokens.tolist()):
-        if np.isnan(tokens):
-            continue
+    known = np.flatnonzero(np.isfinite(load.tokens)).tolist()
+    for index in known:
+        tokens = float(load.tokens[index])
         replicas[index] = ordered
-        now = (index + 1) * BLOCK_SECONDS
+        now = (index - known[0] + 1) * BLOCK_SECONDS
         window.add(now, tokens)
         ordered = policy.decide(now, window.mean() / scaling.target_in_flight_tokens).replicas
     serving = _serving(replicas, capacity.start_seconds)

@@ -13,7 +13,7 @@ from servescope.settings.values import check_header_name
 from servescope.store.prometheus.client import Prometheus
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the arguments for access to a Prometheus."""
     parser.add_argument("--bearer-token-file", metavar="FILE", help="token to send to the Prometheus, read anew")
     parser.add_argument("--username", metavar="NAME", help="for basic authentication, with --password-file")
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ca-file", metavar="FILE", help="trust the Prometheus by these certificates alone")
 
 
-def configure_past(parser: argparse.ArgumentParser) -> None:
+def configure_past(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the arguments that choose a past: a store, or a Prometheus and the access to it; and as of when."""
     parser.add_argument("--store", type=Path, metavar="DB", help="the collector's store (default: servescope.db)")
     parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that has the series, in place of a store")

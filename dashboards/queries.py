@@ -121,17 +121,20 @@ def histogram_queries(
     labels = ", ".join(options.group(label for label in by if label != "le"))
     histogram = expression.histogram if isinstance(expression, Quantile) else expression.name.removesuffix("_bucket")
     classic = compile_expression(expression, options, by=by, replica=replica)
-    native = native_rate_promql(histogram, window=RATE_INTERVAL, by=labels, scope=scope(options, replica=replica))
+    chosen = scope(options, replica=replica)
+    native = native_rate_promql(
+        histogram, window=RATE_INTERVAL, by=labels, scope=chosen, collectors=options.collector_labels
+    )
     if isinstance(expression, Quantile):
-        chosen = f"({quantile_promql(expression.quantile, native)}) < (${HISTOGRAMS} * -Inf)"
+        shown = f"({quantile_promql(expression.quantile, native)}) < (${HISTOGRAMS} * -Inf)"
     else:
         # A histogram cannot be compared with a number; the number of its observations can.
-        chosen = f"{native} and histogram_count({native}) * 0 < (${HISTOGRAMS} * -1)"
+        shown = f"{native} and histogram_count({native}) * 0 < (${HISTOGRAMS} * -1)"
     # What is recorded has no exemplars.
     traced = f"{histogram}_bucket{{" in classic
     return (
         Query(f"({classic}) < (${HISTOGRAMS} * Inf)", text, instant, format_, exemplar=traced and not instant),
-        Query(chosen, text, instant, format_, exemplar=not instant),
+        Query(shown, text, instant, format_, exemplar=not instant),
     )
 
 

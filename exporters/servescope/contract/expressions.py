@@ -221,9 +221,17 @@ def quantile_promql(quantile: float, buckets: str) -> str:
     return f"histogram_quantile({quantile!r}, {buckets}) >= -Inf"
 
 
-def native_rate_promql(histogram: str, *, window: str, by: str, scope: str = "") -> str:
-    """The rate of a native histogram, or of a classic one that Prometheus converts, summed over a group."""
-    return f"sum by ({by}) (rate({histogram}{matchers_promql((), scope)}[{window}]))"
+def native_rate_promql(
+    histogram: str, *, window: str, by: str, scope: str = "", collectors: Sequence[str] = COLLECTOR_LABELS
+) -> str:
+    """The rate of a native histogram, or of a classic one that Prometheus converts, summed over a group.
+
+    Of series that differ in the labels `collectors` alone the one with the most observations counts.
+    """
+    rates = f"rate({histogram}{matchers_promql((), scope)}[{window}])"
+    # Histograms have no highest one, their numbers of observations do.
+    once = f" and topk without ({', '.join(collectors)}) (1, histogram_count({rates}))" if collectors else ""
+    return f"sum by ({by}) ({rates}{once})"
 
 
 def matchers_promql(where: Matchers, scope: str = "") -> str:

@@ -17,6 +17,7 @@ from tests import tools
 from tests.live.campaign import check_notifications, check_rendered, find_strays, run_healthy_hour, run_lanes
 from tests.live.deployments import EMULATED, Emulated, find_emulator
 from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
+from tests.live.frontend import FRONTENDS
 from tests.live.report import Run, read_version, render, write
 from tests.live.stack import live_stack
 from tests.live.watch import Watch
@@ -101,7 +102,10 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
 
 def _needed(only: Sequence[str]) -> dict[str, Emulated]:
     """The emulators that the chosen episodes need; one of no deployment is shown with those listed by hand."""
-    named = {each.deployment or LISTED_BY_HAND[0] for each in _choose((*EPISODES, *OF_ALL), only)}
+    named = {
+        each.deployment if each.deployment not in ("", *FRONTENDS) else LISTED_BY_HAND[0]
+        for each in _choose((*EPISODES, *OF_ALL), only)
+    }
     if not only:
         return dict(EMULATED)
     return {find_emulator(name): EMULATED[find_emulator(name)] for name in sorted(named)}

@@ -13,7 +13,7 @@ from alerts.alertmanager import RECEIVERS
 from servescope.alerting.alerts import ALERTS
 from servescope.errors import ServescopeError
 from tests.live.compression import milliseconds
-from tests.live.episodes import MESSAGES_OF_THEIR_OWN, Episode, Place
+from tests.live.episodes import Episode, Place
 from tests.live.receivers import Receivers
 from tests.live.stack import LiveStack
 from tests.live.watch import CALLING, Messages, Received, Watch
@@ -146,7 +146,7 @@ def _count_messages(watch: Watch, outcome: Outcome) -> None:
 
     outcome.messages = watch.messages(concerns, since=outcome.began, until=outcome.ended)
     for number, word in ((outcome.messages.pages, "pages"), (outcome.messages.tickets, "tickets")):
-        if number > 1 and outcome.alert not in MESSAGES_OF_THEIR_OWN:
+        if number > 1:
             outcome.problems.append(f"{number} {word} for one fault")
 
 

@@ -163,8 +163,15 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         _phased("phased"),
         _phased("stuck-kv"),
     )),
-    # Alone, as it gets many times its traffic: more than its cache has room for.
+    # Alone, as each gets many times its traffic: more than its cache has room for. Answers that are short beside their
+    # prompts hardly grow, so that requests wait for room and few are preempted.
     "crowd": Emulated((Deployed("crowded", tables={"engine": {"cache_blocks": 500}}),)),
+    "prompts": Emulated((
+        Deployed("filled", tables={
+            "engine": {"cache_blocks": 1200, "max_queue": 100_000},
+            "router": {"max_queued": 100_000, "saturation_ratio": 100.0},
+        }),
+    ), traffic={"preset": "code-completion", "abort_share": 0.0}),
     "targets": Emulated((
         Deployed("targets"),
         Deployed("gone"),
@@ -173,6 +180,12 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     )),
     # Alone, as it has much to catch up with in the end.
     "queue": Emulated((Deployed("queue", tables={"router": {"max_queued": 100_000}}),)),
+    # So little traffic that a queue of requests that take minutes is long before many of them were late.
+    "slow-queue": Emulated((
+        Deployed("backlog", share=0.2, tables={
+            "router": {"max_queued": 100_000}, "autoscaling": {"min_replica": 1, "max_replica": 1},
+        }),
+    )),
     "surge": Emulated((
         Deployed("overshoot", tables={"autoscaling": {
             "max_replica": 8, "target_in_flight_tokens": 8_000, "autoscaling_window": "1m", "scale_down_delay": "30m",

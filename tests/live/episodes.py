@@ -169,6 +169,9 @@ _USERS: Final = (
         resolves_within="8h",
     ),
     _of_faults(
+        "backlog", ("throughput-regression:0.97", "latency-regression:20"), "ServescopeQueueGrowing",
+    ),
+    _of_faults(
         "errors", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
         muted={"ServescopeRequestsBudgetBurns": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
     ),
@@ -181,6 +184,15 @@ _USERS: Final = (
     _of_faults(
         "late", "latency-regression:8", "ServescopeTimeToFirstTokenBudgetBurnsFast",
         "ServescopeTimePerOutputTokenBudgetBurnsFast", resolves_within="8h",
+    ),
+    Episode(
+        "gaps", "gaps", "the tokens of a Dynamo frontend come late", lambda stack: harm.delay_tokens(stack, "gaps"),
+        ("ServescopeInterTokenLatencyBudgetBurnsFast",), resolves_within="8h",
+    ),
+    Episode(
+        "brief-gaps", "brief-gaps", "the tokens of a Dynamo frontend come late for 3m",
+        lambda stack: harm.delay_tokens(stack, "brief-gaps", "3m"), ("ServescopeInterTokenLatencyBudgetBurns",),
+        resolves_within="8h",
     ),
     Episode(
         "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "3m"),
@@ -222,6 +234,11 @@ _MEMORY: Final = (
     Episode(
         "crowded", "crowded", "`traffic-surge:5` where the cache has room for few requests",
         lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeRequestsPreempted",),
+    ),
+    Episode(
+        "filled", "filled", "`traffic-surge:14` of long prompts with short answers",
+        lambda stack: harm.surge(stack, "traffic-surge:14", "filled"), ("ServescopeKvCacheFull",),
+        resolves_within="4h",
     ),
 )  # fmt: skip
 
@@ -289,18 +306,18 @@ _SELF: Final = (
 _JUDGED: Final = (
     Episode(
         "judge", judges.NEW, "v2 of a cutover that is judged cannot be scraped", judges.blind_judge,
-        ("ServescopeCutoverNoData@",), fires_within="2h", resolves_within="5h",
+        ("ServescopeCutoverNoData",), fires_within="2h", resolves_within="5h",
     ),
     Episode(
         "judge", judges.NEW, "`error-burst:0.4` in v2 of a cutover that is judged", judges.harm_cutover,
-        ("ServescopeCutoverDegraded@",), fires_within="5h", resolves_within="2h",
+        ("ServescopeCutoverDegraded",), fires_within="5h", resolves_within="2h",
     ),
     Episode(
-        "judge", judges.NEW, "the judge of a cutover is killed", judges.kill_judge, ("ServescopeJudgeGone@",),
+        "judge", judges.NEW, "the judge of a cutover is killed", judges.kill_judge, ("ServescopeJudgeGone",),
     ),
     Episode(
         "judge", judges.NEW, "another program holds the journal of a cutover", judges.lock_journal,
-        ("ServescopeJudgementStale@",), fires_within="9h",
+        ("ServescopeJudgementStale",), fires_within="9h",
     ),
 )  # fmt: skip
 
@@ -333,17 +350,7 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 """Deployments whose list of targets nobody writes but an episode."""
 
 NOT_SHOWN: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("ServescopeInterTokenLatencyBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurns"),
-        "only engines that report no time per output token have this objective, and none of them is emulated; "
-        "`tests/alerts/test_objectives.py` has a Dynamo frontend's counters",
-    ),
-    "ServescopeKvCacheFull": "emulated engines preempt requests as soon as their cache is full, which is reported by "
-    "RequestsPreempted; this alert is on engines that reserve room and let requests wait",
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
 }
 """Alerts without an episode, with the reason."""
-
-MESSAGES_OF_THEIR_OWN: Final = ("ServescopeCutoverDegraded", "ServescopeCutoverNoData", "ServescopeJudgementStale")
-"""Alerts on the plan of a cutover, which are sent beside the message on one of its deployments."""

@@ -16,10 +16,20 @@ _NEW_SERIES: Final = 400
 
 
 @dataclass
-class Exporter:
-    """The target: `url` is its page, and while `overflows` is set each scrape finds 400 series it has not seen."""
+class Pages:
+    """A target of ours: `url` is its page."""
 
     url: str
+
+    def page(self) -> bytes:
+        """What the next scrape gets."""
+        raise NotImplementedError
+
+
+@dataclass
+class Exporter(Pages):
+    """While `overflows` is set each scrape finds 400 series it has not seen."""
+
     labels: dict[str, str] = field(default_factory=lambda: dict(LABELS))
     overflows: threading.Event = field(default_factory=threading.Event)
     _served: int = 0
@@ -37,7 +47,7 @@ class Exporter:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    exporter: Exporter
+    pages: Pages
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: a caller that hung up is part of the play."""
@@ -48,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a scrape."""
-        page = self.server.exporter.page()
+        page = self.server.pages.page()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.send_header("Content-Length", str(len(page)))
@@ -62,12 +72,21 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def exporting() -> Iterator[Exporter]:
     """The target on a free port of loopback."""
+    exporter = Exporter("")
+    with serving(exporter):
+        yield exporter
+
+
+@contextmanager
+def serving(pages: Pages) -> Iterator[None]:
+    """Serve a target's page on a free port of loopback."""
     server = _Server(("127.0.0.1", 0), _Handler)
-    server.exporter = Exporter(f"http://127.0.0.1:{server.server_address[1]}/metrics")
+    server.pages = pages
+    pages.url = f"http://127.0.0.1:{server.server_address[1]}/metrics"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield server.exporter
+        yield
     finally:
         server.shutdown()
         server.server_close()

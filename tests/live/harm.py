@@ -172,6 +172,17 @@ def overflow(stack: LiveStack) -> Undo:
     return stack.exporter.overflows.clear
 
 
+def delay_tokens(stack: LiveStack, frontend: str, duration: str = "") -> Undo:
+    """Let the tokens of a frontend come late, for a while where one is given; undoing is to wait for that."""
+    late = stack.frontends[frontend].is_late
+    late.set()
+    if not duration:
+        return late.clear
+    timer = threading.Timer(stack.seconds(duration), late.clear)
+    timer.start()
+    return timer.join
+
+
 def starve_collector(stack: LiveStack) -> Undo:
     """Stop the collector half of the time, as on an overloaded machine."""
     ended = threading.Event()

@@ -26,6 +26,7 @@ from servescope.errors import ServescopeError
 from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
 from tests.live.deployments import Emulated
 from tests.live.exporter import Exporter, exporting
+from tests.live.frontend import Frontend, frontends
 from tests.live.receivers import Receivers, listening
 from tests.support.prometheus import Prometheus, free_port
 
@@ -110,6 +111,7 @@ class LiveStack:
     prometheus: Prometheus
     receivers: Receivers
     exporter: Exporter
+    frontends: Mapping[str, Frontend]
     judges: dict[str, Program] = field(default_factory=dict)
 
     def end_judges(self) -> None:
@@ -155,8 +157,9 @@ def live_stack(
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_parts:
         exporter = open_parts.enter_context(exporting())
+        served = open_parts.enter_context(frontends(times))
         emulators = _start_emulators(folder, times, emulated, open_parts)
-        _write_collector_configuration(folder, times, emulated, listed_by_hand, exporter)
+        _write_collector_configuration(folder, times, emulated, listed_by_hand, (exporter, *served.values()))
         collector, collector_url = _collector(folder)
         tokens = {name: f"token-of-{name}" for name in RECEIVERS.values()}
         receivers = open_parts.enter_context(listening(tokens))
@@ -168,7 +171,7 @@ def live_stack(
             program.wait_until_ready()
         stack = LiveStack(
             folder, times, emulators, collector, collector_url, manager, manager_url, server, Prometheus(port),
-            receivers, exporter,
+            receivers, exporter, served,
         )  # fmt: skip
         open_parts.callback(stack.end_judges)
         yield stack
@@ -210,7 +213,11 @@ def _start_emulators(
 
 
 def _write_collector_configuration(
-    folder: Path, times: int, emulated: Mapping[str, Emulated], listed_by_hand: Sequence[str], exporter: Exporter
+    folder: Path,
+    times: int,
+    emulated: Mapping[str, Emulated],
+    listed_by_hand: Sequence[str],
+    beside: Sequence[Exporter | Frontend],
 ) -> None:
     interval = _divided(SCRAPE_INTERVAL, times)
     lines = [
@@ -234,8 +241,9 @@ def _write_collector_configuration(
                 listed = by_hand
             lines += ["", "[[deployments]]", *_assigned(deployed.labels)]
             lines += ["[[deployments.file_sd]]", f"files = [{json.dumps(str(listed))}]"]
-    lines += ["", "[[deployments]]", *_assigned(exporter.labels)]
-    lines += ["[[deployments.targets]]", f'url = "{exporter.url}"']
+    for each in beside:
+        lines += ["", "[[deployments]]", *_assigned(each.labels)]
+        lines += ["[[deployments.targets]]", f'url = "{each.url}"']
     for (model_name, environment), shares in _pairs_of_stacks(emulated).items():
         lines += ["", "[[traffic_split]]", *_assigned({"model_name": model_name, "environment": environment})]
         lines += ["stacks = { " + ", ".join(f"{stack} = {share}" for stack, share in shares.items()) + " }"]

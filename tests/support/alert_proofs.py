@@ -787,6 +787,7 @@ PROOFS: Mapping[str, Proof] = {
                 {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99}, 1.0
             ),
         },
+        lag=5, open_lag=4,
     ),
     "ServescopePhaseDown": Proof(
         {

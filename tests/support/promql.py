@@ -127,7 +127,9 @@ class _Reader:
             if self._peek() == "bool":
                 operator += f" {self._next()}"
             matching = self._matching()
-            left = Binary(operator, left, self.binary(level + 1), matching)
+            right = self.binary(level + 1)
+            if operator != "and" or right != left:
+                left = Binary(operator, left, right, matching)
         return left
 
     def _is_negative(self) -> bool:
@@ -196,13 +198,16 @@ class _Reader:
         if kind != "name":
             raise NotReadError(f"{self._text!r}: {text!r} is no operand")
         self._next()
-        if text in ("max", "min") and self._peek() == "without":
+        if text in ("max", "min", "topk") and self._peek() == "without":
             # Which of several collectors says so makes no difference to what is meant.
             self._next()
             if self._labels() != COLLECTOR_LABELS:
                 raise NotReadError(f"{self._text!r}: expected 'without ({', '.join(COLLECTOR_LABELS)})'")
-            (inner,) = self._arguments()
-            return inner
+            match self._arguments():
+                # Of native histograms it is the one with the most observations.
+                case (Number(1.0), Call("histogram_count", (inner,))) | (inner,):
+                    return inner
+            raise NotReadError(f"{self._text!r}: more than one of several collectors")
         if text in _AGGREGATIONS and self._peek() in ("by", "("):
             by = self._labels() if self._peek() == "by" and self._next() else ()
             return Call(text, self._arguments(), by)

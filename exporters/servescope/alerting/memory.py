@@ -17,6 +17,7 @@ from servescope.alerting.records import (
     Lately,
     Look,
     Measured,
+    Over,
     Present,
     Quotient,
     Runbook,
@@ -106,13 +107,15 @@ MEMORY_ALERTS: Final = (
         "ServescopeKvCacheFull", "warning", "engine", "memory",
         Except(
             All((
-                Compare(Shown("kv_cache_usage"), ">=", _FULL), Compare(Shown("queued_requests"), ">=", _QUEUE),
+                # An engine that is full has some room for a moment whenever a request ends.
+                Compare(Over("avg", Shown("kv_cache_usage"), "5m"), ">=", _FULL),
+                Compare(Shown("queued_requests"), ">=", _QUEUE),
             )),
             # One alert of the two suffices.
             _PREEMPTS,
         ),
         "The KV cache is full, and requests wait for room in it.",
-        f"{PERCENT} of the KV cache of {WHO} are in use, and requests queue.",
+        f"{PERCENT} of the KV cache of {WHO} have been in use for 5 minutes, and requests queue.",
         Runbook(
             f"Replicas use {_FULL:%} or more of their KV cache on average, and {_QUEUE:g} requests or more wait.",
             "Users wait longer for the first word: new requests wait for others to end.",
@@ -133,6 +136,6 @@ MEMORY_ALERTS: Final = (
             "Whoever owns the capacity, if the autoscaler cannot add replicas.",
             "The queue is gone.",
         ),
-        "cache", "kv_cache_usage", wait="10m", keep="10m",
+        "cache", "kv_cache_usage", wait="10m", keep="10m", panel="KV cache in use",
     ),
 )  # fmt: skip

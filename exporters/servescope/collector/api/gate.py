@@ -57,13 +57,14 @@ class Gate:
 
     Without a token, and on a loopback address, only requests to `localhost` or an address are taken: a page of the web
     whose name was rebound to this machine could else read everything from the browser of somebody who works here.
+    An application that checks tokens of its own gives no `listens_on`.
     """
 
-    def __init__(self, bounds: Bounds, tokens: Tokens, telemetry: ApiTelemetry, *, listens_on: str) -> None:
+    def __init__(self, bounds: Bounds, tokens: Tokens, telemetry: ApiTelemetry, *, listens_on: str | None) -> None:
         self.bounds, self.telemetry = bounds, telemetry
         self.connections: dict[asyncio.BaseTransport, Attended] = {}
         self._tokens = tokens
-        self._checks_host = not tokens.required and is_loopback(listens_on)
+        self._checks_host = listens_on is not None and not tokens.required and is_loopback(listens_on)
         self._requests = 0
         self._sending_bytes = 0
         self._holders: dict[int, int] = {}

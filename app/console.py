@@ -34,6 +34,7 @@ def main() -> None:
     # deep link that is a server's first request would run its page without what is set up here.
     pages = [
         st.Page(HERE / "views" / "cutover.py", title="Cutover", icon=":material/swap_horizontal_circle:", default=True),
+        st.Page(HERE / "views" / "readiness.py", title="Readiness", icon=":material/fact_check:"),
         st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/flag:"),
         st.Page(HERE / "views" / "decisions.py", title="Decisions", icon=":material/gavel:"),
         st.Page(HERE / "views" / "self_test.py", title="Self-test", icon=":material/science:"),

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import charts, cutovers, display, distributions, emulated, frame, selection, timeline, verdicts
+from app import (
+    charts,
+    cutovers,
+    display,
+    distributions,
+    emulated,
+    frame,
+    readiness_tables,
+    selection,
+    timeline,
+    verdicts,
+)
 from app.cutovers import Missing
 from app.judging import CutoverView
 from servescope.cutover.judgement import Judgement
@@ -56,6 +67,9 @@ def draw_cutover(view: CutoverView) -> None:
         st.html(verdicts.draw_arms(judgement, view.warm, zone))
     with lacking:
         st.html(verdicts.draw_gaps(judgement, zone))
+    if view.frozen.plan.checklist:
+        with st.expander("After the move", icon=":material/checklist:"):
+            st.html(readiness_tables.draw_checklist(view.frozen.plan.checklist))
 
 
 def list_metrics(judgement: Judgement) -> pd.DataFrame:

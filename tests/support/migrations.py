@@ -22,7 +22,7 @@ trt_llm:
 ASKED = V1.replace("repo: a/b}", "repo: a/b}\n    max_num_tokens: 200000")
 STAYS = V1.replace("speculator: {", "base_model: encoder\n    speculator: {")
 WRONG = V1.replace("100", "no")
-MOVED = "trt_llm: {inference_stack: v2, build: {checkpoint_repository: {source: HF, repo: a/b}}}\n"
+MOVED = "trt_llm: {inference_stack: v2, build: {checkpoint_repository: {source: HF, repo: a/b}}, runtime: {}}\n"
 
 
 def report_of(

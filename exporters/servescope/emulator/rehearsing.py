@@ -39,6 +39,8 @@ def draft_rehearsal(move: Move, served: ServedTraffic | None = None, *, past_hou
 
     v1 serves alone for `past_hours`. Raises UsageError for what cannot be emulated.
     """
+    if "trt_llm" not in move.v1:
+        raise UsageError(f"{move.origin}: cannot be rehearsed: the emulator has no stack of the backend server")
     engines = {stack: _describe_engine(config, stack) for stack, config in (("v1", move.v1), ("v2", move.v2))}
     room = min(room_of(engine.runtime) for engine in engines.values())
     load = make_load(move, room) if served is None else load_of(served, room)

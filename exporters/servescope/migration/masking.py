@@ -56,9 +56,11 @@ _HARMLESS: Final = re.compile(
 )
 """What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words."""
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{6,}|[&*]\S+")
+_QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{9,}|[&*]\S+")
 _SHORTEST_REPEATED: Final = 6
-_UNPRINTABLE: Final = re.compile(r"[^ !#-\[\]-~\u00a1-\u2027\u2030-\ud7ff]")
+_UNPRINTABLE: Final = re.compile(
+    r"[^ !#-\[\]-~\u00a1-\u2027\u2030-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
 """What is escaped between double quotes."""
 
 
@@ -224,7 +226,7 @@ def _write(text: str, node: DocumentNode, value: Any) -> str:
         return str(value)
     if node.style in ("|", ">") and value != MASK:
         return _mask_sentence(text[node.start + len(_properties(text, node)) : node.end])
-    return f'"{_UNPRINTABLE.sub(lambda found: f"{chr(92)}U{ord(found.group()):08x}", value)}"'
+    return f'"{_UNPRINTABLE.sub(lambda found: f"{chr(92)}u{ord(found.group()):04x}", value)}"'
 
 
 def _is_telling(secret: str) -> bool:

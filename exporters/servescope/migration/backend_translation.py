@@ -69,7 +69,7 @@ class BackendAnswers:
 class BackendMigration(Migration):
     """What becomes of a configuration of the backend server.
 
-    `text` is the new `config.yaml`, None while there are errors or questions, and for a pipeline configuration, which
+    `new` is the new `config.yaml`, None while there are errors or questions, and for a pipeline configuration, which
     has none of its own. `speculative_config` belongs into the Management API's body. Paths of changes are whole ones.
     """
 
@@ -115,7 +115,7 @@ def translate_backend(
     if wrong or not is_same(made.value, plan.tree()):
         what = wrong[0].sentence if wrong else "it would not mean the same"
         raise document.error(root, f"its translation would not be valid: {what}")
-    return replace(found, text=text, speculative_config=plan.speculative_config())
+    return replace(found, new=made, speculative_config=plan.speculative_config())
 
 
 def _leaves(node: DocumentNode, fates: Mapping[str, FieldFate], path: str = "") -> Iterator[tuple[str, DocumentNode]]:

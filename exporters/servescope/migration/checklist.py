@@ -78,12 +78,12 @@ def make_checklist(changes: Sequence[FieldChange], llm_config: Mapping[str, Any]
     drafted = removed.get("build.speculator") is not None
     drafts = "speculative_config" in llm_config
     phased = bool(llm_config.get("is_disaggregated"))
-    had, has = _had(drafted=drafted), _has(drafts=drafts, phased=phased)
+    has = _has(drafts=drafts, phased=phased)
     names = [name for name, figure in FIGURES.items() if figure.band]
     alive = [name for name in names if _reads(name) <= has]
     return Checklist(
         tuple(_watch(removed, drafts=drafts, drafted=drafted, phased=phased)),
-        tuple(_configure(alert, had, has, phased=phased) for alert in ALERTS.values()),
+        _configure_alerts(drafted=drafted, drafts=drafts, phased=phased),
         tuple((name, _describe_band(FIGURES[name].band)) for name in alive),
         tuple(name for name in names if name not in alive),
     )
@@ -115,6 +115,12 @@ def _reads(figure: str) -> set[str]:
 
 
 # --- Alerts and bands -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _configure_alerts(*, drafted: bool, drafts: bool, phased: bool) -> tuple[ConfiguredAlert, ...]:
+    had, has = _had(drafted=drafted), _has(drafts=drafts, phased=phased)
+    return tuple(_configure(alert, had, has, phased=phased) for alert in ALERTS.values())
 
 
 def _configure(alert: Alert, had: frozenset[str], has: frozenset[str], *, phased: bool) -> ConfiguredAlert:

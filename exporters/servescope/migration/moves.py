@@ -51,16 +51,16 @@ class Move:
 
 def read_move(report: FileReport) -> Move:
     """The move that a report is on; raises UsageError where nothing is moved."""
-    found, new = report.translation, report.read_new()
-    if report.status != "changed" or found is None or new is None or found.to != "v2":
+    found = report.translation
+    if report.status != "changed" or found is None or found.new is None or found.to != "v2":
         why = {
             "asked": "it waits for an answer", "error": "it has errors", "unchanged": "there is nothing to migrate",
             "changed": "it goes back to v1",
         }[report.status]  # fmt: skip
         raise UsageError(f"{report.name}: nothing can be drafted from it: {why}")
-    v1, v2 = mask_document(found.document).value, mask_document(new).value
+    v1, v2 = mask_document(found.document).value, mask_document(found.new).value
     body = report.body.body if report.body is not None and report.body.call else {}
-    hashes = {"v1": hash_configuration(found.document.value), "v2": hash_configuration(new.value)}
+    hashes = {"v1": hash_configuration(found.document.value), "v2": hash_configuration(found.new.value)}
     if body:
         hashes["management_api"] = hash_configuration(body)
         body = mask_document(read_document(json.dumps(body, ensure_ascii=False), report.name)).value

@@ -11,9 +11,8 @@ from unicodedata import category
 from servescope.migration.advice import ADVICE_TITLES, Advice, Answer
 from servescope.migration.body import ManagementBody
 from servescope.migration.checklist import Checklist, make_checklist
-from servescope.migration.document import BREAK, Document
+from servescope.migration.document import BREAK
 from servescope.migration.fates import MEANINGS
-from servescope.migration.json_document import read_named
 from servescope.migration.masking import hash_configuration
 from servescope.migration.meaning import TITLES, MeaningChange
 from servescope.migration.shapes import ConfigurationFinding, show
@@ -65,12 +64,6 @@ class FileReport:
     def questions(self) -> tuple[Question, ...]:
         """What has to be decided first."""
         return self.translation.questions if self.translation is not None else ()
-
-    def read_new(self) -> Document | None:
-        """The configuration afterwards, None where there is none."""
-        found = self.translation
-        name = self.new_files[0].name if self.new_files else self.name
-        return None if found is None or found.text is None else read_named(found.text, name)
 
 
 def checklist_of(report: FileReport) -> Checklist | None:
@@ -253,7 +246,7 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "from": found.stack if found is not None else None,
         "to": found.to if found is not None else None,
         "hash": None if found is None else hash_configuration(found.document.value),
-        "new_hash": None if (new := report.read_new()) is None else hash_configuration(new.value),
+        "new_hash": None if found is None or found.new is None else hash_configuration(found.new.value),
         "error": report.error or None,
         "findings": [asdict(each) for each in report.findings],
         "changes": [_plain(asdict(each)) for each in report.changes],

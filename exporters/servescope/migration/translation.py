@@ -62,7 +62,7 @@ class Question:
 class Migration:
     """What becomes of one file.
 
-    `stack` is what it declares, or what it is a file of, None without a `trt_llm` block. `text` is the file afterwards:
+    `stack` is what it declares, or what it is a file of, None without a `trt_llm` block. `new` is the file afterwards:
     the same where nothing changes, None while there are errors or questions.
     """
 
@@ -72,7 +72,12 @@ class Migration:
     findings: tuple[ConfigurationFinding, ...]
     changes: tuple[FieldChange, ...] = ()
     questions: tuple[Question, ...] = ()
-    text: str | None = None
+    new: Document | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The text of the file afterwards."""
+        return None if self.new is None else self.new.text
 
     @property
     def has_errors(self) -> bool:
@@ -101,7 +106,7 @@ def translate(
     if found.has_errors:
         return found
     if found.stack in (None, to) or document.root is None or trt_llm is None:
-        return replace(found, text=document.text)
+        return replace(found, new=document)
     questions = tuple(_ask(trt_llm, answers) if to == "v2" else _ask_back(document.root, trt_llm))
     plan = _Plan(document, trt_llm, to, answers)
     changes = tuple(plan.changes())
@@ -111,7 +116,7 @@ def translate(
     wrong = [each for each in check_config(edited) if each.severity == "error"]
     if wrong:
         raise document.error(trt_llm, f"its translation would not be valid: {wrong[0].sentence}")
-    return replace(found, changes=changes, text=edited.text)
+    return replace(found, changes=changes, new=edited)
 
 
 def _ask(trt_llm: DocumentNode, answers: Answers) -> Iterator[Question]:

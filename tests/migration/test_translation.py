@@ -190,7 +190,7 @@ def test_a_file_keeps_its_style(before: str, after: str, newline: str, mark: str
 def test_configurations_in_any_style(
     seed: int, flow: float, comments: float, quotes: float, explicit: float, newline: str, mark: bool
 ) -> None:
-    """Any valid one is translated; all else stays; no comment is lost; once more changes nothing; it goes back."""
+    """Any valid one is translated; all else stays; no comment is lost; once more changes nothing; there and back."""
     random = Random(seed)
     config = draw_configuration(random)
     style = Style(random, flow=flow, comments=comments, quotes=quotes, explicit=explicit, newline=newline)
@@ -209,7 +209,11 @@ def test_configurations_in_any_style(
 
     again = translate(read_document(found.text, "f"))
     assert (again.text, again.changes) == (found.text, ())
-    check_back(config["trt_llm"], translate(again.document, "v1"))
+    back = translate(again.document, "v1")
+    check_back(config["trt_llm"], back)
+    forth = translate(read_document(back.text or "", "f"))
+    assert forth.text is not None
+    assert is_same(yaml.safe_load(forth.text.removeprefix("\ufeff")), after)
 
 
 @settings(max_examples=100)
@@ -252,11 +256,11 @@ def check_lines(text: str, found: Migration) -> None:
     root = found.document.root
     assert root is not None
     assert found.text is not None
-    entry = next(each for each in root.entries if each.key.value == "trt_llm")
-    before = text[: entry.key.start].rpartition("\n")[0]
-    assert found.text.startswith(before)
-    behind = text[entry.value.end :].partition("\n")[2].strip()
-    assert not behind or behind.splitlines()[-1] in found.text.splitlines()
+    keys = [each.key.value for each in root.entries]
+    at = keys.index("trt_llm")
+    assert found.text.startswith(text[: root.entries[at].key.start])
+    if at + 1 < len(keys):
+        assert found.text.endswith(text[root.entries[at + 1].key.start :])
 
 
 def check_back(v1: dict[str, Any], back: Migration) -> None:
@@ -273,6 +277,43 @@ def check_back(v1: dict[str, Any], back: Migration) -> None:
     ):
         there = v1.get(section, {})
         assert {name: block[section].get(name) for name in names} == {name: there.get(name) for name in names}
+
+
+FIELDS = (
+    "checkpoint_repository",
+    "quantization_type",
+    "num_builder_gpus",
+    "max_seq_len",
+    "max_batch_size",
+    "base_model",
+)
+MOVING = {"max_seq_len", "max_batch_size", "base_model"}
+
+
+@settings(max_examples=150)
+@given(
+    st.permutations(FIELDS), st.sets(st.sampled_from(FIELDS)), st.sets(st.sampled_from(FIELDS)), st.booleans(),
+    st.sampled_from(["\n", "\r\n"]),
+)  # fmt: skip
+def test_anchors_and_aliases(order: list[str], anchored: set[str], used: set[str], is_flow: bool, newline: str) -> None:
+    """Those on what stays are kept; one that needs an anchor on what is moved is refused by its name."""
+    values = dict(zip(FIELDS, ("{source: HF, repo: a/b}", "fp8", "2", "9", "3", "decoder"), strict=True))
+    written = [f"{name}: {f'&{name} ' if name in anchored else ''}{values[name]}" for name in order]
+    build = f" {{{', '.join(written)}}}" if is_flow else "".join(f"\n    {each}" for each in written)
+    aliases = [name for name in order if name in used & anchored]
+    text = f"trt_llm:\n  build:{build}\nmodel_metadata: {{{', '.join(f'{each}: *{each}' for each in aliases)}}}\n"
+    text = text.replace("\n", newline)
+    refused = [name for name in aliases if name in MOVING]
+    if refused:
+        with pytest.raises(DocumentError, match=rf"alias \*({'|'.join(refused)}) needs its anchor in trt_llm.build"):
+            translate(read_document(text, "f"))
+        return
+
+    after = yaml.safe_load(migrated(text))
+    assert after["model_metadata"] == yaml.safe_load(text)["model_metadata"]
+    assert after["trt_llm"]["runtime"] == {"max_seq_len": 9, "max_batch_size": 3}
+    assert after["trt_llm"]["build"] == {name: yaml.safe_load(values[name]) for name in FIELDS if name not in MOVING}
+    assert migrated(text).endswith(text[text.index("model_metadata") :])
 
 
 BASE = "trt_llm:\n  build:\n    checkpoint_repository: {source: HF, repo: a/b}\n"

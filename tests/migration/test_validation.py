@@ -241,6 +241,10 @@ def test_unknown_fields_name_the_nearest_known_one() -> None:
         ("model_cache: [{repo_id: a/b}]", "model_cache[0].use_volume is missing, expected true or false"),
         ("training_checkpoints: {artifact_references: [{paths: []}]}", "[0].training_job_id is missing"),
         ("external_data: [{url: 'https://x'}]", "external_data[0].local_data_path is missing, expected a path"),
+        ("external_data: [{url: 'https://x', local_data_path: /a}]",
+         "local_data_path is '/a', expected a path relative to the data directory"),
+        ("trt_llm: {build: {checkpoint_repository: {source: REMOTE_URL, repo: 'ftp://secret'}}}",
+         "checkpoint_repository.repo is no HTTP URL, which source REMOTE_URL requires"),
         ("build: {no_cache: true}", "build.no_cache is an option of the command line: --no-cache"),
         ("environment_variables: {A: [1]}", "environment_variables.A is a sequence, expected a text"),
         ("secrets:", "1:9 secrets is null, expected a mapping"),
@@ -254,6 +258,58 @@ def test_unknown_fields_name_the_nearest_known_one() -> None:
 def test_errors_in_the_rest_of_the_configuration(text: str, expected: str) -> None:
     """Every section is checked, with its place."""
     assert any(expected in error for error in found(text)), found(text)
+
+
+SIZES = "lookahead_windows_size: {}, lookahead_ngram_size: {}, lookahead_verification_set_size: {}"
+SERVER = "docker_server: {server_port: 80, predict_endpoint: /, readiness_endpoint: /, liveness_endpoint: /, "
+REGISTRY = "base_image: {{docker_auth: {{registry: r, auth_method: {}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{V1}    max_seq_len: 32768\n  runtime: {{enable_chunked_context: false}}", [
+         "trt_llm.build.max_seq_len is 32768, but without enable_chunked_context max_num_tokens, which is 8192, "
+         "limits the context"]),
+        (f"{V1}    max_seq_len: 32768", []),
+        (f"{V1}    max_seq_len: 8192\n  runtime: {{enable_chunked_context: false}}", []),
+        (f"{V1}    base_model: encoder\n    max_seq_len: 32768", [
+         "trt_llm.build.max_seq_len is 32768, but of an encoder max_num_tokens, which is 8192, limits the context"]),
+        (V2.replace("{}", "{max_seq_len: 4096, max_num_tokens: 2048, enable_chunked_prefill: false}"),
+         ["trt_llm.runtime.max_seq_len is 4096, but without enable_chunked_prefill max_num_tokens, which is 2048, "
+          "limits the context"]),
+        (f"{V1}    base_model: encoder\n  runtime: {{total_token_limit: 5, served_model_name: x}}", [
+         "trt_llm.runtime.total_token_limit has no effect: it is for generative models, and base_model is encoder",
+         "trt_llm.runtime.served_model_name has no effect: it is for generative models, and base_model is encoder"]),
+        (V1.replace("a/b", "Qwen/Qwen2.5-7B") + "    quantization_type: fp8_kv", ["trt_llm.build.quantization_type is "
+         "fp8_kv, which is not compatible with models that use bias=True, such as Qwen 2.5"]),
+        (V1.replace("a/b", "Qwen/Qwen2.5-7B") + "    quantization_type: fp8", []),
+        (f"{V1}    max_batch_size: 64\n    speculator: {{{LOOKAHEAD}, {SIZES.format(9, 2, 5)}}}", [
+         "trt_llm.build.speculator.lookahead_windows_size is 9, recommended are 5 to 8",
+         "trt_llm.build.speculator.lookahead_ngram_size is 2, recommended are 3 to 5"]),
+        (f"{V1}    max_batch_size: 64\n    speculator: {{{LOOKAHEAD}, {SIZES.format(8, 5, 3)}}}", []),
+        (f"{V1}    max_batch_size: 64\n    speculator: {{{LOOKAHEAD}, {SIZES.format(32, 1, 1)}, num_draft_tokens: 31, "
+         "enable_b10_lookahead: true}", []),
+        (SERVER + "no_build: true}\nbuild_commands: [a]\nrequirements: [b]\nsystem_packages: []", [
+         "build_commands has no effect: docker_server.no_build is true, so that the image stays as it is",
+         "requirements has no effect: docker_server.no_build is true, so that the image stays as it is"]),
+        (SERVER + "start_command: x}\nbuild_commands: [a]", []),
+        (REGISTRY.format("GCP_SERVICE_ACCOUNT_JSON, secret_name: gcp"),
+         ["base_image.docker_auth.secret_name is 'gcp', which is not among secrets"]),
+        (REGISTRY.format("GCP_SERVICE_ACCOUNT_JSON, secret_name: gcp") + "\nsecrets: {gcp: null}", []),
+        (REGISTRY.format("AWS_IAM, aws_access_key_id_secret_name: mine") + "\nsecrets: {aws_secret_access_key: null}",
+         ["base_image.docker_auth.aws_access_key_id_secret_name is 'mine', which is not among secrets"]),
+        (REGISTRY.format("GCP_SERVICE_ACCOUNT_JSON, secret_name: a, aws_access_key_id_secret_name: b")
+         + "\nsecrets: {a: null}", ["base_image.docker_auth.aws_access_key_id_secret_name has no effect: it is for "
+                                    "auth_method AWS_IAM"]),
+        ("environment_variables: {A: 'https://u:hunter2@db/x', B: hf_abcdefghijklmnopqrst, C: 'https://db/?mode=ro'}", [
+         "environment_variables.A has a secret in it: never store one here, expected it in secrets",
+         "environment_variables.B has a secret in it: never store one here, expected it in secrets"]),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_or_is_not_recommended_is_a_warning(text: str, expected: list[str]) -> None:
+    """Each documented rule, and what keeps to it."""
+    assert sorted(each.partition(" ")[2] for each in found(text, severity="warning")) == sorted(expected)
 
 
 def test_a_secret_is_a_warning_that_does_not_show_it() -> None:

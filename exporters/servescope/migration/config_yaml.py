@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from servescope.migration.document import Document
+from servescope.migration.masking import holds_secret
 from servescope.migration.nodes import DocumentNode
 from servescope.migration.shapes import (
     ANYTHING,
@@ -35,10 +36,14 @@ ACCELERATORS: Final = (
 )  # fmt: skip
 _UNCHECKED: Final = "is not in the documented reference: kept as it is, and not checked"
 _RESERVED_PORT: Final = 8080
+_BUILT: Final = ("requirements", "requirements_file", "system_packages", "build_commands")
+"""What is installed when an image is built."""
 _API_TAGS: Final = ("openai-compatible", "force-legacy-api-non-openai-compatible")
 _TEXTS: Final = ListShape(item=TextShape())
 _ARN: Final = ("aws_oidc_role_arn", "aws_oidc_region")
 _GCP: Final = ("gcp_oidc_service_account", "gcp_oidc_workload_id_provider")
+_IAM: Final = ("aws_access_key_id", "aws_secret_access_key")
+"""The secrets of AWS_IAM, by the names they have unless others are given."""
 _ASSUME: Final = ("aws_assume_role_arn", "aws_assume_role_region")
 _AUTH_FIELDS: Final = (*_ARN, *_GCP, *_ASSUME)
 
@@ -74,20 +79,25 @@ class _Placeholder(ValueShape):
                           "has a value: never store a secret here, expected null")  # fmt: skip
 
 
-def _auth(methods: tuple[str, ...], *more: str) -> TableShape:
+def _auth(methods: tuple[str, ...], **more: FieldShape) -> TableShape:
     return TableShape(is_nullable=True, keys=MappingProxyType({
         "auth_method": FieldShape(ChoiceShape(values=methods, any_case=True), is_required=True),
         **{name: FieldShape(TextShape(is_nullable=True)) for name in (*_ARN, *_GCP)},
         **{name: FieldShape(TextShape(is_nullable=True), source=TRUSS) for name in _ASSUME},
-        **{name: FieldShape(TextShape(is_nullable=True)) for name in more},
+        **more,
     }))  # fmt: skip
 
 
 _DOCKER_AUTH: Final = _auth(
     ("GCP_SERVICE_ACCOUNT_JSON", "AWS_IAM", "AWS_OIDC", "GCP_OIDC", "REGISTRY_SECRET", "AWS_ASSUME_ROLE"),
-    "registry", "secret_name", "aws_access_key_id_secret_name", "aws_secret_access_key_secret_name",
-)  # fmt: skip
-_WEIGHTS_AUTH: Final = _auth(("CUSTOM_SECRET", "AWS_OIDC", "GCP_OIDC", "AWS_ASSUME_ROLE"), "auth_secret_name")
+    registry=FieldShape(TextShape(is_nullable=True)),
+    secret_name=FieldShape(TextShape(is_nullable=True)),
+    **{f"{name}_secret_name": FieldShape(TextShape(is_nullable=True), default=name) for name in _IAM},
+)
+_WEIGHTS_AUTH: Final = _auth(
+    ("CUSTOM_SECRET", "AWS_OIDC", "GCP_OIDC", "AWS_ASSUME_ROLE"),
+    auth_secret_name=FieldShape(TextShape(is_nullable=True)),
+)
 
 RESOURCES: Final = TableShape(keys=MappingProxyType({
     "cpu": FieldShape(TextShape(pattern=r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[0-9.]*m",
@@ -191,7 +201,9 @@ CONFIG: Final = TableShape(keys=MappingProxyType({
     "docker_server": FieldShape(_DOCKER_SERVER),
     "external_data": FieldShape(ListShape(is_nullable=True, item=TableShape(keys=MappingProxyType({
         "url": FieldShape(TextShape(pattern=r"(?s).+", what="a URL"), is_required=True),
-        "local_data_path": FieldShape(TextShape(pattern=r"(?s).+", what="a path"), is_required=True),
+        "local_data_path": FieldShape(
+            TextShape(pattern=r"(?s)[^/].*", what="a path relative to the data directory"), is_required=True
+        ),
         "name": FieldShape(TextShape(is_nullable=True)),
         "backend": FieldShape(TextShape(), default="http_public"),
     })))),
@@ -264,7 +276,9 @@ def _check_rules(root: DocumentNode) -> Iterator[ConfigurationFinding]:
         yield from _check_auth(auth, "base_image.docker_auth", {"GCP_SERVICE_ACCOUNT_JSON": ("secret_name",)},
                                forbidden={"AWS_OIDC": ("secret_name",), "GCP_OIDC": ("secret_name",),
                                           "AWS_ASSUME_ROLE": ("secret_name",)})  # fmt: skip
+        yield from _check_registry(root, auth)
     yield from _check_server(root)
+    yield from _check_environment(root)
     yield from _check_weights(root)
     yield from _check_cache(root)
     yield from _check_instance(root)
@@ -279,6 +293,46 @@ def _check_server(root: DocumentNode) -> Iterator[ConfigurationFinding]:
     no_build, command = server.find("no_build"), server.find("start_command")
     if (no_build is None or no_build.value is not True) and (command is None or command.value is None):
         yield wrong(server, "docker_server.start_command", "is missing: it is required unless no_build is true")
+
+    if no_build is not None and no_build.value is True:
+        for name in _BUILT:
+            unused = root.find(name)
+            if unused is not None and unused.value:
+                what = "has no effect: docker_server.no_build is true, so that the image stays as it is"
+                yield ConfigurationFinding("warning", name, unused.line, unused.column, what)
+
+
+def _check_registry(root: DocumentNode, auth: DocumentNode) -> Iterator[ConfigurationFinding]:
+    """The secrets of a private registry have to be among those of the deployment."""
+    method, declared = auth.find("auth_method"), root.find("secrets")
+    kind = method.value.upper() if method is not None and isinstance(method.value, str) else ""
+    known = declared.value if declared is not None and isinstance(declared.value, dict) else {}
+    path = "base_image.docker_auth"
+    wanted = {"secret_name": ""} if kind == "GCP_SERVICE_ACCOUNT_JSON" else {}
+    for name in _IAM:
+        field = auth.find(f"{name}_secret_name")
+        if kind == "AWS_IAM":
+            wanted[f"{name}_secret_name"] = name
+        elif field is not None and field.value:
+            what = "has no effect: it is for auth_method AWS_IAM"
+            yield ConfigurationFinding("warning", f"{path}.{name}_secret_name", field.line, field.column, what)
+    for name, default in wanted.items():
+        field = auth.find(name)
+        secret = default if field is None else field.value
+        if isinstance(secret, str) and secret and secret not in known:
+            at = field or auth
+            what = f"is {secret!r}, which is not among secrets"
+            yield ConfigurationFinding("warning", f"{path}.{name}", at.line, at.column, what)
+
+
+def _check_environment(root: DocumentNode) -> Iterator[ConfigurationFinding]:
+    variables = root.find("environment_variables")
+    if variables is None or variables.kind != "mapping":
+        return
+    for name, value in each_entry(variables):
+        if isinstance(value.value, str) and holds_secret(value.value):
+            what = "has a secret in it: never store one here, expected it in secrets"
+            yield ConfigurationFinding("warning", f"environment_variables.{name.value}", value.line, value.column, what)
 
 
 def _check_weights(root: DocumentNode) -> Iterator[ConfigurationFinding]:

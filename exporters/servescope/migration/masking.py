@@ -100,6 +100,11 @@ def mask_text(text: str) -> str:
     return _QUERY.sub(rf"\g<1>{MASK}", text)
 
 
+def holds_secret(text: str) -> bool:
+    """Whether there is a token of a known service in a text, or a URL with a password."""
+    return _TOKENS.search(text) is not None or any(":" in user for user in _USER.findall(text))
+
+
 def mask_error(error: Exception) -> str:
     """An error of reading a text, without what it quotes of it."""
     return _QUOTED.sub("…", mask_text(str(error)))

@@ -32,6 +32,7 @@ TRUSS: Final = "truss 0.18.35"
 ENCODERS: Final = ("encoder", "encoder_bert")
 LOOKAHEAD: Final = "LOOKAHEAD_DECODING"
 LOOKAHEAD_SIZES: Final = ("lookahead_windows_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+_RECOMMENDED_LOOKAHEAD: Final = MappingProxyType(dict(zip(LOOKAHEAD_SIZES, ((5, 8), (3, 5), (3, 5)), strict=True)))
 MOST_DRAFT_TOKENS: Final = 2048
 LARGEST_V2_BATCH_TOKENS: Final = 131_072
 V2_BUILD: Final = (
@@ -232,6 +233,7 @@ def check_trt_llm(
     if accelerator in _NO_TENSOR_RT and _value(build, "base_model") != "encoder_bert":
         yield wrong(build, "resources.accelerator", f"is {accelerator}, which TRT-LLM does not support, expected A10G, "
                     "A100 or newer")  # fmt: skip
+    yield from _check_context(trt_llm, stack)
     if stack == "v1":
         yield from _check_v1(trt_llm, build, count)
     else:
@@ -267,6 +269,9 @@ def _check_checkpoint(node: DocumentNode, path: str) -> Iterator[ConfigurationFi
         return
     if source.value == "HF" and not _is_hub_name(repo.value):
         yield wrong(repo, f"{path}.repo", f"is {repo.value!r}, expected a Hugging Face name such as 'owner/model'")
+    if source.value == "REMOTE_URL" and not repo.value.startswith(("http://", "https://")):
+        # Not the value: a presigned URL is as good as a password.
+        yield wrong(repo, f"{path}.repo", "is no HTTP URL, which source REMOTE_URL requires")
     if source.value == "BASETEN_TRAINING" and not _value(node, "revision"):
         yield wrong(node, f"{path}.revision", "is missing: source BASETEN_TRAINING requires it")
 
@@ -291,12 +296,31 @@ def _check_quantization(build: DocumentNode, accelerator: str | None) -> Iterato
         yield ConfigurationFinding(
             "warning", path, node.line, node.column, f"fp8_mlp_only is known to {TRUSS}, but not documented"
         )
+    repo = _value(build, "checkpoint_repository", "repo")
+    if kind == "fp8_kv" and isinstance(repo, str) and re.search(r"(?i)qwen-?2\.5", repo):
+        what = f"is {kind}, which is not compatible with models that use bias=True, such as Qwen 2.5"
+        yield ConfigurationFinding("warning", path, node.line, node.column, what)
     if kind in _FP8 and accelerator in _BEFORE_FP8:
         yield wrong(
             node, path, f"is {kind}, which {accelerator} does not support, expected L4, H100, H200, B200 or newer"
         )
     if kind in _FP4 and accelerator in _BEFORE_FP4:
         yield wrong(node, path, f"is {kind}, which requires B200 or newer, and the accelerator is {accelerator}")
+
+
+def _check_context(trt_llm: DocumentNode, stack: Stack) -> Iterator[ConfigurationFinding]:
+    """Prompts that are not prefilled in chunks have to fit into one pass."""
+    sizes, switch = ("build", "enable_chunked_context") if stack == "v1" else ("runtime", "enable_chunked_prefill")
+    is_encoder = _value(trt_llm, "build", "base_model") in ENCODERS
+    longest = trt_llm.find(sizes, "max_seq_len")
+    tokens = _whole(trt_llm, sizes, "max_num_tokens", default=8192)
+    if longest is None or not isinstance(longest.value, int) or tokens is None or longest.value <= tokens:
+        return
+    if is_encoder or _value(trt_llm, "runtime", switch, default=True) is False:
+        why = "of an encoder" if is_encoder else f"without {switch}"
+        what = f"is {longest.value}, but {why} max_num_tokens, which is {tokens}, limits the context"
+        path = f"trt_llm.{sizes}.max_seq_len"
+        yield ConfigurationFinding("warning", path, longest.line, longest.column, what)
 
 
 def _check_v1(trt_llm: DocumentNode, build: DocumentNode, count: int) -> Iterator[ConfigurationFinding]:
@@ -320,6 +344,12 @@ def _check_v1(trt_llm: DocumentNode, build: DocumentNode, count: int) -> Iterato
     if speculator is not None and speculator.kind == "mapping":
         yield from _check_speculator(build, speculator)
     yield from _check_lora_cache(trt_llm)
+    if base_model in ENCODERS:
+        for name in ("served_model_name", "total_token_limit"):
+            node = trt_llm.find("runtime", name)
+            if node is not None and node.value is not None:
+                what = f"has no effect: it is for generative models, and base_model is {base_model}"
+                yield ConfigurationFinding("warning", f"trt_llm.runtime.{name}", node.line, node.column, what)
 
 
 def _check_parallelism(build: DocumentNode, count: int) -> Iterator[ConfigurationFinding]:
@@ -362,6 +392,12 @@ def _check_speculator(build: DocumentNode, speculator: DocumentNode) -> Iterator
         elif wanted is not None and wanted < drafted:
             node = speculator.find("num_draft_tokens")
             yield wrong(node, f"{path}.num_draft_tokens", f"is {wanted}, less than the {drafted} its sizes draft")
+    if _value(speculator, "enable_b10_lookahead") is not True:
+        for name, (low, high) in _RECOMMENDED_LOOKAHEAD.items():
+            node = speculator.find(name)
+            if node is not None and isinstance(node.value, int) and not low <= node.value <= high:
+                what = f"is {node.value}, recommended are {low} to {high}"
+                yield ConfigurationFinding("warning", f"{path}.{name}", node.line, node.column, what)
     batch = _whole(build, "max_batch_size", default=256)
     if batch is not None and batch > 64:
         what = f"works best with max_batch_size of 64 or less, which is {batch}"

@@ -186,7 +186,8 @@ _REST: Final[dict[str, list[Any]]] = {
                     [{"repo_id": "a/b", "use_volume": True, "revision": "main"}],
                     [{"repo_id": "a/b", "use_volume": False, "revision": "x"}],
                     [{"repo_id": "a/b", "use_volume": False, "kind": "ftp"}]],
-    "external_data": [[{"url": ""}], [{"url": "https://x", "local_data_path": ""}], None, {}],
+    "external_data": [[{"url": ""}], [{"url": "https://x", "local_data_path": ""}],
+                      [{"url": "https://x", "local_data_path": "/x"}], None, {}],
     "build": [{"no_cache": True}, {"secret_to_path_mapping": {"a b": "/x"}}, {"secret_to_path_mapping": None},
               {"secret_to_path_mapping": {"..": "/x"}}, None],
     "training_checkpoints": [{"artifact_references": [{}]}, {"artifact_references": None}, None],
@@ -211,6 +212,14 @@ _TOGETHER: Final[dict[str, Any]] = {
     "tensor parallelism of 2 on an instance type": {
         "resources": {"instance_type": "H100:8x80"},
         "trt_llm": {"build": {"checkpoint_repository": _CHECKPOINT, "tensor_parallel_count": 2}}},
+    "a checkpoint at no URL": {"trt_llm": {"build": {"checkpoint_repository": {"source": "REMOTE_URL", "repo": "x"}}}},
+    "prompts longer than a pass without chunks": {"trt_llm": {
+        "build": {"checkpoint_repository": _CHECKPOINT, "max_seq_len": 32768},
+        "runtime": {"enable_chunked_context": False}}},
+    "lookahead beyond what is recommended": {"trt_llm": {"build": {
+        "checkpoint_repository": _CHECKPOINT, "max_batch_size": 64,
+        "speculator": {**_LOOKAHEAD, "lookahead_windows_size": 12}}}},
+    "a build where none is made": {"docker_server": {**_SERVER, "no_build": True}, "build_commands": ["a"]},
     "experts beyond tensor parallelism": {"resources": {"accelerator": "H100:2"}, "trt_llm": {"build": {
         "checkpoint_repository": _CHECKPOINT, "tensor_parallel_count": 2, "moe_expert_parallel_option": 3}}},
     "a version of v1 that is no number": {"trt_llm": {"build": {"checkpoint_repository": _CHECKPOINT},

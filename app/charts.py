@@ -57,6 +57,13 @@ class Chart:
     spec: Spec
 
 
+Ending = tuple[float, str]
+"""Where a promise ends, and what it is called."""
+
+# In pixels from the top of the plot: beside the legend, above the signs of marks.
+_ABOVE = -13
+
+
 def draw_lines(
     lines: Sequence[Line],
     *,
@@ -64,19 +71,19 @@ def draw_lines(
     unit: str,
     span: TimeRange,
     band: Band | None = None,
-    objective: tuple[float, str] | None = None,
+    objectives: Sequence[Ending] = (),
     marks: Sequence[Mark] = (),
 ) -> Chart:
     """The lines over the range, one y axis in `unit`, the band as shaded stretches; missing values stay gaps.
 
-    `objective` is where a promise ends, with its name, drawn as a line; `marks` are what happened meanwhile.
+    `objectives` are where promises end, drawn as lines; `marks` are what happened meanwhile.
     """
     data = _join(lines)
-    domain = value_domain(data, band, unit, objective)
+    domain = value_domain(data, band, unit, objectives)
     x = {"field": "time_ms", "type": "temporal", **time_axis(span)}
     y = {"field": "value", "type": "quantitative", "scale": {"domain": domain, "nice": False}, "axis": _axis(unit)}
     layers = [] if band is None else [_draw_band(band, domain, y)]
-    layers += [] if objective is None else _draw_objective(*objective, y)
+    layers += _draw_objectives(objectives, y) if objectives else []
     layers += _draw_marks(marks, x)
     layers += [_draw_paths(lines, x, y), *_draw_lonely(data, lines, x, y), _draw_pointer(lines, x, unit)]
     spec = {
@@ -126,13 +133,11 @@ def _join(lines: Sequence[Line]) -> pd.DataFrame:
     return pd.DataFrame(columns).rename_axis("time_ms").reset_index()
 
 
-def value_domain(
-    data: pd.DataFrame, band: Band | None, unit: str, objective: tuple[float, str] | None = None
-) -> list[float]:
-    """The y axis: from 0 for what cannot be negative, wide enough for the values, the band's edges, the objective."""
+def value_domain(data: pd.DataFrame, band: Band | None, unit: str, objectives: Sequence[Ending] = ()) -> list[float]:
+    """The y axis: from 0 for what cannot be negative, wide enough for the values, the band's edges, the objectives."""
     values = data.filter(regex="^y").to_numpy(dtype=float)
     edges = [step.start for step in band.steps] if band else []
-    edges += [objective[0]] if objective else []
+    edges += [start for start, _ in objectives]
     ends = [0.0, *edges, *values[np.isfinite(values)].tolist()]
     low, high = min(ends), max(ends)
     if high <= low:
@@ -191,22 +196,22 @@ def _draw_band(band: Band, domain: Sequence[float], y: Spec) -> Spec:
     }
 
 
-def _draw_objective(start: float, name: str, y: Spec) -> list[Spec]:
-    """A line where the promise ends, quieter than the data, with its name above it."""
-    place = {"data": {"values": [{"value": start, "name": name}]}}
+def _draw_objectives(objectives: Sequence[Ending], y: Spec) -> list[Spec]:
+    """A line where each promise ends, quieter than the data; their names beside the legend, which no line crosses."""
+    words = ", ".join((objectives[0][1], *(name.removeprefix("objective ") for _, name in objectives[1:])))
     return [
         {
-            **place,
+            "data": {"values": [{"value": start, "name": name} for start, name in objectives]},
             "mark": {"type": "rule", "color": HARM_COLORS["critical"], "strokeWidth": 1.2, "strokeDash": [4, 3]},
             "encoding": {"y": y, "tooltip": {"field": "name", "type": "nominal", "title": "promised"}},
         },
         {
-            **place,
+            "data": {"values": [{"name": words}]},
             "mark": {
                 "type": "text", "color": HARM_COLORS["critical"], "align": "right", "baseline": "bottom",
-                "x": "width", "dy": -2, "fontSize": 10,
+                "x": "width", "y": _ABOVE, "fontSize": 10,
             },
-            "encoding": {"y": y, "text": {"field": "name"}},
+            "encoding": {"text": {"field": "name"}},
         },
     ]  # fmt: skip
 

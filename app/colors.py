@@ -34,8 +34,8 @@ REPLICA_COLORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def color_stacks(stacks: Iterable[str]) -> dict[str, str]:
-    """A hue for each stack: v1's and v2's own, and for the others, in alphabetical order, those that are left."""
-    own = {OLD_STACK: V1, NEW_STACK: V2}
+def color_stacks(stacks: Iterable[str], old: str = OLD_STACK, new: str = NEW_STACK) -> dict[str, str]:
+    """A hue for each stack: its own for the two of a cutover, and for the others, in alphabetical order, the rest."""
+    own = {old: V1, new: V2}
     others = sorted(set(stacks) - set(own))
     return own | {stack: _OTHERS[place % len(_OTHERS)] for place, stack in enumerate(others)}

@@ -10,6 +10,7 @@ import pandas as pd
 from app import display
 from app.charts import Dash, Line
 from app.colors import REPLICA_COLORS
+from app.promised import Promises
 from app.queries import Shown, figure_columns, label_order
 from app.readings import objective_line
 from servescope.contract.expressions import leaves
@@ -37,20 +38,20 @@ class Family:
     absent: list[Figure]
 
 
-def by_group(history: pd.DataFrame) -> dict[str, list[Family]]:
+def by_group(history: pd.DataFrame, promised: Promises) -> dict[str, list[Family]]:
     """Every figure of the catalog, in families, under its group's heading."""
-    return {group: _families(group, history) for group in GROUPS}
+    return {group: _families(group, history, promised) for group in GROUPS}
 
 
-def _families(group: str, history: pd.DataFrame) -> list[Family]:
+def _families(group: str, history: pd.DataFrame, promised: Promises) -> list[Family]:
     members: dict[tuple[str, str], list[Figure]] = {}
     for figure in FIGURES.values():
         if figure.group == group:
             members.setdefault((display.short_title(figure)[0], figure.unit), []).append(figure)
-    return [_family(base, figures, history) for (base, _), figures in members.items()]
+    return [_family(base, figures, history, promised) for (base, _), figures in members.items()]
 
 
-def _family(base: str, figures: list[Figure], history: pd.DataFrame) -> Family:
+def _family(base: str, figures: list[Figure], history: pd.DataFrame, promised: Promises) -> Family:
     columns: dict[str, str] = {}
     for figure in figures:
         for label, key in sorted(figure_columns(history, figure).items(), key=lambda pair: label_order(pair[0])):
@@ -58,7 +59,7 @@ def _family(base: str, figures: list[Figure], history: pd.DataFrame) -> Family:
             columns[label or reading or (figure.title if len(figures) > 1 else "")] = key
     absent = [figure for figure in figures if not figure_columns(history, figure)]
     title = base if len(figures) > 1 else figures[0].title
-    objective = next((line for figure in figures if (line := objective_line(figure)) is not None), None)
+    objective = next((line for figure in figures if (line := objective_line(figure, promised)) is not None), None)
     return Family(title, figures[0].unit, figures[0].band, objective, columns, absent)
 
 

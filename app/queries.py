@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 
 from app.colors import color_stacks
+from app.promised import Promises, choices, promises_of
 from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES
+from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.store.embedded import Store
 from servescope.store.history import History
@@ -48,13 +50,14 @@ Record = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A deployment as the console names it: `name` is unique in the store and used in links, `index` its place among
-    all, `color` the hue of its stack.
+    all, `color` the hue of its stack, `promised` the objectives that it is held to.
     """
 
     deployment: Deployment
     name: str
     index: int
     color: str
+    promised: Promises = field(default_factory=lambda: OBJECTIVES, compare=False)
 
 
 def describe_window(store: History, time_ms: float) -> str:
@@ -80,9 +83,10 @@ def list_deployments(store: History) -> dict[str, Shown]:
     """Every deployment of the store by its name, sorted."""
     deployments = sorted(store.deployments(), key=lambda one: (one.deployment_id, one.inference_stack, one.labels()))
     names = _name_deployments(deployments)
-    hues = color_stacks(one.inference_stack for one in deployments)
+    chosen, targets = choices(), targets_by_deployment(store)
+    hues = color_stacks((one.inference_stack for one in deployments), chosen.old_stack, chosen.new_stack)
     return {
-        name: Shown(one, name, index, hues[one.inference_stack])
+        name: Shown(one, name, index, hues[one.inference_stack], promises_of(targets.get(one, ())))
         for index, (one, name) in enumerate(zip(deployments, names, strict=True))
     }
 

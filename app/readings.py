@@ -9,9 +9,10 @@ from functools import cache
 from typing import Final
 
 from app import display
-from servescope.contract.expressions import FractionAbove, Quantile
+from app.promised import Promises
+from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS
 from servescope.contract.types import Band, Figure, Objective, Status, Step, Verdict
 
 _PAGES_FROM: Final = BURN_WINDOWS[0].factor
@@ -34,17 +35,17 @@ class Reading:
         return weight + 2 if self.harm and weight else weight
 
 
-def read(figure: Figure, value: float | None) -> Reading | None:
+def read(figure: Figure, value: float | None, promised: Promises) -> Reading | None:
     """What a figure's value means; None without a value, and of a figure that neither harms nor is tuned."""
-    band, harm = band_of(figure)
+    band, harm = band_of(figure, promised)
     if band is None or value is None or math.isnan(value):
         return None
     return Reading(band.judge(value), harm)
 
 
-def band_of(figure: Figure) -> tuple[Band | None, bool]:
+def band_of(figure: Figure, promised: Promises) -> tuple[Band | None, bool]:
     """The band that a figure is read by, and whether beyond it is harm."""
-    found = harm_band(figure.name)
+    found = harm_band(figure.name, promised)
     return (found, True) if found is not None else (figure.band, False)
 
 
@@ -53,23 +54,18 @@ def worst(readings: Iterable[Reading | None]) -> Reading | None:
     return max((each for each in readings if each is not None), key=lambda each: each.weight, default=None)
 
 
-@cache
-def harm_band(name: str) -> Band | None:
+def harm_band(name: str, promised: Promises) -> Band | None:
     """The band of what users are promised of a figure; None where they are promised nothing of it."""
     expression = FIGURES[name].expression
     if name in _OF_REQUESTS:
-        return _band_of_share(OBJECTIVES["requests"])
-    for objective in OBJECTIVES.values():
-        bad = objective.bad
-        if (
-            isinstance(expression, Quantile)
-            and isinstance(bad, FractionAbove)
-            and bad.histogram == expression.histogram
-        ):
-            return _band_of_quantile(objective, expression.quantile)
-    return None
+        return _band_of_share(promised["requests"])
+    if not isinstance(expression, Quantile):
+        return None
+    objective = promised.get(expression.histogram.removesuffix("_seconds"))
+    return None if objective is None else _band_of_quantile(objective, expression.quantile)
 
 
+@cache
 def _band_of_share(objective: Objective) -> Band:
     page = round(_PAGES_FROM * objective.budget, 12)
     return Band(
@@ -81,6 +77,7 @@ def _band_of_share(objective: Objective) -> Band:
     )
 
 
+@cache
 def _band_of_quantile(objective: Objective, quantile: float) -> Band:
     """Above the promised latency at least 1 − q of the requests are late: how bad that is depends on the goal."""
     late = round(1.0 - quantile, 12)
@@ -93,9 +90,9 @@ def _beyond(status: Status, objective: Objective) -> Verdict:
     return Verdict(status, label, f"Promised: {objective.promise}.")
 
 
-def objective_line(figure: Figure) -> tuple[float, str] | None:
+def objective_line(figure: Figure, promised: Promises) -> tuple[float, str] | None:
     """From where on a figure is beyond its objective, and what a chart calls that; None without an objective."""
-    band = harm_band(figure.name)
+    band = harm_band(figure.name, promised)
     if band is None:
         return None
     start = band.steps[0].start

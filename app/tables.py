@@ -14,6 +14,7 @@ from app import display, readings
 from app.charts import Dash
 from app.display import ABSENT
 from app.markup import cell, chip, draw_lines, element, grid, heading, image, link
+from app.promised import Promises
 from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, has_values, records
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.figures import FIGURES, figure_key
@@ -60,7 +61,7 @@ def swatch(color: str, dash: Dash = (1, 0)) -> str:
     return image(drawn, "swatch", "")
 
 
-def show_figure(figure: Figure, value: float | None, absence: str, *, bare: bool = True) -> str:
+def show_figure(figure: Figure, value: float | None, absence: str, promised: Promises, *, bare: bool = True) -> str:
     """A figure's value, with its reading on hover; an en dash with the reason where absent.
 
     Harm has a background, what is only to be tuned an underline.
@@ -69,7 +70,7 @@ def show_figure(figure: Figure, value: float | None, absence: str, *, bare: bool
     text = write(value, figure.unit)
     if text == ABSENT:
         return element("span", ABSENT, "absent", data_tip=f"{figure.title}: {absence}", tabindex="0")
-    reading = readings.read(figure, value)
+    reading = readings.read(figure, value, promised)
     if reading is None:
         return element("span", escape(text), "value")
     verdict = reading.verdict
@@ -184,13 +185,13 @@ def _figure(one: Shown, row: Record, name: str, explain: Explain) -> str:
     value = row.get(name)
     figure = FIGURES[name]
     absence = explain(one.name, figure) if display.is_absent(value) else ""
-    return show_figure(figure, value, absence)
+    return show_figure(figure, value, absence, one.promised)
 
 
 def _replicas(one: Shown, row: Record, explain: Explain) -> tuple[str, str]:
     figure = FIGURES["replica_count_by_status"]
     active, others = draw_replicas(row)
-    return (active, others) if active else (show_figure(figure, None, explain(one.name, figure)), "")
+    return (active, others) if active else (show_figure(figure, None, explain(one.name, figure), one.promised), "")
 
 
 def draw_replicas(row: Record) -> tuple[str, str]:

@@ -175,9 +175,11 @@ def _figure_charts(
         # No chart of a status that no replica had.
         if not label or any((line.values > 0).any() for line in lines):
             title = f"{figure.title}, {label}" if label else figure.title
+            promised = (objective_line(figure, one.promised) for one in shown)
             yield charts.draw_lines(
-                lines, title=title, unit=figure.unit, span=span, band=figure.band, objective=objective_line(figure)
-            )
+                lines, title=title, unit=figure.unit, span=span, band=figure.band,
+                objectives=tuple(dict.fromkeys(each for each in promised if each is not None)),
+            )  # fmt: skip
 
 
 show()

@@ -11,6 +11,7 @@ from app import charts, display, families, frame, marks, markup, queries, readin
 from app.charts import Chart
 from app.families import Family
 from app.marks import Mark
+from app.promised import Promises
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES
@@ -69,12 +70,16 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
         return
     targets = queries.targets_by_deployment(store).get(one.deployment, [])
     tiles = [_rollout_tile(one), _replicas_tile(history)]
-    tiles += [_tile(FIGURES[name], history, targets, span) for name in TILES if queries.has_values(history, name)]
+    tiles += [
+        _tile(FIGURES[name], history, targets, span, one.promised)
+        for name in TILES
+        if queries.has_values(history, name)
+    ]
     st.html(markup.draw_tiles(tiles, frame.moment(span)))
     st.caption(frame.explain_moment(store, span))
     found = _read_marks(store, one, span)
     charts.let_numbers_paint()
-    for group, members in families.by_group(history).items():
+    for group, members in families.by_group(history, one.promised).items():
         st.subheader(group, anchor=False)
         charts.show_grid([_chart(family, history, one, span, found) for family in members if family.columns])
         _name_absent([figure for family in members for figure in family.absent], targets)
@@ -90,18 +95,20 @@ def _replicas_tile(history: pd.DataFrame) -> tuple[str, str, str]:
     return FIGURES["replica_count_by_status"].title, active or display.ABSENT, others
 
 
-def _tile(figure: Figure, history: pd.DataFrame, targets: list[TargetStatus], span: TimeRange) -> tuple[str, str, str]:
+def _tile(
+    figure: Figure, history: pd.DataFrame, targets: list[TargetStatus], span: TimeRange, promised: Promises
+) -> tuple[str, str, str]:
     """The figure at the end of the range, how that reads, and between what it moved in the range."""
     # The newest row, not the newest value: what has stopped being measured is absent now.
     value = float(history[figure.name].iloc[-1])
     absence = queries.explain_absence(figure, targets)
-    reading = readings.read(figure, value)
+    reading = readings.read(figure, value, promised)
     unit = "" if figure.unit in ("ratio", "seconds", "bytes") else figure.unit
     said = reading.verdict.label if reading else unit
     ends = (display.format_bare(end, figure.unit) for end in (history[figure.name].min(), history[figure.name].max()))
     length = selection.describe_length(span)
     course = markup.element("div", escape(f"{length}: {' – '.join(ends)}"))
-    return figure.title, tables.show_figure(figure, value, absence), f"{escape(said)}{course}"
+    return figure.title, tables.show_figure(figure, value, absence, promised), f"{escape(said)}{course}"
 
 
 def _read_marks(store: History, one: Shown, span: TimeRange) -> list[Mark]:
@@ -122,8 +129,8 @@ def _read_marks(store: History, one: Shown, span: TimeRange) -> list[Mark]:
 def _chart(family: Family, history: pd.DataFrame, one: Shown, span: TimeRange, found: list[Mark]) -> Chart:
     lines = families.lines(family, history, one)
     return charts.draw_lines(
-        lines, title=family.title, unit=family.unit, span=span, band=family.band, objective=family.objective,
-        marks=found,
+        lines, title=family.title, unit=family.unit, span=span, band=family.band, marks=found,
+        objectives=() if family.objective is None else (family.objective,),
     )  # fmt: skip
 
 

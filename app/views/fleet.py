@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import pandas as pd
@@ -97,9 +97,14 @@ def _matches(one: Shown, text: str) -> bool:
     return all(part in words for part in text.lower().split())
 
 
-def worst_reading(row: Record) -> Reading | None:
+def worst_reading(one: Shown, row: Record) -> Reading | None:
     """The reading of a deployment's figures that asks for most attention; None when none of them has one."""
-    return readings.worst(readings.read(figure, row.get(name)) for name, figure in FIGURES.items())
+    return readings.worst(_read_all(one, row))
+
+
+def _read_all(one: Shown, row: Record) -> Iterator[Reading]:
+    found = (readings.read(figure, row.get(name), one.promised) for name, figure in FIGURES.items())
+    return (reading for reading in found if reading is not None)
 
 
 def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[Shown]:
@@ -110,7 +115,7 @@ def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[S
         if sort == "name":
             return 0.0, one.index
         if sort == "attention":
-            reading = worst_reading(row)
+            reading = worst_reading(one, row)
             return -float(reading.weight if reading else -1), one.index
         value = float(row.get(sort, float("nan")))
         return (math.inf if math.isnan(value) else -value), one.index
@@ -121,6 +126,8 @@ def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[S
 def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int) -> list[tuple[str, str, str]]:
     """The tiles above the table: sums over the deployments that have figures now, and how many need attention."""
     fleet = fleet[[tables.is_current(time_ms, now_ms) for time_ms in fleet["time_ms"]]]
+    current = [one for one in shown if one.name in fleet.index]
+    read = [[*_read_all(one, queries.fleet_row(fleet, one.name))] for one in current]
     stacks = Counter(one.deployment.inference_stack for one in shown).most_common(3)
     replicas = {
         status: _total(fleet, figure_key("replica_count_by_status", {"status": status})) for status in REPLICA_STATUSES
@@ -138,8 +145,8 @@ def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int) -> list[
         _total_tile(fleet, "request_rate", "concurrent_requests"),
         _total_tile(fleet, "input_tokens_per_second", None),
         _total_tile(fleet, "output_tokens_per_second", None),
-        ("Harm to users", *_count_readings(fleet, harm=True)),
-        ("To tune", *_count_readings(fleet, harm=False)),
+        ("Harm to users", *_count_readings(read, harm=True)),
+        ("To tune", *_count_readings(read, harm=False)),
     ]
 
 
@@ -168,15 +175,9 @@ def _total(fleet: pd.DataFrame, key: str) -> float | None:
     return float(fleet[key].sum())
 
 
-def _count_readings(fleet: pd.DataFrame, *, harm: bool) -> tuple[str, str]:
+def _count_readings(read: Sequence[Sequence[Reading]], *, harm: bool) -> tuple[str, str]:
     """How many deployments are beyond an objective, or outside a band that is about tuning, and how far."""
-    found = [
-        readings.worst(
-            reading for name, figure in FIGURES.items() if (reading := readings.read(figure, row.get(name))) is not None
-            and reading.harm is harm
-        )
-        for row in queries.records(fleet)
-    ]  # fmt: skip
+    found = [readings.worst(each for each in of_one if each.harm is harm) for of_one in read]
     counts = Counter(each.verdict.status for each in found if each is not None)
     if not counts:
         return display.ABSENT, "nothing to judge"

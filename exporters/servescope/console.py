@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from servescope.alerting.chosen import read_choices_file
 from servescope.collector.paging.settings import read_alertmanagers
 from servescope.cutover.plan_files import parse_plan
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
@@ -47,6 +48,8 @@ JOURNAL_VARIABLE = "SERVESCOPE_JOURNAL"
 """The environment variable with the path of the journal of that plan's runs and decisions."""
 ALERTMANAGERS_VARIABLE = "SERVESCOPE_ALERTMANAGERS"
 """The environment variable with the path of the configuration whose Alertmanagers' silences the pages show."""
+RULES_VARIABLE = "SERVESCOPE_RULES"
+"""The options of the rules, whose objectives and stacks the pages show; empty for the catalog's."""
 HOSTS_VARIABLE = "SERVESCOPE_CONSOLE_HOSTS"
 """The environment variable with the host names, beside `localhost`, under which the console is served; spaced."""
 
@@ -77,6 +80,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--alertmanagers", type=Path, metavar="FILE",
         help="show the silences of the Alertmanagers in this configuration, as a collector's servescope.toml",
     )  # fmt: skip
+    parser.add_argument(
+        "--rules",
+        type=Path,
+        metavar="FILE",
+        help="show the objectives and the stacks of these options of `python -m alerts`",
+    )
     parser.add_argument(
         "--emulator", metavar="URL",
         help="add a page that switches the faults of the emulated stack at this address (see `servescope emulate`)",
@@ -127,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
-    variables |= _choose_alertmanagers(arguments.alertmanagers)
+    variables |= _choose_alertmanagers(arguments.alertmanagers) | _choose_rules(arguments.rules)
     variables |= _choose_sign_in(arguments) | _choose_plan(arguments.plan, arguments.journal)
     place, read = _choose_history(arguments)
     variables |= read
@@ -191,6 +200,13 @@ def _choose_alertmanagers(path: Path | None) -> dict[str, str]:
     if path is not None:
         read_alertmanagers(path)
     return {ALERTMANAGERS_VARIABLE: "" if path is None else str(path.resolve())}
+
+
+def _choose_rules(path: Path | None) -> dict[str, str]:
+    """The options of the rules, as the environment variable of the pages' process; raises ConfigurationError."""
+    if path is not None:
+        read_choices_file(path)
+    return {RULES_VARIABLE: "" if path is None else str(path.resolve())}
 
 
 def _choose_sign_in(arguments: argparse.Namespace) -> dict[str, str]:

@@ -343,6 +343,7 @@ def _targets(plan: Plan, end_ms: int) -> Iterator[TargetStatus]:
 def _target(plan: Plan, role: str, replica: str, address: str, time_ms: int) -> TargetStatus:
     stack = plan.deployment.inference_stack
     engine, _, version = stack.partition("-")
+    engine = "dynamo-frontend" if engine == "dynamo" else engine
     own = stack in ("v1", "v2")
     identity = replace(Identity(**dict(plan.deployment.labels())), replica=replica, role=role)
     return TargetStatus(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from servescope.store.prometheus.figure_queries import figures_query, matchers
 from servescope.store.prometheus.increments import read_increments
 from servescope.store.prometheus.scrapes import read_scrape_times, read_scrapes
 from servescope.store.prometheus.selectors import selector
-from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_UP, UP, find_contract_targets
+from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_INFO, TARGET_UP, UP, find_contract_targets
 from servescope.store.prometheus.tracks import (
     FigureTracks,
     deployment_of,
@@ -271,20 +271,28 @@ class PrometheusHistory:
             newest = max(pages, key=lambda page: pages[page])
             up, seconds, duration, samples = (each.get(identity, {}).get(newest) for each in series)
             collected.append(_status(identity, bool(up), seconds, duration, samples))
+        infos = self._target_infos(now)
+        collected = [_with_info(status, infos.get(status.identity, {})) for status in collected]
         known = {status.identity.deployment() for status in collected}
         bare = [status for status in self._bare_targets(now) if status.identity.deployment() not in known]
         return sorted([*collected, *bare], key=lambda status: status.target_id)
+
+    def _target_infos(self, at_ms: int) -> dict[Identity, Mapping[str, str]]:
+        """What collectors found each target to be, as labels."""
+        found: dict[Identity, Mapping[str, str]] = {}
+        for point in self.prometheus.query(TARGET_INFO, at_ms=at_ms):
+            identity = _identity_of(point.labels)
+            if identity is not None:
+                found[identity] = dict(point.labels)
+        return found
 
     def _by_identity(self, query: str, at_ms: int) -> dict[Identity, dict[Labels, float]]:
         """The values of each target by the collector's page they are from."""
         found: dict[Identity, dict[Labels, float]] = {}
         for point in self.prometheus.query(query, at_ms=at_ms):
-            values = dict(point.labels)
-            try:
-                identity = Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS})
-            except IdentityError:
-                continue  # a series without an identity; an import reports it
-            found.setdefault(identity, {})[page_of(point.labels)] = point.value
+            identity = _identity_of(point.labels)
+            if identity is not None:
+                found.setdefault(identity, {})[page_of(point.labels)] = point.value
         return found
 
     def _bare_targets(self, now_ms: int) -> list[TargetStatus]:
@@ -349,6 +357,20 @@ class PrometheusHistory:
             if len(self._kept) < _PAGES_KEPT:
                 self._kept[key] = (time.monotonic() + seconds, made)
         return made
+
+
+def _identity_of(labels: Labels) -> Identity | None:
+    """The identity that a series has; None without one, which an import reports."""
+    values = dict(labels)
+    try:
+        return Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS})
+    except IdentityError:
+        return None
+
+
+def _with_info(status: TargetStatus, info: Mapping[str, str]) -> TargetStatus:
+    source, versions, layer = (info.get(label, "") for label in ("source", "version", "layer"))
+    return replace(status, source=source, versions=versions, layer=layer)
 
 
 def _status(

@@ -26,6 +26,8 @@ from servescope.migration.traffic import Flags, Floats, ServedTraffic, SizeDistr
 NEEDED: Final = ("input_tokens_per_request", "output_tokens_per_request", "request_duration_seconds")
 """The histograms without which nothing is reconstructed."""
 
+_USED: Final = ("time_to_first_token_seconds", "time_per_output_token_seconds")
+_DECODING: Final = "decode_seconds_total"
 _HOUR_BLOCKS: Final = 12
 _FEWEST_REQUESTS: Final = 50
 """With fewer requests in an hour, those of all hours are taken."""
@@ -85,19 +87,27 @@ def reconstruct_in_flight(traffic: ServedTraffic) -> ReconstructedTokens:
             f"{traffic.name}: tokens in flight cannot be reconstructed without {' and '.join(missing)}: the source "
             "reports no such histogram, or no request ended in this time"
         )
-    everything = np.ones(traffic.blocks.size, dtype=bool)
-    whole = _hold(traffic, everything)
+    complete = _complete(traffic)
+    if not complete.any():
+        raise UsageError(f"{traffic.name}: sizes and durations are never known of all replicas at once")
+    whole = _hold(traffic, complete)
     concurrency, is_derived = _concurrency(traffic)
     bands = np.full((3, traffic.blocks.size), np.nan)
-    for blocks in _hours(traffic):
-        duration = traffic.pool("request_duration_seconds", blocks)
+    for hour in _hours(traffic):
+        duration = traffic.pool("request_duration_seconds", hour & complete)
         is_enough = duration is not None and duration.count >= _FEWEST_REQUESTS
-        held = _hold(traffic, blocks) if is_enough and not _missing(traffic, blocks) else whole
-        bands[:, blocks] = np.array([[held.low], [held.estimate], [held.high]]) * concurrency[blocks]
-    known = bool(np.isfinite(concurrency).any())
-    if not known:
+        held = _hold(traffic, hour & complete) if is_enough and not _missing(traffic, hour & complete) else whole
+        bands[:, hour] = np.array([[held.low], [held.estimate], [held.high]]) * concurrency[hour]
+    if not np.isfinite(concurrency).any():
         raise UsageError(f"{traffic.name}: neither requests in flight nor ended requests are known, expected one")
     return ReconstructedTokens(bands[0], bands[1], bands[2], concurrency, whole, is_derived)
+
+
+def _complete(traffic: ServedTraffic) -> Flags:
+    """The blocks in which all is known that the deployment reports of sizes and durations, so that it fits together."""
+    needed = [traffic.histograms[name].totals for name in (*NEEDED, *_USED) if name in traffic.histograms]
+    needed += [traffic.counters[name] for name in (_DECODING,) if name in traffic.counters]
+    return np.asarray(np.isfinite(np.stack(needed)).all(axis=0))
 
 
 def _hours(traffic: ServedTraffic) -> Iterator[Flags]:
@@ -147,7 +157,7 @@ def _pool(traffic: ServedTraffic, name: str, blocks: Flags) -> SizeDistribution:
 
 def _decoded_seconds(traffic: ServedTraffic, blocks: Flags) -> float | None:
     """The decoding time of all requests together; None where it is not reported."""
-    seconds = traffic.counters.get("decode_seconds_total")
+    seconds = traffic.counters.get(_DECODING)
     return float(np.nansum(seconds[blocks])) if seconds is not None and np.isfinite(seconds[blocks]).any() else None
 
 

@@ -249,7 +249,7 @@ def _gaps(known: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Iterator[tu
 
 def _check_littles_law(traffic: ServedTraffic) -> Iterator[str]:
     durations = traffic.histograms["request_duration_seconds"].totals
-    known = np.isfinite(traffic.concurrency)
+    known = np.isfinite(traffic.concurrency) & np.isfinite(durations)
     seen, computed = _mean(traffic.concurrency[known]), _mean(durations[known]) / BLOCK_SECONDS
     if abs(seen - computed) > _DIFFERENT * max(seen, computed):
         yield (

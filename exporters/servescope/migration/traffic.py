@@ -64,7 +64,10 @@ class SizeDistribution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedHistogram:
-    """Observations of all replicas: `counts`, (E + 1, n), by bucket and block, and their sums `totals`, (n,)."""
+    """Observations of all replicas: `counts`, (E + 1, n), by bucket and block, and their sums `totals`, (n,).
+
+    Both are NaN in blocks in which those of a replica are not known.
+    """
 
     edges: tuple[float, ...]
     counts: Floats
@@ -72,7 +75,7 @@ class ServedHistogram:
 
     def pool(self, blocks: Flags | slice = slice(None)) -> SizeDistribution | None:
         """The observations of some blocks together; None where there are none."""
-        counts, total = self.counts[:, blocks].sum(axis=1), float(self.totals[blocks].sum())
+        counts, total = np.nansum(self.counts[:, blocks], axis=1), float(np.nansum(self.totals[blocks]))
         return SizeDistribution(self.edges, counts, total) if counts.sum() > 0 else None
 
 
@@ -83,7 +86,7 @@ class ServedTraffic:
     `replicas` are those that were scraped, one that came or went within a block by its share of it; the sums over them
     are `concurrency` and `queued`, means of the requests in flight and of those that waited, and `requests`, how many
     ended. `cache_usage` is the mean share of a replica's KV cache in use. `histograms` are by metric of the contract,
-    `counters` by series, such as `spec_decode_num_accepted_tokens_per_pos_total{position="0"}`: what they gained.
+    `counters` by series, such as `requests_total` and `requests_total{outcome="ok"}`: what they gained.
     `gpus_per_replica` is None where no GPU was seen.
     """
 

@@ -40,6 +40,7 @@ SERVED_COUNTERS: Final = (
 )  # fmt: skip
 _GAUGES: Final = ("concurrent_requests", "queued_requests", "kv_cache_usage", "gpu_usage")
 _FAMILIES: Final = (*SERVED_HISTOGRAMS, *SERVED_COUNTERS, *_GAUGES)
+_REPORTING: Final = "replicas that report kv_cache_usage"
 _DAY_MS: Final = 86_400_000
 """What is read at once: a store refuses more than a day and a half of two hundred replicas."""
 _SETTLING_MS: Final = 35_000
@@ -79,11 +80,12 @@ def read_traffic(past: History, deployments: Sequence[Deployment], start_ms: int
         for deployment in deployments:
             targets += past.read_increments(deployment, _FAMILIES, begin_ms, min(begin_ms + _DAY_MS, end_ms))
         reading.add(targets)
-    if not np.isfinite(reading.replicas).any():
+    traffic = reading.traffic(tuple(deployments), past.remarks())
+    if not traffic.known.any():
         where = f"{deployments[0].model_name}/{deployments[0].deployment_id}"
         span = f"{format_instant(start_ms)} to {format_instant(end_ms)}"
         raise UsageError(f"{where}: nothing was scraped from {span}, expected a time in which it served")
-    return reading.traffic(tuple(deployments), past.remarks())
+    return traffic
 
 
 def _read_choice(chosen: str | None) -> dict[str, str]:
@@ -102,20 +104,46 @@ def _label_text(deployment: Deployment) -> str:
     return ",".join(f"{label}={value}" for label in GROUP_LABELS if (value := getattr(deployment, label)))
 
 
-class _TrafficReading:
-    """Adds the increments of targets up over blocks; what a replica does not know leaves the sum of its block unknown.
+class _BlockSums:
+    """Sums over targets of r rows by block: not known where no target was there, or where those of one are not."""
 
-    Each metric is taken from the outermost place of the deployment that shows it, replicas are counted innermost.
+    def __init__(self, rows: int, blocks: int) -> None:
+        self._sums = np.zeros((rows, blocks))
+        self._there = np.zeros(blocks, dtype=bool)
+        self._unknown = np.zeros(blocks, dtype=bool)
+
+    def add(self, columns: NDArray[np.int64], share: Floats, values: Floats) -> None:
+        """Add the values, (T, r, n), of targets that were there for a share, (T, n), of the blocks of these columns."""
+        there = share[:, None] > 0
+        self._there[columns] |= there.any(axis=(0, 1))
+        self._unknown[columns] |= (there & np.isnan(values)).any(axis=(0, 1))
+        self._sums[:, columns] += np.nansum(np.where(there, values, 0.0), axis=0)
+
+    def merge(self, other: _BlockSums, rows: Sequence[int]) -> None:
+        """Add some rows of other sums."""
+        self._there |= other._there
+        self._unknown |= other._unknown
+        self._sums += other._sums[list(rows)]
+
+    def values(self) -> Floats:
+        """The sums, (r, n), NaN where they are not known."""
+        return np.where(self._there & ~self._unknown, self._sums, np.nan)
+
+
+class _TrafficReading:
+    """Adds the increments of targets up over blocks.
+
+    Each metric is taken from the outermost place of the deployment that shows it, replicas are counted innermost. A
+    target that was not scraped in a block, although it should have been, counts as not there.
     """
 
     def __init__(self, blocks: NDArray[np.int64]) -> None:
         self._blocks = blocks
-        self.replicas = np.full(blocks.size, np.nan)
-        self._gauges: dict[str, Floats] = {}
-        self._counters: dict[str, Floats] = {}
-        self._buckets: dict[str, dict[tuple[float, ...], tuple[Floats, Floats]]] = {}
-        self._usage_weights = np.zeros(blocks.size)
+        self._replicas = _BlockSums(1, blocks.size)
+        self._sums: dict[str, _BlockSums] = {}
+        self._buckets: dict[str, dict[tuple[float, ...], _BlockSums]] = {}
         self._gpus: list[int] = []
+        self._absent = 0
 
     def add(self, targets: Sequence[TargetIncrements]) -> None:
         """Add targets of other blocks than those before."""
@@ -126,34 +154,39 @@ class _TrafficReading:
                     "deployment whose replicas serve whole requests, as v1's do"
                 )
         outermost, innermost = _find_places(targets)
-        scraped = self._most_scrapes(targets)
+        most = self._most_scrapes(targets)
         for batch in batches(targets, self._blocks):
-            place = _place(batch.targets[0], "requests_total")
-            share = (batch.tallies["scrapes"] + batch.tallies["failed"]) / scraped[batch.columns]
-            if place == innermost and batch.targets[0].identity.role in ENGINE_ROLES:
-                _add(self.replicas, batch.columns, share.sum(axis=0))
-                self._count_gpus(batch)
+            scrapes, failed = batch.tallies["scrapes"], batch.tallies["failed"]
+            share = np.where(scrapes > 0, (scrapes + failed) / most[batch.columns], 0.0)
+            target = batch.targets[0]
+            if target.identity.role in ENGINE_ROLES and _place(target, "requests_total") == innermost:
+                self._replicas.add(batch.columns, share, share[:, None])
+                self._absent += int(((failed > 0) & (scrapes == 0)).sum())
+                if gpus := len(batch.gauges.by_name.get("gpu_usage", [])):
+                    self._gpus += [gpus] * len(batch.targets)
             self._add_gauges(batch, share, outermost)
-            self._add_counters(batch, outermost)
-            self._add_histograms(batch, outermost)
+            self._add_counters(batch, share, outermost)
+            self._add_histograms(batch, share, outermost)
 
     def traffic(self, deployments: tuple[Deployment, ...], remarks: tuple[str, ...]) -> ServedTraffic:
         """All that was added."""
+        sums = {name: each.values()[0] for name, each in self._sums.items()}
         unknown = np.full(self._blocks.size, np.nan)
-        requests = [values for series, values in self._counters.items() if series.startswith("requests_total")]
-        usage = self._gauges.get("kv_cache_usage", unknown)
+        usage, reporting = (sums.pop(name, unknown) for name in ("kv_cache_usage", _REPORTING))
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean_usage = usage / self._usage_weights
+            cache_usage = usage / reporting
+        if self._absent:
+            remarks += (f"{self._absent} times a replica could not be scraped for five minutes: taken as absent",)
         return ServedTraffic(
             deployments=deployments,
             blocks=self._blocks,
-            replicas=self.replicas,
-            concurrency=self._gauges.get("concurrent_requests", unknown),
-            queued=self._gauges.get("queued_requests", unknown),
-            cache_usage=mean_usage,
-            requests=_sum_known(requests) if requests else unknown,
-            histograms={name: _share_edges(found) for name, found in self._buckets.items()},
-            counters=self._counters,
+            replicas=self._replicas.values()[0],
+            concurrency=sums.pop("concurrent_requests", unknown),
+            queued=sums.pop("queued_requests", unknown),
+            cache_usage=cache_usage,
+            requests=sums.get("requests_total", unknown),
+            histograms={name: _share_edges(found, self._blocks.size) for name, found in self._buckets.items()},
+            counters=sums,
             gpus_per_replica=float(np.median(self._gpus)) if self._gpus else None,
             remarks=remarks,
         )
@@ -166,48 +199,39 @@ class _TrafficReading:
             most[batch.columns] = np.maximum(most[batch.columns], made)
         return most
 
-    def _count_gpus(self, batch: TargetBatch) -> None:
-        rows = batch.gauges.by_name.get("gpu_usage", [])
-        if rows:
-            self._gpus += [len(rows)] * len(batch.targets)
-
     def _add_gauges(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
-        for name in _GAUGES[:3]:
-            if outermost.get(name) != _place(batch.targets[0], name):
-                continue
-            values = sum_gauges(batch, (Part(name),))
-            if values is None:
-                continue
-            sums = self._gauges.setdefault(name, np.full(self._blocks.size, np.nan))
-            _add(sums, batch.columns, (values * share).sum(axis=0))
-            if name == "kv_cache_usage":
-                self._usage_weights[batch.columns] += share.sum(axis=0)
+        for name in ("concurrent_requests", "queued_requests", "kv_cache_usage"):
+            values = sum_gauges(batch, (Part(name),)) if _is_at(batch, name, outermost) else None
+            if values is not None:
+                self._add(name, batch, share, values * share)
+                if name == "kv_cache_usage":
+                    self._add(_REPORTING, batch, share, share)
 
-    def _add_counters(self, batch: TargetBatch, outermost: dict[str, str]) -> None:
+    def _add_counters(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
         processes = Processes(batch, {})
         for name in SERVED_COUNTERS:
-            if outermost.get(name) != _place(batch.targets[0], name):
-                continue
-            for text, part in _parts_of(batch, name):
+            for text, part in _parts_of(batch, name) if _is_at(batch, name, outermost) else ():
                 values = sum_counters(batch, (part,), processes)
                 if values is not None:
-                    sums = self._counters.setdefault(text, np.full(self._blocks.size, np.nan))
-                    # A replica's first and last scrapes lie within a block: what it did beyond them is not known.
-                    _add(sums, batch.columns, np.nansum(values, axis=0))
+                    self._add(text, batch, share, values)
 
-    def _add_histograms(self, batch: TargetBatch, outermost: dict[str, str]) -> None:
+    def _add(self, name: str, batch: TargetBatch, share: Floats, values: Floats) -> None:
+        sums = self._sums.setdefault(name, _BlockSums(1, self._blocks.size))
+        sums.add(batch.columns, share, values[:, None])
+
+    def _add_histograms(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
         for name in SERVED_HISTOGRAMS:
-            if outermost.get(name) != _place(batch.targets[0], name):
-                continue
-            found = read_histogram(batch, name)
-            if found is None or not found.edges:
-                continue
-            size = self._blocks.size
-            by_edges = self._buckets.setdefault(name, {})
-            counts, totals = by_edges.setdefault(found.edges, (np.zeros((len(found.edges) + 1, size)), np.zeros(size)))
-            whole = np.concatenate([found.cumulative, found.count[:, None]], axis=1)
-            counts[:, batch.columns] += np.nansum(np.diff(whole, axis=1, prepend=0.0), axis=0)
-            totals[batch.columns] += np.nansum(found.total, axis=0)
+            found = read_histogram(batch, name) if _is_at(batch, name, outermost) else None
+            if found is not None and found.edges:
+                sums = self._buckets.setdefault(name, {}).setdefault(
+                    found.edges, _BlockSums(len(found.edges) + 2, self._blocks.size)
+                )
+                whole = [found.cumulative, found.count[:, None], found.total[:, None]]
+                sums.add(batch.columns, share, np.concatenate(whole, axis=1))
+
+
+def _is_at(batch: TargetBatch, name: str, outermost: dict[str, str]) -> bool:
+    return outermost.get(name) == _place(batch.targets[0], name)
 
 
 def _find_places(targets: Sequence[TargetIncrements]) -> tuple[dict[str, str], str]:
@@ -229,33 +253,19 @@ def _place(target: TargetIncrements, family: str) -> str:
 
 
 def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:
-    """A counter's series by the labels of its own, and how they are picked."""
+    """A counter, and where it has labels of its own each of its series, and how they are picked."""
+    yield name, Part(name)
     labels = METRICS[name].labels
-    if not labels:
-        yield name, Part(name)
-        return
-    for row in batch.rows.by_name.get(name, []):
+    for row in batch.rows.by_name.get(name, []) if labels else ():
         own = tuple(pair for pair in batch.rows.series[row].labels if pair[0] in labels)
         yield format_series(name, own), Part(name, tuple((label, (value,)) for label, value in own))
 
 
-def _add(sums: Floats, columns: NDArray[np.int64], values: Floats) -> None:
-    """Add values to sums that are NaN where nothing was added yet."""
-    before = sums[columns]
-    sums[columns] = np.where(np.isnan(before), values, before + values)
-
-
-def _sum_known(parts: Sequence[Floats]) -> Floats:
-    stacked = np.stack(parts)
-    return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0))
-
-
-def _share_edges(by_edges: dict[tuple[float, ...], tuple[Floats, Floats]]) -> ServedHistogram:
+def _share_edges(by_edges: dict[tuple[float, ...], _BlockSums], blocks: int) -> ServedHistogram:
     """The histograms of all replicas at the edges that they share."""
     shared = tuple(sorted(set.intersection(*(set(edges) for edges in by_edges))))
-    cumulative = [
-        np.cumsum(counts, axis=0)[[*(edges.index(edge) for edge in shared), len(edges)]]
-        for edges, (counts, _) in by_edges.items()
-    ]
-    counts = np.diff(np.sum(cumulative, axis=0), axis=0, prepend=0.0)
-    return ServedHistogram(shared, counts, np.sum([totals for _, totals in by_edges.values()], axis=0))
+    sums = _BlockSums(len(shared) + 2, blocks)
+    for edges, each in by_edges.items():
+        sums.merge(each, [*(edges.index(edge) for edge in shared), len(edges), len(edges) + 1])
+    values = sums.values()
+    return ServedHistogram(shared, np.diff(values[:-1], axis=0, prepend=0.0), values[-1])

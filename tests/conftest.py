@@ -62,6 +62,15 @@ def prometheus_3() -> Path:
 
 
 @pytest.fixture(scope="session")
+def victoria_metrics() -> Path:
+    """A VictoriaMetrics, where Debian's unstable suite can be reached."""
+    found = tools.victoria_metrics_binary()
+    if found is None:
+        pytest.skip("victoria-metrics not found: `python -m tests.tools` prepares it or says why it is not available")
+    return found
+
+
+@pytest.fixture(scope="session")
 def promtool() -> Path:
     """The promtool tests check rules with."""
     return _required("promtool", tools.promtool_binary())

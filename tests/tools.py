@@ -1,4 +1,5 @@
-"""The programs tests run beside Python: Prometheus 2 and 3, promtool, Alertmanager and a browser, from Debian.
+"""The programs tests run beside Python, from Debian: Prometheus 2 and 3, promtool, Alertmanager, VictoriaMetrics and a
+browser.
 
 `python -m tests.tools` prepares what is missing and reports what is not available. apt-get downloads the servers, and
 they are unpacked under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or
@@ -31,6 +32,12 @@ _ALERTMANAGER = "alertmanager-unpacked"
 _ALERTMANAGER_FILES = b"/usr/share/prometheus/alertmanager"
 _ALERTMANAGER_START = """#!/bin/sh
 cd "$(dirname "$0")/../.." && exec usr/bin/prometheus-alertmanager "$@"
+"""
+
+_VICTORIA = "victoria-metrics-unpacked"
+_VICTORIA_START = """#!/bin/sh
+cd "$(dirname "$0")/../.." && export LD_LIBRARY_PATH="$(echo "$PWD"/usr/lib/*-linux-gnu)"
+exec usr/bin/victoria-metrics "$@"
 """
 
 _COMPOSE_SCHEMA = TOOLS / "compose-spec.json"
@@ -113,6 +120,11 @@ def alertmanager_binary() -> Path | None:
 def amtool_binary() -> Path | None:
     """The amtool of an Alertmanager, or None."""
     return _unpacked("amtool", package="prometheus-alertmanager") or _on_path("amtool")
+
+
+def victoria_metrics_binary() -> Path | None:
+    """A VictoriaMetrics, or None; paths given to it must be absolute."""
+    return _unpacked(_VICTORIA, package="victoria-metrics") or _on_path("victoria-metrics")
 
 
 def compose_schema() -> Path | None:
@@ -262,6 +274,19 @@ def _unpack_alertmanager() -> None:
     (programs / _ALERTMANAGER).chmod(0o755)
 
 
+def _unpack_victoria_metrics() -> None:
+    """VictoriaMetrics of the unstable suite, with the library of the same suite that it is linked with."""
+    folder = TOOLS / "victoria-metrics"
+    _unpack_unstable("victoria-metrics", folder)
+    library = TOOLS / "libzstd1"
+    _unpack_unstable("libzstd1", library)
+    shutil.copytree(library / "usr" / "lib", folder / "usr" / "lib", dirs_exist_ok=True)
+    shutil.rmtree(library)
+    start = folder / "usr" / "bin" / _VICTORIA
+    start.write_text(_VICTORIA_START, encoding="utf-8")
+    start.chmod(0o755)
+
+
 def _private_lists(name: str = "apt") -> list[str]:
     # apt-get update writes to /var only as root; with its state in our own folder anybody may.
     state = TOOLS / name
@@ -343,6 +368,7 @@ TOOLS_NEEDED = (
     ),
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),
+    Tool("victoria-metrics", victoria_metrics_binary, _unpack_victoria_metrics, needed=False),
     Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),
     Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
     Tool("chromium", chromium_binary, _install_chromium),

@@ -140,6 +140,19 @@ def test_a_deployment_sums_what_its_replicas_gained() -> None:
     ]
 
 
+@pytest.mark.parametrize("policy", [PLAIN, SUMMED])
+def test_the_end_of_a_histogram_has_its_edges(policy: Policy) -> None:
+    """By which each of its buckets ends in Prometheus."""
+    projector = Projector(policy)
+    seen = histogram(TTFT, (0.1, 1.0), (1, 2, 3), (1, 1, 1))
+    first = projector.project(fleet(target(ENGINE, seen)), "cumulative", Totals())
+    gone = dict.fromkeys(seen, Seen(ended=True))
+
+    (end,) = projector.project(fleet(target(ENGINE, gone), number=2), "cumulative", first.totals).points
+
+    assert (end.value, end.edges) == (None, (0.1, 1.0))
+
+
 def test_what_was_counted_before_the_last_replica_left_is_sent_before_its_end() -> None:
     """When one is back, the total goes on, so that it never falls."""
     projector = Projector(SUMMED)

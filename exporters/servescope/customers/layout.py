@@ -40,7 +40,8 @@ class ExportLayout:
     """Which rows of these series are which object; targets with the same series share it.
 
     Native labels, which the contract does not give a metric, are never exported: objects that differ in them alone have
-    equal labels. `incomplete` counts histograms that lack their sum, their count or all buckets.
+    equal labels. `edges` are those of each object, none of numbers. `incomplete` counts histograms that lack their sum,
+    their count or all buckets.
     """
 
     def __init__(self, series: Sequence[Series], metrics: Container[str], labels: Container[str]) -> None:
@@ -62,6 +63,7 @@ class ExportLayout:
         self.incomplete = len(found) - len(whole)
         self.objects += [_object(metric, own, labels) for metric, own in whole]
         self._index_histograms(list(whole.values()))
+        self.edges: list[tuple[float, ...]] = [*([()] * len(rows)), *self._edges]
         self.first_rows = np.concatenate((self._numbers, self._sums))
 
     def _index_histograms(self, histograms: Sequence[_Histogram]) -> None:

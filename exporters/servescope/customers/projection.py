@@ -204,7 +204,7 @@ class Projector:
             if value is not None:
                 yield StreamPoint(stream, starts[place] if counts else None, edge.time_ms, value)
             elif ended[place]:
-                yield StreamPoint(stream, None, edge.time_ms, None)
+                yield StreamPoint(stream, None, edge.time_ms, None, layout.edges[place])
 
     def _merged_points(
         self,
@@ -247,7 +247,8 @@ class Projector:
             if gain is not None:
                 # What was counted before the last series ended comes before the mark of its end.
                 yield StreamPoint(stream, total.start_ms, edge.time_ms - 1, total.value)
-            yield StreamPoint(stream, None, edge.time_ms, None)
+            edges = total.value.edges if isinstance(total.value, HistogramValue) else ()
+            yield StreamPoint(stream, None, edge.time_ms, None, edges)
             streams[key] = StreamTotal(total.start_ms, total.value, edge.time_ms)
 
     def _ends_of_former_names(
@@ -259,9 +260,9 @@ class Projector:
         for target in targets:
             plan = self._plan(target, former_id)
             values, ended = plan.layout.read(target.values), target.ended[plan.layout.first_rows].tolist()
-            for stream, value, has_ended in zip(plan.streams, values, ended, strict=True):
+            for stream, value, has_ended, edges in zip(plan.streams, values, ended, plan.layout.edges, strict=True):
                 if value is not None or has_ended:
-                    yield StreamPoint(stream, None, time_ms, None)
+                    yield StreamPoint(stream, None, time_ms, None, edges)
 
     def _figure_points(
         self, edge: FleetEdge, before: frozenset[StreamKey], withheld: Counter[str]

@@ -1,0 +1,41 @@
+"""Minutes of an emulated stack in a store, scrape by scrape, with a replica that restarts and faults on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from servescope.contract.identity import Deployment, Identity
+from servescope.emulator.faults import Faults, make_fault
+from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
+from servescope.exposition.rendering import render
+from servescope.sources.cache import SeriesCache
+from servescope.sources.reader import Reader
+from servescope.store.embedded import Store
+from servescope.store.records import TargetStatus
+
+START_MS: Final = 1_790_000_040_000 // 60_000 * 60_000
+SCRAPE_MS: Final = 15_000
+
+
+def record_stack(path: Path, *, minutes: int) -> frozenset[Deployment]:
+    """Record so many minutes from START_MS on; engines restart after the third. The deployments there are."""
+    traffic = GeneratedTraffic(Mix(abort_share=0.03))
+    stack = EmulatedStack.of([(V1, 0.4), (V2, 0.6)], traffic=traffic, epoch=START_MS / 1000)
+    Faults(stack, [make_fault("counters-reset", 50, start_seconds=180, end_seconds=320)])
+    cache = SeriesCache()
+    readers: dict[Identity, Reader] = {}
+    with Store(path) as store:
+        for seconds in range(SCRAPE_MS // 1000, minutes * 60 + 1, SCRAPE_MS // 1000):
+            stack.clock.run_until(float(seconds))
+            for target in stack.targets():
+                identity = target.identity
+                reader = readers.setdefault(identity, Reader(identity, cache=cache))
+                store.set_target(
+                    TargetStatus(identity.target_id, "emulated:", identity, healthy=True, scrape_interval_ms=SCRAPE_MS)
+                )
+                snapshot = reader.read(render(target.instruments)).snapshot
+                store.append_scrape(identity.target_id, START_MS + seconds * 1000, snapshot)
+    return frozenset(identity.deployment() for identity in readers)

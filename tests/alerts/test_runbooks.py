@@ -76,6 +76,14 @@ def test_it_asks_the_replicas_where_the_alert_is_about_some(alert: Alert) -> Non
         assert "Then by replica" in read_sections(alert)
 
 
+def test_it_says_how_a_replica_is_taken_out_of_routing(alert: Alert) -> None:
+    """Wherever somebody is asked to; nobody remembers the command at night."""
+    found = read_sections(alert)
+    asked = "out of routing" in f"{alert.runbook.mitigation} {found.get('Then by replica', '')}"
+
+    assert asked == ("`kubectl label pod POD KEY-`" in found["Do now"])
+
+
 def test_objectives_have_texts_of_their_own() -> None:
     """What users notice, where to look and what to do differ between latencies and failing requests."""
     for ending in ("BurnsFast", "Burns"):

@@ -273,8 +273,8 @@ _PROMETHEUS_ALERTS: Final = (
             "matching, or a query limit was exceeded. Groups of others in the same Prometheus are not looked at.",
             "Nothing by itself. Figures that the rule records are missing, and alerts of the group do not fire.",
             "The rules page of Prometheus shows the last error of each rule.",
-            "Fix what the error names. The usual cause is two collectors that expose the same deployment with the same "
-            "labels.",
+            "Fix what the error names. A match of many to many means that two collectors expose the same deployment "
+            "and differ in a label that is not among the option `collector_labels`: name it there.",
             "None known: an evaluation that fails once fires no alert.",
             Look(
                 _share(RULE_FAILURES, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS),

@@ -13,7 +13,7 @@ from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.links import panel_title
 from servescope.alerting.playbooks.families import ENGINES, FAMILIES, Family
 from servescope.alerting.promises import objectives_of
-from servescope.alerting.records import Alert, Badness, Look, Term, labels_of, terms
+from servescope.alerting.records import Alert, Badness, Look, Runbook, Term, labels_of, terms
 
 _WORST: Final = 10
 
@@ -60,7 +60,7 @@ def runbook_sections(
         Section("What users notice", book.impact),
         *_first(book.first, f"{where} of the dashboard *{alert.dashboard}*", write, deployment),
         Section("Find the cause", book.diagnosis),
-        Section("Do now", "\n\n".join((book.mitigation, *_by_family(alert, sources)))),
+        Section("Do now", "\n\n".join((book.mitigation, *_out_of_routing(book), *_by_family(alert, sources)))),
         Section("Do not", book.avoid),
         Section("Whom to call", book.call),
         Section("How to know that it is over", book.over),
@@ -77,6 +77,21 @@ def _first(look: Look, panel: str, write: Callable[[Term], str], deployment: Seq
         worst = "bottomk" if look.lowest else "topk"
         query = f"{worst} by ({', '.join(deployment)}) ({_WORST}, {write(look.by_replica)})"
         yield Section(f"Then by {_parts(look.by_replica)}", look.apart, query)
+
+
+_OUT: Final = "out of routing"
+_HOW_OUT: Final = (
+    "To take a replica out of routing: on Kubernetes remove the label that its Service selects (`kubectl label pod POD "
+    "KEY-`), elsewhere remove it from the gateway's backends; its process goes on, and can be examined. A worker of "
+    "Dynamo registers itself with the frontend: end it."
+)
+
+
+def _out_of_routing(book: Runbook) -> Iterator[str]:
+    """How to do it, where a runbook says so."""
+    apart = book.first.apart if book.first.by_replica is not None else ""
+    if _OUT in book.mitigation or _OUT in apart:
+        yield _HOW_OUT
 
 
 def _parts(term: Term) -> str:

@@ -234,7 +234,7 @@ TELEMETRY_ALERTS: Final = (
                 "Each line is a deployment that is still listed: what do those that are missing have in common?",
             ),
             (),
-            "Do not restart the collector: it keeps what it knows, and a restart shortens it.",
+            "Do not restart the collector: it would start with the lists as they are now.",
             "Whoever owns the orchestrator or the job that writes the lists, now.",
             "The deployments are listed again.",
         ),

@@ -95,7 +95,7 @@ TRAFFIC_ALERTS: Final = (
             "a cutover drains does not count: the requests of all stacks are summed. The alert stays active until "
             "requests are served again, for at most a day.",
             "Most likely every request fails before it reaches an engine: in the gateway, in DNS, in the load "
-            "balancer, or in the router. If not, nobody wants anything.",
+            "balancer, or in the router. If not, clients have stopped sending.",
             "Send a request through the public address. A refused connection or a bad gateway points to the gateway "
             "or the router, a refused key to the keys, an unknown model to a renamed one. A good answer means that "
             "clients stopped: ask the largest one. Then send a request to an engine directly: if it answers, the "

@@ -13,7 +13,7 @@ from servescope.collector.relabel import RELABEL_SETTINGS, Rule, read_rules
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
-from servescope.settings.tables import REQUIRED, Setting, Table, located
+from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
 from servescope.settings.values import check_authority, format_duration
 from servescope.sources.page import DEFAULT_LIMITS, PageLimits
 
@@ -42,6 +42,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("inference_stack", REQUIRED),
         Setting("environment", '""'),
         Setting("rollout_phase", '""'),
+        Setting("fixed_labels", "false"),
         Setting("targets", "[]"),
         Setting("file_sd", "[]"),
         Setting("http_sd", "[]"),
@@ -131,13 +132,28 @@ class HttpDiscoverySettings(ListSettings):
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSettings:
-    """One deployment: its labels, where its targets come from, and the rules all of them go through last."""
+    """One deployment: its labels, where its targets come from, and the rules all of them go through last.
+
+    With `fixed_labels` neither its lists nor rules can give a target other labels of a deployment, and no target of
+    another deployment can have these.
+    """
 
     deployment: Deployment
     targets: tuple[TargetSettings, ...] = ()
     file_sd: tuple[FileDiscoverySettings, ...] = ()
     http_sd: tuple[HttpDiscoverySettings, ...] = ()
     relabel: tuple[Rule, ...] = ()
+    fixed_labels: bool = False
+
+
+def read_fixed_labels(path: Path) -> list[tuple[Deployment, bool]]:
+    """The deployments in a collector's configuration, and whether each has fixed labels.
+
+    Nothing else of it is read, so that it needs no secret of the targets. Raises ConfigurationError.
+    """
+    root = Table(read_document(path, "configuration"), str(path), "")
+    tables = root.tables("deployments", DEPLOYMENT_SETTINGS["deployments"])
+    return [(_read_labels(table), table.boolean("fixed_labels", default=False)) for table in tables]
 
 
 def read_deployments(
@@ -204,15 +220,14 @@ class _Reader:
         self._directory, self._scraping, self._window_ms = directory, scraping, window_ms
 
     def deployment(self, table: Table) -> DeploymentSettings:
-        labels = {name: table.string(name, None if name in _REQUIRED_LABELS else "") for name in DEPLOYMENT_LABELS}
-        with located(f"{table.origin}: {table.path}"):
-            deployment = Identity(**labels).deployment()
+        deployment = _read_labels(table)
         settings = DeploymentSettings(
             deployment,
             tuple(self.target(each) for each in _tables(table, "targets")),
             tuple(self.file_discovery(each) for each in _tables(table, "file_sd")),
             tuple(self.http_discovery(each) for each in _tables(table, "http_sd")),
             read_rules(_tables(table, "relabel")),
+            fixed_labels=table.boolean("fixed_labels", default=False),
         )
         if not settings.targets and not settings.file_sd and not settings.http_sd:
             raise ConfigurationError(
@@ -288,6 +303,12 @@ class _Reader:
 
 
 _REQUIRED_LABELS = ("model_name", "deployment_id", "inference_stack")
+
+
+def _read_labels(table: Table) -> Deployment:
+    labels = {name: table.string(name, None if name in _REQUIRED_LABELS else "") for name in DEPLOYMENT_LABELS}
+    with located(f"{table.origin}: {table.path}"):
+        return Identity(**labels).deployment()
 
 
 def _tables(table: Table, key: str) -> list[Table]:

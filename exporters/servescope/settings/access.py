@@ -143,6 +143,20 @@ class Access:
         tls = self.tls
         return Pems(*(self._read_pem(path) if path else None for path in (tls.ca_file, tls.cert_file, tls.key_file)))
 
+    def header_names(self) -> frozenset[str]:
+        """The names of the headers that a request has, in small letters."""
+        names = {name.lower() for name, _ in (*self.headers, *self.headers_from_env, *self.headers_from_file)}
+        return frozenset(names | {"authorization"} if self._authorizes else names)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a request carries a secret."""
+        return self._authorizes or bool(self.headers_from_env or self.headers_from_file)
+
+    @property
+    def _authorizes(self) -> bool:
+        return (self.bearer_token_env or self.bearer_token_file or self.basic_auth_username) is not None
+
     def find_problem(self) -> str | None:
         """Why no request can be made with these settings now, or None."""
         try:

@@ -1,0 +1,334 @@
+"""The configuration of `servescope customers`: `customers.toml`, read whole and refused whole.
+
+Every table's keys are listed once, with their defaults, in `CUSTOMERS_SETTINGS`; `docs/customers.md` is checked against
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, cast, get_args
+
+from servescope.collector.deployments import read_fixed_labels
+from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Identity
+from servescope.customers.destinations import PULL_SETTINGS, PUSH_SETTINGS, read_pull, read_pushes
+from servescope.customers.hashing import ReplicaHash
+from servescope.customers.naming import KEY_LABEL, WINDOW_LABEL, exported_labels, known_labels, label_name
+from servescope.customers.policy import HashKey, Naming, Policy, Pull, Push, Quotas, Resolution
+from servescope.customers.selection import select_figures, select_metrics
+from servescope.errors import ConfigurationError
+from servescope.settings.access import AccessError
+from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
+from servescope.settings.values import format_duration
+
+CUSTOMERS_SETTINGS: Final[Mapping[str, tuple[Setting, ...]]] = MappingProxyType(
+    {
+        "": (Setting("collector", REQUIRED), Setting("customers", REQUIRED)),
+        "customers": (
+            Setting("name", REQUIRED),
+            Setting("deployments", REQUIRED),
+            Setting("metrics", "[]"),
+            Setting("figures", "[]"),
+            Setting("labels", "[]"),
+            Setting("renames", "{}"),
+            Setting("replicas", '"hashed"'),
+            Setting("replica_key_file", ""),
+            Setting("resolution", '"deployment"'),
+            Setting("interval", '"1m"'),
+            Setting("naming", '"documented"'),
+            Setting("prefix", '""'),
+            Setting("max_age", '"1d"'),
+            Setting("quotas", "{}"),
+            Setting("push", "[]"),
+            Setting("pull", ""),
+        ),
+        "customers.deployments": tuple(
+            Setting(name, REQUIRED if name != "environment" else '""') for name in GROUP_LABELS
+        ),
+        "customers.quotas": (
+            Setting("series", ""),
+            Setting("samples_per_minute", ""),
+            Setting("bytes_per_minute", ""),
+        ),
+        "customers.push": PUSH_SETTINGS,
+        "customers.pull": PULL_SETTINGS,
+    }
+)
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_PREFIX: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,62}")
+_PROMETHEUS_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
+_OTLP_ATTRIBUTE: Final = re.compile(r"[a-zA-Z][\w.-]{0,127}", re.ASCII)
+_TAKEN: Final = ("le", "quantile", "job", "instance")
+_SHORTEST_INTERVAL_MS: Final = 10_000
+_LONGEST_INTERVAL_MS: Final = 3_600_000
+_LEAST_BYTES: Final = 1_000_000
+
+
+def read_policies(path: Path) -> tuple[Policy, ...]:
+    """The policies in a TOML file; paths in it are relative to the file.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
+    document = read_document(path, "configuration of customers")
+    return make_policies(document, origin=str(path), directory=path.resolve().parent)
+
+
+def make_policies(document: Mapping[str, object], *, origin: str, directory: Path) -> tuple[Policy, ...]:
+    """The policies of a parsed document; `origin` is what errors call it."""
+    root = Table(document, origin, "")
+    root.check_keys([setting.key for setting in CUSTOMERS_SETTINGS[""]])
+    tables = root.tables("customers", CUSTOMERS_SETTINGS["customers"])
+    if not tables:
+        raise ConfigurationError(f"{origin}: no customers; expected at least one [[customers]] table")
+    policies = [_Reader(table, directory).policy() for table in tables]
+    placed = list(zip(tables, policies, strict=True))
+    _check_apart(placed)
+    _check_secrets_differ(placed)
+    _check_collected(root, directory, placed)
+    return tuple(policies)
+
+
+class _Reader:
+    """Reads one `[[customers]]` table."""
+
+    def __init__(self, table: Table, directory: Path) -> None:
+        self._table, self._directory = table, directory
+
+    def policy(self) -> Policy:
+        table = self._table
+        name = table.string("name", None)
+        if not _NAME.fullmatch(name):
+            raise table.wrong("name", "small letters, digits, - and _, at most 63")
+        resolution = cast("Resolution", table.choice("resolution", get_args(Resolution), "deployment"))
+        with located(f"{table.origin}: {table.key('metrics')}"):
+            metrics = select_metrics(table.strings("metrics", []), resolution).chosen
+        with located(f"{table.origin}: {table.key('figures')}"):
+            figures = select_figures(table.strings("figures", []), metrics).chosen
+        if not metrics and not figures:
+            raise ConfigurationError(
+                f"{table.origin}: {table.path}: customer {name!r} is to receive nothing; list metrics or figures"
+            )
+        naming = Naming(table.choice("naming", [each.value for each in Naming], Naming.DOCUMENTED.value))
+        pushes, pull = self._destinations(name)
+        policy = Policy(
+            name,
+            self._deployments(),
+            metrics,
+            figures,
+            self._labels(resolution),
+            MappingProxyType(table.string_map("renames")),
+            replicas="plain" if table.choice("replicas", ("hashed", "plain"), "hashed") == "plain" else "hashed",
+            key=self._key(name),
+            resolution=resolution,
+            interval_ms=self._interval(),
+            naming=naming,
+            prefix=self._prefix(naming),
+            quotas=self._quotas(),
+            push=pushes,
+            pull=pull,
+            most_age_ms=table.duration("max_age", 86_400_000),
+        )
+        self._check_replicas(policy)
+        self._check_names(policy)
+        self._check_distinguished(policy)
+        return policy
+
+    def _deployments(self) -> frozenset[Deployment]:
+        """The identities of the customer's deployments, in whatever phase of a rollout they are."""
+        table = self._table
+        found: dict[Deployment, str] = {}
+        tables = table.tables("deployments", CUSTOMERS_SETTINGS["customers.deployments"])
+        if not tables:
+            raise table.wrong("deployments", "at least one [[customers.deployments]] table")
+        for each in tables:
+            labels = {name: each.string(name, "" if name == "environment" else None) for name in GROUP_LABELS}
+            with located(f"{each.origin}: {each.path}"):
+                identity = Identity(**labels).deployment()
+            if identity in found:
+                raise ConfigurationError(f"{each.origin}: {each.path}: is the same deployment as {found[identity]}")
+            found |= {Deployment(**labels, rollout_phase=phase): each.path for phase in ROLLOUT_PHASES}
+        return frozenset(found)
+
+    def _labels(self, resolution: Resolution) -> tuple[str, ...]:
+        table = self._table
+        labels = table.strings("labels", [])
+        for label in labels:
+            if label not in known_labels():
+                raise table.wrong("labels", f"labels among {', '.join(known_labels())}; {label!r} is none")
+        if resolution == "replica" and "replica" not in labels:
+            raise table.wrong("labels", "'replica' among them, as resolution is \"replica\"")
+        if resolution == "deployment" and (extra := [label for label in ("replica", "role") if label in labels]):
+            raise table.wrong("labels", f'no {extra[0]!r}, as resolution is "deployment"')
+        return tuple(dict.fromkeys(labels))
+
+    def _key(self, name: str) -> HashKey | None:
+        file = self._table.string("replica_key_file", "")
+        if not file:
+            return None
+        path = str(self._directory / file)
+        try:
+            ReplicaHash(path, name)
+        except AccessError as error:
+            raise ConfigurationError(f"{self._table.origin}: {self._table.key('replica_key_file')}: {error}") from None
+        return HashKey(path)
+
+    def _interval(self) -> int:
+        interval = self._table.duration("interval", 60_000)
+        if not _SHORTEST_INTERVAL_MS <= interval <= _LONGEST_INTERVAL_MS:
+            bounds = format_duration(_SHORTEST_INTERVAL_MS), format_duration(_LONGEST_INTERVAL_MS)
+            raise self._table.wrong("interval", f"a duration from {bounds[0]} to {bounds[1]}")
+        return interval
+
+    def _prefix(self, naming: Naming) -> str:
+        table = self._table
+        prefix = table.string("prefix", "")
+        if naming is Naming.PREFIX and not _PREFIX.fullmatch(prefix):
+            raise table.wrong("prefix", 'what a metric\'s name can begin with, as naming is "prefix"')
+        if naming is not Naming.PREFIX and prefix:
+            raise table.wrong("prefix", f'none, as naming is "{naming.value}"')
+        return prefix
+
+    def _quotas(self) -> Quotas:
+        table = self._table.table("quotas", CUSTOMERS_SETTINGS["customers.quotas"])
+
+        def number(key: str) -> int:
+            return table.whole_number(key, 1) if key in table.values else 0
+
+        return Quotas(number("series"), number("samples_per_minute"), table.size("bytes_per_minute", _LEAST_BYTES) or 0)
+
+    def _destinations(self, name: str) -> tuple[tuple[Push, ...], Pull | None]:
+        table = self._table
+        pushes = read_pushes(table.tables("push", PUSH_SETTINGS))
+        pull = None
+        if "pull" in table.values:
+            pull = read_pull(table.table("pull", PULL_SETTINGS), self._directory)
+        if not pushes and pull is None:
+            raise ConfigurationError(
+                f"{table.origin}: {table.path}: customer {name!r} has no destination; expected [[customers.push]] or "
+                f"[customers.pull]"
+            )
+        return pushes, pull
+
+    def _check_replicas(self, policy: Policy) -> None:
+        table = self._table
+        needs_key = "replica" in policy.labels and policy.replicas == "hashed"
+        if needs_key and policy.key is None:
+            raise ConfigurationError(
+                f"{table.origin}: {table.path}: 'replica_key_file' is missing: replicas are exported hashed; "
+                f"`openssl rand -hex 32` makes a key"
+            )
+        if policy.key is not None and not needs_key:
+            raise table.wrong("replica_key_file", "none, as no replica is exported hashed")
+
+    def _check_names(self, policy: Policy) -> None:
+        """Names of labels are distinct, and what every destination of the policy can carry."""
+        table = self._table
+        renames = Table(policy.renames, table.origin, table.key("renames"))
+        safe = policy.pull is not None or any(push.protocol == "remote-write" for push in policy.push)
+        if safe and policy.naming is Naming.OTEL:
+            raise table.wrong("naming", "another one: Prometheus' formats have no dots in names")
+        exported = (*exported_labels(policy), *_added_labels(policy))
+        for label, name in policy.renames.items():
+            if label not in exported:
+                raise ConfigurationError(
+                    f"{table.origin}: {renames.key(label)}: is not exported; expected one of {', '.join(exported)}"
+                )
+            if name in _TAKEN or not (_PROMETHEUS_LABEL if safe else _OTLP_ATTRIBUTE).fullmatch(name):
+                raise renames.wrong(label, "a name that Prometheus has for labels" if safe else "an attribute's name")
+        by_name: dict[str, str] = {}
+        for label in exported:
+            former = by_name.setdefault(label_name(policy, label), label)
+            if former != label:
+                raise ConfigurationError(
+                    f"{table.origin}: {renames.path}: {former!r} and {label!r} are both called "
+                    f"{label_name(policy, label)!r}"
+                )
+
+    def _check_distinguished(self, policy: Policy) -> None:
+        """No two deployments have the same exported labels: their series would be mixed."""
+        shown = [label for label in GROUP_LABELS if label in policy.labels]
+        by_labels: dict[tuple[str, ...], Deployment] = {}
+        for each in sorted(policy.deployments):
+            former = by_labels.setdefault(tuple(getattr(each, label) for label in shown), each)
+            differing = [label for label in GROUP_LABELS if getattr(former, label) != getattr(each, label)]
+            if differing:
+                raise self._table.wrong(
+                    "labels",
+                    f"{' or '.join(map(repr, differing))} among them: deployments {former.deployment_id!r} and "
+                    f"{each.deployment_id!r} differ in nothing else, and would be mixed",
+                )
+
+
+def _added_labels(policy: Policy) -> tuple[str, ...]:
+    """The labels that are exported beside those of the policy."""
+    hashed = "replica" in exported_labels(policy) and policy.replicas == "hashed"
+    return (*([KEY_LABEL] if hashed else []), *([WINDOW_LABEL] if policy.figures else []))
+
+
+_Placed = Sequence[tuple[Table, Policy]]
+
+
+def _check_apart(placed: _Placed) -> None:
+    """Names and deployments of customers differ."""
+    for (_, first), (table, second) in combinations(placed, 2):
+        if first.name == second.name:
+            raise table.wrong("name", "another name than that of the other customers")
+        if shared := first.deployments & second.deployments:
+            deployment = min(shared)
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('deployments')}: {_shown(deployment)} is a deployment of customer "
+                f"{first.name!r} as well; each deployment has one customer"
+            )
+
+
+def _check_secrets_differ(placed: _Placed) -> None:
+    """No two customers have one key or one token: each could guess names of the other, or read its page."""
+    for (_, first), (table, second) in combinations(placed, 2):
+        if first.key is not None and second.key is not None and _shares_line(first.key.path, second.key.path):
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('replica_key_file')}: has a key of customer {first.name!r}; "
+                f"each customer needs its own"
+            )
+        if first.pull and second.pull and _shares_line(first.pull.token_file, second.pull.token_file):
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('pull.token_file')}: has a token of customer {first.name!r}; "
+                f"each customer needs its own"
+            )
+
+
+def _shares_line(first: str, second: str) -> bool:
+    lines = [set(Path(path).read_text(encoding="utf-8").split()) for path in (first, second)]
+    return bool(lines[0] & lines[1])
+
+
+def _check_collected(root: Table, directory: Path, placed: _Placed) -> None:
+    """Every deployment is one that the collector has, and whose labels no list or rule of it can change."""
+    path = directory / root.string("collector", None)
+    collected = read_fixed_labels(path)
+    for table, policy in placed:
+        groups = {_group(each) for each in policy.deployments}
+        for group in sorted(groups):
+            fixed = [is_fixed for each, is_fixed in collected if _group(each) == group]
+            shown = _shown(Deployment(*group))
+            if not fixed:
+                raise ConfigurationError(
+                    f"{table.origin}: {table.key('deployments')}: {shown} is not under [[deployments]] of {path}"
+                )
+            if not all(fixed):
+                raise ConfigurationError(
+                    f"{table.origin}: {table.key('deployments')}: {shown}: lists of targets and relabelling could "
+                    f"change whose it is; set fixed_labels = true in its [[deployments]] table of {path}"
+                )
+
+
+def _group(deployment: Deployment) -> tuple[str, str, str, str]:
+    return deployment.model_name, deployment.deployment_id, deployment.inference_stack, deployment.environment
+
+
+def _shown(deployment: Deployment) -> str:
+    return ", ".join(f"{name}={getattr(deployment, name)!r}" for name in GROUP_LABELS if getattr(deployment, name))

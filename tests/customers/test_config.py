@@ -1,0 +1,198 @@
+"""The configuration of customers: what it means, and how wrong ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servescope.contract.identity import Deployment
+from servescope.customers.config import read_policies
+from servescope.customers.policy import HashKey, Pull
+from servescope.customers.presets import PRESETS
+from servescope.errors import ConfigurationError
+from tests.support.customers_config import CUSTOMERS, write_customers
+
+
+def test_a_policy_has_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
+    """Groups are resolved, a deployment is theirs in every phase of a rollout, paths are relative to the file."""
+    acme, globex = read_policies(write_customers(tmp_path))
+
+    assert acme.deployments == {
+        Deployment("llama", "chat", "v2", "prod", phase) for phase in ("", "promoting", "stable")
+    }
+    assert "time_to_first_token_seconds" in acme.metrics
+    assert "kv_cache_eligible_tokens_total" in acme.metrics
+    assert "kv_cache_reused_tokens_total" not in acme.metrics
+    assert "speculation_rate" not in acme.metrics  # a ratio of one process, which is not collected
+    assert "time_to_first_token_p95" in acme.figures
+    assert acme.key == HashKey(str(tmp_path / "acme.key"))
+    assert acme.pull == Pull(str(tmp_path / "acme.token"))
+    assert (globex.metrics, globex.figures, globex.labels) == (("requests_total",), (), ())
+
+
+def test_a_preset_has_protocol_temporality_and_headers(tmp_path: Path) -> None:
+    """What the table says itself wins; without a preset points are cumulative."""
+    acme, globex = read_policies(write_customers(tmp_path))
+    (datadog,), (plain,) = acme.push, globex.push
+
+    assert (datadog.protocol, datadog.temporality, datadog.name) == ("otlp-http", "delta", "push")
+    assert datadog.access.request_headers() == {
+        "dd-otel-metric-config": '{"resource_attributes_as_tags": true}', "dd-api-key": "0123456789abcdef",
+    }  # fmt: skip
+    assert (plain.protocol, plain.temporality, plain.url) == (
+        "otlp-http",
+        "cumulative",
+        "http://127.0.0.1:4318/v1/metrics",
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_used_as_its_address_is_shown(tmp_path: Path, name: str) -> None:
+    """With the header it needs."""
+    preset = PRESETS[name]
+    needs = f'headers_from_file = {{ {preset.needs} = "datadog.key" }}' if preset.needs else ""
+    text = CUSTOMERS.replace(
+        'protocol = "otlp-http"\nurl = "http://127.0.0.1:4318"', f'preset = "{name}"\nurl = "{preset.url}"\n{needs}'
+    )
+    _, globex = read_policies(write_customers(tmp_path, text))
+
+    assert (globex.push[0].protocol, globex.push[0].temporality) == (preset.protocol, preset.temporality)
+    assert globex.push[0].url == preset.url
+
+
+_SEARCH = 'deployment_id = "search"\nmodel_name = "llama"\ninference_stack = "v2"\n'
+_CHAT = _SEARCH.replace("search", "chat") + 'environment = "prod"\n'
+
+WRONG = {
+    "nothing": ('metrics = ["requests_total"]', "", r"customers\[1\]: customer 'globex' is to receive nothing"),
+    "metric": (
+        '"requests_total"',
+        '"request_total"',
+        r"customers\[1\]\.metrics: unknown metric 'request_total'; did you mean 'req",
+    ),
+    "figure as metric": ('"requests_total"', '"request_rate"', r"'request_rate' is no metric; list it under figures"),
+    "metric as figure": (
+        '"latency"',
+        '"requests_total"',
+        r"figures: 'requests_total' is no figure; list it under metrics",
+    ),
+    "process ratio": ('"requests_total"', '"kv_cache_hit_rate"', r"is a ratio of one process.*list it under figures"),
+    "ratio": (
+        '"requests_total"',
+        '"kv_cache_usage"',
+        r"'kv_cache_usage' is a ratio, .*list 'kv_cache_usage' under figures",
+    ),
+    "repeated": ('"latency"', '"concurrent_requests"', r"figure 'concurrent_requests' has the name of a metric"),
+    "label": ('"outcome"', '"engine"', r"customers\[0\]\.labels: .*'engine' is none"),
+    "renamed label": ("renames = { deployment_id", "renames = { environment", r"renames\.environment: is not exported"),
+    "rename": ('"service"', '"__name__"', r"renames\.deployment_id: '__name__' is wrong"),
+    "dots": ('"service"', '"service.name"', r"renames\.deployment_id: 'service.name' is wrong, expected a name"),
+    "one name": ('"service"', '"pod"', r"renames: 'deployment_id' and 'replica' are both called 'pod'"),
+    "key": ("[customers.pull]", "[customers.pul]", r"unknown key 'customers\[0\]\.pul'; did you mean 'pull'"),
+    "same name": ('"globex"', '"acme"', r"customers\[1\]\.name: 'acme' is wrong"),
+    "unknown deployment": (
+        'deployment_id = "search"',
+        'deployment_id = "Search"',
+        r"deployment_id='Search'.* is not under .* of .*servescope\.toml",
+    ),
+    "loose deployment": (
+        'deployment_id = "search"',
+        'deployment_id = "loose"',
+        r"deployment_id='loose'.*set fixed_labels = true",
+    ),
+    "no key": ('replica_key_file = "acme.key"\n', "", r"'replica_key_file' is missing"),
+    "short key": (
+        'replica_key_file = "acme.key"',
+        'replica_key_file = "acme.token"',
+        r"replica_key_file: key file '.*acme\.token' has a key of fewer",
+    ),
+    "unneeded key": (
+        'name = "globex"',
+        'name = "globex"\nreplica_key_file = "globex.key"',
+        r"customers\[1\]\.replica_key_file: .*no replica is exported hashed",
+    ),
+    "replica": ('"outcome", "replica"]', '"outcome"]', r"labels: .*expected 'replica' among them"),
+    "unverified": (
+        'preset = "datadog"',
+        'preset = "datadog"\ntls_insecure_skip_verify = true',
+        r"tls_insecure_skip_verify: True is wrong",
+    ),
+    "in the clear": (
+        '"https://otlp.datadoghq.com/v1/metrics"',
+        '"http://otlp.datadoghq.com/v1/metrics"',
+        r"push\[0\]\.url: .*in the clear",
+    ),
+    "password": (
+        '"https://otlp.datadoghq.com/v1/metrics"',
+        '"https://user:hunter2@otlp.datadoghq.com/"',
+        r"push\[0\]\.url: the value carries credentials",
+    ),
+    "no protocol": ('protocol = "otlp-http"\n', "", r"push\[0\]: 'protocol' is missing"),
+    "protocol": ('"otlp-http"', '"otlp"', r"push\[0\]\.protocol: 'otlp' is wrong, expected one of otlp-http"),
+    "temporality": (
+        'preset = "datadog"',
+        'preset = "datadog"\ntemporality = "cumulative"',
+        r'"delta": Datadog takes no other',
+    ),
+    "delta": (
+        'protocol = "otlp-http"',
+        'protocol = "remote-write"\ntemporality = "delta"',
+        r"remote write has no other",
+    ),
+    "header": ('headers_from_file = { dd-api-key = "datadog.key" }', "", r"Datadog needs the header 'dd-api-key'"),
+    "naming": ('name = "acme"', 'name = "acme"\nnaming = "otel"', r"naming: 'otel' is wrong"),
+    "prefix": ('name = "acme"', 'name = "acme"\nprefix = "acme_"', r"prefix: 'acme_' is wrong, expected none"),
+    "interval": (
+        'name = "acme"',
+        'name = "acme"\ninterval = "1s"',
+        r"interval: '1s' is wrong, expected a duration from 10s to 1h",
+    ),
+    "same deployment": (_SEARCH, _CHAT, r"customers\[1\]\.deployments: .*='chat'.* is a deployment of customer 'acme'"),
+    "grpc path": (
+        'otlp-http"\nurl = "http://127.0.0.1:4318"',
+        'otlp-grpc"\nurl = "http://127.0.0.1:4317/v1/metrics"',
+        r"a URL without a path",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_configuration_is_refused_with_file_key_and_value(tmp_path: Path, case: str) -> None:
+    """And with what was expected."""
+    former, text, message = WRONG[case]
+    assert former in CUSTOMERS
+
+    with pytest.raises(ConfigurationError, match=message) as error:
+        read_policies(write_customers(tmp_path, CUSTOMERS.replace(former, text)))
+    assert str(tmp_path / "customers.toml") in str(error.value)
+    assert not any(secret in str(error.value) for secret in ("aaaaaa", "acme-token", "0123456789abcdef", "hunter2"))
+
+
+def test_deployments_that_labels_do_not_distinguish_are_refused(tmp_path: Path) -> None:
+    """Their series would be mixed."""
+    two = f"{_SEARCH}\n[[customers.deployments]]\n{_CHAT}"
+    text = CUSTOMERS.partition("[[customers]]")[0] + "[[customers]]" + CUSTOMERS.rpartition("[[customers]]")[2]
+
+    with pytest.raises(
+        ConfigurationError, match=r"labels: .*'deployment_id' or 'environment' among them.*would be mixed"
+    ):
+        read_policies(write_customers(tmp_path, text.replace(_SEARCH, two)))
+    text = text.replace('name = "globex"', 'name = "globex"\nlabels = ["environment"]')
+    assert len(read_policies(write_customers(tmp_path, text.replace(_SEARCH, two)))) == 1
+
+
+@pytest.mark.parametrize("kind", ["key", "token"])
+def test_a_secret_that_two_customers_have_is_refused(tmp_path: Path, kind: str) -> None:
+    """Whatever its file is called."""
+    text = CUSTOMERS.replace(
+        'name = "globex"\nmetrics = ["requests_total"]',
+        'name = "globex"\nmetrics = ["requests_total"]\nlabels = ["replica"]\nresolution = "replica"\n'
+        'replica_key_file = "globex.key"',
+    )
+    path = write_customers(tmp_path, f'{text}\n[customers.pull]\ntoken_file = "globex.token"\n')
+    assert len(read_policies(path)) == 2
+    (tmp_path / f"globex.{kind}").write_text((tmp_path / f"acme.{kind}").read_text())
+
+    with pytest.raises(ConfigurationError, match=f"has a {kind} of customer 'acme'"):
+        read_policies(path)

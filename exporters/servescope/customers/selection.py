@@ -40,14 +40,14 @@ FIGURE_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """Groups of derived figures: the headings that they have everywhere."""
 
 
-class Selection(NamedTuple):
+class Selected(NamedTuple):
     """What is exported, sorted, and why what a group has besides is not, by name."""
 
     chosen: tuple[str, ...]
     left_out: Mapping[str, str]
 
 
-def select_metrics(names: Sequence[str], resolution: Resolution) -> Selection:
+def select_metrics(names: Sequence[str], resolution: Resolution) -> Selected:
     """The metrics of these names and groups; raises UsageError for a name that cannot be exported."""
 
     def refuse(name: str) -> str | None:
@@ -60,7 +60,7 @@ def select_metrics(names: Sequence[str], resolution: Resolution) -> Selection:
     return _select(names, METRICS, METRIC_GROUPS, refuse, "metric")
 
 
-def select_figures(names: Sequence[str], metrics: Sequence[str]) -> Selection:
+def select_figures(names: Sequence[str], metrics: Sequence[str]) -> Selected:
     """The figures of these names and groups; `metrics` are exported as well. Raises UsageError."""
 
     def refuse(name: str) -> str | None:
@@ -78,7 +78,7 @@ def _select(
     groups: Mapping[str, tuple[str, ...]],
     refuse: Callable[[str], str | None],
     what: str,
-) -> Selection:
+) -> Selected:
     chosen: set[str] = set()
     left_out: dict[str, str] = {}
     for name in names:
@@ -92,7 +92,7 @@ def _select(
             raise UsageError(f"{what} {name!r} {reason}")
         else:
             chosen.add(name)
-    return Selection(tuple(sorted(chosen)), left_out)
+    return Selected(tuple(sorted(chosen)), left_out)
 
 
 def _unknown(name: str, what: str, groups: Mapping[str, tuple[str, ...]]) -> str:

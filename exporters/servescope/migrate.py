@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -15,22 +14,29 @@ from servescope.errors import UsageError, require_extra
 from servescope.migration import command
 
 if TYPE_CHECKING:
+    from servescope.migration.advice import Advice
     from servescope.migration.moves import Move
     from servescope.migration.report import FileReport
+    from servescope.migration.routing_advice import RoutingTrial
     from servescope.migration.token_target import TokenTargets
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     command.configure(parser)
-    trial = parser.add_argument_group("a trial of both routers, for one configuration")
-    trial.add_argument(
+    advice = parser.add_argument_group("whether what v2 adds pays, from this traffic and from a trace of requests")
+    advice.add_argument(
         "--trace", type=Path, metavar="FILE",
-        help="whether KV-aware routing pays: replay a trace that names its blocks (Mooncake's JSON Lines)",
+        help="serve a trace that names its blocks (Mooncake's JSON Lines) behind v1's and v2's router",
     )  # fmt: skip
-    trial.add_argument("--replicas", type=int, metavar="N", help="how many replicas serve it")
-    trial.add_argument(
+    advice.add_argument(
+        "--replicas", type=int, metavar="N", help="how many replicas serve it (default: as many as v1 had)"
+    )
+    advice.add_argument(
         "--cache-tokens", type=int, metavar="N", help="KV cache of a replica (default: what its memory holds)"
+    )
+    advice.add_argument(
+        "--first-token-target", type=float, metavar="SECONDS", help="what 95%% of first tokens have to keep"
     )
     drafts = parser.add_argument_group("drafts, of one configuration; a file that is there is not replaced")
     for name, (what, _) in DRAFTS.items():
@@ -44,43 +50,72 @@ def run(arguments: argparse.Namespace) -> int:
     if wanted and (arguments.check or arguments.back):
         other = "--check, which writes nothing" if arguments.check else "--back"
         raise UsageError(f"--{next(iter(wanted))} is there beside {other}")
-    _check_trial(arguments)
+    _check_advice(arguments)
     numbers = command.measure(arguments)
+    # Before any file is written: a trace may be wrong.
+    trial = _try_routers(arguments, numbers) if arguments.trace is not None else None
     found = command.migrate(arguments, numbers)
-    if arguments.trace is not None:
-        found = [_try_routers(found, arguments, numbers)]
-    code = command.show(found, arguments, numbers)
+    code = command.show(found, arguments, numbers, _advise(arguments, numbers, trial))
     return write_drafts(found, wanted) or code if wanted else code
 
 
-def _check_trial(arguments: argparse.Namespace) -> None:
+def _check_advice(arguments: argparse.Namespace) -> None:
+    from servescope.migration.measuring import CHOOSING
+
+    is_measured = any(getattr(arguments, name) is not None for name in CHOOSING)
     for name in ("replicas", "cache_tokens"):
         if arguments.trace is None and getattr(arguments, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} has no meaning without --trace")
-    if arguments.trace is not None and arguments.replicas is None:
+    if arguments.trace is not None and arguments.replicas is None and not is_measured:
         raise UsageError("--trace needs --replicas beside it: how many replicas serve the traffic")
+    target = arguments.first_token_target
+    if target is not None and not is_measured:
+        raise UsageError("--first-token-target goes with --deployment, --store or --prometheus")
+    if target is not None and not 0 < target < 1e6:
+        raise UsageError(f"--first-token-target is {target:g}, expected a number of seconds above 0")
 
 
-def _try_routers(found: list[FileReport], arguments: argparse.Namespace, numbers: TokenTargets | None) -> FileReport:
-    """The report with advice on KV-aware routing; raises UsageError where there is no configuration to try."""
+def _try_routers(arguments: argparse.Namespace, numbers: TokenTargets | None) -> RoutingTrial | None:
+    """The trace behind both routers; None for a configuration with errors or questions that has no replicas yet.
+
+    Raises UsageError where there is no configuration to try, and for what is no trace.
+    """
     from servescope.emulator.routing_trial import try_routers
     from servescope.migration.files import read_options
-    from servescope.migration.routing_advice import advise_routing
+    from servescope.migration.routing_advice import count_replicas
 
+    found = command.migrate(argparse.Namespace(**{**vars(arguments), "write": False}), numbers)
     if len(found) != 1:
         raise UsageError(f"--trace goes with one configuration, found {len(found)}")
-    (report,) = found
-    if report.translation is None or report.status == "error":
-        return report  # an error is in the report, and a body of the Management API has no replicas
+    move = found[0].translation
+    config = (move.new or move.document).value if move is not None else None
+    if found[0].status == "error":
+        return None
+    if not isinstance(config, dict) or not config.get("trt_llm"):
+        if found[0].status == "asked":
+            return None
+        raise UsageError(f"{found[0].name}: has no trt_llm block, which --trace needs: it describes the replicas")
     llm_config = read_options(arguments, numbers).body.body.get("llm_config") or {}
-    trial = try_routers(
+    return try_routers(
         arguments.trace,
-        report.translation.document.value,
-        replicas=arguments.replicas,
+        config,
+        replicas=arguments.replicas
+        if numbers is None or arguments.replicas is not None
+        else count_replicas(numbers.traffic),
         cache_tokens=arguments.cache_tokens,
         routing=llm_config.get("b10_routing_config"),
     )
-    return replace(report, advice=(*report.advice, advise_routing(trial)))
+
+
+def _advise(
+    arguments: argparse.Namespace, numbers: TokenTargets | None, trial: RoutingTrial | None
+) -> tuple[Advice, ...]:
+    if numbers is None and trial is None:
+        return ()
+    from servescope.migration.advising import advise
+
+    traffic = numbers.traffic if numbers is not None else None
+    return tuple(advise(traffic, trial, arguments.first_token_target))
 
 
 def write_drafts(found: list[FileReport], wanted: Mapping[str, Path]) -> int:

@@ -146,9 +146,38 @@ def test_the_report_answers_from_a_trace(tmp_path: Path) -> None:
     assert run("migrate", str(config), "--write").returncode == 0
     report = json.loads(run("migrate", str(config), *words, "--format", "json").stdout)
     jsonschema.Draft202012Validator(migration_schema()).validate(report)
-    (advice,) = report["files"][0]["advice"]
+    (advice,) = report["advice"]
     assert report["files"][0]["status"] == "unchanged"
     assert (advice["topic"], advice["answer"]) == ("routing", "pays")
+
+
+def test_nothing_is_written_where_the_trace_is_wrong(tmp_path: Path) -> None:
+    """The configuration is as it was, and there is no copy."""
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG, encoding="utf-8")
+    done = run("migrate", str(config), "--write", "--trace", str(AZURE), "--replicas", "2")
+    assert done.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    assert config.read_text(encoding="utf-8") == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "expected"),
+    [
+        ("model_name: x\n", 2, "config.yaml: has no trt_llm block, which --trace needs"),
+        ("llm_config: {}\n", 2, "config.yaml: has no trt_llm block, which --trace needs"),
+        ("trt_llm: {build: {}}\n", 2, "checkpoint_repository is missing"),
+        (CONFIG + "    base_model: encoder\n", 3, "KV-aware routing: pays"),
+    ],
+)
+def test_a_trace_needs_replicas(tmp_path: Path, text: str, code: int, expected: str) -> None:
+    """A file without any is refused; one with errors has them reported, and one that is asked about is tried."""
+    trace = write_trace(tmp_path / "t.jsonl", is_shared=True)
+    config = tmp_path / "config.yaml"
+    config.write_text(text, encoding="utf-8")
+    done = run("migrate", str(config), "--trace", str(trace), "--replicas", "4")
+    assert done.returncode == code
+    assert expected in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

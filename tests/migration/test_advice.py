@@ -184,7 +184,7 @@ def drafted(reach: Sequence[float], *, drafts: float = 1e5, stack: str = "v2", *
     [
         ((0.9, 0.7, 0.5), "pays", "draft 3 tokens, as today (max_draft_len: 3): 3.10 tokens a step"),
         ((0.9, 0.7, 0.4, 0.39), "pays", "draft 3 tokens in place of 4 (max_draft_len: 3): 3.00 tokens a step"),
-        ((0.45, 0.2, 0.1), "pays", "draft 1 tokens in place of 3 (max_draft_len: 1): 1.45 tokens a step"),
+        ((0.45, 0.2, 0.1), "pays", "draft 1 token in place of 3 (max_draft_len: 1): 1.45 tokens a step"),
         ((0.39, 0.2), "does not pay", "already the first token is accepted in 39% of the drafts only"),
         ((0.9, 0.7, 0.0, 0.0), "pays", "draft 2 tokens, as today (max_draft_len: 2)"),
     ],
@@ -215,8 +215,11 @@ def test_without_positions_the_rate_is_judged(rate: float, answer: Answer) -> No
 
 
 def test_lookahead_has_no_place_in_v2() -> None:
-    """N-gram is the nearest, with what of it has to be accepted; of v2's own drafts nothing is said of it."""
-    reasons = " ".join(advise_speculation(drafted((0.6, 0.4), stack="v1")).reasons)
+    """N-gram is the nearest, with what of it has to be accepted: it may pay. v2's own drafts are judged as they are."""
+    advice = advise_speculation(drafted((0.6, 0.4), stack="v1"))
+    assert advice.answer == "may pay"
+    assert advise_speculation(drafted((0.3, 0.1), stack="v1")).answer == "does not pay"
+    reasons = " ".join(advice.reasons)
     assert "N-gram is the nearest in v2" in reasons
     assert "worth as much where 50% of their tokens are accepted, and anything from 40% on" in reasons
     assert "N-gram" not in " ".join(advise_speculation(drafted((0.6, 0.4))).reasons)
@@ -225,7 +228,18 @@ def test_lookahead_has_no_place_in_v2() -> None:
 def test_speculation_is_unknown_without_drafts() -> None:
     """None are reported, or too few to be more than chance."""
     assert advise_speculation(served({}, {})).answer == "unknown"
-    assert advise_speculation(drafted((0.9,), drafts=999)).text == "there were 999 drafts, fewer than 1 000"
+    assert advise_speculation(drafted((0.9,), drafts=999)).text == "there were fewer than 1 000 drafts"
+
+
+def test_drafts_that_are_not_counted_follow_from_their_tokens() -> None:
+    """As many as have all positions; where that cannot be, only the rate is judged."""
+    traffic = drafted((0.9, 0.7, 0.2))
+    counters = {name: values for name, values in traffic.counters.items() if name != "spec_decode_num_drafts_total"}
+    advice = advise_speculation(replace(traffic, counters=counters))
+    assert advice.text.startswith("draft 2 tokens in place of 3")
+    few = {**counters, "spec_decode_num_draft_tokens_total": np.array([8e4, 8e4])}
+    advice = advise_speculation(replace(traffic, counters=few))
+    assert "Acceptance by position is not reported, so how many tokens to draft is not known." in advice.reasons
 
 
 def test_a_trial_goes_before_metrics() -> None:

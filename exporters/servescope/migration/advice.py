@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -23,6 +24,15 @@ class Advice:
     answer: Answer
     text: str
     reasons: tuple[str, ...]
+
+
+def describe_advice(advice: Sequence[Advice]) -> str:
+    """All advice for a person, in lines."""
+    lines = ["Whether what v2 adds pays for this traffic:"]
+    for each in advice:
+        lines.append(f"  {ADVICE_TITLES[each.topic]}: {each.answer}: {each.text}.")
+        lines += (f"    {reason}" for reason in each.reasons)
+    return "\n".join(lines) + "\n"
 
 
 def show_count(number: int) -> str:

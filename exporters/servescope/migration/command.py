@@ -13,6 +13,7 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.store.prometheus.options import configure_past
 
 if TYPE_CHECKING:
+    from servescope.migration.advice import Advice
     from servescope.migration.report import FileReport
     from servescope.migration.token_target import TokenTargets
 
@@ -119,13 +120,19 @@ def migrate(arguments: argparse.Namespace, numbers: TokenTargets | None = None) 
         raise UsageError(str(error)) from error
 
 
-def show(found: Sequence[FileReport], arguments: argparse.Namespace, numbers: TokenTargets | None = None) -> int:
-    """Print the reports, and the numbers from traffic; returns the exit code."""
+def show(
+    found: Sequence[FileReport],
+    arguments: argparse.Namespace,
+    numbers: TokenTargets | None = None,
+    advice: Sequence[Advice] = (),
+) -> int:
+    """Print the reports, the numbers from traffic and the advice on it; returns the exit code."""
     from servescope.migration import report
+    from servescope.migration.advice import describe_advice
     from servescope.migration.token_report import describe_targets
 
     if arguments.format == "json":
-        text = json.dumps(report.to_json(found, numbers), allow_nan=False, ensure_ascii=False, indent=1)
+        text = json.dumps(report.to_json(found, numbers, advice), allow_nan=False, ensure_ascii=False, indent=1)
         # Half of a surrogate pair, of a file's name or escaped in YAML, is escaped in the same way in JSON.
         sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     elif arguments.format == "diff":
@@ -139,6 +146,8 @@ def show(found: Sequence[FileReport], arguments: argparse.Namespace, numbers: To
             sys.stdout.write(f"{'' if not found else chr(10)}{describe_targets(numbers)}")
         elif len(found) != 1:
             sys.stdout.write(f"\n{report.describe_summary(found)}\n")
+        if advice:
+            sys.stdout.write(f"\n{describe_advice(advice)}")
     return report.exit_code(found, check=arguments.check)
 
 

@@ -53,7 +53,6 @@ class FileReport:
     new_files: tuple[NewFile, ...] = ()
     written: str = ""
     kept: str = ""
-    advice: tuple[Advice, ...] = ()
 
     @property
     def changes(self) -> tuple[FieldChange, ...]:
@@ -124,10 +123,16 @@ def exit_code(reports: Sequence[FileReport], *, check: bool) -> int:
     return 1 if check and "changed" in there else 0
 
 
-def to_json(reports: Sequence[FileReport], numbers: TokenTargets | None = None) -> dict[str, Any]:
-    """All reports, and the numbers from traffic, as `migration_schema` describes them."""
-    traffic = targets_json(numbers) if numbers is not None else None
-    return {"files": [_file_json(each) for each in reports], "traffic": traffic, "summary": summarise(reports)}
+def to_json(
+    reports: Sequence[FileReport], numbers: TokenTargets | None = None, advice: Sequence[Advice] = ()
+) -> dict[str, Any]:
+    """All reports, the numbers from traffic and the advice on it, as `migration_schema` describes them."""
+    return {
+        "files": [_file_json(each) for each in reports],
+        "traffic": targets_json(numbers) if numbers is not None else None,
+        "advice": [_plain(asdict(each)) for each in advice],
+        "summary": summarise(reports),
+    }
 
 
 SOURCES: Final[Mapping[str, str]] = {
@@ -171,12 +176,6 @@ def _describe(report: FileReport) -> Iterator[str]:
         yield "  What changes beside the fields:"
         for each in report.meaning:
             yield f"    {TITLES[each.topic]}: {each.text} [{each.source}]"
-    if report.advice:
-        yield ""
-        yield "  What the traffic says:"
-        for advice in report.advice:
-            yield f"    {ADVICE_TITLES[advice.topic]}: {advice.answer}: {advice.text}."
-            yield from (f"      {reason}" for reason in advice.reasons)
     if report.body is not None and report.body.call:
         yield ""
         needs = f" (needs the Enterprise tier: {', '.join(report.body.enterprise)})" if report.body.enterprise else ""
@@ -252,7 +251,6 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "changes": [_plain(asdict(each)) for each in report.changes],
         "questions": [asdict(each) for each in report.questions],
         "meaning": [asdict(each) for each in report.meaning],
-        "advice": [_plain(asdict(each)) for each in report.advice],
         "management_api": None if body is None or not body.call else {
             "body": _plain(body.body), "call": body.call, "enterprise": list(body.enterprise),
         },
@@ -343,7 +341,6 @@ def migration_schema() -> dict[str, Any]:
         "changes": {"type": "array", "items": change},
         "questions": {"type": "array", "items": question},
         "meaning": {"type": "array", "items": meaning, "description": "What changes beside the fields."},
-        "advice": {"type": "array", "items": advice, "description": "Whether what v2 adds pays for the traffic."},
         "management_api": {"anyOf": [management, {"type": "null"}]},
         "new_files": {"type": "array", "items": text, "description": "The files made beside it."},
         "checklist": {
@@ -362,6 +359,10 @@ def migration_schema() -> dict[str, Any]:
             "traffic": {
                 "anyOf": [targets_schema(), {"type": "null"}],
                 "description": "Numbers from the traffic that v1 served; null where none was chosen.",
+            },
+            "advice": {
+                "type": "array", "items": advice,
+                "description": "Whether what v2 adds pays for the traffic; empty without traffic or a trace.",
             },
             "summary": _object(dict.fromkeys(_COUNTED, number)),
         }),

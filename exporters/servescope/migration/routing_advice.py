@@ -65,19 +65,24 @@ def advise_routing(trial: RoutingTrial) -> Advice:
     return Advice("routing", answer, text, tuple(_explain_trial(trial)))
 
 
+def count_replicas(traffic: ServedTraffic) -> int:
+    """The most replicas that a deployment had."""
+    return max(1, round(float(np.nanmax(traffic.replicas))))
+
+
 def advise_routing_of(traffic: ServedTraffic) -> Advice:
     """What metrics say of KV-aware routing: how much is reused already, which is the least that it would reuse."""
     eligible = traffic.gained("kv_cache_eligible_tokens_total")
     reused = traffic.gained("kv_cache_reused_tokens_total")
-    most = float(np.nanmax(traffic.replicas))
-    if most <= 1:
+    most = count_replicas(traffic)
+    if most == 1:
         return Advice("routing", "does not pay", "there was one replica, so there was nothing to choose", ())
     how = "A trace with hashes of prompts' blocks shows it: --trace FILE --replicas N serves it behind both routers."
     if not eligible or reused is None:
         return Advice("routing", "unknown", "how much of the prompts came from cache is not reported", (how,))
     text = f"at least {reused / eligible:.1%} of prompt tokens come from cache, as today; how much more is not known"
     return Advice("routing", "unknown", text, (
-        f"That is what up to {most:.0f} replicas reused, routed without regard to their caches.",
+        f"That is what up to {most} replicas reused, routed without regard to their caches.",
         "Metrics do not say what prompts share that are served by different replicas.",
         how,
     ))  # fmt: skip

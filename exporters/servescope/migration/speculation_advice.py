@@ -39,38 +39,49 @@ def advise_speculation(traffic: ServedTraffic) -> Advice:
     """Whether to speculate on the traffic that a deployment served, and how many tokens to draft at once."""
     drafted = traffic.gained("spec_decode_num_draft_tokens_total")
     accepted = traffic.gained("spec_decode_num_accepted_tokens_total")
-    drafts = traffic.gained("spec_decode_num_drafts_total")
     if not drafted or accepted is None:
         text = "no drafts are reported, so nothing is known of how many would be accepted"
         return Advice("speculation", "unknown", text, (_BANDS, _KINDS))
-    if drafts is not None and drafts < _FEWEST_DRAFTS:
-        text = f"there were {show_count(round(drafts))} drafts, fewer than {show_count(_FEWEST_DRAFTS)}"
+    by_position = _find_positions(traffic)
+    drafts = _find_drafts(traffic, drafted, by_position)
+    if (drafts or drafted) < _FEWEST_DRAFTS:
+        text = f"there were fewer than {show_count(_FEWEST_DRAFTS)} drafts"
         return Advice("speculation", "unknown", text, (_BANDS,))
-    reach = _find_reach(traffic, drafts) if drafts else ()
+    reach = tuple(each / drafts for each in by_position) if drafts else ()
     advice = _weigh_positions(reach) if reach else _weigh_rate(accepted / drafted)
     reasons = [f"Of {show_count(round(drafted))} drafted tokens {accepted / drafted:.1%} were accepted."]
     if drafts:
         step = f"A step gave {1 + accepted / drafts:.2f} tokens of a request"
         reasons.append(f"{step}, with {drafted / drafts:.1f} drafted.")
     reasons += [*advice.reasons, _BANDS]
-    if traffic.deployments[0].inference_stack == OLD_STACK:
-        reasons += [_LOOKAHEAD, _describe_needed(accepted / drafted), _KINDS]
-    return replace(advice, reasons=tuple(reasons))
+    if traffic.deployments[0].inference_stack != OLD_STACK:
+        return replace(advice, reasons=tuple(reasons))
+    reasons += [_LOOKAHEAD, _describe_needed(accepted / drafted), _KINDS]
+    # What lookahead's drafts are worth does not prove it of another kind.
+    return replace(advice, answer="may pay" if advice.answer == "pays" else advice.answer, reasons=tuple(reasons))
 
 
-def _find_reach(traffic: ServedTraffic, drafts: float) -> tuple[float, ...]:
-    """The share of drafts that were right up to each position, from the first; empty where it is not reported."""
+def _find_positions(traffic: ServedTraffic) -> tuple[float, ...]:
+    """The tokens that were accepted at each position, from the first; empty where that is not reported.
+
+    An engine may report positions that it never drafts: the last one is that at which any token was accepted.
+    """
     gained = {
         int(match[1]): traffic.gained(series) or 0.0
         for series in traffic.counters
         if (match := _POSITION.fullmatch(series)) is not None
     }
-    if sorted(gained) != list(range(len(gained))):
-        return ()
-    reached = [gained[position] / drafts for position in range(len(gained))]
-    while reached and not reached[-1]:
-        reached.pop()  # an engine may report positions that it never drafts
-    return tuple(reached)
+    length = max((position + 1 for position, tokens in gained.items() if tokens), default=0)
+    return tuple(gained.get(position, 0.0) for position in range(length))
+
+
+def _find_drafts(traffic: ServedTraffic, drafted: float, by_position: tuple[float, ...]) -> float | None:
+    """How many drafts there were: as reported, or else as many as have all positions; None where neither is known."""
+    drafts = traffic.gained("spec_decode_num_drafts_total")
+    if drafts is None and by_position:
+        drafts = drafted / len(by_position)
+    # No position is accepted more often than there are drafts: else their length varies.
+    return drafts if drafts and max(by_position, default=0.0) <= drafts else None
 
 
 def _weigh_positions(reach: tuple[float, ...]) -> Advice:
@@ -83,10 +94,14 @@ def _weigh_positions(reach: tuple[float, ...]) -> Advice:
     kept = sum(reach[:length])
     gain = f"{1 + kept:.2f} tokens a step in place of one, {kept / length:.0%} of the drafted ones accepted"
     if length < len(reach):
-        text = f"draft {length} tokens in place of {len(reach)} (max_draft_len: {length}): {gain}"
+        text = f"draft {_count_tokens(length)} in place of {len(reach)} (max_draft_len: {length}): {gain}"
         return Advice("speculation", "pays", text, (shown, "What is drafted beyond that costs more than it saves."))
-    text = f"draft {length} tokens, as today (max_draft_len: {length}): {gain}"
+    text = f"draft {_count_tokens(length)}, as today (max_draft_len: {length}): {gain}"
     return Advice("speculation", "pays", text, (shown, _describe_next(reach)))
+
+
+def _count_tokens(number: int) -> str:
+    return "1 token" if number == 1 else f"{number} tokens"
 
 
 def _describe_next(reach: tuple[float, ...]) -> str:

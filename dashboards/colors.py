@@ -36,7 +36,8 @@ SERIES_COLORS: Mapping[str, str] = MappingProxyType(
 OLD_COLOR, NEW_COLOR = "blue", "purple"
 """Of series that are named after a stack of a cutover, alone or with their deployment; deployments have its shades."""
 
-_HUES = (PLAIN, "#a0714a", "#c9568a", "#1a93b8", "#6f7fd0", "#83883a")
+# Four that nobody takes for one another, nor for a stack or a state.
+_HUES = (PLAIN, "#a0714a", "#c9568a", "#6f7fd0")
 
 METRIC_COLORS: Mapping[str, str] = MappingProxyType(
     {name: _HUES[place % len(_HUES)] for place, name in enumerate(JUDGED)}
@@ -48,14 +49,14 @@ ALERT_COLORS: Mapping[str, str] = MappingProxyType(
 )
 """The states of alerts in the collector and in Alertmanager, whose `active` is not that of a replica."""
 
-_DASHES = ((1, 0), (6, 3), (2, 3))
+_DASHES = ((1, 0), (6, 3), (2, 3), (9, 3, 2, 3))
 _READINGS = {
     **dict.fromkeys(("p99", "1h", "prefill", "drafted", "inventory"), _DASHES[1]),
     **dict.fromkeys(("p50", "6h", "1d", "3d"), _DASHES[2]),
     **{f"position {place}": (max(11 - 2 * place, 1), 3) for place in range(1, 8)},
 }
 
-DASHES: Mapping[str, tuple[int, int]] = MappingProxyType(
+DASHES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {**_READINGS, **{name: _DASHES[place // len(_HUES)] for place, name in enumerate(JUDGED) if place >= len(_HUES)}}
 )
 """The dashes of the series whose names end with these words, in pixels: what shares the hue of a stack differs."""

@@ -10,7 +10,7 @@ from dashboards.board import Board
 from dashboards.colors import ALERT_COLORS, NEUTRAL, SERIES_COLORS
 from dashboards.composed import among_collectors
 from dashboards.options import Options
-from dashboards.panels import MOST_LINES, UNITS, NoData, Panel, Row, absent_own, axis_of, worst_lately
+from dashboards.panels import LATELY, MOST_LINES, UNITS, NoData, Panel, Row, absent_own, axis_of, worst_lately
 from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
 from servescope.alerting.links import HEALTH
 from servescope.contract.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate
@@ -297,13 +297,13 @@ def _panel(
 ) -> Panel:
     """An expression over series about the monitoring, with the series' help unless `meaning` is given.
 
-    `is_common` keeps only the series of collectors, for metrics that every program exposes. With `happened` only what
-    did happen is shown of the many kinds that there are, and that is why the panel can be empty.
+    `is_common` keeps only the series of collectors, for metrics that every program exposes. Of the many kinds that
+    there are, `happened` shows those of the last hour, and says why the panel can be empty.
     """
     names = sorted(leaves(expression))
     text = compile_own(expression, options, by=by)
     if happened is not None:
-        text = f"{text} > 0"
+        text = f"{text} and max_over_time(({text})[{LATELY}] @ end()) > 0"
     return Panel(
         title=title,
         kind="timeseries",

@@ -292,7 +292,7 @@ def test_every_judged_metric_looks_different(title: str) -> None:
     looks = {(colors[name]["fixedColor"], str(dashes.get(name))) for name in JUDGED}
 
     assert len(looks) == len(JUDGED)
-    assert len({*METRIC_COLORS.values()}) >= 6
+    assert len({*METRIC_COLORS.values()}) >= 4
     assert not {*METRIC_COLORS.values()} & {*STACK_COLORS.values(), *STATUS_COLORS.values(), *TUNING_COLORS.values()}
 
 
@@ -358,7 +358,7 @@ def test_a_list_of_kinds_shows_those_that_happened() -> None:
     """Of fourteen outcomes of a scrape a legend shows no twelve that are at 0."""
     for title in ("Scrapes by outcome", "API requests refused", "Notifications"):
         (target,) = panel(HEALTH, title)["targets"]
-        assert target["expr"].endswith(" > 0"), title
+        assert re.search(r" and max_over_time\(.+\[1h:1m\] @ end\(\)\) > 0$", target["expr"]), title
 
 
 @pytest.mark.parametrize("title", ["Target down", "Telemetry stale", "Metrics missing", "Rule evaluation fails"])

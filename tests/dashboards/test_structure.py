@@ -337,7 +337,7 @@ def test_rates_are_of_the_screen_and_come_before_sums(name: str) -> None:
         windows = set(re.findall(r"\[([^\]]+)\]", expression))
         title = where.split(": ", 1)[1]
         watched = LOOKED_BACK if title in WATCHED_TITLES else OVER_TIME.get(title, set())
-        watched = watched | LATELY if " and topk(" in expression or " and bottomk(" in expression else watched
+        watched = watched | LATELY if " @ end())" in expression else watched
         # A long past is sampled there.
         assert {window.removesuffix(":5m") for window in windows} <= {"$__rate_interval"} | watched, where
         assert not re.search(r"rate\((?![a-z_]+\{)", expression), where

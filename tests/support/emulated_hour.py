@@ -22,7 +22,7 @@ from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.support.beside_the_emulator import beside_the_emulator
-from tests.support.filled_prometheus import RETENTION, START_SECONDS, add_samples, fill, scrape
+from tests.support.filled_prometheus import EVERY_RULE, RETENTION, START_SECONDS, add_samples, fill, scrape
 from tests.support.prometheus import Prometheus, running
 
 WARM_SECONDS: Final = 600
@@ -71,7 +71,10 @@ def make_stack() -> EmulatedStack:
 def serving_hour(prometheus: Path, promtool: Path, folder: Path, *options: str) -> Iterator[Prometheus]:
     """A Prometheus with more command-line options where given, over the hour, its recorded figures and its alerts."""
     scraped = scrape(make_stack(), SECONDS, {_NEW: _second(_APPEARS_MINUTE)})
-    fill(prometheus, promtool, folder, chain(scraped, beside_the_emulator(SECONDS, _second)), seconds=SECONDS)
+    fill(
+        prometheus, promtool, folder, chain(scraped, beside_the_emulator(SECONDS, _second)),
+        seconds=SECONDS, times=EVERY_RULE,
+    )  # fmt: skip
     with running(prometheus, folder, {}, options=RETENTION) as server:
         alerts = list(_alerts(server))
     add_samples(promtool, folder, alerts)

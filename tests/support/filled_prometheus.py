@@ -29,6 +29,10 @@ SCRAPE_SECONDS = 15
 SECONDS = 600
 END_MS = (START_SECONDS + SECONDS) * 1000
 
+EVERY_RULE = 3
+"""How often rules are run until all have values: the bad requests of five minutes are made of two recorded series, and
+long windows sum them."""
+
 PLAIN = "plain"
 """A deployment without speculation, as `chat-v1` is without an index of caches and a token-based autoscaler."""
 
@@ -52,22 +56,28 @@ def make_samples() -> list[bytes]:
 @contextmanager
 def holding(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes]) -> Iterator[Prometheus]:
     """A Prometheus over samples and the committed recording rules, evaluated over them."""
-    fill(prometheus, promtool, folder, samples, seconds=SECONDS)
+    fill(prometheus, promtool, folder, samples, seconds=SECONDS, times=EVERY_RULE)
     with running(prometheus, folder, {}, options=RETENTION) as server:
         yield server
 
 
 def fill(
-    prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes], *, seconds: int, interval: str = INTERVAL
+    prometheus: Path,
+    promtool: Path,
+    folder: Path,
+    samples: Iterable[bytes],
+    *,
+    seconds: int,
+    interval: str = INTERVAL,
+    times: int = 1,
 ) -> None:
     """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
 
-    `running(prometheus, folder, {}, options=RETENTION)` serves them.
+    `running(prometheus, folder, {}, options=RETENTION)` serves them. Run once over the data, a rule does not find what
+    others record; with EVERY_RULE as `times` it does.
     """
     add_samples(promtool, folder, samples)
-    # Run once over the data, a rule does not find what others record: the bad requests of five minutes are made of two
-    # recorded series, and long windows sum them.
-    for _ in range(3):
+    for _ in range(times):
         _record(prometheus, promtool, folder, seconds, interval)
 
 

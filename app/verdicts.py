@@ -216,7 +216,7 @@ def has_data(metric: MetricJudgement) -> bool:
 def _axis() -> str:
     parts = [
         element("span", "← better", "edge left"),
-        element("span", "same", "mark", style=f"left:{_place(0.0):.1f}%"),
+        element("span", "same", "mark same", style=f"left:{_place(0.0):.1f}%"),
         element("span", "margin", "mark", style=f"left:{_place(1.0):.1f}%"),
         element("span", "worse →", "edge right"),
     ]

@@ -134,6 +134,20 @@ def test_a_target_that_fails_ends_and_goes_on_when_it_is_back(store: Store) -> N
     assert of(edges[4], TOKENS) == (19, 9, T0, False)
 
 
+def test_what_a_target_counted_before_it_left_is_not_lost(store: Store) -> None:
+    """Its last counts have a point of their own, at their scrape, unless the edge before had shown them."""
+    fill(store, {T0: counted(10, queued=4), T0 + 15_000: counted(12, queued=5), T0 + 20_000: {}})
+    _, edge, after = read(store, [T0, T0 + MINUTE, T0 + 2 * MINUTE])
+
+    value, gain, _, ended = of(edge, TOKENS)
+    assert np.isnan(value)
+    assert (gain, ended) == (2, True)
+    (last,) = edge.targets[0].resets
+    assert (last.time_ms, last.values[edge.targets[0].series.index(TOKENS)]) == (T0 + 15_000, 12)
+    assert np.isnan(last.values[edge.targets[0].series.index(QUEUED)])
+    assert after.targets == ()
+
+
 def test_gauges_are_those_of_the_last_scrape(store: Store) -> None:
     """They have no start, and end by themselves."""
     fill(store, {T0: counted(1, queued=4), T0 + 30_000: counted(1, queued=6), T0 + 90_000: counted(1)})

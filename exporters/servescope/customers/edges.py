@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterReset:
-    """The last scrape of a target before counters of it began anew: its time, and `values` and `starts_ms` until then.
+    """The last scrape of a target before counters of it began anew, or ended: its time, `values` and `starts_ms`.
 
     Values are NaN for series that went on.
     """

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from servescope.contract.extrapolation import LOOKBACK_MS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, Series, Window
@@ -127,7 +128,9 @@ class EdgeReader:
         settings = self._history.settings_at(edges[-1])
         interval_ms = _FIGURES_INTERVAL_MS if settings is None else settings.evaluation_interval_ms
         fresh_ms = round(INTERVALS_FRESH * interval_ms)
-        table = self._history.read_figures(deployment, edges[0] - fresh_ms + 1, edges[-1], names=self._figures)
+        # The keys of figures that have labels of their own are known only once all are read.
+        names = None if any(FIGURES[name].by for name in self._figures) else self._figures
+        table = self._history.read_figures(deployment, edges[0] - fresh_ms + 1, edges[-1], names=names)
         return [_figures_at(table, edge, fresh_ms) for edge in edges]
 
     def _window_ms(self, time_ms: int) -> int:

@@ -75,6 +75,7 @@ def follow(
         ended = present & np.isnan(values)
         present = ~np.isnan(values)
         starts = counting.starts()
+        resets += counting.last_counts(ended, end, before_ms)
         found = None
         if present.any() or ended.any():
             found = TargetEdge(identity, series, values, gains, starts, ended, resets)
@@ -156,6 +157,18 @@ class _Counting:
             resets += [self._reset(restarted & (former == last), last) for last in lasts]
             self._begin(each, gained.sound[:, each] & (restarted | (former < 0)), former, before_ms)
         return gains, tuple(resets)
+
+    def last_counts(self, ended: Flags, end: int, before_ms: int | None) -> tuple[CounterReset, ...]:
+        """What counters had counted when they ended, as far as no edge has shown it."""
+        gained = self._gained
+        if before_ms is None or not end or not ended[gained.rows].any():
+            return ()
+        last_sound = self._last_sound[:, end - 1]
+        objects = np.bincount(gained.owner, ended[gained.rows], len(last_sound)) > 0
+        lasts = [
+            last for last in np.unique(last_sound[objects]).tolist() if last >= 0 and self._times[last] > before_ms
+        ]
+        return tuple(self._reset(objects & (last_sound == last), last) for last in lasts)
 
     def _reset(self, objects: Flags, column: int) -> CounterReset:
         rows = self._gained.rows[objects[self._gained.owner]]

@@ -20,11 +20,15 @@ Value = float | HistogramValue
 
 @dataclass(frozen=True, slots=True)
 class ExportedObject:
-    """A counter, a gauge or a histogram of a target: its metric, and the labels of the contract that may leave."""
+    """A counter, a gauge or a histogram of a target: its metric, and the labels of the contract that may leave.
+
+    `native` are all labels that it has beyond those of its target.
+    """
 
     metric: str
     kind: Kind
     labels: Labels
+    native: Labels
 
 
 @dataclass(slots=True)
@@ -40,13 +44,12 @@ class ExportLayout:
     """Which rows of these series are which object; targets with the same series share it.
 
     Native labels, which the contract does not give a metric, are never exported: objects that differ in them alone have
-    equal labels. `edges` are those of each object, none of numbers. `incomplete` counts histograms that lack their sum,
-    their count or all buckets.
+    equal labels. `edges` are those of each object, none of numbers. `incomplete` are histograms, by metric and labels,
+    that lack their sum, their count or all buckets.
     """
 
     def __init__(self, series: Sequence[Series], metrics: Container[str], labels: Container[str]) -> None:
         self.objects: list[ExportedObject] = []
-        self.incomplete = 0
         rows: list[int] = []
         found: dict[tuple[str, Labels], _Histogram] = {}
         for row, (name, own) in enumerate(series):
@@ -60,7 +63,7 @@ class ExportLayout:
                 rows.append(row)
         self._numbers = np.array(rows, dtype=np.intp)
         whole = {key: each for key, each in found.items() if each.buckets and None not in (each.sum, each.count)}
-        self.incomplete = len(found) - len(whole)
+        self.incomplete = [key for key in found if key not in whole]
         self.objects += [_object(metric, own, labels) for metric, own in whole]
         self._index_histograms(list(whole.values()))
         self.edges: list[tuple[float, ...]] = [*([()] * len(rows)), *self._edges]
@@ -105,7 +108,7 @@ class ExportLayout:
 def _object(metric: str, own: Labels, labels: Container[str]) -> ExportedObject:
     of_contract = METRICS[metric].labels
     kept = tuple(pair for pair in own if pair[0] in of_contract and pair[0] in labels)
-    return ExportedObject(metric, METRICS[metric].kind, kept)
+    return ExportedObject(metric, METRICS[metric].kind, kept, own)
 
 
 def _place(found: dict[tuple[str, Labels], _Histogram], metric: str, part: str, own: Labels, row: int) -> None:

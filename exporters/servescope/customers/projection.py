@@ -16,7 +16,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, make_labels
 from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.hashing import ReplicaHash
-from servescope.customers.layout import ExportLayout, Value
+from servescope.customers.layout import ExportedObject, ExportLayout, Value
 from servescope.customers.naming import (
     KEY_LABEL,
     RESOURCE_LABELS,
@@ -99,7 +99,7 @@ class Projector:
         )
         planned = [(target, self._plan(target, key_id)) for target in theirs]
         self._forget(planned, key_id)
-        withheld["incomplete"] += sum(plan.layout.incomplete for _, plan in planned)
+        withheld["incomplete"] += sum(len(plan.layout.incomplete) for _, plan in planned)
         merged = self._merged(planned, totals)
         points = [*self._ends_of_former_names(theirs, key_id, totals.key_id, edge.time_ms)]
         gathered: dict[StreamKey, list[_Source]] = {}
@@ -112,6 +112,11 @@ class Projector:
         shown, figures = self._figure_points(edge, totals.figures, withheld)
         kept = self._quota.keep([*points, *figures], withheld)
         return Projection(kept, +withheld, Totals(streams, shown, key_id))
+
+    def streams_of(self, target: TargetEdge) -> list[tuple[ExportedObject, Stream]]:
+        """The objects of a target that the policy lists, and the stream that each is exported as, or is part of."""
+        plan = self._plan(target, self._hash.refresh() if self._hash else "")
+        return list(zip(plan.layout.objects, plan.streams, strict=True))
 
     # --- Which series are which stream ---
 

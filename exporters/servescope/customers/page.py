@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from servescope.contract.openmetrics import END
 from servescope.contract.samples import escape_help, escape_label_value, format_series, format_value
 from servescope.customers.points import Accepted, Descriptor, Stream, StreamPoint
-from servescope.customers.prometheus_series import labels_of, lines, unit_of
+from servescope.customers.prometheus_series import labels_of, lines, unit_of, with_le
 from servescope.exposition.negotiation import OPENMETRICS
 
 
@@ -83,6 +83,7 @@ def _by_family(points: Iterable[StreamPoint]) -> dict[Descriptor, list[StreamPoi
 
 def _sample_lines(name: str, points: Iterable[StreamPoint]) -> Iterable[str]:
     for point in points:
+        labels = labels_of(point.stream)
         for line in lines(point):
-            series = format_series(name + line.suffix, labels_of(point.stream, line))
+            series = format_series(name + line.suffix, with_le(labels, line.le))
             yield f"{series} {format_value(line.value)}\n"

@@ -64,12 +64,14 @@ def _edge_texts(edges: tuple[float, ...]) -> tuple[str, ...]:
     return (*map(format_edge, edges), "+Inf")
 
 
-def labels_of(stream: Stream, line: SeriesLine) -> Labels:
-    """All labels of a series but its name, sorted."""
-    labels = [(safe_name(name), value) for name, value in (*stream.resource, *stream.attributes)]
-    if line.le:
-        labels.append(("le", line.le))
-    return tuple(sorted(labels))
+def labels_of(stream: Stream) -> Labels:
+    """The labels of all series of a stream, sorted, but its name and `le`."""
+    return tuple(sorted((safe_name(name), value) for name, value in (*stream.resource, *stream.attributes)))
+
+
+def with_le(labels: Labels, le: str) -> Labels:
+    """The labels of a bucket, or of a series that is none."""
+    return tuple(sorted((*labels, ("le", le)))) if le else labels
 
 
 @lru_cache(1024)

@@ -8,18 +8,18 @@ from typing import Any
 
 from servescope.contract.samples import Labels
 from servescope.customers.points import Descriptor, Stream, StreamPoint
-from servescope.customers.prometheus_series import SeriesLine, labels_of, lines, unit_of
+from servescope.customers.prometheus_series import SeriesLine, labels_of, lines, unit_of, with_le
 from servescope.customers.remote_write_messages import METRIC_TYPES, Label, Request, WriteRequest
 
-# What a series with its sample, a label and a family need beside their texts in either version, at most: tags, lengths,
-# numbers, and references to symbols.
-_SERIES_BYTES, _LABEL_BYTES, _METADATA_BYTES = 64, 18, 48
+# What these need beside their texts in either version, at most: a series with its sample, its name and its `le`, a
+# further label, and a family. Tags, lengths, numbers, and references to symbols.
+_SERIES_BYTES, _LABEL_BYTES, _METADATA_BYTES = 128, 18, 48
 
 
 def encode_1(points: Sequence[StreamPoint]) -> Any:
     """A request of version 1.0; the samples of a series are together, in their order."""
     request = WriteRequest()
-    series: dict[tuple[Stream, str, str], Any] = {}
+    series: dict[Stream, dict[tuple[str, str], Any]] = {}
     families: set[Descriptor] = set()
     for point in points:
         metric = point.stream.metric
@@ -28,13 +28,13 @@ def encode_1(points: Sequence[StreamPoint]) -> Any:
             request.metadata.add(
                 type=METRIC_TYPES[metric.kind], metric_family_name=metric.family, help=metric.help, unit=unit_of(metric)
             )
+        known, labels = series.setdefault(point.stream, {}), labels_of(point.stream)
         for line in lines(point):
-            key = (point.stream, line.suffix, line.le)
-            samples = series.get(key)
+            samples = known.get(line[:2])
             if samples is None:
                 one = request.timeseries.add()
-                one.labels.extend(_label(*pair) for pair in _named(point.stream, line))
-                samples = series[key] = one.samples
+                one.labels.extend(_label(*pair) for pair in _named(metric, labels, line))
+                samples = known[line[:2]] = one.samples
             samples.add(value=line.value, timestamp=point.time_ms)
     return request
 
@@ -43,22 +43,22 @@ def encode_2(points: Sequence[StreamPoint]) -> Any:
     """A request of version 2.0, with the metadata and the start of each sample's count."""
     request = Request()
     symbols: dict[str, int] = {"": 0}
-    series: dict[tuple[Stream, str, str], Any] = {}
+    series: dict[Stream, dict[tuple[str, str], Any]] = {}
 
     def refer(text: str) -> int:
         return symbols.setdefault(text, len(symbols))
 
     for point in points:
         metric = point.stream.metric
+        known, labels = series.setdefault(point.stream, {}), labels_of(point.stream)
         for line in lines(point):
-            key = (point.stream, line.suffix, line.le)
-            samples = series.get(key)
+            samples = known.get(line[:2])
             if samples is None:
                 one = request.timeseries.add()
-                one.labels_refs.extend(refer(text) for pair in _named(point.stream, line) for text in pair)
+                one.labels_refs.extend(refer(text) for pair in _named(metric, labels, line) for text in pair)
                 one.metadata.type = METRIC_TYPES[metric.kind]
                 one.metadata.help_ref, one.metadata.unit_ref = refer(metric.help), refer(unit_of(metric))
-                samples = series[key] = one.samples
+                samples = known[line[:2]] = one.samples
             samples.add(value=line.value, timestamp=point.time_ms, start_timestamp=point.start_ms or 0)
     request.symbols.extend(symbols)
     return request
@@ -74,16 +74,17 @@ def count_bytes(points: Iterable[StreamPoint]) -> Iterator[int]:
     families: set[Descriptor] = set()
     for point in points:
         metric = point.stream.metric
-        size = sum(_SERIES_BYTES + _labels_bytes(_named(point.stream, line)) for line in lines(point))
+        each = _SERIES_BYTES + _utf8(metric.family) + _labels_bytes(labels_of(point.stream))
+        size = sum(each + len(line.le) for line in lines(point))
         if metric not in families:
             families.add(metric)
             size += _METADATA_BYTES + _utf8(metric.family) + _utf8(metric.help)
         yield size
 
 
-def _named(stream: Stream, line: SeriesLine) -> Labels:
+def _named(metric: Descriptor, labels: Labels, line: SeriesLine) -> Labels:
     """All labels of a series, sorted, its name among them."""
-    return tuple(sorted((("__name__", stream.metric.family + line.suffix), *labels_of(stream, line))))
+    return tuple(sorted((("__name__", metric.family + line.suffix), *with_le(labels, line.le))))
 
 
 def _labels_bytes(labels: Labels) -> int:

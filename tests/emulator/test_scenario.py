@@ -240,7 +240,7 @@ def change(path: str, value: object) -> Mapping[str, object]:
         (
             "deployments.0.llm_config.b10_autoscaling_config",
             {"scale_down_half_life_seconds": 0},
-            "b10_autoscaling_config.scale_down_half_life_seconds: 0 is wrong, expected a number above 0",
+            "b10_autoscaling_config.scale_down_half_life_seconds is 0, expected a number above 0",
         ),
         ("deployments.0.autoscaling.min_replica", 0, "deployments[0].autoscaling.min_replica: 0 is wrong"),
         (

@@ -75,9 +75,11 @@ def test_factors_lower_positions() -> None:
         ({**EAGLE, "draft_len": 3}, "draft_len is an unknown field, did you mean 'max_draft_len'?"),
         (
             {"speculative_decoding_mode": "MEDUSA"},
-            "unknown speculative_decoding_mode 'MEDUSA', supported: LOOKAHEAD_DEC",
+            "speculator.speculative_decoding_mode is 'MEDUSA', expected one of: LOOKAHEAD_DECODING",
         ),
-        ({"speculative_decoding_mode": "LOOKAHEAD_DECODING"}, "needs 'lookahead_windows_size'"),
+        ({"speculative_decoding_mode": "LOOKAHEAD_DECODING"}, "speculator.lookahead_windows_size is missing"),
+        ({**LOOKAHEAD, "lookahead_ngram_size": 0}, "lookahead_ngram_size is 0, expected a whole number of 1 or more"),
+        ({**LOOKAHEAD, "lookahead_window": 7}, "lookahead_window is an unknown field, did you mean"),
     ],
 )
 def test_wrong_configurations_are_refused(table: dict[str, object], message: str) -> None:

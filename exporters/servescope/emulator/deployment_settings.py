@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.emulator.deployment_plan import DeploymentPlan
@@ -17,6 +18,7 @@ from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTING
 from servescope.emulator.replica import BackOff, ColdStart, HealthCheck
 from servescope.emulator.router.configuration import KvRouterParameters, Recovery, RouterRuntime, parse_routing
 from servescope.errors import ConfigurationError, UsageError
+from servescope.migration.llm_config import AUTOSCALING, LLM_CONFIG, require
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.settings.tables import REQUIRED, Setting, Table
 from servescope.settings.values import format_duration, parse_duration
@@ -54,12 +56,8 @@ DEPLOYMENT_SETTINGS: Final = (
 )
 """The keys of `[[deployments]]`."""
 
-LLM_CONFIG_SETTINGS: Final = (
-    Setting("b10_routing_config", ""),
-    Setting("is_disaggregated", "false"),
-    Setting("b10_disagg_config", ""),
-    Setting("speculative_config", ""),
-    Setting("b10_autoscaling_config", ""),
+LLM_CONFIG_SETTINGS: Final = tuple(
+    Setting(name, "" if field.default is None else json.dumps(field.default)) for name, field in LLM_CONFIG.keys.items()
 )
 """The keys of `[deployments.llm_config]`, as documented."""
 
@@ -192,10 +190,12 @@ def _scaling(
 ) -> TokenScaling | ConcurrencyScaling:
     given = table.values.get("autoscaling", {})
     by_concurrency = is_v1 or (isinstance(given, Mapping) and "concurrency_target" in given)
-    half_life = llm_config.table("b10_autoscaling_config", (Setting("scale_down_half_life_seconds", "900"),))
+    decay: Mapping[str, Any] = llm_config.values.get("b10_autoscaling_config", {})  # type: ignore[assignment] # checked
+    where = llm_config.key("b10_autoscaling_config")
+    _placed(llm_config, lambda: require(AUTOSCALING.check, decay, where), placed=True)
     if by_concurrency:
-        if half_life.values or disaggregation is not None:
-            what = "b10_autoscaling_config" if half_life.values else "is_disaggregated"
+        if decay or disaggregation is not None:
+            what = "b10_autoscaling_config" if decay else "is_disaggregated"
             raise llm_config.wrong(what, "it beside token-based autoscaling, which has target_in_flight_tokens")
         return _concurrency_scaling(table.table("autoscaling", CONCURRENCY_SCALING_SETTINGS))
     scaling = table.table("autoscaling", TOKEN_SCALING_SETTINGS)
@@ -207,9 +207,7 @@ def _scaling(
         autoscaling_window=_duration(scaling, "autoscaling_window", _TOKENS.autoscaling_window),
         scale_down_delay=_duration(scaling, "scale_down_delay", _TOKENS.scale_down_delay),
         target_in_flight_tokens=_number(scaling, "target_in_flight_tokens", _TOKENS.target_in_flight_tokens),
-        scale_down_half_life_seconds=_number(
-            half_life, "scale_down_half_life_seconds", _TOKENS.scale_down_half_life_seconds
-        ),
+        **decay,
     )
     if "prefill_target_in_flight_tokens" not in scaling.values:
         return values

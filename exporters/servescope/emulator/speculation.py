@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from servescope.errors import UsageError
 from servescope.migration.llm_config import canonical_type, check_speculation, require
-from servescope.migration.trt_llm import LOOKAHEAD, LOOKAHEAD_SIZES
+from servescope.migration.shapes import TableShape
+from servescope.migration.trt_llm import LOOKAHEAD_SIZES, SPECULATOR
 
 _LONGEST_DRAFT = 64  # positions that the instruments distinguish
 
@@ -42,7 +44,10 @@ _KINDS = {
 DECODING_TYPES = tuple(_KINDS)
 """The kinds of drafts there are: three documented for v2, and v1's lookahead."""
 
-_V1_FIELDS = ("speculative_decoding_mode", *LOOKAHEAD_SIZES)
+_LOOKAHEAD = TableShape(keys=MappingProxyType({
+    name: replace(SPECULATOR.keys[name], is_required=True) for name in ("speculative_decoding_mode", *LOOKAHEAD_SIZES)
+}))  # fmt: skip
+"""What of v1's `speculator` is emulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +119,24 @@ def parse_speculation(table: Mapping[str, object], *, acceptance: Sequence[float
     """Speculation as v2's `speculative_config` or v1's `speculator` describes it.
 
     v2 has `decoding_type` (Eagle, MTP or NGram, in any case), `speculative_model_dir` (Eagle needs it),
-    `num_nextn_predict_layers` (MTP needs it), `max_draft_len`, and `eagle3_one_model` (Eagle only), by the rules of
-    `migration`. v1 has
-    `speculative_decoding_mode` and the three sizes of lookahead. Anything else raises UsageError, which says what is
-    supported. `acceptance` are the chances of the positions, for those that are not as usual for the kind.
+    `num_nextn_predict_layers` (MTP needs it), `max_draft_len`, and `eagle3_one_model` (Eagle only); v1 has
+    `speculative_decoding_mode` and the three sizes of lookahead: both by the rules of `migration`. Anything else raises
+    UsageError, which says what is expected. `acceptance` are the chances of the positions, for those that are not as
+    usual for the kind.
     """
     if "speculative_decoding_mode" in table:
         return _parse_lookahead(table, acceptance)
     require(check_speculation, table, "speculative_config")
-    name = canonical_type(str(table["decoding_type"]))
-    layers = _whole(table, "num_nextn_predict_layers", "speculative_config")
-    length = _whole(table, "max_draft_len", "speculative_config")
-    return _with_length(name, layers if length is None and name == "MTP" else length, acceptance)
+    values: Mapping[str, Any] = table
+    name = canonical_type(values["decoding_type"])
+    layers = values.get("num_nextn_predict_layers") if name == "MTP" else None
+    return _with_length(name, values.get("max_draft_len", layers), acceptance)
 
 
-def _parse_lookahead(table: Mapping[str, object], acceptance: Sequence[float] | None) -> Speculation:
-    _refuse_unknown(table, _V1_FIELDS, "speculator")
-    mode = table["speculative_decoding_mode"]
-    if mode != LOOKAHEAD:
-        raise UsageError(f"speculator: unknown speculative_decoding_mode {mode!r}, supported: {LOOKAHEAD}")
-    sizes = {name: _whole(table, name, "speculator") for name in LOOKAHEAD_SIZES}
-    for name, size in sizes.items():
-        if size is None:
-            raise UsageError(f"speculator: {LOOKAHEAD} needs {name!r}")
-    ngram = sizes["lookahead_ngram_size"] or 1
+def _parse_lookahead(table: Mapping[str, Any], acceptance: Sequence[float] | None) -> Speculation:
+    require(_LOOKAHEAD.check, table, "speculator")
     # An n-gram begins with a token that is there already: the draft is the rest of it.
-    return _with_length("lookahead", max(ngram - 1, 1), acceptance)
+    return _with_length("lookahead", max(table["lookahead_ngram_size"] - 1, 1), acceptance)
 
 
 def _with_length(name: str, length: int | None, acceptance: Sequence[float] | None) -> Speculation:
@@ -154,18 +151,3 @@ def _canonical(value: object, names: Sequence[str], what: str) -> str:
         if isinstance(value, str) and value.lower() == name.lower():
             return name
     raise UsageError(f"unknown {what} {value!r}, supported: {', '.join(names)}")
-
-
-def _refuse_unknown(table: Mapping[str, object], known: Sequence[str], what: str) -> None:
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{what}: unknown field {key!r}, supported: {', '.join(known)}")
-
-
-def _whole(table: Mapping[str, object], name: str, what: str) -> int | None:
-    value = table.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{what}.{name} is {value!r}, expected a whole number of 1 or more")
-    return value

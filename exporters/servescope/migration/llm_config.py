@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.errors import UsageError
 from servescope.migration.nodes import DocumentNode, make_tree
 from servescope.migration.shapes import (
@@ -74,7 +75,6 @@ AUTOSCALING_SETTINGS: Final = TableShape(keys=MappingProxyType({
     ),
 }))  # fmt: skip
 
-_SENSIBLE_TARGET: Final = (50_000, 150_000)
 _SENSIBLE_HALF_LIFE: Final = (600, 1800)
 
 
@@ -131,7 +131,7 @@ def check_autoscaling_settings(node: DocumentNode, path: str) -> Iterator[Config
         yield wrong(low, f"{path}.min_replica", f"is {bounds[0]}, above max_replica, which is {bounds[1]}")
     target = node.find("target_in_flight_tokens")
     if target is not None:
-        yield from _check_sensible(target, f"{path}.target_in_flight_tokens", _SENSIBLE_TARGET, "tokens")
+        yield from _check_sensible(target, f"{path}.target_in_flight_tokens", IN_FLIGHT_TOKENS_PER_WORKER, "tokens")
 
 
 def make_call(body: Mapping[str, Any]) -> str:
@@ -175,9 +175,9 @@ def _check_disaggregation(fields: Mapping[Any, DocumentNode], path: str) -> Iter
 
 
 def _check_sensible(
-    node: DocumentNode, path: str, sensible: tuple[int, int], unit: str
+    node: DocumentNode, path: str, sensible: tuple[float, float], unit: str
 ) -> Iterator[ConfigurationFinding]:
     value = node.value
     if isinstance(value, int | float) and not isinstance(value, bool) and not sensible[0] <= value <= sensible[1]:
-        what = f"is {value:g}, outside of the documented {sensible[0]} to {sensible[1]} {unit}"
+        what = f"is {value:g}, outside of the documented {sensible[0]:g} to {sensible[1]:g} {unit}"
         yield ConfigurationFinding("warning", path, node.line, node.column, what)

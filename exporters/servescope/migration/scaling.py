@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.errors import UsageError
+from servescope.migration.llm_config import AUTOSCALING, AUTOSCALING_SETTINGS
 
 MOST_REPLICAS = 1000
 """How many replicas a deployment may have; each is emulated whole, in the memory of one process."""
@@ -46,13 +48,13 @@ class TokenScaling:
     unless `prefill_target_in_flight_tokens` (ours) gives prefill another.
     """
 
-    target_in_flight_tokens: float = 50_000
-    min_replica: int = 1
+    target_in_flight_tokens: float = IN_FLIGHT_TOKENS_PER_WORKER[0]
+    min_replica: int = AUTOSCALING_SETTINGS.keys["min_replica"].default
     max_replica: int = 8
-    initial_replicas: int = 1
-    autoscaling_window: float = 300.0
-    scale_down_delay: float = 300.0
-    scale_down_half_life_seconds: float = 900.0
+    initial_replicas: int = AUTOSCALING_SETTINGS.keys["min_replica"].default
+    autoscaling_window: float = AUTOSCALING_SETTINGS.keys["autoscaling_window"].default
+    scale_down_delay: float = AUTOSCALING_SETTINGS.keys["scale_down_delay"].default
+    scale_down_half_life_seconds: float = AUTOSCALING.keys["scale_down_half_life_seconds"].default
     prefill_target_in_flight_tokens: float | None = None
 
     def __post_init__(self) -> None:

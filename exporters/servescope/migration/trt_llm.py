@@ -77,7 +77,7 @@ _SIZES: Final = {
     "max_batch_size": FieldShape(WholeShape(low=1, high=2048), default=256),
 }
 
-_SPECULATOR: Final = TableShape(is_nullable=True, keys=MappingProxyType({
+SPECULATOR: Final = TableShape(is_nullable=True, keys=MappingProxyType({
     "speculative_decoding_mode": FieldShape(
         ChoiceShape(values=(LOOKAHEAD,), refused={"DRAFT_TOKENS_EXTERNAL": f"is discontinued, expected {LOOKAHEAD}"}),
         is_required=True,
@@ -111,7 +111,7 @@ V1_BUILD: Final = TableShape(keys=MappingProxyType({
         "use_paged_context_fmha": FieldShape(SwitchShape(), default=True, source="S1"),
         "use_fp8_context_fmha": FieldShape(SwitchShape(), default=False, source="S1"),
     })), source="S1"),
-    "speculator": FieldShape(_SPECULATOR),
+    "speculator": FieldShape(SPECULATOR),
     "lora_adapters": FieldShape(NamedShape(item=_CHECKPOINT, pattern=r"[a-zA-Z0-9_\-.:]+", is_nullable=True,
                                what="letters, digits, '_', '-', '.' and ':'")),
     "lora_configuration": FieldShape(TableShape(is_nullable=True, keys=MappingProxyType({

@@ -68,6 +68,8 @@ def _check_advice(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} has no meaning without --trace")
     if arguments.trace is not None and arguments.replicas is None and not is_measured:
         raise UsageError("--trace needs --replicas beside it: how many replicas serve the traffic")
+    if arguments.trace is not None and arguments.back:
+        raise UsageError("--trace is there beside --back: v1 has one router only")
     target = arguments.first_token_target
     if target is not None and not is_measured:
         raise UsageError("--first-token-target goes with --deployment, --store or --prometheus")

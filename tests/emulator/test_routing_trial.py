@@ -184,6 +184,7 @@ def test_a_trace_needs_replicas(tmp_path: Path, text: str, code: int, expected: 
     ("words", "expected"),
     [
         (["--trace", "TRACE"], "--trace needs --replicas beside it"),
+        (["--trace", "TRACE", "--replicas", "2", "--back"], "--trace is there beside --back"),
         (["--replicas", "4"], "--replicas has no meaning without --trace"),
         (["--trace", "TRACE", "--replicas", "0"], "replicas is 0, expected 1 to 1000"),
         (["--trace", "TRACE", "--replicas", "2", "--cache-tokens", "511"], "cache_tokens is 511, expected 512 or more"),

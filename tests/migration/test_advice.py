@@ -153,9 +153,21 @@ def test_disaggregation_is_unknown_where_data_is_absent() -> None:
     assert advise_disaggregation(both).answer == "unknown"
     assert advise_disaggregation(both, 1.0).answer == "may pay"
     assert advise_disaggregation(both).reasons[2:] == (
+        "How many requests wait in the queue is not reported, so whether more replicas would do is not known.",
         "How long requests take is not reported, so what part of it passes before the first token is not known.",
         "Time per output token is not reported, so whether prompts hold up decoding is not known.",
     )
+
+
+@pytest.mark.parametrize(("queued", "answer", "share"), [(1.4, "may pay", "47%"), (1.6, "depends", "53%")])
+def test_a_queue_wants_replicas_first(queued: float, answer: Answer, share: str) -> None:
+    """By Little's law: at one request a second, 1.5 waiting are half of the 3 s to the first token."""
+    sizes = {"input_tokens_per_request": MIXED, "time_to_first_token_seconds": LATE,
+             "request_duration_seconds": [7.0] * 10}  # fmt: skip
+    traffic = replace(served(sizes, {}), queued=np.array([queued, np.nan]), requests=np.array([300.0, 300.0]))
+    advice = advise_disaggregation(traffic)
+    assert advice.answer == answer
+    assert f"Of that {share} is spent in the queue" in " ".join(advice.reasons)
 
 
 def test_decoding_that_stalls_is_said() -> None:

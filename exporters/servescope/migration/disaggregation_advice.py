@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from servescope.migration.advice import Advice, Answer, show_count, show_seconds
 from servescope.migration.traffic import ServedTraffic, SizeDistribution
 
@@ -18,6 +20,8 @@ LONG_TOKENS: Final = 32_768
 """Prompts are long where the 95th percentile has so many tokens."""
 BOTTLENECK_SHARE: Final = 0.2
 """First tokens are a bottleneck where this share of the time of requests passes before them."""
+QUEUED_SHARE: Final = 0.5
+"""More replicas are wanted first where this share of the time to first token is spent in the queue."""
 STALLED_TIMES: Final = 2.0
 """Decoding stalls where the 95th percentile of the time per token is so many times the median."""
 
@@ -36,10 +40,16 @@ def advise_disaggregation(traffic: ServedTraffic, first_token_target_seconds: fl
     is_missed = first_token_target_seconds is not None and first.quantile(0.95) > first_token_target_seconds
     is_bottleneck = is_missed if first_token_target_seconds is not None else _is_bottleneck(before)
     is_varied = _spread(prompts) >= MIXED_TIMES or prompts.quantile(0.95) >= LONG_TOKENS
-    answer, text = _weigh(is_varied=is_varied, is_bottleneck=is_bottleneck, is_missed=is_missed)
+    waiting = _find_waiting_seconds(traffic)
+    if is_bottleneck and waiting is not None and waiting >= QUEUED_SHARE * first.mean:
+        answer: Answer = "depends"
+        text = "first tokens are a bottleneck, but mostly they wait in the queue: more replicas come first"
+    else:
+        answer, text = _weigh(is_varied=is_varied, is_bottleneck=is_bottleneck, is_missed=is_missed)
     return Advice("disaggregation", answer, text, (
         _describe_prompts(prompts),
         _describe_first(first, first_token_target_seconds),
+        _describe_waiting(waiting, first.mean),
         _describe_share(before),
         _describe_stalls(traffic.pool("time_per_output_token_seconds")),
     ))  # fmt: skip
@@ -49,6 +59,13 @@ def _find_share_before(traffic: ServedTraffic, first: SizeDistribution) -> float
     """The share of the time of requests that passes before their first token; None where that is not known."""
     duration = traffic.pool("request_duration_seconds")
     return first.mean / duration.mean if duration is not None and duration.mean > 0 else None
+
+
+def _find_waiting_seconds(traffic: ServedTraffic) -> float | None:
+    """How long a request waits in the queue on average, by Little's law; None where that is not known."""
+    queued = traffic.queued[np.isfinite(traffic.queued)]
+    rate = traffic.request_rate()
+    return float(queued.mean()) / rate if queued.size and rate > 0 else None
 
 
 def _is_bottleneck(before: float | None) -> bool | None:
@@ -93,6 +110,15 @@ def _describe_share(before: float | None) -> str:
         return "How long requests take is not reported, so what part of it passes before the first token is not known."
     bottleneck = f"a bottleneck from {BOTTLENECK_SHARE:.0%} on"
     return f"Waiting and prefill take {before:.0%} of the time of requests ({bottleneck}), decoding the rest."
+
+
+def _describe_waiting(waiting: float | None, first: float) -> str:
+    if waiting is None:
+        return "How many requests wait in the queue is not reported, so whether more replicas would do is not known."
+    # Rejected requests may wait as well, so that it can seem to be longer than the time to first token.
+    return (
+        f"Of that {min(waiting / first, 1.0):.0%} is spent in the queue, where more replicas help, the rest in prefill."
+    )
 
 
 def _describe_stalls(per_token: SizeDistribution | None) -> str:

@@ -36,7 +36,7 @@ def store_path() -> Path:
 def open_store() -> Past:
     """The store, or the Prometheus, for reading; the page ends with an error when it cannot be opened."""
     try:
-        return _open_history()
+        return open_history()
     except ServescopeError as error:
         show_error(error)
         st.stop()
@@ -47,7 +47,8 @@ def show_error(error: ServescopeError) -> None:
     st.error(str(error), icon=":material/database_off:")
 
 
-def _open_history() -> Past:
+def open_history() -> Past:
+    """The same without an end to the page; raises ServescopeError."""
     asked = os.environ.get(PROMETHEUS_VARIABLE)
     return _open_prometheus(asked) if asked else _open_store(store_path())
 
@@ -127,7 +128,7 @@ def _invite_collecting() -> None:
 
 def _look_again() -> None:
     try:
-        found = queries.list_deployments(_open_history())
+        found = queries.list_deployments(open_history())
     except ServescopeError as error:
         show_error(error)
         return

@@ -15,6 +15,7 @@ from typing import Any, Final
 from servescope.errors import ServescopeError
 from servescope.migrate import DRAFTS, make_draft
 from servescope.migration import command, report
+from servescope.migration.advising import advise
 from servescope.migration.body import make_body
 from servescope.migration.document import Document, DocumentError, decode
 from servescope.migration.files import MigrationOptions, read_options, report_document
@@ -22,6 +23,7 @@ from servescope.migration.json_document import read_named
 from servescope.migration.masking import mask_document, mask_error, mask_text
 from servescope.migration.moves import read_move
 from servescope.migration.report import FileReport
+from servescope.migration.token_target import TokenTargets
 
 NAMES: Final[Mapping[str, str]] = {
     "plan": "cutover.toml", "collector": "servescope.toml", "emulate": "rehearsal.toml", "checklist": "after.md",
@@ -51,6 +53,7 @@ class Readiness:
 
     shown: FileReport
     _real: FileReport = field(repr=False)
+    numbers: TokenTargets | None = None
 
     def files(self) -> dict[str, str]:
         """The files of a move that have to work as they are, by name: they hold the secrets that were pasted."""
@@ -65,15 +68,15 @@ class Readiness:
 
     def drafts(self) -> dict[str, str]:
         """The files in which secrets are masked, by name: the diff, the report, and what is drafted for the cutover."""
-        shown = json.dumps(report.to_json([self.shown]), indent=1, ensure_ascii=False, allow_nan=False)
+        shown = json.dumps(report.to_json([self.shown], self.numbers), indent=1, ensure_ascii=False, allow_nan=False)
         files = {"migration.json": f"{shown}\n"}
         if difference := report.diff(self.shown):
             files["migration.diff"] = difference
         if self.shown.status == "changed":
-            move = read_move(self.shown)
+            move, served = read_move(self.shown), self.numbers.traffic if self.numbers is not None else None
             for draft in DRAFTS:
                 try:
-                    files[NAMES[draft]] = make_draft(draft, move)
+                    files[NAMES[draft]] = make_draft(draft, move, served)
                 except ServescopeError:
                     continue  # what cannot be rehearsed is said by `unrehearsed`
         return files
@@ -81,7 +84,7 @@ class Readiness:
     def unrehearsed(self) -> str:
         """Why there is no scenario among the drafts; "" where there is one."""
         try:
-            make_draft("emulate", read_move(self.shown))
+            make_draft("emulate", read_move(self.shown), self.numbers.traffic if self.numbers is not None else None)
         except ServescopeError as error:
             return str(error)
         return ""
@@ -101,14 +104,21 @@ def take_paste(text: str) -> PastedText:
     return PastedText("config.json" if is_object else "config.yaml", text)
 
 
-def read_readiness(pasted: PastedText, answered: Answered) -> Readiness:
+def read_readiness(pasted: PastedText, answered: Answered, numbers: TokenTargets | None = None) -> Readiness:
     """What becomes of a text with these answers; raises ServescopeError, which quotes nothing of the text."""
+    advice = tuple(advise(numbers.traffic, None)) if numbers is not None else ()
     try:
         options, shown = _read_options(answered), _read_options(_mask_answers(answered))
         document = read_named(pasted.text, pasted.name)
-        return Readiness(_report(mask_document(document), shown), _report(document, options))
+        masked = replace(_report(mask_document(document), shown), advice=advice)
+        return Readiness(masked, _report(document, options), numbers)
     except ServescopeError as error:
         raise ServescopeError(mask_error(error)) from None
+
+
+def mask_pasted(pasted: PastedText) -> Document:
+    """The text with its secrets masked, for what reads more of it; raises DocumentError."""
+    return mask_document(read_named(pasted.text, pasted.name))
 
 
 def _mask_answers(answered: Answered) -> Answered:

@@ -45,6 +45,7 @@ PAGES = {
 # Of a store in the middle of a cutover, with its plan and its journal.
 CUTOVER_PAGES = {
     "cutover": "",
+    "readiness": "readiness",
     "plan": "plan",
     "decisions": "decisions",
     "self-test": "self_test",
@@ -59,11 +60,36 @@ CONTENT = {
     "coverage": "table.metrics tbody tr:nth-child(20)",
     # A demo that a busy machine cannot follow yet has no data for a moment.
     "cutover": "[data-testid=stMain]:has(.answer.good) table.judged tbody tr:nth-child(6)",
+    "readiness": "table.readiness tbody tr:nth-child(8)",
     "plan": "table.runs tbody tr",
     "decisions": "table.decisions tbody tr:nth-child(2)",
     "self-test": "table.self-test tbody tr",
     "alerts": "table.alarms tbody tr",
 }
+# What is pasted on the readiness page: a made v1 deployment, with a made password in it.
+CONFIGURATION = """\
+model_name: chat-70b
+resources: {accelerator: "H100:2"}
+environment_variables: {DB_PASSWORD: correct-horse-9, LOG_LEVEL: info}
+trt_llm:
+  build:
+    base_model: decoder
+    checkpoint_repository: {source: HF, repo: meta-llama/Llama-3.3-70B-Instruct}
+    quantization_type: fp8_kv
+    max_seq_len: 16384
+    tensor_parallel_count: 2
+    plugin_configuration: {use_fp8_context_fmha: true}
+    # tuned in March
+    speculator:
+      speculative_decoding_mode: LOOKAHEAD_DECODING
+      lookahead_windows_size: 7
+      lookahead_ngram_size: 5
+      lookahead_verification_set_size: 3
+  runtime:
+    kv_cache_free_gpu_mem_fraction: 0.85
+    enable_chunked_context: true
+    request_default_max_tokens: 1024
+"""
 THEMES = ("light", "dark")
 FAULTS_PAGE = "faults?place=chat-v2"
 # Until a collector's window of one minute is full, and until the fault shows in it.
@@ -160,9 +186,17 @@ def open_page(browser: Browser, theme: str, size: tuple[int, int]) -> Page:
 def load(page: Page, address: str, name: str) -> None:
     """Go to a page of the console and wait for its content; what has to be started for it is started once."""
     page.goto(f"{address}/{(PAGES | CUTOVER_PAGES)[name]}", wait_until="commit")
+    if name == "readiness":
+        paste(page, CONFIGURATION)
     if name == "self-test":
         _test_once(page)
     page.locator(CONTENT[name]).first.wait_for()
+
+
+def paste(page: Page, text: str) -> None:
+    """Have the readiness page read a configuration."""
+    page.get_by_label("Configuration", exact=True).fill(text)
+    page.get_by_role("button", name="Read what is pasted").click()
 
 
 def _test_once(page: Page) -> None:

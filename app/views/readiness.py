@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app import readiness, readiness_tables
+from app import charts, display, frame, measured, readiness, readiness_tables, selection
 from app.readiness import Answered, PastedText, Readiness
 from servescope.errors import ServescopeError
+from servescope.judge.reading import Past
 from servescope.migration import report
 from servescope.migration.report import FileReport
+from servescope.migration.token_target import TokenTargets
 from servescope.migration.translation import Question
 
 _PASTED: Final = "readiness_pasted"
@@ -24,6 +26,7 @@ _SECRETS: Final = (
     "drafts. The files that have to work, config.yaml and the Management API's, are made when you download them and "
     "hold what you pasted."
 )
+_NUMBERS: Final = "readiness_numbers"
 _WHOLE: Final = ("max_num_tokens", "max_seq_len", "max_batch_size", "num_nextn_predict_layers")
 _LONGEST_DIFF: Final = 400
 
@@ -39,7 +42,9 @@ def show() -> None:
     answer = st.container()
     try:
         questions = find_questions(pasted)
-        found = readiness.read_readiness(pasted, draw_answers(questions))
+        answers = draw_answers(questions)
+        numbers = draw_traffic(pasted)
+        found = readiness.read_readiness(pasted, answers, numbers)
     except ServescopeError as error:
         answer.error(str(error), icon=":material/rule:")
         return
@@ -182,6 +187,77 @@ def _draw_body_answers(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return options, llm_config
 
 
+# --- The traffic ------------------------------------------------------------------------------------------------------
+
+
+def draw_traffic(pasted: PastedText) -> TokenTargets | None:
+    """What v1 served, read when it is asked for; with the target of the token autoscaler that fits it."""
+    with st.expander("Numbers from the traffic that v1 served", expanded=_NUMBERS in st.session_state):
+        try:
+            past = frame.open_history()
+            choices = measured.list_choices(past)
+        except ServescopeError as error:
+            frame.show_error(error)
+            return None
+        if not choices:
+            st.info("No deployment was observed here, so no traffic can be read.", icon=":material/sensors:")
+            return None
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            chosen = st.selectbox("Deployment", choices, key="readiness_deployment", width=420)
+            hours = st.select_slider("Hours", (1, 3, 6, 12, 24, 48, 168), value=24, key="readiness_hours", width=260)
+            if st.button("Read its traffic", icon=":material/query_stats:"):
+                _measure(past, choices[chosen], pasted, hours)
+        numbers: TokenTargets | None = st.session_state.get(_NUMBERS)
+        if numbers is not None:
+            draw_targets(numbers)
+    return numbers
+
+
+def _measure(past: Past, labels: str, pasted: PastedText, hours: int) -> None:
+    st.session_state.pop(_NUMBERS, None)
+    try:
+        config = readiness.mask_pasted(pasted)
+        st.session_state[_NUMBERS] = measured.measure(past, labels, config, hours, selection.now_ms())
+    except ServescopeError as error:
+        st.error(str(error), icon=":material/event_busy:")
+
+
+def draw_targets(numbers: TokenTargets) -> None:
+    """One target on what was served, chosen by sliders; the others in a table, and one recommended."""
+    recommended = numbers.recommendation
+    known = display.format_wait(3600 * numbers.known_hours)
+    per_request = numbers.tokens.per_request
+    st.markdown(
+        f"**{recommended.target:,} tokens in flight** {'is recommended' if recommended.is_met else 'comes nearest'}: "
+        f"{recommended.reason}."
+    )
+    st.caption(
+        f"{numbers.traffic.name}, {known} known · {numbers.tokens_per_request:,.0f} tokens per request · a request in "
+        f"flight holds {per_request.low:,.0f} to {per_request.high:,.0f} tokens, as size and duration are joint · so "
+        f"{numbers.recommended_band.low:,.0f} to {numbers.recommended_band.high:,.0f} would have this effect · "
+        "documented: 50 000 to 150 000"
+    )
+    highest = max([150_000, recommended.target, *(round(each.target or 0) for each in numbers.simulations)])
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        target = st.slider(
+            "target_in_flight_tokens", 500, 2 * highest, recommended.target, 500, key="readiness_target", width=420
+        )
+        most = st.slider("max_replica", 1, max(2, 2 * numbers.served.max_replica), numbers.served.max_replica,
+                         key="readiness_most", width=260)  # fmt: skip
+        start = st.slider("seconds until a new replica serves", 0, 900, round(numbers.capacity.start_seconds), 10,
+                          key="readiness_start", width=260)  # fmt: skip
+        st.button("Take this target", icon=":material/check:", on_click=_take_target, args=(target,))
+    simulation = measured.simulate(numbers, target, most, start)
+    charts.show_grid([measured.draw_replicas(numbers, simulation), measured.draw_tokens(numbers, simulation)], 2)
+    st.html(measured.draw_targets(numbers, simulation))
+    for note in numbers.notes:
+        st.caption(display.as_sentence(note))
+
+
+def _take_target(target: int) -> None:
+    st.session_state["answer_target_in_flight_tokens"] = target
+
+
 # --- What becomes of it -----------------------------------------------------------------------------------------------
 
 
@@ -197,6 +273,9 @@ def draw_readiness(found: Readiness) -> None:
     if shown.meaning:
         st.subheader("What changes beside the fields", anchor=False)
         st.html(readiness_tables.draw_meaning(shown.meaning))
+    if shown.advice:
+        st.subheader("What the traffic says", anchor=False)
+        st.html(measured.draw_advice(shown.advice))
     draw_call(shown)
     draw_diff(shown)
     checklist = report.checklist_of(shown)

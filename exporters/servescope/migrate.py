@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from servescope.migration.report import FileReport
     from servescope.migration.routing_advice import RoutingTrial
     from servescope.migration.token_target import TokenTargets
+    from servescope.migration.traffic import ServedTraffic
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     trial = _try_routers(arguments, numbers) if arguments.trace is not None else None
     found = command.migrate(arguments, numbers)
     code = command.show(found, arguments, numbers, _advise(arguments, numbers, trial))
-    return write_drafts(found, wanted) or code if wanted else code
+    served = numbers.traffic if numbers is not None else None
+    return write_drafts(found, wanted, served) or code if wanted else code
 
 
 def _check_advice(arguments: argparse.Namespace) -> None:
@@ -120,7 +122,7 @@ def _advise(
     return tuple(advise(traffic, trial, arguments.first_token_target))
 
 
-def write_drafts(found: list[FileReport], wanted: Mapping[str, Path]) -> int:
+def write_drafts(found: list[FileReport], wanted: Mapping[str, Path], served: ServedTraffic | None) -> int:
     """Write the drafts that are wanted; raises UsageError, and writes none, where one of them cannot be made."""
     from servescope.migration.moves import read_move
 
@@ -128,7 +130,7 @@ def write_drafts(found: list[FileReport], wanted: Mapping[str, Path]) -> int:
         raise UsageError(f"--{next(iter(wanted))} goes with one configuration, found {len(found)}")
     if found[0].status in ("asked", "error"):
         return 0  # the report says why, and so does its exit code
-    texts = {path: make_draft(name, read_move(found[0])) for name, path in wanted.items()}
+    texts = {path: make_draft(name, read_move(found[0]), served) for name, path in wanted.items()}
     for path in texts:
         if os.path.lexists(path):
             raise UsageError(f"{path}: is there already; nothing was drafted")
@@ -152,36 +154,36 @@ def _create(path: Path, text: str) -> None:
             raise
 
 
-def make_draft(name: str, move: Move) -> str:
-    """One of `DRAFTS` for a move."""
-    return DRAFTS[name][1](move)
+def make_draft(name: str, move: Move, served: ServedTraffic | None = None) -> str:
+    """One of `DRAFTS` for a move; the rehearsal is under the traffic that was served, where it is known."""
+    return DRAFTS[name][1](move, served)
 
 
-def _draft_plan(move: Move) -> str:
+def _draft_plan(move: Move, _: ServedTraffic | None) -> str:
     from servescope.judge.drafting import draft_plan
 
     return draft_plan(move)
 
 
-def _draft_collector(move: Move) -> str:
+def _draft_collector(move: Move, _: ServedTraffic | None) -> str:
     from servescope.judge.drafting import draft_collector
 
     return draft_collector(move)
 
 
-def _draft_rehearsal(move: Move) -> str:
+def _draft_rehearsal(move: Move, served: ServedTraffic | None) -> str:
     from servescope.emulator.rehearsing import draft_rehearsal
 
-    return draft_rehearsal(move)
+    return draft_rehearsal(move, served)
 
 
-def _draft_checklist(move: Move) -> str:
+def _draft_checklist(move: Move, _: ServedTraffic | None) -> str:
     from servescope.migration.checklist import make_checklist, write_checklist
 
     return write_checklist(move.model, make_checklist(move.changes, move.llm_config))
 
 
-DRAFTS: Final[Mapping[str, tuple[str, Callable[[Move], str]]]] = MappingProxyType({
+DRAFTS: Final[Mapping[str, tuple[str, Callable[[Move, ServedTraffic | None], str]]]] = MappingProxyType({
     "plan": ("draft the plan of the cutover, for `servescope judge`", _draft_plan),
     "collector": ("draft the collector's [[deployments]] and [[traffic_split]]", _draft_collector),
     "emulate": ("draft a scenario of the cutover, for `servescope emulate`", _draft_rehearsal),

@@ -15,14 +15,16 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app import readiness
+from app import readiness, selection
 from app.readiness import Answered, take_paste, take_upload
+from servescope.emulator.workload.mixes import Mix
 from servescope.errors import ServescopeError
 from servescope.migration.document import LARGEST_BYTES, read_document
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.console_pages import html
 from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
+from tests.support.served_traffic import EmulatedPast, record_past
 from tests.support.waiting import deadline_seconds
 
 SECRET = "hunter2hunter2"  # the tests' own
@@ -45,6 +47,12 @@ def paste(page: AppTest, text: str) -> AppTest:
     page.button[0].click().run()
     assert not page.exception, page.exception[0].message
     return page
+
+
+def press(page: AppTest, label: str) -> None:
+    """Press a button by its label."""
+    next(each for each in page.button if each.label == label).click().run()
+    assert not page.exception, page.exception[0].message
 
 
 def everything(page: AppTest) -> str:
@@ -90,7 +98,7 @@ def test_no_secret_is_shown_or_kept(page: AppTest) -> None:
 def test_it_is_forgotten(page: AppTest) -> None:
     """On a click the page is empty again, and so is the session."""
     paste(page, WITH_SECRET)
-    next(each for each in page.button if each.label == "Forget it").click().run()
+    press(page, "Forget it")
 
     assert "Paste its `config.yaml`" in page.markdown[0].value
     assert "readiness_pasted" not in page.session_state
@@ -123,6 +131,43 @@ def test_a_question_has_an_input_that_answers_it(page: AppTest) -> None:
     answer.set_value(1).run()
     assert "--max-num-tokens is 1, expected 65 to 131072" in page.error[0].value
     next(each for each in page.number_input if each.label == "--max-num-tokens N").set_value(8192).run()
+    assert page.success[0].value == "v1 → v2: it can be moved."
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPast:
+    """A store with an hour and a half of an emulated v1."""
+    folder = tmp_path_factory.mktemp("served")
+    return record_past(folder / "served.db", minutes=90, mix=Mix(requests_per_second=0.5, oversized_share=0.0))
+
+
+@pytest.mark.slow
+def test_a_target_is_taken_from_the_traffic(
+    served: EmulatedPast, page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was served is simulated with targets; the one that is taken is in the call, the traffic in the rehearsal."""
+    monkeypatch.setenv("SERVESCOPE_STORE", str(served.store))
+    monkeypatch.setattr(selection, "now_ms", lambda: served.end_ms)
+    paste(page, V1)
+    press(page, "Read its traffic")
+
+    assert "tokens in flight** " in "".join(each.value for each in page.markdown)
+    assert "as chosen here" in html(page)
+    assert "KV-aware routing" in html(page)
+    page.slider(key="readiness_target").set_value(4000).run()
+    press(page, "Take this target")
+    assert '"target_in_flight_tokens": 4000' in page.code[0].value
+    numbers = page.session_state["readiness_numbers"]
+    drafts = readiness.read_readiness(take_paste(V1), Answered({}), numbers).drafts()
+    assert "was observed: " in drafts["rehearsal.toml"]
+    assert json.loads(drafts["migration.json"])["traffic"] is not None
+
+
+def test_a_store_without_traffic_says_so(page: AppTest) -> None:
+    """The page works without one."""
+    paste(page, V1)
+
+    assert any("No deployment was observed here" in each.value for each in page.info)
     assert page.success[0].value == "v1 → v2: it can be moved."
 
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import random
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope import cli
+from servescope.contract.identity import Deployment
+from servescope.contract.increments import BLOCK_MS
 from servescope.emulator.deployment_plan import DeploymentPlan
 from servescope.emulator.disaggregation import Disaggregation
 from servescope.emulator.rehearsing import PAST_HOURS, draft_rehearsal
 from servescope.emulator.scenario import Scenario, make_scenario
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
 from servescope.judge.drafting import draft_plan
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
+from servescope.migration.traffic import ServedHistogram, ServedTraffic
 from tests.support.configurations import draw_configuration
 from tests.support.migrations import V1, move_of
 
@@ -164,3 +171,71 @@ def test_a_whole_rehearsal_is_settled(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "uncalibrated" not in said
     assert "load not matched" not in said
     assert "\nErrors  " in said
+
+
+# --- Measured traffic -------------------------------------------------------------------------------------------------
+
+
+def served_day(rate: float = 3.0, amplitude: float = 0.3, peak_hour: float = 15.0, blocks: int = 288) -> ServedTraffic:
+    """A day of four replicas, whose rate follows the sun: 12 requests in flight, 600 tokens in and 100 out."""
+    times = np.arange(blocks) * BLOCK_MS
+    angle = 2 * np.pi * (times / 3_600_000 - peak_hour) / 24
+    requests = 300 * rate * (1 + amplitude * np.cos(angle))
+    sizes = {
+        f"{side}_tokens_per_request": ServedHistogram(
+            (mean / 2, 2.0 * mean), np.stack([0 * requests, requests, 0 * requests]), mean * requests
+        )
+        for side, mean in (("input", 600.0), ("output", 100.0))
+    }
+    full = np.full(blocks, 4.0)
+    return ServedTraffic(
+        (Deployment("big", "big-v1", "v1"),), times, full, 3 * full, 0 * full, 0.5 + 0 * full, requests, sizes, {}, None
+    )  # fmt: skip
+
+
+def mix_of(served: ServedTraffic, text: str = V1) -> Mix:
+    """The traffic of a rehearsal as it was served."""
+    draft = draft_rehearsal(move_of(text), served)
+    traffic = make_scenario(tomllib.loads(draft), origin="rehearsal.toml", directory=Path()).traffic
+    assert isinstance(traffic, GeneratedTraffic)
+    return traffic.mix
+
+
+def test_a_rehearsal_has_the_traffic_that_was_measured() -> None:
+    """Its rate, its sizes, its day; v1 with the replicas and the concurrency that it had."""
+    mix = mix_of(served_day())
+
+    assert mix.requests_per_second == pytest.approx(3.0, rel=1e-3)
+    assert mix.output_tokens == pytest.approx(100.0)
+    assert mix.system_tokens[0] + mix.message_tokens == pytest.approx(600.0)
+    assert mix.day_amplitude == pytest.approx(0.3, abs=1e-3)
+    assert mix.day_factor(15 * 3600.0) == pytest.approx(1.3, abs=1e-3)
+    draft = draft_rehearsal(move_of(V1), served_day())
+    assert "# As big/big-v1 was observed: 3 requests a second of 600 tokens in and" in draft
+    v1 = make_scenario(tomllib.loads(draft), origin="x", directory=Path()).deployments[0].plan
+    assert isinstance(v1.scaling, ConcurrencyScaling)
+    assert v1.scaling.initial_replicas == 4
+    assert v1.scaling.concurrency_target * 0.45 == pytest.approx(3.0, rel=0.01)
+
+
+def test_less_than_a_day_has_no_day() -> None:
+    """Nobody knows then when its peak is."""
+    assert mix_of(served_day(blocks=100)).day_amplitude == 0.0
+
+
+def test_measured_prompts_fit_into_the_engines() -> None:
+    """A sequence shorter than what was measured takes what fits."""
+    mix = mix_of(served_day(), V1.replace("build:", "build:\n    max_seq_len: 256", 1))
+
+    assert mix.prompt_limit + mix.output_range[1] <= 256
+
+
+@pytest.mark.parametrize("lacking", ["requests", "sizes"])
+def test_what_was_not_observed_is_not_made_up(lacking: str) -> None:
+    """A rate or sizes that are missing refuse the rehearsal, by what is missing."""
+    served = served_day()
+    served = replace(served, requests=served.requests * np.nan) if lacking == "requests" else replace(
+        served, histograms={}
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"big/big-v1: cannot be rehearsed: .* was not observed"):
+        draft_rehearsal(move_of(V1), served)

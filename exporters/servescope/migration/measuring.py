@@ -65,7 +65,7 @@ def _read_target_options(
         raise UsageError(f"--start-seconds is {arguments.start_seconds:g}, expected 0 to 86400")
     if arguments.concurrency_target is not None and not 0 < arguments.concurrency_target < 1e9:
         raise UsageError(f"--concurrency-target is {arguments.concurrency_target:g}, expected a number above 0")
-    options = _follow_config(options, config)
+    options = follow_config(options, config)
     options = _follow_body(options, given)
     if arguments.requests_per_replica is not None:
         options = replace(options, requests_per_replica=arguments.requests_per_replica, requests_from="as given")
@@ -88,7 +88,7 @@ def _read_targets(text: str | None) -> tuple[int, ...]:
     return targets
 
 
-def _follow_config(options: TargetOptions, config: Document | None) -> TargetOptions:
+def follow_config(options: TargetOptions, config: Document | None) -> TargetOptions:
     """With the largest batch and the GPUs of a replica as a configuration has them."""
     root = config.root if config is not None else None
     if root is None:

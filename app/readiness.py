@@ -15,6 +15,7 @@ from typing import Any, Final
 from servescope.errors import ServescopeError
 from servescope.migrate import DRAFTS, make_draft
 from servescope.migration import command, report
+from servescope.migration.advice import Advice
 from servescope.migration.advising import advise
 from servescope.migration.body import make_body
 from servescope.migration.document import Document, DocumentError, decode
@@ -55,6 +56,10 @@ class Readiness:
     _real: FileReport = field(repr=False)
     numbers: TokenTargets | None = None
 
+    def advice(self) -> tuple[Advice, ...]:
+        """Whether what v2 adds pays for the traffic; nothing without traffic."""
+        return tuple(advise(self.numbers.traffic, None)) if self.numbers is not None else ()
+
     def files(self) -> dict[str, str]:
         """The files of a move that have to work as they are, by name: they hold the secrets that were pasted."""
         found, body = self._real.translation, self._real.body
@@ -68,7 +73,9 @@ class Readiness:
 
     def drafts(self) -> dict[str, str]:
         """The files in which secrets are masked, by name: the diff, the report, and what is drafted for the cutover."""
-        shown = json.dumps(report.to_json([self.shown], self.numbers), indent=1, ensure_ascii=False, allow_nan=False)
+        shown = json.dumps(
+            report.to_json([self.shown], self.numbers, self.advice()), indent=1, ensure_ascii=False, allow_nan=False
+        )
         files = {"migration.json": f"{shown}\n"}
         if difference := report.diff(self.shown):
             files["migration.diff"] = difference
@@ -106,12 +113,10 @@ def take_paste(text: str) -> PastedText:
 
 def read_readiness(pasted: PastedText, answered: Answered, numbers: TokenTargets | None = None) -> Readiness:
     """What becomes of a text with these answers; raises ServescopeError, which quotes nothing of the text."""
-    advice = tuple(advise(numbers.traffic, None)) if numbers is not None else ()
     try:
         options, shown = _read_options(answered), _read_options(_mask_answers(answered))
         document = read_named(pasted.text, pasted.name)
-        masked = replace(_report(mask_document(document), shown), advice=advice)
-        return Readiness(masked, _report(document, options), numbers)
+        return Readiness(_report(mask_document(document), shown), _report(document, options), numbers)
     except ServescopeError as error:
         raise ServescopeError(mask_error(error)) from None
 

@@ -204,7 +204,7 @@ def draw_traffic(pasted: PastedText) -> TokenTargets | None:
             return None
         with st.container(horizontal=True, vertical_alignment="bottom"):
             chosen = st.selectbox("Deployment", choices, key="readiness_deployment", width=420)
-            hours = st.select_slider("Hours", (1, 3, 6, 12, 24, 48, 168), value=24, key="readiness_hours", width=260)
+            hours = st.selectbox("Hours", (1, 3, 6, 12, 24, 48, 168), index=4, key="readiness_hours", width=160)
             if st.button("Read its traffic", icon=":material/query_stats:"):
                 _measure(past, choices[chosen], pasted, hours)
         numbers: TokenTargets | None = st.session_state.get(_NUMBERS)
@@ -273,9 +273,9 @@ def draw_readiness(found: Readiness) -> None:
     if shown.meaning:
         st.subheader("What changes beside the fields", anchor=False)
         st.html(readiness_tables.draw_meaning(shown.meaning))
-    if shown.advice:
+    if advice := found.advice():
         st.subheader("What the traffic says", anchor=False)
-        st.html(measured.draw_advice(shown.advice))
+        st.html(measured.draw_advice(advice))
     draw_call(shown)
     draw_diff(shown)
     checklist = report.checklist_of(shown)

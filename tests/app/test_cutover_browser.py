@@ -114,3 +114,21 @@ def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: st
             page.context.close()
 
     assert errors == []
+
+
+def test_the_traffic_of_a_pasted_configuration_is_whole(tmp_path: Path, browser: Browser) -> None:
+    """Sliders over what v1 served, its charts and tables: in both themes, and on a telephone."""
+    made = write_cutover(tmp_path)
+    with pictures.serve_console(made.store, *made.words(), variables=made.clock(time.time())) as address:
+        for theme in pictures.THEMES:
+            page = pictures.open_page(browser, theme, pictures.WIDE)
+            pictures.load(page, address, "readiness")
+            page.get_by_text("Numbers from the traffic that v1 served").click()
+            page.get_by_role("button", name="Read its traffic").click()
+            page.locator("table.targets tbody tr:nth-child(3)").wait_for()
+            for size in (pictures.WIDE, pictures.NARROW):
+                page.set_viewport_size({"width": size[0], "height": size[1]})
+                pictures.settle(page)
+                assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+            assert faint_texts(page) == []
+            page.context.close()

@@ -24,11 +24,13 @@ _SCRIPT: Final = """() => {
         .reverse().reduce((below, top) => over(top, below, top[3]), [255, 255, 255]);
     const opacity = node => above(node).reduce((all, at) => all * Number(getComputedStyle(at).opacity), 1);
     const written = node => [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
-    // What WCAG leaves out: icons that are letters of a font, and what cannot be used.
+    // What WCAG leaves out: icons that are letters of a font, what cannot be used, and what is not painted.
     const counts = node => written(node) && !node.closest("[data-testid=stIconMaterial], [disabled], [aria-disabled=true], label:has(:disabled), svg")
-        && node.getClientRects().length > 0;
+        && node.getClientRects().length > 0 && opacity(node) > 0;
+    // The value of a slider is a child of its handle, and is painted above it.
+    const place = node => node.closest("[data-testid=stSliderThumbValue]")?.closest("[role=group]") ?? node;
     return [...document.querySelectorAll("[data-testid=stMain] *, .scope *")].filter(counts).map(node => {
-        const below = ground(node), color = parse(getComputedStyle(node).color);
+        const below = ground(place(node)), color = parse(getComputedStyle(node).color);
         const a = light(over(color, below, color[3] * opacity(node))), b = light(below);
         return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.trim().slice(0, 40), String(node.className)]; });
 }"""  # noqa: E501 - a script

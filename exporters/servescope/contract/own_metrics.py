@@ -323,12 +323,20 @@ def _of_lane(
 
 
 _CUSTOMERS = (
+    OwnMetric(
+        "servescope_customer_lanes", "gauge", "tasks", "Destinations that are delivered to.", (), UNEXPORTED,
+        "customers",
+    ),
     _of_lane(
         "_lag_seconds", "gauge", "seconds",
         "How far behind a destination is: time since the last edge that it acknowledged, or since its lane began.",
         absent=UNEXPORTED,
     ),
-    _of_lane("_interval_seconds", "gauge", "seconds", "The interval of a customer's points.", absent=UNEXPORTED),
+    _of_lane(
+        "_failing_seconds", "gauge", "seconds",
+        "Since when a destination has accepted no request that was sent; 0 when the last one was accepted.",
+        absent=UNEXPORTED,
+    ),
     _of_lane("_exported_series", "gauge", "series", "Streams with a point at the last edge."),
     _of_lane(
         "_withheld_series", "gauge", "series", "Series withheld from a customer at the last edge, by reason.", "reason"

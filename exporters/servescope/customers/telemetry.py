@@ -32,9 +32,9 @@ class CustomersTelemetry(ApiTelemetry):
         ProcessCollector(registry=registry)
         registry.register(_Levels(self._lanes, clock))
 
-    def lane(self, lane: LaneId, interval_ms: int) -> LaneTelemetry:
+    def lane(self, lane: LaneId) -> LaneTelemetry:
         """The series of one lane, from now on."""
-        found = self._lanes[lane] = LaneTelemetry(self, lane, interval_ms, self._clock)
+        found = self._lanes[lane] = LaneTelemetry(self, lane, self._clock)
         return found
 
     def retire(self, lane: LaneId) -> None:
@@ -54,13 +54,13 @@ class CustomersTelemetry(ApiTelemetry):
 class LaneTelemetry:
     """The series of one lane."""
 
-    def __init__(self, telemetry: CustomersTelemetry, lane: LaneId, interval_ms: int, clock: ProgramClock) -> None:
+    def __init__(self, telemetry: CustomersTelemetry, lane: LaneId, clock: ProgramClock) -> None:
         self._telemetry, self._labels, self._clock = telemetry, (lane.customer, lane.destination), clock
-        self.interval_ms = interval_ms
         self.problem = ""
         self.begun_ms = clock.now_ms()
         self.edge_ms: int | None = None
         self.last_success_ms: int | None = None
+        self.failing_since_ms: int | None = None
         self.exported: int | None = None
         self.withheld: Mapping[str, int] = {}
         for name in ("sent_points", "acknowledged_points"):
@@ -81,7 +81,7 @@ class LaneTelemetry:
 
     def count_request(self, seconds: float, points: int, rejected: int) -> None:
         """Book a request that was answered, with what was sent in it and what of that was rejected."""
-        self.problem = ""
+        self.problem, self.failing_since_ms = "", None
         self.last_success_ms = self._clock.now_ms()
         self._telemetry._seconds.labels(*self._labels).observe(seconds)
         self._count("requests", 1, "ok")
@@ -90,6 +90,8 @@ class LaneTelemetry:
 
     def count_failure(self, reason: str, seconds: float, points: int) -> None:
         """Book a request that failed."""
+        if self.failing_since_ms is None:
+            self.failing_since_ms = self._clock.now_ms()
         self._telemetry._seconds.labels(*self._labels).observe(seconds)
         self._count("requests", 1, reason)
         self._count("sent_points", points)
@@ -107,6 +109,10 @@ class LaneTelemetry:
         """Book an error of the export itself."""
         self._telemetry._errors.labels(*self._labels).inc()
 
+    def failing_seconds(self, now_ms: int) -> float:
+        """Since when the destination has accepted nothing that was sent."""
+        return 0.0 if self.failing_since_ms is None else max(now_ms - self.failing_since_ms, 0) / 1000
+
     def lag_seconds(self, now_ms: int) -> float:
         """How far behind the lane is."""
         return max(now_ms - (self.begun_ms if self.edge_ms is None else self.edge_ms), 0) / 1000
@@ -122,6 +128,8 @@ class _Levels(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        lanes = OWN_METRICS["servescope_customer_lanes"]
+        yield GaugeMetricFamily(lanes.name, lanes.help, len(self._lanes))
         families: dict[str, GaugeMetricFamily] = {}
         now_ms = self._clock.now_ms()
         for lane, known in list(self._lanes.items()):
@@ -134,7 +142,7 @@ class _Levels(Collector):
 
 def _levels(lane: LaneTelemetry, now_ms: int) -> Iterator[tuple[str, float] | tuple[str, float, str]]:
     yield "lag_seconds", lane.lag_seconds(now_ms)
-    yield "interval_seconds", lane.interval_ms / 1000
+    yield "failing_seconds", lane.failing_seconds(now_ms)
     if lane.exported is not None:
         yield "exported_series", float(lane.exported)
         for reason, count in sorted(lane.withheld.items()):

@@ -21,6 +21,7 @@ KEPT_MS: Final = 400 * 24 * HOUR_MS
 
 _APPLICATION: Final = 0x53564C4E  # "SVLN"
 _VERSION: Final = 1
+_OF_A_LANE: Final = ("lanes", "deliveries", "gaps", "problems")
 _TABLES: Final = """
 CREATE TABLE lanes (
     customer TEXT NOT NULL, destination TEXT NOT NULL, edge_ms INTEGER NOT NULL, state BLOB NOT NULL,
@@ -34,6 +35,10 @@ CREATE TABLE deliveries (
 CREATE TABLE gaps (
     customer TEXT NOT NULL, destination TEXT NOT NULL, start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL,
     reason TEXT NOT NULL, points INTEGER NOT NULL, PRIMARY KEY (customer, destination, start_ms, end_ms, reason)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE problems (
+    customer TEXT NOT NULL, destination TEXT NOT NULL, at_ms INTEGER NOT NULL, problem TEXT NOT NULL,
+    PRIMARY KEY (customer, destination)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE removed (customer TEXT NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
@@ -151,6 +156,14 @@ class CursorFile:
             rows = self._connection.execute("SELECT customer, destination FROM lanes ORDER BY 1, 2").fetchall()
         return [LaneId(*row) for row in rows]
 
+    def edge_ms(self, lane: LaneId) -> int | None:
+        """The last edge that a lane's destination acknowledged; None for one that has not begun."""
+        with self._reading():
+            row = self._connection.execute(
+                "SELECT edge_ms FROM lanes WHERE customer = ? AND destination = ?", (lane.customer, lane.destination)
+            ).fetchone()
+        return None if row is None else int(row[0])
+
     def cursor(self, lane: LaneId) -> Cursor | None:
         """Where a lane is; None for one that has not begun."""
         with self._reading():
@@ -196,6 +209,23 @@ class CursorFile:
                 (lane.customer, lane.destination, gap.start_ms, gap.end_ms, gap.reason, gap.points),
             )
 
+    def set_problem(self, lane: LaneId, at_ms: int, problem: str) -> None:
+        """Keep the last problem of a lane, for those who ask how it is."""
+        with self._writing():
+            self._check_not_removed(lane)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO problems VALUES (?, ?, ?, ?)", (lane.customer, lane.destination, at_ms, problem)
+            )
+
+    def problem(self, lane: LaneId) -> tuple[int, str] | None:
+        """The last problem of a lane and when it was; None when there was none."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT at_ms, problem FROM problems WHERE customer = ? AND destination = ?",
+                (lane.customer, lane.destination),
+            ).fetchone()
+        return None if found is None else (found[0], found[1])
+
     def _check_not_removed(self, lane: LaneId) -> None:
         removed = self._connection.execute("SELECT 1 FROM removed WHERE customer = ?", (lane.customer,)).fetchone()
         if removed is not None:
@@ -233,7 +263,7 @@ class CursorFile:
         """Delete all of a customer but that it was removed; returns how many rows there were."""
         deleted = 0
         with self._writing():
-            for table in ("lanes", "deliveries", "gaps"):
+            for table in _OF_A_LANE:
                 deleted += self._connection.execute(f"DELETE FROM {table} WHERE customer = ?", (customer,)).rowcount  # noqa: S608 our own names
             self._connection.execute("INSERT OR REPLACE INTO removed VALUES (?, ?)", (customer, at_ms))
         # The log has pages from before the deletion until it is truncated.
@@ -251,7 +281,7 @@ class CursorFile:
         with self._reading():
             return sum(
                 self._connection.execute(f"SELECT count(*) FROM {table} WHERE customer = ?", (customer,)).fetchone()[0]  # noqa: S608 our own names
-                for table in ("lanes", "deliveries", "gaps")
+                for table in _OF_A_LANE
             )
 
     def readmit(self, customer: str) -> None:

@@ -56,7 +56,6 @@ class LaneTelemetry:
 
     def __init__(self, telemetry: CustomersTelemetry, lane: LaneId, clock: ProgramClock) -> None:
         self._telemetry, self._labels, self._clock = telemetry, (lane.customer, lane.destination), clock
-        self.problem = ""
         self.begun_ms = clock.now_ms()
         self.edge_ms: int | None = None
         self.last_success_ms: int | None = None
@@ -81,7 +80,7 @@ class LaneTelemetry:
 
     def count_request(self, seconds: float, points: int, rejected: int) -> None:
         """Book a request that was answered, with what was sent in it and what of that was rejected."""
-        self.problem, self.failing_since_ms = "", None
+        self.failing_since_ms = None
         self.last_success_ms = self._clock.now_ms()
         self._telemetry._seconds.labels(*self._labels).observe(seconds)
         self._count("requests", 1, "ok")

@@ -1,0 +1,59 @@
+"""`servescope customers`: export to customers' own backends, by push and by pull, and what was delivered."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from servescope.errors import require_extra
+from servescope.store.prometheus.options import configure_past
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9920"
+FORMATS: Final = ("text", "json")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verbs and their arguments."""
+    added = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(name: str, summary: str, *, cursors: bool = True, past: bool = False) -> argparse.ArgumentParser:
+        found = added.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        found.add_argument(
+            "--config", type=Path, required=True, metavar="FILE", help="the customers and their policies (TOML)"
+        )
+        if cursors:
+            found.add_argument(
+                "--cursors", type=Path, metavar="FILE",
+                help="what was delivered to whom (default: beside the configuration, *.cursors.db)",
+            )  # fmt: skip
+        if past:
+            configure_past(found)
+        return found
+
+    run = verb("run", "deliver to all customers until Ctrl-C; SIGHUP reads the configuration again", past=True)
+    run.add_argument(
+        "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT",
+        help="address of the pages that customers scrape, and of /metrics (default: %(default)s)",
+    )  # fmt: skip
+    _add_format(verb("status", "show until when each destination has what it is to receive, and the last problem"))
+    statement = verb("statement", "show what a customer received of a span, and which times are missing")
+    statement.add_argument("customer", metavar="NAME", help="the customer")
+    statement.add_argument("--from", dest="from_", metavar="TIME", default="1d", help="its start (default: a day ago)")
+    statement.add_argument("--to", metavar="TIME", default="0s", help="its end (default: now)")
+    _add_format(statement)
+    remove = verb("remove", "stop delivering to a customer, and delete its cursors and keys for good")
+    remove.add_argument("customer", metavar="NAME", help="the customer")
+    remove.add_argument("--undo", action="store_true", help="admit a customer again that was removed; it begins anew")
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb; returns its exit code."""
+    require_extra("customers", "google.protobuf", "aiohttp")
+    from servescope.customers import verbs
+
+    return verbs.VERBS[arguments.verb](arguments)

@@ -1,0 +1,263 @@
+"""A lane: the edges of one customer, delivered to one destination in their order, each until it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+from servescope.customers.cursors import Cursor, CursorError, CursorFile, Delivery, Gap, LaneId, RemovedError
+from servescope.customers.edges import FleetEdge
+from servescope.customers.points import SendError, StreamPoint
+from servescope.customers.policy import Policy, Push
+from servescope.customers.projection import Projection, Projector
+from servescope.customers.reading import RUN_MS, EdgeReader, FleetState
+from servescope.customers.senders import Sender
+from servescope.customers.telemetry import LaneTelemetry
+from servescope.customers.totals import Totals, dump_totals, load_totals
+from servescope.errors import ServescopeError
+from servescope.settings.clock import ProgramClock
+from servescope.store.history import History
+
+SETTLE_MS: Final = 5_000
+"""How long after an edge it is read: what was scraped before it is stored by then."""
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 60.0
+_REPORTED_EVERY_MS: Final = 60_000
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What all lanes share: the `threads` that read and encode, and how many lanes may catch up `at_once`."""
+
+    threads: Executor
+    at_once: asyncio.Semaphore
+
+
+class Lane:
+    """Delivers one customer's points to one destination; `run` it in the event loop.
+
+    What it owes is read from `history`, a run of edges at a time. An edge that was delivered is acknowledged in
+    `cursors` before the next is sent, so that nothing is lost, and nothing repeated but what was in flight.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        push: Push,
+        lane: LaneId,
+        *,
+        history: History,
+        cursors: CursorFile,
+        sender: Sender,
+        clock: ProgramClock,
+        telemetry: LaneTelemetry,
+        workers: Workers,
+    ) -> None:
+        self.id = lane
+        self._policy, self._push = policy, push
+        self._history, self._cursors, self._sender = history, cursors, sender
+        self._clock, self._telemetry, self._workers = clock, telemetry, workers
+        self._reader = EdgeReader(history, policy.deployments, policy.metrics, policy.figures)
+        self._projector = Projector(policy)
+        self._state: FleetState | None = None
+        self._totals = Totals()
+        self._begun_ms = 0
+        self._pace = _Pace(policy.quotas.samples_per_minute, clock)
+        self._reported_ms = 0
+
+    async def run(self) -> None:
+        """Deliver until cancelled, or until the customer is removed; whatever fails is reported, and tried again."""
+        pauses = 0
+        while True:
+            try:
+                await self._in_thread(self._resume)
+                while True:
+                    await self._deliver_owed()
+                    pauses = 0
+                    await self._sleep_to_next_edge()
+            except RemovedError:
+                _logger.warning("customer %s was removed: nothing is sent to it any more", self.id.customer)
+                return
+            except ServescopeError as error:
+                self._report(str(error))
+            except Exception as error:  # a mistake of ours in one lane must not end the others, nor this one for good
+                _logger.exception("lane %s of %s failed", self.id.destination, self.id.customer)
+                self._report(f"internal error: {error!r}")
+            self._telemetry.count_internal_error()
+            pauses += 1
+            await self._clock.sleep(_pause_seconds(pauses))
+
+    # --- What is owed -----------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Go on from the cursor."""
+        cursor = self._cursors.cursor(self.id)
+        if cursor is None:
+            self._state, self._totals, self._begun_ms = None, Totals(), self._clock.now_ms()
+        else:
+            self._state, self._totals = cursor.state, load_totals(cursor.totals)
+            self._begun_ms = cursor.begun_ms
+        self._telemetry.set_edge(None if self._state is None else self._state.edge_ms)
+
+    def _owed(self) -> list[int]:
+        """The edges that are owed and may be read, ascending, of at most one run; gaps are recorded."""
+        interval, now_ms = self._policy.interval_ms, self._clock.now_ms()
+        newest = (now_ms - SETTLE_MS) // interval * interval
+        if self._state is None:
+            first = max(now_ms - self._push.backfill_ms, 0) // interval * interval
+            held = self._held_since()
+            first = min(newest, first if held is None else max(first, -(-held // interval) * interval))
+        else:
+            first = self._state.edge_ms + interval - self._state.edge_ms % interval
+            first = self._skip(first, now_ms - self._policy.most_age_ms, newest, "age")
+            held = self._held_since()
+            if held is not None:
+                first = self._skip(first, held, newest, "retention")
+        return list(range(first, min(newest, first + RUN_MS) + 1, interval))
+
+    def _skip(self, first: int, oldest_ms: int, newest: int, reason: str) -> int:
+        """The first edge that is not older; what is left out is a gap. What was counted meanwhile is carried on."""
+        interval = self._policy.interval_ms
+        kept = -(-oldest_ms // interval) * interval
+        if first >= kept or first > newest:
+            return first
+        self._add_gap(Gap(first - interval, min(kept, newest) - interval, reason))
+        return min(kept, newest)
+
+    def _held_since(self) -> int | None:
+        held = self._history.time_range()
+        return None if held is None else held[0]
+
+    # --- Delivering -------------------------------------------------------------------------------------------------
+
+    async def _deliver_owed(self) -> None:
+        while True:
+            async with self._workers.at_once:
+                read = await self._in_thread(self._read)
+            if not read:
+                return
+            for edge, state in read:
+                projection = await self._in_thread(
+                    partial(self._projector.project, edge, self._push.temporality, self._totals)
+                )
+                await self._deliver(edge, state, projection)
+
+    def _read(self) -> list[tuple[FleetEdge, FleetState]]:
+        edges = self._owed()
+        return list(self._reader.read(self._state, edges)) if edges else []
+
+    async def _deliver(self, edge: FleetEdge, state: FleetState, projection: Projection) -> None:
+        """Send the points of an edge until they are accepted, refused for good, or too old; then acknowledge it."""
+        self._telemetry.set_exported(len(projection.points), projection.withheld)
+        before_ms = edge.time_ms - self._policy.interval_ms if edge.before_ms is None else edge.before_ms
+        sent = await self._send(edge.time_ms, projection.points)
+        for reason, points in sent.dropped.items():
+            self._telemetry.count_dropped(reason, points)
+            self._add_gap(Gap(before_ms, edge.time_ms, reason, points))
+        delivery = Delivery(before_ms, edge.time_ms, 1, len(projection.points), sent.dropped.total(), sent.requests)
+        cursor = Cursor(state, dump_totals(projection.totals), self._begun_ms)
+        await self._in_thread(partial(self._cursors.acknowledge, self.id, cursor, delivery))
+        self._state, self._totals = state, projection.totals
+        self._telemetry.set_edge(edge.time_ms)
+
+    async def _send(self, edge_ms: int, points: Sequence[StreamPoint]) -> _Sent:
+        """Send points in as many requests as they need, in their order, each until it is settled."""
+        sent = _Sent()
+        waiting = deque(self._sender.split(points))
+        pauses = 0
+        while waiting:
+            batch = waiting[0]
+            await self._pace.wait(len(batch))
+            started = time.perf_counter()
+            try:
+                accepted = await self._sender.send(batch)
+            except SendError as error:
+                self._telemetry.count_failure(error.reason, time.perf_counter() - started, len(batch))
+                self._report(str(error))
+                if not error.retryable:
+                    sent.dropped[error.reason] += len(waiting.popleft())
+                elif error.reason == "too_large":
+                    waiting = deque(self._sender.split([point for each in waiting for point in each]))
+                elif self._clock.now_ms() - edge_ms > self._policy.most_age_ms:
+                    sent.dropped["age"] += sum(map(len, waiting))
+                    break
+                else:
+                    pauses += 1
+                    await self._clock.sleep(max(error.after_seconds or 0.0, _pause_seconds(pauses)))
+                continue
+            self._telemetry.count_request(time.perf_counter() - started, len(batch), accepted.rejected)
+            waiting.popleft()
+            pauses = 0
+            sent.requests += 1
+            if accepted.rejected:
+                sent.dropped["refused"] += accepted.rejected
+                self._report(f"{accepted.rejected} of {len(batch)} points were rejected: {accepted.message}")
+        return sent
+
+    async def _sleep_to_next_edge(self) -> None:
+        now_ms, interval = self._clock.now_ms(), self._policy.interval_ms
+        next_ms = (now_ms - SETTLE_MS) // interval * interval + interval + SETTLE_MS
+        await self._clock.sleep((next_ms - now_ms) / 1000)
+
+    # --- Reporting --------------------------------------------------------------------------------------------------
+
+    def _add_gap(self, gap: Gap) -> None:
+        self._cursors.add_gap(self.id, gap)
+        self._telemetry.count_gap(gap.reason, gap.end_ms - gap.start_ms)
+
+    def _report(self, problem: str) -> None:
+        """Log a problem and keep it for `status`, at most once a minute."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._reported_ms >= _REPORTED_EVERY_MS:
+            self._reported_ms = now_ms
+            _logger.error("customer %s, %s: %s", self.id.customer, self.id.destination, problem)
+            with contextlib.suppress(CursorError):  # which is reported where it stops the lane
+                self._cursors.set_problem(self.id, now_ms, problem)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers.threads, work)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What became of the points of an edge: those that were `dropped`, by reason, and the `requests` answered."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+
+
+class _Pace:
+    """Keeps a lane that catches up within a customer's quota of points a minute; 0 is none."""
+
+    def __init__(self, samples_per_minute: int, clock: ProgramClock) -> None:
+        self._per_ms = samples_per_minute / 60_000
+        self._clock = clock
+        self._free_ms = 0.0
+
+    async def wait(self, points: int) -> None:
+        """Wait until so many points may be sent; what was not used of a minute before may be used at once."""
+        if not self._per_ms:
+            return
+        now_ms = self._clock.now_ms()
+        self._free_ms = max(self._free_ms, now_ms - 60_000.0) + points / self._per_ms
+        if self._free_ms > now_ms:
+            await self._clock.sleep((self._free_ms - now_ms) / 1000)
+
+
+def _pause_seconds(pauses: int) -> float:
+    """A pause before trying again: longer each time, and never the same for two lanes."""
+    longest = min(_FIRST_PAUSE_SECONDS * 2.0 ** (pauses - 1), _LONGEST_PAUSE_SECONDS)
+    return random.uniform(longest / 2, longest)

@@ -1,0 +1,108 @@
+"""The lanes of all customers: one for each destination, begun and ended as the configuration changes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId
+from servescope.customers.lanes import Lane, Workers
+from servescope.customers.policy import Policy, Push
+from servescope.customers.senders import Sender, make_sender
+from servescope.customers.telemetry import CustomersTelemetry
+from servescope.errors import ConfigurationError, ServescopeError
+from servescope.settings.clock import ProgramClock
+from servescope.store.history import History
+
+_THREADS: Final = 4
+_READING_AT_ONCE: Final = 2
+_FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
+
+_logger = logging.getLogger(__name__)
+
+
+def lanes_of(policy: Policy) -> dict[LaneId, Push]:
+    """The lanes of a customer, by their names."""
+    return {LaneId(policy.name, name_destination(push)): push for push in policy.push}
+
+
+def name_destination(push: Push) -> str:
+    """The name of a destination, the same while its protocol, URL and temporality are; it shows nothing of the URL."""
+    digest = hashlib.blake2b(f"{push.url} {push.temporality}".encode(), digest_size=4).hexdigest()
+    return f"{push.protocol}-{digest}"
+
+
+@dataclass(slots=True)
+class _Running:
+    """A lane that runs: what it was made of, and its task."""
+
+    policy: Policy
+    push: Push
+    sender: Sender
+    task: asyncio.Task[None]
+
+
+class CustomersProgram:
+    """The lanes of all policies; `apply` new ones at any time: lanes that did not change go on."""
+
+    def __init__(self, history: History, cursors: CursorFile, clock: ProgramClock) -> None:
+        self._history, self._cursors, self._clock = history, cursors, clock
+        self.telemetry = CustomersTelemetry(clock)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="customers")
+        self._workers = Workers(self._threads, asyncio.Semaphore(_READING_AT_ONCE))
+        self._running: dict[LaneId, _Running] = {}
+
+    async def apply(self, policies: Sequence[Policy]) -> None:
+        """Run the lanes of these policies, and no others; raises ConfigurationError for a customer that was removed."""
+        removed = self._cursors.removed()
+        for policy in policies:
+            if policy.name in removed:
+                raise ConfigurationError(
+                    f"customer {policy.name!r} was removed by `servescope customers remove`: delete its table, or "
+                    "admit it again with --undo"
+                )
+        wanted = {lane: (policy, push) for policy in policies for lane, push in lanes_of(policy).items()}
+        for lane, running in list(self._running.items()):
+            if wanted.get(lane) != (running.policy, running.push) or running.task.done():
+                await self._end(lane)
+        for lane, (policy, push) in wanted.items():
+            if lane not in self._running:
+                self._begin(lane, policy, push)
+
+    def _begin(self, lane: LaneId, policy: Policy, push: Push) -> None:
+        sender = make_sender(push, self._threads)
+        running = Lane(
+            policy, push, lane, history=self._history, cursors=self._cursors, sender=sender, clock=self._clock,
+            telemetry=self.telemetry.lane(lane), workers=self._workers,
+        )  # fmt: skip
+        task = asyncio.create_task(running.run(), name=f"{lane.customer} {lane.destination}")
+        self._running[lane] = _Running(policy, push, sender, task)
+        _logger.info("customer %s: delivering to %s (%s)", lane.customer, lane.destination, push.protocol)
+
+    async def _end(self, lane: LaneId) -> None:
+        running = self._running.pop(lane)
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+        await running.sender.close()
+        self.telemetry.retire(lane)
+        _logger.info("customer %s: no longer delivering to %s", lane.customer, lane.destination)
+
+    async def tidy(self) -> None:
+        """Forget old deliveries and gaps, again and again."""
+        while True:
+            try:
+                self._cursors.forget_before(self._clock.now_ms() - KEPT_MS)
+            except ServescopeError as error:
+                _logger.error("%s", error)  # noqa: TRY400 the text says all
+            await self._clock.sleep(_FORGOTTEN_EVERY_SECONDS)
+
+    async def close(self) -> None:
+        """End all lanes; what was in flight is sent again by the next process."""
+        for lane in list(self._running):
+            await self._end(lane)
+        self._threads.shutdown(cancel_futures=True)

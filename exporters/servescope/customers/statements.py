@@ -1,0 +1,184 @@
+"""What was delivered: the state of each destination, a statement for a span, and the proof of an offboarding."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from servescope.customers.cursors import CursorFile, Delivery, Gap, LaneId
+from servescope.errors import ServescopeError
+from servescope.settings.values import format_instant
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """How one destination is: `edge_ms` was acknowledged last, None before the first; and the last problem."""
+
+    lane: LaneId
+    edge_ms: int | None
+    lag_seconds: float | None
+    gaps: int
+    problem: tuple[int, str] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; times as text."""
+        return {
+            "customer": self.lane.customer,
+            "destination": self.lane.destination,
+            "acknowledged": None if self.edge_ms is None else format_instant(self.edge_ms),
+            "lag_seconds": self.lag_seconds,
+            "gaps": self.gaps,
+            "problem": None
+            if self.problem is None
+            else {"at": format_instant(self.problem[0]), "text": self.problem[1]},
+        }
+
+
+def read_statuses(cursors: CursorFile, lanes: Iterable[LaneId], now_ms: int) -> list[LaneStatus]:
+    """The status of lanes, of those that have not begun as well."""
+    found = []
+    for lane in lanes:
+        edge_ms = cursors.edge_ms(lane)
+        lag = None if edge_ms is None else max(now_ms - edge_ms, 0) / 1000
+        found.append(LaneStatus(lane, edge_ms, lag, len(cursors.gaps(lane)), cursors.problem(lane)))
+    return found
+
+
+def describe_statuses(statuses: Iterable[LaneStatus]) -> str:
+    """A line for each destination, and below it the last problem."""
+    lines = []
+    for each in statuses:
+        name = f"{each.lane.customer}  {each.lane.destination}"
+        if each.edge_ms is None or each.lag_seconds is None:
+            lines.append(f"{name}  nothing delivered yet")
+        else:
+            gaps = f", {each.gaps} gap{'s' if each.gaps != 1 else ''}" if each.gaps else ""
+            lines.append(f"{name}  until {format_instant(each.edge_ms)}, {each.lag_seconds:.0f} s behind{gaps}")
+        if each.problem is not None:
+            lines.append(f"    {format_instant(each.problem[0])}: {each.problem[1]}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a destination received of a span: by the hour, and which times are missing."""
+
+    lane: LaneId
+    start_ms: int
+    end_ms: int
+    deliveries: tuple[Delivery, ...]
+    gaps: tuple[Gap, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; times as text."""
+        return {
+            "customer": self.lane.customer,
+            "destination": self.lane.destination,
+            "from": format_instant(self.start_ms),
+            "to": format_instant(self.end_ms),
+            "points": sum(each.points for each in self.deliveries),
+            "rejected": sum(each.rejected for each in self.deliveries),
+            "requests": sum(each.requests for each in self.deliveries),
+            "hours": [
+                {
+                    "from": format_instant(each.first_ms),
+                    "to": format_instant(each.last_ms),
+                    "edges": each.edges,
+                    "points": each.points,
+                    "rejected": each.rejected,
+                    "requests": each.requests,
+                }
+                for each in self.deliveries
+            ],
+            "gaps": [
+                {
+                    "from": format_instant(gap.start_ms),
+                    "to": format_instant(gap.end_ms),
+                    "reason": gap.reason,
+                    "points": gap.points,
+                }
+                for gap in self.gaps
+            ],
+        }
+
+
+def read_statement(cursors: CursorFile, lane: LaneId, start_ms: int, end_ms: int) -> Statement:
+    """The statement of a lane for a span."""
+    return Statement(
+        lane,
+        start_ms,
+        end_ms,
+        tuple(cursors.deliveries(lane, start_ms, end_ms)),
+        tuple(cursors.gaps(lane, start_ms, end_ms)),
+    )
+
+
+def describe_statement(statement: Statement) -> str:
+    """The statement as text."""
+    points = sum(each.points for each in statement.deliveries)
+    rejected = sum(each.rejected for each in statement.deliveries)
+    requests = sum(each.requests for each in statement.deliveries)
+    span = f"{format_instant(statement.start_ms)} to {format_instant(statement.end_ms)}"
+    lines = [
+        f"{statement.lane.customer}  {statement.lane.destination}  {span}",
+        f"  {points:,} points in {requests:,} requests, {rejected:,} of them rejected",
+    ]
+    lines += [
+        f"  {format_instant(each.first_ms)} to {format_instant(each.last_ms)}: {each.edges:,} intervals, "
+        f"{each.points:,} points"
+        for each in statement.deliveries
+    ]
+    lines += [
+        f"  missing: {format_instant(gap.start_ms)} to {format_instant(gap.end_ms)} ({gap.reason}"
+        f"{f', {gap.points:,} points' if gap.points else ''})"
+        for gap in statement.gaps
+    ] or ["  nothing is missing"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What was deleted of a customer, as it was found afterwards."""
+
+    customer: str
+    rows: int
+    left: int
+    keys: tuple[Path, ...]
+
+    def describe(self) -> str:
+        """The proof: what was there, and that it is not any more."""
+        lines = [
+            f"customer {self.customer}: nothing is sent any more; {self.rows} rows of cursors, deliveries, gaps and "
+            f"problems deleted and overwritten, {self.left} left"
+        ]
+        lines += [f"key {path}: overwritten and deleted" for path in self.keys]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def remove_customer(cursors: CursorFile, customer: str, keys: Iterable[Path], now_ms: int) -> Removal:
+    """Stop and forget a customer, and delete its keys; raises ServescopeError when anything of it is left."""
+    rows = cursors.remove(customer, now_ms)
+    deleted = tuple(path for path in keys if _delete_key(path))
+    left = cursors.rows_of(customer)
+    if left or any(path.exists() for path in deleted):
+        raise ServescopeError(f"customer {customer!r}: {left} rows are left in {cursors.path}; remove it again")
+    return Removal(customer, rows, left, deleted)
+
+
+def _delete_key(path: Path) -> bool:
+    """Overwrite and delete a file; False when there is none."""
+    try:
+        with path.open("r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.write(b"\0" * size)
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ServescopeError(f"key {path}: cannot be deleted: {error.strerror}; the rest is removed") from error
+    return True

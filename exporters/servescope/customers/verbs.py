@@ -1,0 +1,118 @@
+"""The verbs of `servescope customers`: each takes its arguments, prints, and returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from servescope.customers.config import read_policies
+from servescope.customers.cursors import CursorFile, LaneId
+from servescope.customers.policy import Policy
+from servescope.customers.program import lanes_of
+from servescope.customers.running import serve_customers
+from servescope.customers.statements import (
+    describe_statement,
+    describe_statuses,
+    read_statement,
+    read_statuses,
+    remove_customer,
+)
+from servescope.errors import UsageError
+from servescope.settings.clock import program_clock
+from servescope.store.spans import read_instant
+
+
+def find_cursors(arguments: argparse.Namespace) -> Path:
+    """The file of cursors: as it is given, or beside the configuration."""
+    given: Path | None = arguments.cursors
+    return given if given is not None else Path(arguments.config).with_suffix(".cursors.db")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Deliver until SIGINT or SIGTERM."""
+    if arguments.at is not None:
+        raise UsageError("--at does not go with `run`, which delivers the present")
+    return serve_customers(arguments, find_cursors(arguments))
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print the status of every destination of the configuration, and of those that are no longer in it."""
+    policies = read_policies(arguments.config)
+    with CursorFile(find_cursors(arguments)) as cursors:
+        configured = [lane for policy in policies for lane in lanes_of(policy)]
+        others = [lane for lane in cursors.lanes() if lane not in configured]
+        statuses = read_statuses(cursors, [*configured, *others], program_clock().now_ms())
+    if arguments.format == "json":
+        _print_json([each.to_json() for each in statuses])
+    else:
+        sys.stdout.write(describe_statuses(statuses))
+    return 0
+
+
+def statement(arguments: argparse.Namespace) -> int:
+    """Print what a customer received of a span."""
+    now_ms = program_clock().now_ms()
+    start_ms = read_instant("--from", arguments.from_, now_ms)
+    end_ms = read_instant("--to", arguments.to, now_ms)
+    if start_ms >= end_ms:
+        raise UsageError(f"--from {arguments.from_} is not before --to {arguments.to}")
+    policy = find_policy(read_policies(arguments.config), arguments.customer)
+    with CursorFile(find_cursors(arguments)) as cursors:
+        lanes = {*lanes_of(policy), *(lane for lane in cursors.lanes() if lane.customer == policy.name)}
+        found = [read_statement(cursors, lane, start_ms, end_ms) for lane in sorted(lanes, key=_by_name)]
+    if arguments.format == "json":
+        _print_json([each.to_json() for each in found])
+    else:
+        sys.stdout.write("".join(map(describe_statement, found)))
+    return 0
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    """Delete all of a customer but its table in the configuration."""
+    policies = {policy.name: policy for policy in read_policies(arguments.config)}
+    name = arguments.customer
+    with CursorFile(find_cursors(arguments)) as cursors:
+        if arguments.undo:
+            if name not in cursors.removed():
+                raise UsageError(f"customer {name!r} was not removed")
+            cursors.readmit(name)
+            sys.stdout.write(f"customer {name}: admitted again; its lanes begin anew\n")
+            return 0
+        if name not in policies and not any(lane.customer == name for lane in cursors.lanes()):
+            raise UsageError(f"no customer {name!r}, known: {', '.join(policies) or 'none'}")
+        policy = policies.get(name)
+        keys = [Path(policy.key.path)] if policy is not None and policy.key is not None else []
+        removal = remove_customer(cursors, name, keys, program_clock().now_ms())
+    sys.stdout.write(removal.describe())
+    if policy is not None:
+        sys.stdout.write(f"Now delete the table of {name} from {arguments.config}.\n")
+    return 0
+
+
+def find_policy(policies: tuple[Policy, ...], name: str) -> Policy:
+    """The policy of a customer; raises UsageError with those there are."""
+    for policy in policies:
+        if policy.name == name:
+            return policy
+    known = ", ".join(policy.name for policy in policies) or "none"
+    raise UsageError(f"no customer {name!r}, known: {known}")
+
+
+def _by_name(lane: LaneId) -> tuple[str, str]:
+    return lane.customer, lane.destination
+
+
+def _print_json(document: Any) -> None:
+    json.dump(document, sys.stdout, ensure_ascii=False, indent=1)
+    sys.stdout.write("\n")
+
+
+VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
+    {"run": run, "status": status, "statement": statement, "remove": remove}
+)
+"""Each verb by its name."""

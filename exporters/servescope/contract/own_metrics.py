@@ -342,6 +342,11 @@ _CUSTOMERS = (
         "_withheld_series", "gauge", "series", "Series withheld from a customer at the last edge, by reason.", "reason"
     ),
     _of_lane("_sent_points_total", "counter", "samples", "Points sent, repeated ones included.", absent=UNEXPORTED),
+    _of_lane("_sent_bytes_total", "counter", "bytes", "Bytes of the requests that were answered.", absent=UNEXPORTED),
+    _of_lane(
+        "_clock_skew_seconds", "gauge", "seconds", "How far the destination's clock is ahead of ours.",
+        absent="the destination sends no time",
+    ),
     _of_lane(
         "_acknowledged_points_total", "counter", "samples", "Points that a destination accepted.", absent=UNEXPORTED
     ),

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from servescope.customers.cursors import Cursor, CursorError, CursorFile, Delivery, Gap, LaneId, RemovedError
 from servescope.customers.edges import FleetEdge
 from servescope.customers.points import SendError, StreamPoint
-from servescope.customers.policy import Policy, Push
+from servescope.customers.policy import Policy, Push, Quotas
 from servescope.customers.projection import Projection, Projector
 from servescope.customers.reading import RUN_MS, EdgeReader, FleetState
 from servescope.customers.senders import Sender
@@ -75,7 +75,7 @@ class Lane:
         self._state: FleetState | None = None
         self._totals = Totals()
         self._begun_ms = 0
-        self._pace = _Pace(policy.quotas.samples_per_minute, clock)
+        self._pace = _Pace(policy.quotas, clock)
         self._reported_ms = 0
 
     async def run(self) -> None:
@@ -198,7 +198,8 @@ class Lane:
                     pauses += 1
                     await self._clock.sleep(max(error.after_seconds or 0.0, _pause_seconds(pauses)))
                 continue
-            self._telemetry.count_request(time.perf_counter() - started, len(batch), accepted.rejected)
+            self._telemetry.count_request(time.perf_counter() - started, len(batch), accepted)
+            self._pace.spend_bytes(accepted.sent_bytes)
             waiting.popleft()
             pauses = 0
             sent.requests += 1
@@ -240,21 +241,37 @@ class _Sent:
 
 
 class _Pace:
-    """Keeps a lane that catches up within a customer's quota of points a minute; 0 is none."""
+    """Keeps a lane that catches up within a customer's quotas of points and bytes a minute."""
 
-    def __init__(self, samples_per_minute: int, clock: ProgramClock) -> None:
-        self._per_ms = samples_per_minute / 60_000
+    def __init__(self, quotas: Quotas, clock: ProgramClock) -> None:
+        self._points = _Budget(quotas.samples_per_minute)
+        self._bytes = _Budget(quotas.bytes_per_minute)
         self._clock = clock
-        self._free_ms = 0.0
 
     async def wait(self, points: int) -> None:
-        """Wait until so many points may be sent; what was not used of a minute before may be used at once."""
-        if not self._per_ms:
-            return
+        """Wait until so many points may be sent, and as many bytes as were sent before were within the quota."""
         now_ms = self._clock.now_ms()
-        self._free_ms = max(self._free_ms, now_ms - 60_000.0) + points / self._per_ms
-        if self._free_ms > now_ms:
-            await self._clock.sleep((self._free_ms - now_ms) / 1000)
+        free_ms = max(self._points.spend(points, now_ms), self._bytes.free_ms)
+        if free_ms > now_ms:
+            await self._clock.sleep((free_ms - now_ms) / 1000)
+
+    def spend_bytes(self, count: int) -> None:
+        """Book the bytes of a request, which are known once it is encoded."""
+        self._bytes.spend(count, self._clock.now_ms())
+
+
+class _Budget:
+    """So much a minute, 0 is no limit; what was not used of the last minute may be used at once."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_ms = per_minute / 60_000
+        self.free_ms = 0.0
+
+    def spend(self, amount: int, now_ms: int) -> float:
+        """Use an amount; returns from when on it is within the budget."""
+        if self._per_ms:
+            self.free_ms = max(self.free_ms, now_ms - 60_000.0) + amount / self._per_ms
+        return self.free_ms
 
 
 def _pause_seconds(pauses: int) -> float:

@@ -55,8 +55,7 @@ async def _serve_until_signalled(config: Path, history: History, cursors: Cursor
     try:
         await listener.start(host, port)
     except OSError as error:
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else str(error)
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise ServescopeError(f"cannot listen on {host}:{port}: {reason}") from error
     for address in listener.addresses:
         _logger.info("serving http://%s:%d/metrics", *address)

@@ -13,9 +13,18 @@ from prometheus_client.registry import Collector
 from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_histogram
 from servescope.contract.own_metrics import LANE_LABELS, OWN_METRICS
 from servescope.customers.cursors import LaneId
+from servescope.customers.points import Accepted
 from servescope.settings.clock import ProgramClock
 
-_COUNTERS: Final = ("sent_points", "acknowledged_points", "dropped_points", "requests", "gaps", "gap_seconds")
+_COUNTERS: Final = (
+    "sent_points",
+    "sent_bytes",
+    "acknowledged_points",
+    "dropped_points",
+    "requests",
+    "gaps",
+    "gap_seconds",
+)
 
 
 class CustomersTelemetry(ApiTelemetry):
@@ -60,9 +69,10 @@ class LaneTelemetry:
         self.edge_ms: int | None = None
         self.last_success_ms: int | None = None
         self.failing_since_ms: int | None = None
+        self.skew_seconds: float | None = None
         self.exported: int | None = None
         self.withheld: Mapping[str, int] = {}
-        for name in ("sent_points", "acknowledged_points"):
+        for name in ("sent_points", "sent_bytes", "acknowledged_points"):
             telemetry._counters[name].labels(*self._labels)
         telemetry._counters["requests"].labels(*self._labels, "ok")
         telemetry._errors.labels(*self._labels)
@@ -78,14 +88,17 @@ class LaneTelemetry:
         """Set how many streams have a point at an edge, and how many series were withheld, by reason."""
         self.exported, self.withheld = streams, withheld
 
-    def count_request(self, seconds: float, points: int, rejected: int) -> None:
-        """Book a request that was answered, with what was sent in it and what of that was rejected."""
+    def count_request(self, seconds: float, points: int, accepted: Accepted) -> None:
+        """Book a request that was answered, with the points that were sent in it."""
         self.failing_since_ms = None
         self.last_success_ms = self._clock.now_ms()
         self._telemetry._seconds.labels(*self._labels).observe(seconds)
         self._count("requests", 1, "ok")
         self._count("sent_points", points)
-        self._count("acknowledged_points", points - rejected)
+        self._count("acknowledged_points", points - accepted.rejected)
+        self._count("sent_bytes", accepted.sent_bytes)
+        if accepted.skew_seconds is not None:
+            self.skew_seconds = accepted.skew_seconds
 
     def count_failure(self, reason: str, seconds: float, points: int) -> None:
         """Book a request that failed."""
@@ -146,5 +159,7 @@ def _levels(lane: LaneTelemetry, now_ms: int) -> Iterator[tuple[str, float] | tu
         yield "exported_series", float(lane.exported)
         for reason, count in sorted(lane.withheld.items()):
             yield "withheld_series", float(count), reason
+    if lane.skew_seconds is not None:
+        yield "clock_skew_seconds", lane.skew_seconds
     if lane.last_success_ms is not None:
         yield "last_success_timestamp_seconds", lane.last_success_ms / 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +27,7 @@ _logger = logging.getLogger(__name__)
 
 def lanes_of(policy: Policy) -> dict[LaneId, Push]:
     """The lanes of a customer, by their names."""
-    return {LaneId(policy.name, name_destination(push)): push for push in policy.push}
-
-
-def name_destination(push: Push) -> str:
-    """The name of a destination, the same while its protocol, URL and temporality are; it shows nothing of the URL."""
-    digest = hashlib.blake2b(f"{push.url} {push.temporality}".encode(), digest_size=4).hexdigest()
-    return f"{push.protocol}-{digest}"
+    return {LaneId(policy.name, push.name): push for push in policy.push}
 
 
 @dataclass(slots=True)

@@ -1,0 +1,301 @@
+"""Lanes over a store that fills while they run: every point once, in order, whatever the destination does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Sample, Snapshot, make_labels
+from servescope.customers.cursors import CursorFile, Gap, LaneId
+from servescope.customers.lanes import SETTLE_MS, Lane, Workers
+from servescope.customers.points import Accepted, SendError, StreamPoint
+from servescope.customers.policy import Policy, Push
+from servescope.customers.telemetry import CustomersTelemetry
+from servescope.settings.access import Access
+from servescope.settings.clock import ProgramClock
+from servescope.store.embedded import Store
+from servescope.store.records import TargetStatus
+
+MINUTE = 60_000
+START = 20_000 * MINUTE
+BEGUN = START - MINUTE
+"""The first edge of a lane that begins at `START`: the last one that can be read then."""
+ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
+LANE = LaneId("acme", "otlp-http-1")
+PUSH = Push("otlp-http", "http://127.0.0.1:1/v1/metrics", Access(), temporality="delta")
+
+
+class Clock(ProgramClock):
+    """A clock that moves only while somebody sleeps, and fills the store as it does."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._now_ms = START
+        self._scraped_ms = START - 3 * MINUTE
+        self.ends_ms = START
+        self._fill()
+
+    @property
+    def speed(self) -> float:
+        return 1.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    async def sleep(self, seconds: float) -> None:
+        self._now_ms += max(round(seconds * 1000), 1)
+        self._fill()
+        if self._now_ms >= self.ends_ms:
+            raise asyncio.CancelledError
+        await asyncio.sleep(0)
+
+    def _fill(self) -> None:
+        """A scrape each 15 seconds, of an engine that produces a token a second."""
+        while self._scraped_ms + 15_000 <= self._now_ms:
+            self._scraped_ms += 15_000
+            tokens = (self._scraped_ms - START) // 1000 + 1000
+            sample = Sample("output_tokens_total", make_labels(ENGINE.labels()), tokens)
+            self._store.append_scrape(ENGINE.target_id, self._scraped_ms, Snapshot.of([sample]))
+
+
+class Destination:
+    """A destination that answers as `answer` does, and keeps what it accepted."""
+
+    def __init__(self) -> None:
+        self.points: list[StreamPoint] = []
+        self.requests = 0
+        self.most_points = 1000
+        self.answer: Callable[[Sequence[StreamPoint]], Accepted] = lambda points: Accepted(len(points))
+
+    def split(self, points: Sequence[StreamPoint]) -> list[Sequence[StreamPoint]]:
+        return [points[at : at + self.most_points] for at in range(0, len(points), self.most_points)]
+
+    async def send(self, batch: Sequence[StreamPoint]) -> Accepted:
+        self.requests += 1
+        accepted = self.answer(batch)
+        self.points += batch
+        return accepted
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def counted(self) -> float:
+        """All that the deltas add up to."""
+        return sum(point.value for point in self.points if isinstance(point.value, float))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "past.db") as store:
+        store.set_target(TargetStatus(ENGINE.target_id, "http://127.0.0.1/metrics", ENGINE, healthy=True))
+        yield store
+
+
+@pytest.fixture
+def clock(store: Store) -> Clock:
+    return Clock(store)
+
+
+@pytest.fixture
+def cursors(tmp_path: Path) -> Iterator[CursorFile]:
+    with CursorFile(tmp_path / "customers.db", deliver=True) as cursors:
+        yield cursors
+
+
+def make_policy(**changes: object) -> Policy:
+    return Policy(
+        "acme",
+        frozenset({ENGINE.deployment()}),
+        ("output_tokens_total",),
+        labels=("model_name",),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def deliver(
+    store: Store, cursors: CursorFile, clock: Clock, destination: Destination, minutes: float,
+    *, policy: Policy | None = None, push: Push = PUSH,
+) -> str:  # fmt: skip
+    """Run a lane for so many minutes of its clock; returns its series as text."""
+    telemetry = CustomersTelemetry(clock)
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            lane = Lane(
+                policy or make_policy(), push, LANE, history=store, cursors=cursors, sender=destination, clock=clock,
+                telemetry=telemetry.lane(LANE), workers=Workers(threads, asyncio.Semaphore(1)),
+            )  # fmt: skip
+            with suppress(asyncio.CancelledError):
+                await lane.run()
+
+    clock.ends_ms = clock.now_ms() + round(minutes * MINUTE)
+    asyncio.run(run())
+    return "\n".join(
+        f"{sample.name}{dict(sorted(sample.labels.items()))} {sample.value}"
+        for family in telemetry.collect()
+        for sample in family.samples
+    )
+
+
+def fail(reason: str, *, retryable: bool = True) -> Callable[[Sequence[StreamPoint]], Accepted]:
+    def answer(_: Sequence[StreamPoint]) -> Accepted:
+        raise SendError(f"the answer was {reason}", reason=reason, retryable=retryable)
+
+    return answer
+
+
+def test_every_interval_is_delivered_once(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """A minute has sixty tokens; the lane is one interval and a few seconds behind at most."""
+    destination = Destination()
+    series = deliver(store, cursors, clock, destination, 10.2)
+
+    assert [point.time_ms for point in destination.points] == [BEGUN + minute * MINUTE for minute in range(1, 12)]
+    assert [point.value for point in destination.points] == [60.0] * 11
+    assert all(point.start_ms == point.time_ms - MINUTE for point in destination.points)
+    assert cursors.edge_ms(LANE) == START + 10 * MINUTE
+    assert cursors.gaps(LANE) == []
+    assert (
+        "servescope_customer_acknowledged_points_total{'customer': 'acme', 'destination': 'otlp-http-1'} 11.0" in series
+    )
+
+
+def test_an_outage_loses_nothing(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """What could not be sent is sent later, in order; the lane says that it is behind, and why."""
+    destination = Destination()
+    deliver(store, cursors, clock, destination, 5.2)
+    works, destination.answer = destination.answer, fail("unavailable")
+    series = deliver(store, cursors, clock, destination, 60)
+    assert destination.counted() == 6 * 60
+    assert "'outcome': 'unavailable'} " in series
+    assert cursors.problem(LANE) is not None
+
+    destination.answer = works
+    deliver(store, cursors, clock, destination, 10)
+    times = [point.time_ms for point in destination.points]
+    assert times == list(range(BEGUN + MINUTE, times[-1] + 1, MINUTE))
+    assert times[-1] >= START + 74 * MINUTE
+    assert destination.counted() == (times[-1] - BEGUN) / 1000
+    assert cursors.gaps(LANE) == []
+
+
+def test_a_lane_that_begins_again_goes_on_where_it_was(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """However often, and with the process away for a while."""
+    destination = Destination()
+    for minutes in (1.5, 0.3, 4, 2.7):
+        deliver(store, cursors, clock, destination, minutes)
+        clock.ends_ms = 2**62
+        asyncio.run(clock.sleep(100))
+    deliver(store, cursors, clock, destination, 1)
+
+    times = [point.time_ms for point in destination.points]
+    assert times == sorted(set(times))
+    assert destination.counted() == (times[-1] - BEGUN) / 1000
+
+
+def test_a_new_destination_receives_the_past_that_it_chose(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """The last minutes, as far as the store has them."""
+    destination = Destination()
+    push = Push("otlp-http", PUSH.url, Access(), temporality="delta", backfill_ms=60 * MINUTE)
+    clock.ends_ms = 2**62
+    asyncio.run(clock.sleep(30 * 60))
+    deliver(store, cursors, clock, destination, 2.2, push=push)
+
+    assert destination.points[0].time_ms <= START - MINUTE
+    assert destination.points[-1].time_ms == START + 32 * MINUTE
+
+
+def test_what_is_refused_for_good_is_a_gap_and_the_lane_goes_on(
+    store: Store, cursors: CursorFile, clock: Clock
+) -> None:
+    """It is named in the statement, and counted."""
+    destination = Destination()
+    deliver(store, cursors, clock, destination, 2.2)
+    works, destination.answer = destination.answer, fail("refused", retryable=False)
+    series = deliver(store, cursors, clock, destination, 1)
+    destination.answer = works
+    deliver(store, cursors, clock, destination, 2)
+
+    refused = Gap(START + 2 * MINUTE, START + 3 * MINUTE, "refused", 1)
+    assert cursors.gaps(LANE) == [refused]
+    assert "servescope_customer_dropped_points_total" in series
+    assert destination.points[-1].time_ms == START + 5 * MINUTE
+
+
+def test_what_a_destination_rejects_of_a_request_is_a_gap(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """Partial success: the request is not repeated."""
+    destination = Destination()
+    destination.answer = lambda points: Accepted(len(points) - 1, 1, "too old")
+    deliver(store, cursors, clock, destination, 2.2)
+
+    assert cursors.gaps(LANE) == [
+        Gap(BEGUN, START, "refused", 1),
+        Gap(START, START + MINUTE, "refused", 1),
+        Gap(START + MINUTE, START + 2 * MINUTE, "refused", 1),
+    ]
+    assert destination.requests == 3
+
+
+def test_what_is_too_old_is_given_up_as_one_gap(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """After `most_age`; what was counted meanwhile is in the first point after the gap."""
+    destination = Destination()
+    policy = make_policy(most_age_ms=10 * MINUTE)
+    deliver(store, cursors, clock, destination, 2.2, policy=policy)
+    works, destination.answer = destination.answer, fail("unreachable")
+    deliver(store, cursors, clock, destination, 60, policy=policy)
+    destination.answer = works
+    deliver(store, cursors, clock, destination, 3, policy=policy)
+
+    gaps = cursors.gaps(LANE)
+    assert {gap.reason for gap in gaps} == {"age"}
+    assert gaps[0].start_ms == START + 2 * MINUTE
+    assert destination.counted() == (destination.points[-1].time_ms - BEGUN) / 1000 - sum(
+        gap.points * 60 for gap in gaps
+    )
+
+
+def test_a_request_that_is_too_large_is_divided(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """As small as the destination takes."""
+    destination = Destination()
+    policy = Policy("acme", frozenset({ENGINE.deployment()}), ("output_tokens_total",), labels=("model_name",))
+
+    def answer(points: Sequence[StreamPoint]) -> Accepted:
+        if destination.most_points > 1:
+            destination.most_points = 1
+            raise SendError("413", reason="too_large")
+        return Accepted(len(points))
+
+    destination.answer = answer
+    deliver(store, cursors, clock, destination, 2.2, policy=policy)
+    assert destination.counted() == 3 * 60
+
+
+def test_a_removed_customer_gets_nothing_more(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """Its lane ends by itself."""
+    destination = Destination()
+    deliver(store, cursors, clock, destination, 2.2)
+    cursors.remove("acme", clock.now_ms())
+    requests = destination.requests
+    deliver(store, cursors, clock, destination, 5)
+
+    assert destination.requests <= requests + 1
+    assert cursors.rows_of("acme") == 0
+
+
+def test_lag_is_since_the_last_acknowledged_edge(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """While the destination fails it grows, and `failing_seconds` with it."""
+    destination = Destination()
+    deliver(store, cursors, clock, destination, 2.2)
+    destination.answer = fail("timeout")
+    series = dict(line.rsplit(" ", 1) for line in deliver(store, cursors, clock, destination, 20).splitlines())
+
+    of = "{'customer': 'acme', 'destination': 'otlp-http-1'}"
+    assert float(series[f"servescope_customer_lag_seconds{of}"]) == pytest.approx(20.2 * 60, abs=181)
+    assert float(series[f"servescope_customer_failing_seconds{of}"]) == pytest.approx(19 * 60, abs=181)
+    assert SETTLE_MS < MINUTE

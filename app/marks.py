@@ -35,6 +35,7 @@ LOOKS: Final[Mapping[EventKind, Look]] = {
     "target_appeared": Look("replica appeared", NEUTRAL, "circle", "●"),
     "target_gone": Look("replica gone", NEUTRAL, "cross", "✚"),
     "target_changed": Look("replica changed", NEUTRAL, "square", "■"),
+    "import": Look("past imported", NEUTRAL, "triangle-right", "▶"),
 }
 
 

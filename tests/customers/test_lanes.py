@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from servescope.contract.events import Event
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.customers.cursors import CursorFile, Gap, LaneId
@@ -274,6 +275,20 @@ def test_a_request_that_is_too_large_is_divided(store: Store, cursors: CursorFil
     destination.answer = answer
     deliver(store, cursors, clock, destination, 2.2, policy=policy)
     assert destination.counted() == 3 * 60
+
+
+def test_a_past_that_is_imported_behind_a_lane_is_a_gap(store: Store, cursors: CursorFile, clock: Clock) -> None:
+    """It is not sent, as destinations want points in order; the statement names it."""
+    destination = Destination()
+    deliver(store, cursors, clock, destination, 10.2)
+    span = (("from_ms", str(START - 50 * MINUTE)), ("to_ms", str(START + 5 * MINUTE)))
+    for of in (ENGINE, Identity("other", "other", "v1")):
+        store.append_events([Event(clock.now_ms(), "import", of.deployment().labels(), "imported", span)])
+    points = len(destination.points)
+    deliver(store, cursors, clock, destination, 2)
+
+    assert cursors.gaps(LANE) == [Gap(START, START + 5 * MINUTE, "imported")]
+    assert destination.points[points].time_ms == START + 11 * MINUTE
 
 
 def test_a_removed_customer_gets_nothing_more(store: Store, cursors: CursorFile, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""What happened around the figures: alerts, targets that came, went or changed, configured shares, deploys."""
+"""What happened around the figures: alerts, targets that came, went or changed, configured shares, deploys, imports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from servescope.contract.samples import Labels
 
 EventKind = Literal[
     "alert_fired", "alert_resolved", "target_appeared", "target_gone", "target_changed", "traffic_split", "deploy",
+    "import",
 ]  # fmt: skip
 
 EVENT_KINDS: Final[tuple[EventKind, ...]] = (
     "alert_fired", "alert_resolved", "target_appeared", "target_gone", "target_changed", "traffic_split", "deploy",
+    "import",
 )  # fmt: skip
 
 
@@ -23,7 +25,8 @@ class Event:
     The labels of a target are those of its identity, beside `target_id`; those of an alert its own, beside `alertname`.
     `text` is what a person reads. `detail` are the values that changed, `former_…` beside `…` (`source`, `version`,
     `layer`, `ratio`); a deploy has who reported it as `by`, and the hash of what
-    it is configured with as `configuration` where that was reported.
+    it is configured with as `configuration` where that was reported; an import has the span of its past as `from_ms`
+    and `to_ms`.
     """
 
     time_ms: int

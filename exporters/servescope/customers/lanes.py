@@ -75,6 +75,7 @@ class Lane:
         self._state: FleetState | None = None
         self._totals = Totals()
         self._begun_ms = 0
+        self._events_read_ms = 0
         self._pace = _Pace(policy.quotas, clock)
         self._reported_ms = 0
 
@@ -110,6 +111,7 @@ class Lane:
         else:
             self._state, self._totals = cursor.state, load_totals(cursor.totals)
             self._begun_ms = cursor.begun_ms
+        self._events_read_ms = self._clock.now_ms() if self._state is None else self._state.edge_ms
         self._telemetry.set_edge(None if self._state is None else self._state.edge_ms)
 
     def _owed(self) -> list[int]:
@@ -126,6 +128,7 @@ class Lane:
             held = self._held_since()
             if held is not None:
                 first = self._skip(first, held, newest, "retention")
+            self._find_imports(self._state.edge_ms, now_ms)
         return list(range(first, min(newest, first + RUN_MS) + 1, interval))
 
     def _skip(self, first: int, oldest_ms: int, newest: int, reason: str) -> int:
@@ -136,6 +139,19 @@ class Lane:
             return first
         self._add_gap(Gap(first - interval, min(kept, newest) - interval, reason))
         return min(kept, newest)
+
+    def _find_imports(self, edge_ms: int, now_ms: int) -> None:
+        """Record as gaps what was imported behind the edge since the events were read last."""
+        deployments = {deployment.labels() for deployment in self._policy.deployments}
+        for event in self._history.read_events(self._events_read_ms, now_ms):
+            if event.kind != "import" or event.labels not in deployments:
+                continue
+            span = dict(event.detail)
+            start_ms = max(int(span["from_ms"]), self._begun_ms)
+            end_ms = min(int(span["to_ms"]), event.time_ms)
+            if start_ms < min(end_ms, edge_ms):
+                self._add_gap(Gap(start_ms, end_ms, "imported"))
+        self._events_read_ms = now_ms
 
     def _held_since(self) -> int | None:
         held = self._history.time_range()

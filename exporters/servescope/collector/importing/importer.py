@@ -16,9 +16,12 @@ from servescope.collector.config import CollectorSettings
 from servescope.collector.derive import derive_figures
 from servescope.collector.importing.health import TargetHealth, count_replicas, failed_healths
 from servescope.collector.importing.targets import ImportedScrape, ImportedTarget, Tally, TargetStretch, is_within
+from servescope.contract.events import Event
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
+from servescope.settings.clock import program_clock
+from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.targets import ScrapedTarget
@@ -85,6 +88,15 @@ class Import:
             )
 
         self._store.close_blocks(end_ms)
+        self._store.append_events(self._events(start_ms, end_ms))
+
+    def _events(self, start_ms: int, end_ms: int) -> Iterator[Event]:
+        """That there is a past now which those who read on from where they were have not seen."""
+        now_ms = program_clock().now_ms()
+        span = (("from_ms", str(start_ms)), ("to_ms", str(end_ms)))
+        for deployment in self._members:
+            text = f"the past from {format_instant(start_ms)} to {format_instant(end_ms)} was imported"
+            yield Event(now_ms, "import", deployment.labels(), text, span)
 
     def _record_settings(self, start_ms: int, end_ms: int) -> None:
         """Record how these figures are derived; later figures keep their own settings."""

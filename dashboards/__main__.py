@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dashboards import cache, cutover, fleet, health, phases, requests, scale, speculation
+from dashboards import cache, customers, cutover, fleet, health, phases, requests, scale, speculation
 from dashboards.board import Board, board_uid, render_board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, read_options
@@ -17,7 +17,7 @@ from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
 BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
-    watch(module.make) for module in (fleet, cutover, requests, speculation, cache, scale, phases, health)
+    watch(module.make) for module in (fleet, cutover, requests, speculation, cache, scale, phases, health, customers)
 )
 
 

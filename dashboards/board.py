@@ -34,8 +34,10 @@ from servescope.contract.identity import ROLLOUT_PHASES
 from servescope.contract.metrics import METRICS
 from servescope.contract.own_metrics import OWN_METRICS
 
-OWN_COMPONENTS = tuple(sorted({alert.component for alert in ALERTS_BY_NAME.values() if alert.dashboard == HEALTH}))
-"""The components of alerts on the monitoring itself, including Prometheus and Alertmanager."""
+
+def own_components(name: str) -> tuple[str, ...]:
+    """The components of the alerts of a dashboard about the monitoring itself."""
+    return tuple(sorted({alert.component for alert in ALERTS_BY_NAME.values() if alert.dashboard == name}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
         ],
         links=[grafana.make_link(other.title, board_uid(other.name, options)) for other in others if other != board],
         annotations=(
-            _own_annotations(options)
+            _own_annotations(board, options)
             if board.own_variables
             else [
                 *_annotations(options, by_scale=board.marks_scale),
@@ -188,9 +190,9 @@ def _alerts_fire(name: str, options: Options, where: Matchers, *, enabled: bool)
     )
 
 
-def _own_annotations(options: Options) -> list[dict[str, object]]:
-    """The annotations of the Health dashboard: configuration reloads, and alerts on the monitoring."""
-    components = f'component=~"{"|".join(OWN_COMPONENTS)}"'
+def _own_annotations(board: Board, options: Options) -> list[dict[str, object]]:
+    """The annotations of a dashboard about the monitoring: its alerts, and on Health configuration reloads."""
+    components = f'component=~"{"|".join(own_components(board.name))}"'
     chosen = ",".join(filter(None, [options.selector.rstrip(", "), components]))
     firing = f'{ALERTS}{{alertstate="firing",{chosen}}}'
     by = ", ".join(options.group(("alertname",)))
@@ -205,7 +207,7 @@ def _own_annotations(options: Options) -> list[dict[str, object]]:
             ALARM,
             legend(options, "alertname"),
         ),
-        _configured(options, own_scope(_CONFIGURED, options)),
+        *([_configured(options, own_scope(_CONFIGURED, options))] if board.name == HEALTH else []),
     ]
 
 

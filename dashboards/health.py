@@ -7,14 +7,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dashboards.board import Board
-from dashboards.colors import ALERT_COLORS, NEUTRAL, SERIES_COLORS
-from dashboards.composed import among_collectors
+from dashboards.colors import ALERT_COLORS, NEUTRAL
 from dashboards.options import Options
-from dashboards.panels import LATELY, MOST_LINES, UNITS, NoData, Panel, Row, absent_own, axis_of, worst_lately
-from dashboards.queries import HEALTH_VARIABLES, Query, compile_own, legend
+from dashboards.own_panels import own_panel, own_quantiles
+from dashboards.panels import MOST_LINES, NoData, Panel, Row, absent_own, worst_lately
+from dashboards.queries import HEALTH_VARIABLES
 from servescope.alerting.links import HEALTH
-from servescope.contract.expressions import Expression, Level, Quantile, Ratio, leaves, level, rate
-from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
+from servescope.contract.expressions import Level, Ratio, level, rate
 
 NAME = HEALTH
 
@@ -45,41 +44,41 @@ def make(options: Options) -> Board:
 
 def _collecting(options: Options) -> tuple[Panel, ...]:
     return (
-        _panel(
+        own_panel(
             "Collectors", level("servescope_build_info", "max"), options, unit="state", by=("instance", "version"),
             meaning="1 for each collector that Prometheus scrapes.",
             normal="one line per collector that you run; all have the same version except during an upgrade.",
             first="if one is missing, check whether it runs, and the targets page of Prometheus.",
         ),
-        _panel(
+        own_panel(
             "Targets by health", level("servescope_targets"), options, unit="targets", by=("health",), stacked=True,
             colors=_TARGET_COLORS,
             normal="all `up`; some `unknown` for a moment after a start.",
             first="the panel Target down names failing targets; the Sources page of the console shows their last "
             "scrape.",
         ),
-        _panel(
+        own_panel(
             "Targets of each deployment", level("servescope_targets"), options, unit="targets", by=("deployment_id",),
             normal="as many as the orchestrator runs.",
             first="if one falls to 0 its list is empty: send the deployment a request; the Sources page of the console "
             "names the lists and their problems.",
         ),
-        _panel(
+        own_panel(
             "Scrapes by outcome", rate("servescope_scrapes_total"), options, unit="scrapes/s", by=("outcome",),
             happened=absent_own("servescope_scrapes_total"),
             normal="nearly all `ok`.",
             first="the label `outcome` names the error; the collector's log names the target.",
         ),
-        _quantiles(
+        own_quantiles(
             "Scrape duration", "servescope_scrape_duration_seconds", options,
             normal="far below the scrape interval.",
             first="if it grows, check the response time of the targets' /metrics, then the collector's CPU.",
         ),
-        _quantiles(
+        own_quantiles(
             "Scrape lateness", "servescope_scrape_lateness_seconds", options, normal="milliseconds.",
             first="if it grows, the collector is overloaded: check the event loop lag and CPU.",
         ),
-        _panel(
+        own_panel(
             "Missed scrapes", rate("servescope_missed_scrapes_total"), options, unit="scrapes/s", by=_COLLECTOR,
             normal="0.",
             first="targets answer too slowly, or the collector is overloaded: compare lateness and duration.",
@@ -89,16 +88,16 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
 
 def _dropping(options: Options) -> tuple[Panel, ...]:
     return (
-        _panel(
+        own_panel(
             "Samples read", rate("servescope_samples_scraped_total"), options, unit="samples/s", by=_COLLECTOR,
             normal="steady; it follows the number of targets.",
             first="if it drops while targets are up, check for missing metrics.",
         ),
-        _panel(
+        own_panel(
             "Dropped samples", rate("servescope_dropped_samples_total"), options, unit="samples/s", by=("reason",),
             normal="none.", first="the label `reason` names the limit; the collector's log names the target.",
         ),
-        _panel(
+        own_panel(
             "Series held", level("servescope_series"), options, unit="series", by=_COLLECTOR,
             normal="steady; it follows the number of targets and of their buckets.",
             first="if it keeps growing, look for targets whose labels change with each scrape.",
@@ -108,37 +107,37 @@ def _dropping(options: Options) -> tuple[Panel, ...]:
 
 def _keeping(options: Options) -> tuple[Panel, ...]:
     return (
-        _quantiles(
+        own_quantiles(
             "Evaluation duration", "servescope_evaluation_duration_seconds", options,
             normal="far below the evaluation interval.",
             first="if it grows, check the series held and the CPU.",
         ),
-        _quantiles(
+        own_quantiles(
             "Event loop lag", "servescope_event_loop_lag_seconds", options, normal="milliseconds.",
             first="if it grows, compare scrape and evaluation durations to find what blocks the loop.",
         ),
-        _panel(
+        own_panel(
             "Store backlog", level("servescope_store_backlog_rounds"), options, unit="scrapes", by=_COLLECTOR,
             normal="near 0.", first="if it grows, check the disk: full, slow, or the file locked by another program.",
         ),
-        _quantiles(
+        own_quantiles(
             "Store transaction", "servescope_store_append_duration_seconds", options, normal="milliseconds.",
             first="if it grows, check the disk of the store.",
         ),
-        _panel(
+        own_panel(
             "Store errors", rate("servescope_store_errors_total"), options, unit="errors/s", by=_COLLECTOR,
             normal="0.", first="the log has the error; pending writes are retried.",
         ),
-        _panel(
+        own_panel(
             "Store size", level("servescope_store_bytes"), options, unit="bytes", by=_COLLECTOR,
             normal="grows until retention deletes as much as is written.",
             first="compare with the free disk space; shorten the retention if needed.",
         ),
-        _panel(
+        own_panel(
             "Discovery problems", level("servescope_discovery_problems"), options, unit="problems", by=_COLLECTOR,
             normal="0.", first="`/api/v1/targets` names the lists and their errors.",
         ),
-        _panel(
+        own_panel(
             "Targets listed", level("servescope_discovered_targets"), options, unit="targets", by=("result",),
             colors=_LIST_COLORS,
             normal="as many `kept` as you run.", first="if many are `dropped`, check the relabelling of the lists.",
@@ -148,29 +147,29 @@ def _keeping(options: Options) -> tuple[Panel, ...]:
 
 def _asked(options: Options) -> tuple[Panel, ...]:
     return (
-        _panel(
+        own_panel(
             "API requests", rate("servescope_api_requests_total"), options, unit="requests/s", by=("status",),
             colors=_STATUS_COLORS,
             normal="mostly 200.", first="for 401 check the tokens, for 503 the refused requests.",
         ),
-        _panel(
+        own_panel(
             "API requests refused", rate("servescope_api_refused_total"), options, unit="requests/s", by=("reason",),
             happened=NoData("idle", "none was refused"), normal="none.",
             first="the label `reason` names the limit; raise it, or find the client that sends so many requests.",
         ),
-        _quantiles(
+        own_quantiles(
             "API request duration", "servescope_api_request_duration_seconds", options, normal="milliseconds.",
             first="if it grows, query shorter time ranges, or check the disk of the store.",
         ),
-        _panel(
+        own_panel(
             "API connections", level("servescope_api_connections"), options, unit="connections", by=_COLLECTOR,
             normal="few.", first="if there are many, find the client that keeps them open.",
         ),
-        _panel(
+        own_panel(
             "Collector CPU", rate("process_cpu_seconds_total"), options, unit="cores", by=_COLLECTOR, is_common=True,
             normal="well below one core.", first="increase the scrape interval before it gets close to one core.",
         ),
-        _panel(
+        own_panel(
             "Collector memory", level("process_resident_memory_bytes"), options, unit="bytes", by=_COLLECTOR,
             is_common=True, normal="steady after the first hour.", first="if it grows, compare with the series held.",
         ),
@@ -179,17 +178,17 @@ def _asked(options: Options) -> tuple[Panel, ...]:
 
 def _evaluating(options: Options) -> tuple[Panel, ...]:
     return (
-        _panel(
+        own_panel(
             "Rule failures", rate("prometheus_rule_evaluation_failures_total"), options, unit="errors/s",
             by=_COLLECTOR, normal="0.",
             first="the panel Rule evaluation fails names the groups, the rules page of Prometheus the rules.",
         ),
-        _panel(
+        own_panel(
             "Missed rule evaluations", rate("prometheus_rule_group_iterations_missed_total"), options,
             unit="errors/s", by=_COLLECTOR, normal="0.",
             first="a group takes longer than its interval: check the rule evaluation time.",
         ),
-        _panel(
+        own_panel(
             "Prometheus configuration reload", level("prometheus_config_last_reload_successful", "max"), options,
             unit="state", by=_COLLECTOR, normal="1.",
             first="at 0, the log of Prometheus names the line; `promtool check config` shows the same.",
@@ -200,7 +199,7 @@ def _evaluating(options: Options) -> tuple[Panel, ...]:
 
 def _evaluation_time(options: Options) -> Panel:
     """How much of its interval each group of rules takes; of many groups the slowest."""
-    panel = _panel(
+    panel = own_panel(
         "Rule evaluation time",
         Ratio(
             Level("prometheus_rule_group_last_duration_seconds", "max"),
@@ -217,58 +216,58 @@ def _evaluation_time(options: Options) -> Panel:
 
 def _sending(options: Options) -> tuple[Panel, ...]:
     return (
-        _panel(
+        own_panel(
             "Alerts in the collector", level("servescope_alerts"), options, unit="alerts", by=("alertstate",),
             colors=ALERT_COLORS,
             normal="only the Watchdog is `firing`.", first="open the dashboard that the firing alert links to.",
         ),
-        _panel(
+        own_panel(
             "Notifications of the collector", rate("servescope_notifications_total"), options, unit="events/s",
             by=("receiver", "result"), normal="only `sent`; empty if Prometheus sends the alerts.",
             first="the collector's log has the receiver's response.",
         ),
-        _quantiles(
+        own_quantiles(
             "Alert evaluation duration", "servescope_alerting_duration_seconds", options,
             normal="far below the evaluation interval.",
             first="if it grows, compare with the evaluation duration of figures.",
         ),
-        _panel(
+        own_panel(
             "Alerts sent to Alertmanager", rate("prometheus_notifications_sent_total"), options, unit="events/s",
             by=("alertmanager",), normal="above 0 at all times, since the Watchdog is sent repeatedly.",
             first="if it is 0, check whether rules are loaded and Alertmanagers discovered.",
         ),
-        _panel(
+        own_panel(
             "Alerts rejected by Alertmanager", rate("prometheus_notifications_errors_total"), options,
             unit="errors/s", by=("alertmanager",), normal="0.", first="check whether that Alertmanager runs.",
         ),
-        _panel(
+        own_panel(
             "Alerts dropped by Prometheus", rate("prometheus_notifications_dropped_total"), options, unit="events/s",
             by=_COLLECTOR, normal="0.",
             first="no Alertmanager accepted them, so nobody was notified: check the Alertmanagers.",
         ),
-        _panel(
+        own_panel(
             "Alertmanagers discovered", level("prometheus_notifications_alertmanagers_discovered", "max"), options,
             unit="targets", by=_COLLECTOR, normal="as many as you run.",
             first="if one is missing, fix the `alerting` section of Prometheus.",
         ),
-        _panel(
+        own_panel(
             "Notifications", rate("alertmanager_notifications_total"), options, unit="events/s", by=("integration",),
             happened=NoData("idle", "no notification was sent, or Alertmanager is not scraped"),
             normal="a line for the receiver of the Watchdog.",
             first="if there is none, check the routes of Alertmanager.",
         ),
-        _panel(
+        own_panel(
             "Failed notifications", rate("alertmanager_notifications_failed_total"), options, unit="errors/s",
             by=_COLLECTOR, normal="0.",
             first="the panel Notifications fail names the kind of receiver, Alertmanager's log its response.",
         ),
-        _panel(
+        own_panel(
             "Alerts in Alertmanager", level("alertmanager_alerts"), options, unit="alerts", by=("state",),
             colors=ALERT_COLORS,
             normal="only the Watchdog is `active`.",
             first="`suppressed` alerts are silenced or inhibited: Alertmanager's UI shows by what.",
         ),
-        _panel(
+        own_panel(
             "Alertmanager configuration reload", level("alertmanager_config_last_reload_successful", "max"),
             options, unit="state", by=_COLLECTOR, normal="1.",
             first="at 0, the log of Alertmanager names the line; `amtool check-config` shows the same.",
@@ -278,58 +277,3 @@ def _sending(options: Options) -> tuple[Panel, ...]:
 
 _LEAST_RATE = 0.1
 """Where the axis of a rate ends at least: that of a rate at 0 would end at 100."""
-
-
-def _panel(
-    title: str,
-    expression: Expression,
-    options: Options,
-    *,
-    unit: OwnUnit,
-    by: tuple[str, ...],
-    normal: str,
-    first: str,
-    meaning: str = "",
-    stacked: bool = False,
-    is_common: bool = False,
-    colors: Mapping[str, str] = SERIES_COLORS,
-    happened: NoData | None = None,
-) -> Panel:
-    """An expression over series about the monitoring, with the series' help unless `meaning` is given.
-
-    `is_common` keeps only the series of collectors, for metrics that every program exposes. Of the many kinds that
-    there are, `happened` shows those of the last hour, and says why the panel can be empty.
-    """
-    names = sorted(leaves(expression))
-    text = compile_own(expression, options, by=by)
-    if happened is not None:
-        text = f"{text} and max_over_time(({text})[{LATELY}] @ end()) > 0"
-    return Panel(
-        title=title,
-        kind="timeseries",
-        queries=(Query(among_collectors(text, options) if is_common else text, legend(options, *by)),),
-        unit=UNITS[unit],
-        meaning=meaning or OWN_METRICS[names[0]].help,
-        normal=normal,
-        first=first,
-        no_data=happened or absent_own(names[0]),
-        axis=(0.0, _LEAST_RATE) if unit.endswith("/s") else axis_of(unit, None),
-        stacked=stacked,
-        colors=colors,
-    )
-
-
-def _quantiles(title: str, histogram: str, options: Options, *, normal: str, first: str) -> Panel:
-    return Panel(
-        title=title,
-        kind="timeseries",
-        queries=tuple(
-            Query(compile_own(Quantile(share, histogram), options, by=()), f"p{share * 100:g}")
-            for share in (0.5, 0.95, 0.99)
-        ),
-        unit=UNITS["seconds"],
-        meaning=OWN_METRICS[histogram].help,
-        normal=normal,
-        first=first,
-        no_data=NoData("idle", "nothing happened in the window"),
-    )

@@ -71,16 +71,23 @@ PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
     {
         "collector": Variable("collector", "Collector", "instance", ".*", OWN_METRICS["servescope_build_info"].name),
         "judge": Variable("judge", "Judge", "instance", ".*", OWN_METRICS["servescope_judgement_info"].name),
+        "customers": Variable("export", "Export", "instance", ".*", OWN_METRICS["servescope_customer_lanes"].name),
         "prometheus": Variable("prometheus", "Prometheus", "instance", ".*", OWN_METRICS["prometheus_build_info"].name),
         "alertmanager": Variable(
             "alertmanager", "Alertmanager", "instance", ".*", OWN_METRICS["alertmanager_build_info"].name
         ),
     }
 )
-"""The instance of a collector, judge, Prometheus or Alertmanager."""
+"""The instance of a collector, judge, customers' export, Prometheus or Alertmanager."""
 
 WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
 """The deployment of the targets, for series about targets."""
+
+CUSTOMERS_VARIABLES = (
+    Variable("customer", "Customer", "customer", ".+", OWN_METRICS["servescope_customer_lag_seconds"].name),
+    Variable("destination", "Destination", "destination", ".+", OWN_METRICS["servescope_customer_lag_seconds"].name),
+)
+"""The variables of the Customers dashboard."""
 
 HEALTH_VARIABLES = (PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"])
 """The variables of the Health dashboard: they do not filter each other."""
@@ -194,7 +201,7 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
         return ",".join(filter(None, (_chosen((), options), *shared)))
     narrowing = [
         variable
-        for variable in variables or HEALTH_VARIABLES
+        for variable in variables or (CUSTOMERS_VARIABLES if metric.program == "customers" else HEALTH_VARIABLES)
         if variable == PROGRAMS[metric.program] or variable.label in metric.labels
     ]
     return _chosen(narrowing, options)

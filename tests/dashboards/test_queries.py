@@ -17,7 +17,7 @@ from dashboards.options import DEFAULTS
 from dashboards.panels import LIMIT, Panel
 from dashboards.queries import ALERTS, HISTOGRAMS, compile_expression, compile_figure
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import CUTOVER, HEALTH, panel_title
+from servescope.alerting.links import CUTOVER, OF_MONITORING, panel_title
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
@@ -45,7 +45,7 @@ NEVER_HERE = {
 WHILE_IT_HOLDS = {"Scale down loses cache"}
 """Panels of conditions, each of which is shown while it holds."""
 
-OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
+OF_DEPLOYMENTS = [name for name in NAMES if name not in OF_MONITORING]
 each_board = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 
 # Of a deployment that neither speculates, nor keeps an index of caches, nor scales on tokens, nor has phases.

@@ -17,7 +17,7 @@ from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import HARM_AXIS, LIMIT
 from dashboards.queries import ALERTS, ALERTS_SINCE
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import HEALTH, VARIABLES, panel_title
+from servescope.alerting.links import CUSTOMERS, HEALTH, OF_MONITORING, VARIABLES, panel_title
 from servescope.alerting.promql import alert_promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
@@ -35,7 +35,7 @@ RECORDED = {figure.record() for figure in FIGURES.values()} | {
     for window in (row.short, row.long)
 }  # fmt: skip
 RECORDED |= {record_buckets(name) for name in RECORDED_HISTOGRAMS}
-OF_DEPLOYMENTS = [name for name in NAMES if name != HEALTH]
+OF_DEPLOYMENTS = [name for name in NAMES if name not in OF_MONITORING]
 LOOKED_BACK = {
     window for alert in ALERTS_BY_NAME.values()
     for window in re.findall(r"\[([^\]]+)\]", alert_promql(alert))
@@ -244,6 +244,20 @@ def test_what_monitors_is_chosen_by_its_address() -> None:
             assert all(each in matchers for each in wanted), f"{where}: {metric}"
             used |= set(re.findall(r"\$(\w+)", matchers))
     assert used == set(variables)
+
+
+def test_what_is_exported_is_chosen_by_customer_and_destination() -> None:
+    """Every series that has these labels is narrowed by them."""
+    board = read_board(CUSTOMERS)
+    variables = dict(variable_queries(board))
+
+    assert list(variables) == ["customer", "destination"]
+    for where, expression in expressions(board):
+        for metric, matchers in selectors(expression):
+            record = own_family(metric)
+            labels = () if record is None else record.labels
+            wanted = [f'{label}=~"${label}"' for label in variables if label in labels]
+            assert metric == ALERTS or all(each in matchers for each in wanted), f"{where}: {metric}"
 
 
 @each_board

@@ -14,10 +14,10 @@ from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
 from dashboards.panels import LIMIT
 from dashboards.panels import above as following
-from dashboards.queries import HEALTH_VARIABLES, SCOPE
+from dashboards.queries import CUSTOMERS_VARIABLES, HEALTH_VARIABLES, SCOPE
 from dashboards.watched import edges, starts
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.links import HEALTH, compared, panel_title
+from servescope.alerting.links import CUSTOMERS, HEALTH, compared, panel_title
 from servescope.alerting.records import Alert, Badness, Compare, Condition, Shown, Term
 from servescope.contract.figures import FIGURES
 from tests.support.boards import NAMES, panels, read_board
@@ -36,7 +36,8 @@ def test_the_panel_asks_what_the_alert_asks(alert: Alert) -> None:
     """What the alert compares is drawn over the same series and windows, and so is what it is compared with."""
     asked = [target["expr"] for target in shown(alert)["targets"]]
     term = compared(alert.condition)
-    compiler = Compiler(DEFAULTS, HEALTH_VARIABLES if alert.dashboard == HEALTH else SCOPE)
+    own_variables = {HEALTH: HEALTH_VARIABLES, CUSTOMERS: CUSTOMERS_VARIABLES}
+    compiler = Compiler(DEFAULTS, own_variables.get(alert.dashboard, SCOPE))
 
     if alert.panel or term is None:
         return

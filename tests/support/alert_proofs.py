@@ -28,6 +28,8 @@ from servescope.contract.bounds import (
     JUDGEMENT_AGE,
     KV_FULL,
     KV_TRANSFER_TIME,
+    LANE_FAILING,
+    LANE_LAG,
     LATE_POSITION,
     LOOP_LAG,
     MISSED_EVALUATIONS,
@@ -125,6 +127,13 @@ _SECOND_AGE = series(_AGES, {**TARGET, "replica": "r1"})
 _QUEUE_AGE = own("servescope_store_queue_age_seconds", instance="c")
 _RELOADED = own("servescope_configuration_reload_success", instance="c")
 _JUDGED = "servescope_judgement_age_seconds"
+_OF_LANE = {"customer": "acme", "destination": "push"}
+_LANE_LAG, _LANE_FAILING, _LANE_SERIES = (
+    own(f"servescope_customer_{name}", **_OF_LANE) for name in ("lag_seconds", "failing_seconds", "exported_series")
+)
+_LANE_GAPS = own("servescope_customer_recent_gap_seconds", **_OF_LANE)
+_LANES_NAME = "servescope_customer_lanes"
+_LANES = own(_LANES_NAME, job="x", instance="a")
 _OF_PLAN = {"plan": "p", **DEPLOYMENT}
 _JUDGED_AGE = own(_JUDGED, **_OF_PLAN)
 _CONFIGURED = [
@@ -655,6 +664,41 @@ PROOFS: Mapping[str, Proof] = {
         },
         also={"another plan is judged": ({_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"plan": "q"}): 15.0}, 15.0)},
         labels=_OF_PLAN, lag=5, open_lag=4,
+    ),
+    "ServescopeCustomerExportFails": Proof(
+        {_LANE_FAILING: 0.0}, {_LANE_FAILING: LANE_FAILING.value + 1}, LANE_FAILING.value + 1,
+        {
+            "at the boundary": {_LANE_FAILING: LANE_FAILING.value},
+            "it accepts every now and then": {_LANE_FAILING: "900 0"},
+        },
+        labels=_OF_LANE,
+    ),
+    "ServescopeCustomerExportLags": Proof(
+        {_LANE_LAG: 60.0, _LANE_FAILING: 0.0}, {_LANE_LAG: LANE_LAG.value + 1}, LANE_LAG.value + 1,
+        {
+            "at the boundary": {_LANE_LAG: LANE_LAG.value},
+            "the destination fails, of which there is another alert": {
+                _LANE_LAG: LANE_LAG.value + 1, _LANE_FAILING: LANE_FAILING.value + 1
+            },
+        },
+        also={"single requests fail": ({_LANE_LAG: 1000.0, _LANE_FAILING: LANE_FAILING.value}, 1000.0)},
+        labels=_OF_LANE,
+    ),
+    "ServescopeCustomerGetsNothing": Proof(
+        {_LANE_SERIES: 12.0}, {_LANE_SERIES: 0.0}, 0.0,
+        {"one is left": {_LANE_SERIES: 1.0}, "for a moment": {_LANE_SERIES: "12 12 0"}}, labels=_OF_LANE,
+    ),
+    "ServescopeCustomerExportGap": Proof(
+        {_LANE_GAPS: 0.0}, {_LANE_GAPS: 300.0}, 300.0, {"none": {}},
+        also={"of half a second": ({_LANE_GAPS: 0.5}, 0.5)}, labels=_OF_LANE,
+    ),
+    "ServescopeCustomersExportGone": Proof(
+        {_LANES: 3.0}, {_LANES: None}, 3.0,
+        {
+            "none is configured": {_LANES: 0.0},
+            "it runs elsewhere": {_LANES: None, own(_LANES_NAME, job="x", instance="b"): 3.0},
+        },
+        labels={"job": "x", "instance": "a"}, lag=5, open_lag=4,
     ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
     "ServescopeTargetGone": Proof(

@@ -15,6 +15,7 @@ from servescope.alerting.autoscaling import AUTOSCALING_ALERTS
 from servescope.alerting.cache import CACHE_ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
 from servescope.alerting.cutover import CUTOVER_ALERTS
+from servescope.alerting.exporting import EXPORT_ALERTS
 from servescope.alerting.judging import JUDGE_ALERTS
 from servescope.alerting.memory import MEMORY_ALERTS
 from servescope.alerting.monitoring import MONITORING_ALERTS
@@ -34,7 +35,8 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     alerts: tuple[Alert, ...] = (
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
         *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS,
-        *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *TELEMETRY_ALERTS, *MONITORING_ALERTS,
+        *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *EXPORT_ALERTS,
+        *TELEMETRY_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     chosen = (replace(alert, wait=choices.waits.get(alert.name, alert.wait)) for alert in alerts)
     return MappingProxyType({alert.name: resolve(alert, choices, alert.wait) for alert in chosen})

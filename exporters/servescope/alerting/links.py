@@ -22,6 +22,10 @@ RUNBOOKS: Final = "http://localhost:8501/alerts?alert={alert}"
 
 HEALTH: Final = "health"
 CUTOVER: Final = "cutover"
+CUSTOMERS: Final = "customers"
+
+OF_MONITORING: Final = (HEALTH, CUSTOMERS)
+"""The dashboards about the monitoring itself, which have no deployments."""
 
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
@@ -30,6 +34,8 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "inference_stack": "stack",
         "deployment_id": "deployment",
         "replica": "replica",
+        "customer": "customer",
+        "destination": "destination",
     }
 )
 """The dashboards' variable of each label."""
@@ -68,6 +74,8 @@ def _variables(alert: Alert) -> dict[str, str]:
     elif alert.dashboard == CUTOVER:
         # The alert is on the new stack; the stack that it is compared with has to be visible as well.
         kept = ("environment", "model_name")
+    elif alert.dashboard == CUSTOMERS:
+        kept = ("customer", "destination")
     else:
         kept = tuple(VARIABLES)
     return {label: name for label, name in VARIABLES.items() if label in labels and label in kept}

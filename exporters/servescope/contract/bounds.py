@@ -139,6 +139,12 @@ SCRAPE_AGE = Bound("scrape_age", 300.0, "seconds", "an older scrape is out of da
 JUDGEMENT_AGE = Bound(
     "judgement_age", JUDGEMENT_AGE_SECONDS, "seconds", "an older judgement does not say whether a cutover is healthy"
 )
+LANE_LAG = Bound(
+    "lane_lag", 900.0, "seconds", "points that are later than this are of no use to a customer's own alerts"
+)
+LANE_FAILING = Bound(
+    "lane_failing", 600.0, "seconds", "a destination that accepts nothing for so long does not recover by itself"
+)
 LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average is overloaded")
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
@@ -183,6 +189,8 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SPLIT_TRAFFIC,
             SCRAPE_AGE,
             JUDGEMENT_AGE,
+            LANE_LAG,
+            LANE_FAILING,
             LOOP_LAG,
         )
     }

@@ -16,9 +16,9 @@ from servescope.contract.types import Kind
 
 Program = Literal["collector", "judge", "customers", "prometheus", "alertmanager"]
 OwnUnit = Literal[
-    "alerts", "bytes", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems", "ratio",
-    "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series", "stages",
-    "state", "targets", "tasks",
+    "alerts", "bytes", "bytes/s", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems",
+    "ratio", "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series",
+    "stages", "state", "targets", "tasks",
 ]  # fmt: skip
 """Units of series about the monitoring; a `state` is 1 or 0."""
 
@@ -370,6 +370,10 @@ _CUSTOMERS = (
     _of_lane(
         "_gap_seconds_total", "counter", "seconds", "How long those were altogether.", "reason",
         absent="there was none",
+    ),
+    _of_lane(
+        "_recent_gap_seconds", "gauge", "seconds",
+        "How long the gaps that were found within the last hour are altogether.", absent=UNEXPORTED,
     ),
     _of_lane(
         "_internal_errors_total", "counter", "errors",

@@ -16,6 +16,7 @@ from servescope.customers.cursors import LaneId
 from servescope.customers.points import Accepted
 from servescope.settings.clock import ProgramClock
 
+_RECENT_MS: Final = 3_600_000
 _COUNTERS: Final = (
     "sent_points",
     "sent_bytes",
@@ -71,6 +72,7 @@ class LaneTelemetry:
         self.failing_since_ms: int | None = None
         self.skew_seconds: float | None = None
         self.exported: int | None = None
+        self._gaps: list[tuple[int, int]] = []
         self.withheld: Mapping[str, int] = {}
         for name in ("sent_points", "sent_bytes", "acknowledged_points"):
             telemetry._counters[name].labels(*self._labels)
@@ -116,10 +118,16 @@ class LaneTelemetry:
         """Book a time of which points are missing."""
         self._count("gaps", 1, reason)
         self._count("gap_seconds", length_ms / 1000, reason)
+        self._gaps.append((self._clock.now_ms(), length_ms))
 
     def count_internal_error(self) -> None:
         """Book an error of the export itself."""
         self._telemetry._errors.labels(*self._labels).inc()
+
+    def recent_gap_seconds(self, now_ms: int) -> float:
+        """How long the gaps are that were found within the last hour."""
+        self._gaps = [gap for gap in self._gaps if now_ms - gap[0] < _RECENT_MS]
+        return sum(length_ms for _, length_ms in self._gaps) / 1000
 
     def failing_seconds(self, now_ms: int) -> float:
         """Since when the destination has accepted nothing that was sent."""
@@ -154,6 +162,7 @@ class _Levels(Collector):
 
 def _levels(lane: LaneTelemetry, now_ms: int) -> Iterator[tuple[str, float] | tuple[str, float, str]]:
     yield "lag_seconds", lane.lag_seconds(now_ms)
+    yield "recent_gap_seconds", lane.recent_gap_seconds(now_ms)
     yield "failing_seconds", lane.failing_seconds(now_ms)
     if lane.exported is not None:
         yield "exported_series", float(lane.exported)

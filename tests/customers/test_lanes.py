@@ -14,11 +14,10 @@ from servescope.contract.events import Event
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.customers.cursors import CursorFile, Gap, LaneId
-from servescope.customers.lanes import SETTLE_MS, Lane, Workers
+from servescope.customers.lanes import SETTLE_MS, Lane, Route, Workers
 from servescope.customers.points import Accepted, SendError, StreamPoint
-from servescope.customers.policy import Policy, Push
+from servescope.customers.policy import Policy
 from servescope.customers.telemetry import CustomersTelemetry
-from servescope.settings.access import Access
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
@@ -29,7 +28,7 @@ BEGUN = START - MINUTE
 """The first edge of a lane that begins at `START`: the last one that can be read then."""
 ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
 LANE = LaneId("acme", "otlp-http-1")
-PUSH = Push("otlp-http", "http://127.0.0.1:1/v1/metrics", Access(), temporality="delta")
+ROUTE = Route("delta")
 
 
 class Clock(ProgramClock):
@@ -122,7 +121,7 @@ def make_policy(**changes: object) -> Policy:
 
 def deliver(
     store: Store, cursors: CursorFile, clock: Clock, destination: Destination, minutes: float,
-    *, policy: Policy | None = None, push: Push = PUSH,
+    *, policy: Policy | None = None, route: Route = ROUTE,
 ) -> str:  # fmt: skip
     """Run a lane for so many minutes of its clock; returns its series as text."""
     telemetry = CustomersTelemetry(clock)
@@ -130,7 +129,7 @@ def deliver(
     async def run() -> None:
         with ThreadPoolExecutor(1) as threads:
             lane = Lane(
-                policy or make_policy(), push, LANE, history=store, cursors=cursors, sender=destination, clock=clock,
+                policy or make_policy(), route, LANE, history=store, cursors=cursors, sender=destination, clock=clock,
                 telemetry=telemetry.lane(LANE), workers=Workers(threads, asyncio.Semaphore(1)),
             )  # fmt: skip
             with suppress(asyncio.CancelledError):
@@ -203,10 +202,9 @@ def test_a_lane_that_begins_again_goes_on_where_it_was(store: Store, cursors: Cu
 def test_a_new_destination_receives_the_past_that_it_chose(store: Store, cursors: CursorFile, clock: Clock) -> None:
     """The last minutes, as far as the store has them."""
     destination = Destination()
-    push = Push("otlp-http", PUSH.url, Access(), temporality="delta", backfill_ms=60 * MINUTE)
     clock.ends_ms = 2**62
     asyncio.run(clock.sleep(30 * 60))
-    deliver(store, cursors, clock, destination, 2.2, push=push)
+    deliver(store, cursors, clock, destination, 2.2, route=Route("delta", 60 * MINUTE))
 
     assert destination.points[0].time_ms <= START - MINUTE
     assert destination.points[-1].time_ms == START + 32 * MINUTE

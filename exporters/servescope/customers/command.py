@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from servescope.customers.checking import configure_check
 from servescope.errors import require_extra
 from servescope.store.prometheus.options import configure_past
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9920"
+DEFAULT_PULL_LISTEN: Final = "127.0.0.1:9921"
 FORMATS: Final = ("text", "json")
 
 
@@ -34,8 +36,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run = verb("run", "deliver to all customers until Ctrl-C; SIGHUP reads the configuration again", past=True)
     run.add_argument(
         "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT",
-        help="address of the pages that customers scrape, and of /metrics (default: %(default)s)",
+        help="address of its own /metrics, for the operator (default: %(default)s)",
     )  # fmt: skip
+    run.add_argument(
+        "--pull-listen", default=DEFAULT_PULL_LISTEN, metavar="HOST:PORT",
+        help="address of the pages that customers scrape (default: %(default)s)",
+    )  # fmt: skip
+    run.add_argument("--pull-cert-file", metavar="FILE", help="serve customers' pages with this certificate")
+    run.add_argument("--pull-key-file", metavar="FILE", help="and this key")
+    run.add_argument("--pull-client-ca-file", metavar="FILE", help="only to clients with certificates of these")
+    configure_check(
+        verb("check", "show what each customer would receive, and why the rest is withheld", cursors=False, past=True)
+    )
+    test = verb(
+        "test", "send one labelled point to each destination of a customer, and explain the answer", cursors=False
+    )
+    test.add_argument("customer", metavar="NAME", help="the customer")
+    test.add_argument("--destination", metavar="NAME", help="this destination alone")
     _add_format(verb("status", "show until when each destination has what it is to receive, and the last problem"))
     statement = verb("statement", "show what a customer received of a span, and which times are missing")
     statement.add_argument("customer", metavar="NAME", help="the customer")

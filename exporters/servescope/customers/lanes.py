@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from servescope.customers.cursors import Cursor, CursorError, CursorFile, Delivery, Gap, LaneId, RemovedError
 from servescope.customers.edges import FleetEdge
 from servescope.customers.points import SendError, StreamPoint
-from servescope.customers.policy import Policy, Push, Quotas
+from servescope.customers.policy import Policy, Quotas, Temporality
 from servescope.customers.projection import Projection, Projector
 from servescope.customers.reading import RUN_MS, EdgeReader, FleetState
 from servescope.customers.senders import Sender
@@ -46,6 +46,18 @@ class Workers:
     at_once: asyncio.Semaphore
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a lane goes: its temporality, and how much of the past it begins with.
+
+    With `only_latest` what could not be delivered is of no interest later, as to a page that shows the present.
+    """
+
+    temporality: Temporality = "cumulative"
+    backfill_ms: int = 0
+    only_latest: bool = False
+
+
 class Lane:
     """Delivers one customer's points to one destination; `run` it in the event loop.
 
@@ -56,7 +68,7 @@ class Lane:
     def __init__(
         self,
         policy: Policy,
-        push: Push,
+        route: Route,
         lane: LaneId,
         *,
         history: History,
@@ -67,7 +79,7 @@ class Lane:
         workers: Workers,
     ) -> None:
         self.id = lane
-        self._policy, self._push = policy, push
+        self._policy, self._route = policy, route
         self._history, self._cursors, self._sender = history, cursors, sender
         self._clock, self._telemetry, self._workers = clock, telemetry, workers
         self._reader = EdgeReader(history, policy.deployments, policy.metrics, policy.figures)
@@ -118,8 +130,10 @@ class Lane:
         """The edges that are owed and may be read, ascending, of at most one run; gaps are recorded."""
         interval, now_ms = self._policy.interval_ms, self._clock.now_ms()
         newest = (now_ms - SETTLE_MS) // interval * interval
+        if self._route.only_latest:
+            return [newest] if self._state is None or newest > self._state.edge_ms else []
         if self._state is None:
-            first = max(now_ms - self._push.backfill_ms, 0) // interval * interval
+            first = max(now_ms - self._route.backfill_ms, 0) // interval * interval
             held = self._held_since()
             first = min(newest, first if held is None else max(first, -(-held // interval) * interval))
         else:
@@ -167,7 +181,7 @@ class Lane:
                 return
             for edge, state in read:
                 projection = await self._in_thread(
-                    partial(self._projector.project, edge, self._push.temporality, self._totals)
+                    partial(self._projector.project, edge, self._route.temporality, self._totals)
                 )
                 await self._deliver(edge, state, projection)
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId
-from servescope.customers.lanes import Lane, Workers
-from servescope.customers.policy import Policy, Push
+from servescope.customers.lanes import Lane, Route, Workers
+from servescope.customers.listener import PullAccess
+from servescope.customers.page import CustomerPage
+from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.senders import Sender, make_sender
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ConfigurationError, ServescopeError
@@ -20,14 +22,22 @@ from servescope.store.history import History
 
 _THREADS: Final = 4
 _READING_AT_ONCE: Final = 2
+_INTERVALS_SHOWN: Final = 3
 _FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
 
 _logger = logging.getLogger(__name__)
 
 
-def lanes_of(policy: Policy) -> dict[LaneId, Push]:
+PULL: Final = "pull"
+"""The name of the lane that fills the page which a customer scrapes."""
+
+
+def lanes_of(policy: Policy) -> dict[LaneId, Push | Pull]:
     """The lanes of a customer, by their names."""
-    return {LaneId(policy.name, push.name): push for push in policy.push}
+    lanes: dict[LaneId, Push | Pull] = {LaneId(policy.name, push.name): push for push in policy.push}
+    if policy.pull is not None:
+        lanes[LaneId(policy.name, PULL)] = policy.pull
+    return lanes
 
 
 @dataclass(slots=True)
@@ -35,7 +45,7 @@ class _Running:
     """A lane that runs: what it was made of, and its task."""
 
     policy: Policy
-    push: Push
+    to: Push | Pull
     sender: Sender
     task: asyncio.Task[None]
 
@@ -49,6 +59,8 @@ class CustomersProgram:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="customers")
         self._workers = Workers(self._threads, asyncio.Semaphore(_READING_AT_ONCE))
         self._running: dict[LaneId, _Running] = {}
+        self.pulls: dict[str, PullAccess] = {}
+        """The page of each customer that scrapes one, by its name."""
 
     async def apply(self, policies: Sequence[Policy]) -> None:
         """Run the lanes of these policies, and no others; raises ConfigurationError for a customer that was removed."""
@@ -59,26 +71,34 @@ class CustomersProgram:
                     f"customer {policy.name!r} was removed by `servescope customers remove`: delete its table, or "
                     "admit it again with --undo"
                 )
-        wanted = {lane: (policy, push) for policy in policies for lane, push in lanes_of(policy).items()}
+        wanted = {lane: (policy, to) for policy in policies for lane, to in lanes_of(policy).items()}
         for lane, running in list(self._running.items()):
-            if wanted.get(lane) != (running.policy, running.push) or running.task.done():
+            if wanted.get(lane) != (running.policy, running.to) or running.task.done():
                 await self._end(lane)
-        for lane, (policy, push) in wanted.items():
+        for lane, (policy, to) in wanted.items():
             if lane not in self._running:
-                self._begin(lane, policy, push)
+                self._begin(lane, policy, to)
 
-    def _begin(self, lane: LaneId, policy: Policy, push: Push) -> None:
-        sender = make_sender(push, self._threads)
+    def _begin(self, lane: LaneId, policy: Policy, to: Push | Pull) -> None:
+        sender: Sender
+        if isinstance(to, Push):
+            sender, route = make_sender(to, self._threads), Route(to.temporality, to.backfill_ms)
+        else:
+            page = CustomerPage(_INTERVALS_SHOWN * policy.interval_ms, self._threads, self._clock.now_ms)
+            sender, route = page, Route(only_latest=True)
+            self.pulls[policy.name] = PullAccess.of(page, to)
         running = Lane(
-            policy, push, lane, history=self._history, cursors=self._cursors, sender=sender, clock=self._clock,
+            policy, route, lane, history=self._history, cursors=self._cursors, sender=sender, clock=self._clock,
             telemetry=self.telemetry.lane(lane), workers=self._workers,
         )  # fmt: skip
         task = asyncio.create_task(running.run(), name=f"{lane.customer} {lane.destination}")
-        self._running[lane] = _Running(policy, push, sender, task)
-        _logger.info("customer %s: delivering to %s (%s)", lane.customer, lane.destination, push.protocol)
+        self._running[lane] = _Running(policy, to, sender, task)
+        _logger.info("customer %s: delivering to %s", lane.customer, lane.destination)
 
     async def _end(self, lane: LaneId) -> None:
         running = self._running.pop(lane)
+        if isinstance(running.to, Pull):
+            self.pulls.pop(lane.customer, None)
         running.task.cancel()
         await asyncio.gather(running.task, return_exceptions=True)
         await running.sender.close()

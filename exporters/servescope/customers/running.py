@@ -1,4 +1,4 @@
-"""`servescope customers run`: the lanes of all customers, and a listener with the pages of customers and operators."""
+"""`servescope customers run`: the lanes of all customers, the pages they scrape, and our own `/metrics`."""
 
 from __future__ import annotations
 
@@ -7,74 +7,119 @@ import asyncio
 import logging
 import os
 import signal
+import time
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.certificates import Certificates
 from servescope.collector.api.gate import GATE, Gate
 from servescope.collector.api.listening import Listener
-from servescope.collector.api.settings import ApiSettings
+from servescope.collector.api.settings import ApiSettings, read_api
 from servescope.customers.config import read_policies
 from servescope.customers.cursors import CursorFile
+from servescope.customers.listener import make_pull_application
 from servescope.customers.program import CustomersProgram
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
 from servescope.settings.clock import program_clock
-from servescope.settings.values import parse_address
+from servescope.settings.tables import Table
+from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
 from servescope.store.opening import open_past
 
 _logger = logging.getLogger(__name__)
 
 
+class _Addresses(NamedTuple):
+    """Where it listens: for ourselves, and for customers, with their certificates."""
+
+    own: tuple[str, int]
+    pull: tuple[str, int]
+    pull_certificates: Certificates | None
+
+
 def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     """Deliver and serve until SIGINT or SIGTERM; raises ServescopeError when it cannot begin."""
-    try:
-        host, port = parse_address(arguments.listen)
-    except ValueError:
-        raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9920") from None
+    addresses = _Addresses(
+        _parse_listen("--listen", arguments.listen),
+        _parse_listen("--pull-listen", arguments.pull_listen),
+        _read_certificates(arguments).certificates(),
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     read_policies(arguments.config)  # what is wrong with it is said before anything is opened
     with open_past(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
-        asyncio.run(_serve_until_signalled(arguments.config, history, cursors, host, port))
+        asyncio.run(_serve_until_signalled(arguments.config, history, cursors, addresses))
     return 0
 
 
-async def _serve_until_signalled(config: Path, history: History, cursors: CursorFile, host: str, port: int) -> None:
+def _parse_listen(option: str, text: str) -> tuple[str, int]:
+    try:
+        return parse_address(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is not HOST:PORT, such as 127.0.0.1:9920") from None
+
+
+def _read_certificates(arguments: argparse.Namespace) -> ApiSettings:
+    given = {
+        "tls_cert_file": arguments.pull_cert_file,
+        "tls_key_file": arguments.pull_key_file,
+        "tls_client_ca_file": arguments.pull_client_ca_file,
+    }
+    values = {key: value for key, value in given.items() if value is not None}
+    return read_api(Table(values, "the options --pull-…", "pull"), Path())
+
+
+async def _serve_until_signalled(config: Path, history: History, cursors: CursorFile, addresses: _Addresses) -> None:
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
-    program = CustomersProgram(history, cursors, program_clock())
-    listener = Listener(make_application(program.telemetry, host))
+    async with AsyncExitStack() as ends:
+        program = CustomersProgram(history, cursors, program_clock())
+        ends.push_async_callback(program.close)
+        await program.apply(read_policies(config))
+        own = Listener(make_application(program.telemetry, addresses.own[0]))
+        await _listen(own, addresses.own, "/metrics", ends)
+        pull = Listener(
+            make_pull_application(program.pulls, program.telemetry, time.monotonic),
+            certificates=addresses.pull_certificates,
+        )
+        await _listen(pull, addresses.pull, "/customers/NAME/metrics", ends)
+        if not is_loopback(addresses.pull[0]) and addresses.pull_certificates is None:
+            _logger.warning("customers' tokens cross the network unencrypted; --pull-cert-file encrypts them")
+        tasks = [
+            asyncio.create_task(_keep_applied(program, config, reload)),
+            asyncio.create_task(program.tidy()),
+            asyncio.create_task(stop.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _listen(listener: Listener, address: tuple[str, int], path: str, ends: AsyncExitStack) -> None:
+    host, port = address
     try:
         await listener.start(host, port)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise ServescopeError(f"cannot listen on {host}:{port}: {reason}") from error
-    for address in listener.addresses:
-        _logger.info("serving http://%s:%d/metrics", *address)
-    tasks = [
-        asyncio.create_task(_keep_applied(program, config, reload)),
-        asyncio.create_task(program.tidy()),
-        asyncio.create_task(stop.wait()),
-    ]
-    try:
-        await program.apply(read_policies(config))
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await program.close()
-        await listener.close()
+    ends.push_async_callback(listener.close)
+    for found in listener.addresses:
+        _logger.info("serving %s on %s:%d", path, *found)
 
 
 async def _keep_applied(program: CustomersProgram, config: Path, reload: asyncio.Event) -> None:
@@ -91,7 +136,7 @@ async def _keep_applied(program: CustomersProgram, config: Path, reload: asyncio
 
 
 def make_application(telemetry: CustomersTelemetry, host: str) -> web.Application:
-    """The web application of the export on a host: the operator's pages."""
+    """The web application of the operator's own page, listening on a host."""
     gate = Gate(Bounds(), ApiSettings().tokens(), telemetry, listens_on=host)
     application = web.Application(middlewares=[gate.pass_through])
     application[GATE] = gate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -10,9 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from servescope.customers.checking import check
 from servescope.customers.config import read_policies
 from servescope.customers.cursors import CursorFile, LaneId
 from servescope.customers.policy import Policy
+from servescope.customers.probe import send_probe
 from servescope.customers.program import lanes_of
 from servescope.customers.running import serve_customers
 from servescope.customers.statements import (
@@ -94,6 +97,23 @@ def remove(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def test(arguments: argparse.Namespace) -> int:
+    """Send a probe to the destinations of a customer; 1 when one is not accepted."""
+    policy = find_policy(read_policies(arguments.config), arguments.customer)
+    chosen = [push for push in policy.push if arguments.destination in (None, push.name)]
+    if not chosen:
+        known = ", ".join(push.name for push in policy.push) or "none: it has only a page that it scrapes"
+        raise UsageError(
+            f"customer {policy.name!r} has no destination {arguments.destination or 'to push to'!r}, known: {known}"
+        )
+    accepted = True
+    for push in chosen:
+        outcome = asyncio.run(send_probe(policy, push, program_clock().now_ms()))
+        sys.stdout.write(outcome.describe(policy.most_age_ms))
+        accepted &= outcome.is_accepted
+    return 0 if accepted else 1
+
+
 def find_policy(policies: tuple[Policy, ...], name: str) -> Policy:
     """The policy of a customer; raises UsageError with those there are."""
     for policy in policies:
@@ -113,6 +133,6 @@ def _print_json(document: Any) -> None:
 
 
 VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
-    {"run": run, "status": status, "statement": statement, "remove": remove}
+    {"run": run, "check": check, "test": test, "status": status, "statement": statement, "remove": remove}
 )
 """Each verb by its name."""

@@ -37,14 +37,14 @@ EXPORT_ALERTS: Final = (
             "A backend under maintenance that was announced.",
             Look(
                 _FAILING,
-                "the line rises and does not fall back to 0.",
-                "the line falls back to 0 again and again: single requests fail, and are repeated.",
+                "the line rises and does not fall back.",
+                "the line falls to the bottom again and again: single requests fail, and are repeated.",
             ),
             (),
             "Do not remove the customer to end the alert: that deletes what is owed.",
             "The customer's contact, when the answer comes from their side and lasts longer than an hour. What is "
             "older than `most_age`, a day by default, is given up.",
-            "The line is at 0, and the lag falls to less than two intervals.",
+            "The line is at the bottom, and the lag falls to less than two intervals.",
         ),
         CUSTOMERS, "servescope_customer_failing_seconds", wait="5m", panel="Failing",
     ),

@@ -12,57 +12,20 @@ import pytest
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Identity
-from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.customers.cursors import CursorFile, Gap, LaneId
 from servescope.customers.lanes import SETTLE_MS, Lane, Route, Workers
 from servescope.customers.points import Accepted, SendError, StreamPoint
 from servescope.customers.policy import Policy
 from servescope.customers.telemetry import CustomersTelemetry
-from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.support.filling_clock import ENGINE, START, FillingClock
 
 MINUTE = 60_000
-START = 20_000 * MINUTE
 BEGUN = START - MINUTE
 """The first edge of a lane that begins at `START`: the last one that can be read then."""
-ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
 LANE = LaneId("acme", "otlp-http-1")
 ROUTE = Route("delta")
-
-
-class Clock(ProgramClock):
-    """A clock that moves only while somebody sleeps, and fills the store as it does."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__()
-        self._store = store
-        self._now_ms = START
-        self._scraped_ms = START - 3 * MINUTE
-        self.ends_ms = START
-        self._fill()
-
-    @property
-    def speed(self) -> float:
-        return 1.0
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    async def sleep(self, seconds: float) -> None:
-        self._now_ms += max(round(seconds * 1000), 1)
-        self._fill()
-        if self._now_ms >= self.ends_ms:
-            raise asyncio.CancelledError
-        await asyncio.sleep(0)
-
-    def _fill(self) -> None:
-        """A scrape each 15 seconds, of an engine that produces a token a second."""
-        while self._scraped_ms + 15_000 <= self._now_ms:
-            self._scraped_ms += 15_000
-            tokens = (self._scraped_ms - START) // 1000 + 1000
-            sample = Sample("output_tokens_total", make_labels(ENGINE.labels()), tokens)
-            self._store.append_scrape(ENGINE.target_id, self._scraped_ms, Snapshot.of([sample]))
 
 
 class Destination:
@@ -99,8 +62,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def clock(store: Store) -> Clock:
-    return Clock(store)
+def clock(store: Store) -> FillingClock:
+    return FillingClock(store)
 
 
 @pytest.fixture
@@ -120,7 +83,7 @@ def make_policy(**changes: object) -> Policy:
 
 
 def deliver(
-    store: Store, cursors: CursorFile, clock: Clock, destination: Destination, minutes: float,
+    store: Store, cursors: CursorFile, clock: FillingClock, destination: Destination, minutes: float,
     *, policy: Policy | None = None, route: Route = ROUTE,
 ) -> str:  # fmt: skip
     """Run a lane for so many minutes of its clock; returns its series as text."""
@@ -151,7 +114,7 @@ def fail(reason: str, *, retryable: bool = True) -> Callable[[Sequence[StreamPoi
     return answer
 
 
-def test_every_interval_is_delivered_once(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_every_interval_is_delivered_once(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """A minute has sixty tokens; the lane is one interval and a few seconds behind at most."""
     destination = Destination()
     series = deliver(store, cursors, clock, destination, 10.2)
@@ -166,7 +129,7 @@ def test_every_interval_is_delivered_once(store: Store, cursors: CursorFile, clo
     )
 
 
-def test_an_outage_loses_nothing(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_an_outage_loses_nothing(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """What could not be sent is sent later, in order; the lane says that it is behind, and why."""
     destination = Destination()
     deliver(store, cursors, clock, destination, 5.2)
@@ -185,13 +148,12 @@ def test_an_outage_loses_nothing(store: Store, cursors: CursorFile, clock: Clock
     assert cursors.gaps(LANE) == []
 
 
-def test_a_lane_that_begins_again_goes_on_where_it_was(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_a_lane_that_begins_again_goes_on_where_it_was(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """However often, and with the process away for a while."""
     destination = Destination()
     for minutes in (1.5, 0.3, 4, 2.7):
         deliver(store, cursors, clock, destination, minutes)
-        clock.ends_ms = 2**62
-        asyncio.run(clock.sleep(100))
+        clock.pass_seconds(100)
     deliver(store, cursors, clock, destination, 1)
 
     times = [point.time_ms for point in destination.points]
@@ -199,11 +161,12 @@ def test_a_lane_that_begins_again_goes_on_where_it_was(store: Store, cursors: Cu
     assert destination.counted() == (times[-1] - BEGUN) / 1000
 
 
-def test_a_new_destination_receives_the_past_that_it_chose(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_a_new_destination_receives_the_past_that_it_chose(
+    store: Store, cursors: CursorFile, clock: FillingClock
+) -> None:
     """The last minutes, as far as the store has them."""
     destination = Destination()
-    clock.ends_ms = 2**62
-    asyncio.run(clock.sleep(30 * 60))
+    clock.pass_seconds(30 * 60)
     deliver(store, cursors, clock, destination, 2.2, route=Route("delta", 60 * MINUTE))
 
     assert destination.points[0].time_ms <= START - MINUTE
@@ -211,7 +174,7 @@ def test_a_new_destination_receives_the_past_that_it_chose(store: Store, cursors
 
 
 def test_what_is_refused_for_good_is_a_gap_and_the_lane_goes_on(
-    store: Store, cursors: CursorFile, clock: Clock
+    store: Store, cursors: CursorFile, clock: FillingClock
 ) -> None:
     """It is named in the statement, and counted."""
     destination = Destination()
@@ -227,7 +190,9 @@ def test_what_is_refused_for_good_is_a_gap_and_the_lane_goes_on(
     assert destination.points[-1].time_ms == START + 5 * MINUTE
 
 
-def test_what_a_destination_rejects_of_a_request_is_a_gap(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_what_a_destination_rejects_of_a_request_is_a_gap(
+    store: Store, cursors: CursorFile, clock: FillingClock
+) -> None:
     """Partial success: the request is not repeated."""
     destination = Destination()
     destination.answer = lambda points: Accepted(len(points) - 1, 1, "too old")
@@ -241,7 +206,7 @@ def test_what_a_destination_rejects_of_a_request_is_a_gap(store: Store, cursors:
     assert destination.requests == 3
 
 
-def test_what_is_too_old_is_given_up_as_one_gap(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_what_is_too_old_is_given_up_as_one_gap(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """After `most_age`; what was counted meanwhile is in the first point after the gap."""
     destination = Destination()
     policy = make_policy(most_age_ms=10 * MINUTE)
@@ -259,7 +224,7 @@ def test_what_is_too_old_is_given_up_as_one_gap(store: Store, cursors: CursorFil
     )
 
 
-def test_a_request_that_is_too_large_is_divided(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_a_request_that_is_too_large_is_divided(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """As small as the destination takes."""
     destination = Destination()
     policy = Policy("acme", frozenset({ENGINE.deployment()}), ("output_tokens_total",), labels=("model_name",))
@@ -275,7 +240,7 @@ def test_a_request_that_is_too_large_is_divided(store: Store, cursors: CursorFil
     assert destination.counted() == 3 * 60
 
 
-def test_a_past_that_is_imported_behind_a_lane_is_a_gap(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_a_past_that_is_imported_behind_a_lane_is_a_gap(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """It is not sent, as destinations want points in order; the statement names it."""
     destination = Destination()
     deliver(store, cursors, clock, destination, 10.2)
@@ -289,7 +254,7 @@ def test_a_past_that_is_imported_behind_a_lane_is_a_gap(store: Store, cursors: C
     assert destination.points[points].time_ms == START + 11 * MINUTE
 
 
-def test_a_removed_customer_gets_nothing_more(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_a_removed_customer_gets_nothing_more(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """Its lane ends by itself."""
     destination = Destination()
     deliver(store, cursors, clock, destination, 2.2)
@@ -301,7 +266,7 @@ def test_a_removed_customer_gets_nothing_more(store: Store, cursors: CursorFile,
     assert cursors.rows_of("acme") == 0
 
 
-def test_lag_is_since_the_last_acknowledged_edge(store: Store, cursors: CursorFile, clock: Clock) -> None:
+def test_lag_is_since_the_last_acknowledged_edge(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """While the destination fails it grows, and `failing_seconds` with it."""
     destination = Destination()
     deliver(store, cursors, clock, destination, 2.2)

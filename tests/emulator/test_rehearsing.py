@@ -114,7 +114,7 @@ def test_v2_comes_after_the_calibration_and_gets_the_stages_of_the_plan() -> Non
 
     assert scenario.deployments[1].plan.opens_seconds == PAST_HOURS * 3600
     assert [(each.share, each.start_seconds / 3600 - PAST_HOURS) for each in scenario.shares] == [
-        (0.01, 0), (0.05, 1), (0.25, 3), (0.5, 7), (0.95, 13),
+        (0.01, 0), (0.05, 1.5), (0.25, 4), (0.5, 8.5), (0.95, 15),
     ]  # fmt: skip
 
 
@@ -164,8 +164,8 @@ def test_a_rehearsal_runs_and_is_judged(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.proof
 def test_a_whole_rehearsal_is_settled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A day of v1 calibrates, and at half of the traffic the required metrics are compared at a matched load."""
-    at = "2026-01-02T13:00:00Z"
-    rehearse(tmp_path, PAST_HOURS, PAST_HOURS + 13, 4, "2026-01-02T07:00:00Z", at)
+    at = "2026-01-02T14:54:00Z"
+    rehearse(tmp_path, PAST_HOURS, PAST_HOURS + 15, 4, "2026-01-02T08:30:00Z", at)
     said = capsys.readouterr().out
 
     assert "uncalibrated" not in said

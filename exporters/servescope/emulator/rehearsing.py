@@ -29,6 +29,8 @@ PAST_HOURS: Final = 24.0
 
 _UNLIKE: Final = "The emulator's own engine takes its place: speed and memory are not those of your GPUs."
 _FOLLOW: Final = "5m"
+_SETTLING_HOURS: Final = 0.5
+"""By how much a stage lasts longer than it has to: it can be judged then before the next one begins."""
 _MOST_REPLICAS: Final = 12
 _IN_FLIGHT: Final = 0.5
 """About the part of a request's tokens that is in flight: of its prompt some is cached, and its answer grows."""
@@ -64,13 +66,13 @@ class _Engine:
 def _scenario(
     move: Move, engines: Mapping[str, _Engine], load: RehearsedLoad, past_hours: float
 ) -> Iterator[str]:  # fmt: skip
-    hours = past_hours + sum(stage.least_hours for stage in USUAL_STAGES)
+    hours = past_hours + sum(stage.least_hours + _SETTLING_HOURS for stage in USUAL_STAGES)
     yield remark(f"A rehearsal of the cutover of {move.model}, to what {move.origin} was migrated to:")
     yield f"# {past_hours:g} hours of v1 alone, then v2's share by the stages of the drafted plan."
     yield "#"
     yield f"#     servescope emulate --scenario FILE --record rehearsal.db --hours {hours:g}"
     for number, (_, start) in enumerate(_stages(past_hours), 1):
-        begin, end = _moment(start), _moment(start + USUAL_STAGES[number - 1].least_hours)
+        begin, end = _moment(start), _moment(start + USUAL_STAGES[number - 1].least_hours + 0.8 * _SETTLING_HOURS)
         yield f"#     servescope judge run --plan PLAN --store rehearsal.db --since {begin} --at {end} --stage {number}"
     yield "#"
     yield "# Or live, with the judge watching: `servescope emulate --scenario FILE`, `servescope collect --config"
@@ -115,7 +117,7 @@ def _stages(past_hours: float) -> Iterator[tuple[float, float]]:
     start = past_hours
     for stage in USUAL_STAGES:
         yield stage.share, start
-        start += stage.least_hours
+        start += stage.least_hours + _SETTLING_HOURS
 
 
 def _moment(hours: float) -> str:

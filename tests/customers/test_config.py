@@ -149,6 +149,16 @@ WRONG = {
         r"interval: '1s' is wrong, expected a duration from 10s to 1h",
     ),
     "same deployment": (_SEARCH, _CHAT, r"customers\[1\]\.deployments: .*='chat'.* is a deployment of customer 'acme'"),
+    "name of the page": (
+        'protocol = "otlp-http"',
+        'name = "pull"\nprotocol = "otlp-http"',
+        r"push\[0\]\.name: 'pull' is wrong, .* and not 'pull'",
+    ),
+    "grpc proxy": (
+        'otlp-http"',
+        'otlp-grpc"\nproxy_url = "https://proxy.example:3128"',
+        r"proxy_url: .* is wrong, expected an http URL",
+    ),
     "grpc path": (
         'otlp-http"\nurl = "http://127.0.0.1:4318"',
         'otlp-grpc"\nurl = "http://127.0.0.1:4317/v1/metrics"',

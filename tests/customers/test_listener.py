@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import Metric
 from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from servescope.collector.client_telemetry import ApiTelemetry
 from servescope.customers.listener import PullAccess, make_pull_application
 from servescope.customers.page import CustomerPage
 from servescope.customers.points import HistogramValue
 from servescope.customers.policy import Pull
+from servescope.customers.telemetry import CustomersTelemetry
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
+from servescope.settings.clock import ProgramClock
 from tests.support.customer_points import MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, stream
 from tests.support.loopback import running
 
@@ -37,7 +38,17 @@ class Served:
     pages: dict[str, CustomerPage]
     base: str
     session: aiohttp.ClientSession
-    clock: dict[str, float] = field(default_factory=dict)
+    clock: dict[str, float]
+    telemetry: CustomersTelemetry
+
+    def counted(self, name: str) -> dict[str, float]:
+        """A series of the export's own, by the values of its labels."""
+        return {
+            " ".join(sample.labels.values()): sample.value
+            for family in self.telemetry.collect()
+            for sample in family.samples
+            if sample.name == name
+        }
 
     async def get(self, name: str, token: str | None = None, **headers: str) -> tuple[int, str, dict[str, str]]:
         """Status, text and headers of a page; with the customer's own token unless another is given."""
@@ -56,9 +67,12 @@ def serve(tmp_path: Path, act: Callable[[Served], Awaitable[None]]) -> None:
                 path.write_text(f"{token}\n")
                 page = CustomerPage(3 * MINUTE, executor, lambda: int(clock["now_ms"]))
                 accesses[name] = PullAccess.of(page, Pull(str(path), requests_per_minute=6))
-            application = make_pull_application(accesses, ApiTelemetry(CollectorRegistry()), lambda: clock["monotonic"])
+            telemetry = CustomersTelemetry(ProgramClock())
+            application = make_pull_application(accesses, telemetry, lambda: clock["monotonic"])
             async with running(application) as base, aiohttp.ClientSession() as session:
-                await act(Served({name: access.page for name, access in accesses.items()}, base, session, clock))
+                await act(
+                    Served({name: access.page for name, access in accesses.items()}, base, session, clock, telemetry)
+                )
 
     asyncio.run(run())
 
@@ -177,6 +191,9 @@ def test_requests_are_limited_for_each_customer(tmp_path: Path) -> None:
         assert (status, headers["Retry-After"]) == (429, "40")
         assert "at most 6 requests a minute" in text
         assert (await served.get("umbrella"))[0] == 200
+        counted = served.counted("servescope_customer_scrapes_total")
+        assert counted == {"acme 200": 6.0, "acme 429": 1.0, "umbrella 200": 1.0}
+        assert served.counted("servescope_api_refused_total")["token"] == 9.0
         served.clock["monotonic"] = 60.0
         assert [(await served.get("acme"))[0] for _ in range(2)] == [200, 429]
 

@@ -13,7 +13,7 @@ import pytest
 
 from servescope.customers.points import Accepted, SendError
 from servescope.customers.policy import Push
-from servescope.customers.senders import find_problem, make_sender
+from servescope.customers.senders import make_sender
 from servescope.settings.access import Access, Proxy, Tls
 from tests.support.authorities import Authority
 from tests.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
@@ -192,24 +192,3 @@ def test_a_proxy_is_used_with_its_own_credentials(tmp_path: Path, monkeypatch: p
     asyncio.run(act())
     assert heads[0].startswith(b"CONNECT 127.0.0.1:")
     assert b"proxy-authorization: basic am9lonbymhh5" in heads[0].lower()
-
-
-@pytest.mark.parametrize(
-    ("push", "problem"),
-    [
-        (push_to("https://a.example/v1/metrics", protocol="otlp-grpc"), "the path '/v1/metrics'"),
-        (
-            push_to("https://a.example", protocol="otlp-grpc", access=Access(tls=Tls(insecure_skip_verify=True))),
-            "tls_insecure_skip_verify is not possible",
-        ),
-        (
-            push_to("https://a.example", protocol="otlp-grpc", access=Access(proxy=Proxy("https://proxy.example"))),
-            "proxy_url is an https URL",
-        ),
-        (push_to("https://a.example/write", protocol="remote-write", temporality="delta"), "has no deltas"),
-    ],
-)
-def test_what_a_protocol_cannot_do_is_named(push: Push, problem: str) -> None:
-    """Before anything is sent."""
-    assert problem in (find_problem(push) or "")
-    assert find_problem(push_to("https://a.example:4317", protocol="otlp-grpc")) is None

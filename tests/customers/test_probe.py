@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -11,7 +10,7 @@ import pytest
 
 from servescope.contract.identity import Deployment
 from servescope.customers.points import REASONS
-from servescope.customers.policy import Policy, Push
+from servescope.customers.policy import Policy
 from servescope.customers.probe import MEANINGS, PROBE, ProbeOutcome, send_probe
 from servescope.settings.access import Access
 from tests.support.customer_points import T0, push_to
@@ -21,10 +20,6 @@ from tests.support.remote_write_receiver import remote_write_receiver
 POLICY = Policy("acme", frozenset({Deployment("llama", "chat", "v2")}))
 DAY_MS = 86_400_000
 SECRET = "s3cr3t-of-acme"
-
-
-def probe(push: Push) -> ProbeOutcome:
-    return asyncio.run(send_probe(POLICY, push, T0))
 
 
 def test_a_probe_is_one_labelled_point_by_each_protocol() -> None:
@@ -94,12 +89,6 @@ def test_what_is_accepted_in_part_or_by_a_wrong_clock_is_told_apart() -> None:
             assert "s behind ours" in accepted.describe(DAY_MS)
 
     asyncio.run(act())
-
-
-def test_what_a_protocol_cannot_do_is_not_tried() -> None:
-    """The configuration is at fault, not the receiver."""
-    outcome = probe(replace(push_to("http://127.0.0.1:1/", protocol="remote-write"), temporality="delta"))
-    assert "remote write has no deltas" in outcome.describe(DAY_MS)
 
 
 def test_every_reason_has_a_meaning() -> None:

@@ -358,6 +358,11 @@ _CUSTOMERS = (
         "_requests_total", "counter", "requests", "Requests to a destination: `ok`, or why they failed.", "outcome",
         absent=UNEXPORTED,
     ),
+    OwnMetric(
+        "servescope_customer_scrapes_total", "counter", "requests",
+        "Requests for a customer's page with its token, by HTTP status: 429 too many, 503 no current figures.",
+        ("customer", "status"), "it was not scraped yet", "customers",
+    ),
     _of_lane("_request_duration_seconds", "histogram", "seconds", "One request to a destination.", absent=UNEXPORTED),
     _of_lane(
         "_last_success_timestamp_seconds", "gauge", "seconds",

@@ -60,12 +60,12 @@ def read_pull(table: Table, directory: Path) -> Pull:
 
 def _read_push(table: Table) -> Push:
     name = table.string("name", "push")
-    if not _NAME.fullmatch(name):
-        raise table.wrong("name", "small letters, digits, - and _, at most 63")
+    if not _NAME.fullmatch(name) or name == Pull.name:
+        raise table.wrong("name", f"small letters, digits, - and _, at most 63, and not {Pull.name!r}")
     preset = PRESETS[table.choice("preset", tuple(PRESETS), "")] if "preset" in table.values else None
     protocol = _read_protocol(table, preset)
     url = _read_url(table, protocol)
-    access = _read_access(table, url, preset)
+    access = _read_access(table, url, protocol, preset)
     timeout_ms = table.duration("timeout", 10_000)
     if timeout_ms > _LONGEST_TIMEOUT_MS:
         raise table.wrong("timeout", "at most 2m")
@@ -120,10 +120,12 @@ def _read_url(table: Table, protocol: Protocol) -> str:
     return url if path else f"{url.rstrip('/')}{_PATHS[protocol]}"
 
 
-def _read_access(table: Table, url: str, preset: Preset | None) -> Access:
+def _read_access(table: Table, url: str, protocol: Protocol, preset: Preset | None) -> Access:
     access = read_access(table)
     if access.tls.insecure_skip_verify:
         raise table.wrong("tls_insecure_skip_verify", "false: anybody could pose as the customer; use tls_ca_file")
+    if protocol == "otlp-grpc" and (access.proxy.url or "").startswith("https:"):
+        raise table.wrong("proxy_url", "an http URL, as OTLP over gRPC takes no other proxy")
     host = _host_of(url)
     if url.startswith("http://") and access.authenticates and not is_loopback(host):
         raise table.wrong("url", "https://, as the credentials would be sent in the clear")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from aiohttp import hdrs, web
+from prometheus_client import CollectorRegistry
 
 from servescope.collector.api.answers import RequestError
 from servescope.collector.api.bounds import Bounds
@@ -18,6 +19,7 @@ from servescope.collector.api.tokens import Tokens
 from servescope.collector.client_telemetry import ApiTelemetry
 from servescope.customers.page import CustomerPage
 from servescope.customers.policy import Pull
+from servescope.customers.telemetry import CustomersTelemetry
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
 
 _MINUTE: Final = 60.0
@@ -50,10 +52,11 @@ class PullAccess:
 
 
 def make_pull_application(
-    accesses: Mapping[str, PullAccess], telemetry: ApiTelemetry, monotonic: Callable[[], float]
+    accesses: Mapping[str, PullAccess], telemetry: CustomersTelemetry, monotonic: Callable[[], float]
 ) -> web.Application:
-    """The web application of these customers by name; it has a gate, as `Listener` needs."""
-    gate = Gate(Bounds(), Tokens(), telemetry, listens_on=None)
+    """The web application of these customers by name, which may change; it has a gate, as `Listener` needs."""
+    # What it counts of connections is not exported: the series of that name are of the operator's pages.
+    gate = Gate(Bounds(), Tokens(), ApiTelemetry(CollectorRegistry()), listens_on=None)
     application = web.Application(middlewares=[gate.pass_through])
     application[GATE] = gate
     pages = _Pages(accesses, telemetry, monotonic)
@@ -70,12 +73,22 @@ class _Pages:
     """The handlers."""
 
     def __init__(
-        self, accesses: Mapping[str, PullAccess], telemetry: ApiTelemetry, monotonic: Callable[[], float]
+        self, accesses: Mapping[str, PullAccess], telemetry: CustomersTelemetry, monotonic: Callable[[], float]
     ) -> None:
         self._accesses, self._telemetry, self._monotonic = accesses, telemetry, monotonic
 
     async def metrics(self, request: web.Request) -> web.Response:
         access = self._authenticate(request)
+        status = 200
+        try:
+            return await self._page(access, request)
+        except RequestError as error:
+            status = error.status
+            raise
+        finally:
+            self._telemetry.count_scrape(request.match_info["name"], status)
+
+    async def _page(self, access: PullAccess, request: web.Request) -> web.Response:
         wait = access.admit(self._monotonic())
         if wait > 0:
             raise RequestError(

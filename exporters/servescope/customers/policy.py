@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from servescope.contract.identity import Deployment
 from servescope.settings.access import Access
@@ -70,6 +70,8 @@ class Pull:
 
     token_file: str
     requests_per_minute: int = 6
+    name: ClassVar[str] = "pull"
+    """Its name within the customer, which no push has."""
 
 
 @dataclass(frozen=True, slots=True)

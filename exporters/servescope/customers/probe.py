@@ -13,7 +13,7 @@ from yarl import URL
 
 from servescope.customers.points import Accepted, Descriptor, SendError, Stream, StreamPoint
 from servescope.customers.policy import Policy, Push
-from servescope.customers.senders import find_problem, make_sender
+from servescope.customers.senders import make_sender
 from servescope.settings.values import format_duration
 
 PROBE: Final = Descriptor(
@@ -77,18 +77,15 @@ async def send_probe(policy: Policy, push: Push, now_ms: int) -> ProbeOutcome:
     """Send the probe to a destination of a customer, once."""
     started = time.perf_counter()
     answer: Accepted | SendError
-    if problem := find_problem(push):
-        answer = SendError(problem, reason="protocol", retryable=False)
-    else:
-        stream = Stream(PROBE, (), (("customer", policy.name),))
-        with ThreadPoolExecutor(1) as executor:
-            sender = make_sender(push, executor)
-            try:
-                answer = await sender.send([StreamPoint(stream, None, now_ms, 1.0)])
-            except SendError as error:
-                answer = error
-            finally:
-                await sender.close()
+    stream = Stream(PROBE, (), (("customer", policy.name),))
+    with ThreadPoolExecutor(1) as executor:
+        sender = make_sender(push, executor)
+        try:
+            answer = await sender.send([StreamPoint(stream, None, now_ms, 1.0)])
+        except SendError as error:
+            answer = error
+        finally:
+            await sender.close()
     return ProbeOutcome(push, answer, time.perf_counter() - started)
 
 

@@ -28,15 +28,11 @@ _FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
 _logger = logging.getLogger(__name__)
 
 
-PULL: Final = "pull"
-"""The name of the lane that fills the page which a customer scrapes."""
-
-
 def lanes_of(policy: Policy) -> dict[LaneId, Push | Pull]:
     """The lanes of a customer, by their names."""
     lanes: dict[LaneId, Push | Pull] = {LaneId(policy.name, push.name): push for push in policy.push}
     if policy.pull is not None:
-        lanes[LaneId(policy.name, PULL)] = policy.pull
+        lanes[LaneId(policy.name, policy.pull.name)] = policy.pull
     return lanes
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from yarl import URL
-
 from servescope.customers.points import Accepted, StreamPoint
 from servescope.customers.policy import Push
 
@@ -45,18 +43,3 @@ def make_sender(push: Push, executor: Executor) -> Sender:
     from servescope.customers.otlp_http import OtlpHttpSender
 
     return OtlpHttpSender(push, executor)
-
-
-def find_problem(push: Push) -> str | None:
-    """Why a destination cannot be sent to as it is configured, or None; its files and its receiver aside."""
-    url, access = URL(push.url), push.access
-    if push.protocol == "remote-write" and push.temporality == "delta":
-        return "remote write has no deltas, expected temporality 'cumulative'"
-    if push.protocol == "otlp-grpc":
-        if url.path not in ("", "/") or url.query_string:
-            return f"url has the path {url.path_qs!r}, which OTLP over gRPC has none of; expected '{url.origin()}'"
-        if access.tls.insecure_skip_verify:
-            return "tls_insecure_skip_verify is not possible with OTLP over gRPC; expected tls_ca_file"
-        if (access.proxy.url or "").startswith("https:"):
-            return "proxy_url is an https URL, which is not possible with OTLP over gRPC; expected an http URL"
-    return None

@@ -14,6 +14,7 @@ from servescope.collector.client_telemetry import ApiTelemetry, make_counter, ma
 from servescope.contract.own_metrics import LANE_LABELS, OWN_METRICS
 from servescope.customers.cursors import LaneId
 from servescope.customers.points import Accepted
+from servescope.customers.policy import Pull
 from servescope.settings.clock import ProgramClock
 
 _RECENT_MS: Final = 3_600_000
@@ -37,10 +38,15 @@ class CustomersTelemetry(ApiTelemetry):
         self._clock = clock
         self._counters = {name: make_counter(f"servescope_customer_{name}_total", registry) for name in _COUNTERS}
         self._errors = make_counter("servescope_customer_internal_errors_total", registry)
+        self._scrapes = make_counter("servescope_customer_scrapes_total", registry)
         self._seconds = make_histogram("servescope_customer_request_duration_seconds", registry)
         self._lanes: dict[LaneId, LaneTelemetry] = {}
         ProcessCollector(registry=registry)
         registry.register(_Levels(self._lanes, clock))
+
+    def count_scrape(self, customer: str, status: int) -> None:
+        """Book a request for a customer's page that had its token."""
+        self._scrapes.labels(customer, str(status)).inc()
 
     def lane(self, lane: LaneId) -> LaneTelemetry:
         """The series of one lane, from now on."""
@@ -50,6 +56,8 @@ class CustomersTelemetry(ApiTelemetry):
     def retire(self, lane: LaneId) -> None:
         """End the series of a lane."""
         self._lanes.pop(lane, None)
+        if lane.destination == Pull.name:
+            self._scrapes.remove_by_labels({"customer": lane.customer})
         for counter in (*self._counters.values(), self._errors, self._seconds):
             counter.remove_by_labels(dict(zip(LANE_LABELS, (lane.customer, lane.destination), strict=True)))
 

@@ -13,7 +13,7 @@ COPY requirements.lock ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels pip install --no-cache-dir --no-deps /wheels/servescope-*.whl
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin servescope \
-    && install --directory --owner=servescope --group=servescope /var/lib/servescope /var/lib/emulated
+    && install --directory --owner=servescope --group=servescope /var/lib/servescope /var/lib/emulated /var/lib/customers
 ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /var/lib/servescope

@@ -13,6 +13,7 @@ from jsonschema import Draft201909Validator
 
 from alerts.__main__ import render_deployed
 from alerts.alertmanager import configuration
+from servescope.customers.config import read_policies
 from servescope.emulator.server import format_configuration
 from servescope.emulator.stack import EmulatedStack
 from tests.conftest import ROOT
@@ -44,8 +45,10 @@ def test_file_keeps_to_the_compose_specification(compose_schema: Path) -> None:
 
 
 def test_every_service_that_is_promised_is_there() -> None:
-    """Collector, console, emulated stacks, Prometheus, Alertmanager and Grafana."""
-    assert set(SERVICES) == {"stacks", "collector", "console", "prometheus", "alertmanager", "grafana"}
+    """Collector, console, emulated stacks, Prometheus, Alertmanager, Grafana, the export and a customer's backend."""
+    assert set(SERVICES) == {
+        "stacks", "collector", "console", "prometheus", "alertmanager", "grafana", "customers", "backend",
+    }  # fmt: skip
 
 
 @EVERY_SERVICE
@@ -63,9 +66,10 @@ def test_service_is_held_tight(service: Service) -> None:
 
 @EVERY_SERVICE
 def test_service_is_reached_from_its_own_machine_alone(service: Service) -> None:
-    """Each published port is on 127.0.0.1, and is the one its health check asks."""
+    """Each published port is on 127.0.0.1, and is the one its health check asks, or one that it exposes."""
+    ports = service.said.get("expose", [str(service.port)])
     for published in service.said.get("ports", []):
-        assert re.fullmatch(rf"127\.0\.0\.1:\d+:{service.port}", published)
+        assert re.fullmatch(rf"127\.0\.0\.1:\d+:({'|'.join(ports)})", published)
 
 
 @EVERY_SERVICE
@@ -132,13 +136,17 @@ def test_collector_reaches_the_targets_by_the_name_in_their_lists() -> None:
 
 
 def test_emulated_deployments_are_those_collected() -> None:
-    """The collector's configuration names the deployments that the emulator runs, with its labels and its lists."""
+    """The collector's configuration names the deployments that the emulator runs, with its labels and its lists.
+
+    Their labels are fixed, as the export to customers demands.
+    """
     import tomllib
 
     emulated = tomllib.loads(format_configuration(EmulatedStack().deployments))["deployments"]
     collected = tomllib.loads((ROOT / "deploy" / "servescope.toml").read_text(encoding="utf-8"))["deployments"]
     folder = "/var/lib/emulated/"
     for deployment in emulated:
+        deployment["fixed_labels"] = True
         deployment["file_sd"] = [{"files": [folder + name for name in deployment["file_sd"][0]["files"]]}]
 
     assert collected == emulated
@@ -163,6 +171,25 @@ def test_grafanas_dashboards_come_from_a_folder_that_is_mounted() -> None:
     assert provider["type"] == "file"
     (source,) = [mount.source for mount in SERVICES["grafana"].mounts if mount.target == provider["options"]["path"]]
     assert list((ROOT / source).glob("*.json"))
+
+
+def test_customers_backend_is_the_collector_of_opentelemetry() -> None:
+    """The customer's destination is where the backend receives OTLP over HTTP, and its deployments are collected."""
+    (policy,) = read_policies(ROOT / "deploy" / "customers.toml")
+    (push,) = policy.push
+    backend = SERVICES["backend"]
+    (mount,) = backend.mounts
+    document = yaml.safe_load((ROOT / mount.source).read_text(encoding="utf-8"))
+
+    assert backend.said["command"] == [f"--config={mount.target}"]
+    endpoint = document["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    assert (push.protocol, push.url) == ("otlp-http", f"http://backend:{endpoint.rpartition(':')[2]}/v1/metrics")
+    exposed = [endpoint, document["exporters"]["prometheus"]["endpoint"]]
+    assert [each.rpartition(":")[2] for each in exposed] == backend.said["expose"]
+    # Each component that a pipeline names is there, and none is there for nothing.
+    (pipeline,) = document["service"]["pipelines"].values()
+    for kind in ("receivers", "exporters"):
+        assert set(pipeline[kind]) == set(document[kind])
 
 
 def _provisioned(kind: str) -> Any:

@@ -17,9 +17,11 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from yarl import URL
 
 from tests.conftest import ROOT
 from tests.support.compose import Composition, Outside, read_compose
+from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -30,6 +32,7 @@ _OPTIONS = {"prometheus": ["--rules.alert.resend-delay=1s"]}
 # Nothing else of the mounted files is changed: a test does not wait for a rhythm.
 _HASTENED = (
     ("scrape_interval: 15s", "scrape_interval: 1s"),
+    ('name = "acme"', 'name = "acme"\ninterval = "10s"'),
     ('scrape_interval = "5s"', 'scrape_interval = "1s"\nevaluation_interval = "1s"'),
 )
 
@@ -144,6 +147,7 @@ class Running:
 
     composition: Composition
     outside: Outside
+    backend: Receiver
 
     def get(self, service: str, url: str) -> Any:
         """The JSON at a URL as the service knows it."""
@@ -157,13 +161,17 @@ class Running:
 def running(
     image: Image, prometheus: Path, alertmanager: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """All services but Grafana, started as the file says, each once what it depends on is healthy."""
+    """All services but Grafana, started as the file says, each once what it depends on is healthy.
+
+    In place of OpenTelemetry's collector is a receiver of the tests.
+    """
     composition = read_compose(ROOT / "docker-compose.yml")
     outside = composition.outside(tmp_path_factory.mktemp("compose"), *_HASTENED)
     ours = {service.name: image.entry_point for service in composition.services.values() if "build" in service.said}
     executables = {**ours, "prometheus": prometheus, "alertmanager": alertmanager}
-    with outside.running(executables, _OPTIONS):
-        yield Running(composition, outside)
+    backend = URL(outside.url_of(composition.services["customers"], "http://backend:4318"))
+    with Receiver(backend.port or 0) as receiver, outside.running(executables, _OPTIONS):
+        yield Running(composition, outside, receiver)
 
 
 def test_own_health_checks_pass(running: Running, image: Image) -> None:
@@ -236,6 +244,16 @@ def test_alerts_reach_their_receiver(running: Running) -> None:
         ]
 
     wait_for(lambda: receivers() == ["watchdog"], "the Watchdog at its receiver")
+
+
+def test_customers_points_reach_the_backend(running: Running) -> None:
+    """What acme is to have of both deployments arrives where its backend listens."""
+
+    def received() -> set[str]:
+        resources = [resource for request in running.backend.requests for resource in request.resource_metrics]
+        return {attributes(resource.resource).get("deployment_id", "") for resource in resources}
+
+    wait_for(lambda: received() >= {"chat-v1", "chat-v2"}, "points of both deployments at the customer's backend")
 
 
 def test_grafanas_datasource_answers(running: Running) -> None:

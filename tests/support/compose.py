@@ -60,7 +60,9 @@ class Service:
 
     @property
     def port(self) -> int:
-        """The port it listens on inside its container, which its health check asks."""
+        """The port it listens on inside its container: the one its health check asks, else the first it exposes."""
+        if "expose" in self.said:
+            return int(self.said["expose"][0])
         (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/", self.health_url)
         return int(port)
 

@@ -19,11 +19,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 class Receiver:
     """`requests` are those it acknowledged; the next `failing` ones are answered with 400, which is not retried."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.requests: list[ExportMetricsServiceRequest] = []
         self.headers: list[dict[str, str]] = []
         self.failing = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/metrics"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()

@@ -193,8 +193,10 @@ def test_victoria_metrics_has_what_the_store_has(
     expected = expected_at_edges(past, deployments)
     for protocol in ("otlp-http", "remote-write"):
         with victoria_metrics_server.running(victoria_metrics, tmp_path / protocol) as server:
-            url = server.otlp_url if protocol == "otlp-http" else server.remote_write_url
-            deliver(push_to(url, protocol=protocol), batches)
+            if protocol == "otlp-http":
+                deliver(push_to(server.otlp_url), batches)
+            else:
+                assert asyncio.run(deliver_by_remote_write(server.remote_write_url, batches)) == "1.0"
             found = at_edges(server.read_samples('{deployment_id!=""}'))
             same(
                 {(canonical(labels), time_ms): value for (labels, time_ms), value in found.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,9 +38,13 @@ class HttpBackend:
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
     rejecting: int = 0
+    losing_answers: int = 0
 
     async def take(self, request: web.Request) -> web.StreamResponse:
-        """Enter a request into the ledger and answer in full; what `rejecting` says is reported as rejected."""
+        """Enter a request into the ledger and answer in full; what `rejecting` says is reported as rejected.
+
+        The answers to the next `losing_answers` requests are lost.
+        """
         body = await request.read()
         if self.faults:
             return await self.faults.popleft()(request)
@@ -47,6 +52,9 @@ class HttpBackend:
         # aiohttp's server has decompressed it.
         self.ledger.take(ExportMetricsServiceRequest.FromString(body))
         self.headers.append(dict(request.headers))
+        if self.losing_answers:
+            self.losing_answers -= 1
+            return await reset(request)
         partial = ExportMetricsPartialSuccess(rejected_data_points=self.rejecting, error_message="over the limit")
         response = ExportMetricsServiceResponse(partial_success=partial if self.rejecting else None)
         return web.Response(body=response.SerializeToString(), content_type=PROTOBUF)
@@ -78,6 +86,32 @@ def refusing(status: int, message: str = "", **headers: str) -> HttpFault:
         return web.Response(status=status, headers=named, body=body, content_type=PROTOBUF)
 
     return fault
+
+
+async def reset(request: web.Request) -> web.StreamResponse:
+    """Resets the connection."""
+    _abort(request)
+    return web.Response()
+
+
+async def half_a_response(request: web.Request) -> web.StreamResponse:
+    """Sends the beginning of an answer, then resets the connection."""
+    response = web.StreamResponse(headers={"Content-Length": "900", "Content-Type": PROTOBUF})
+    await response.prepare(request)
+    await response.write(b"\x0a")
+    _abort(request)
+    return response
+
+
+async def hang(_: web.Request) -> web.StreamResponse:
+    """Never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 GrpcFault = Callable[[grpc.aio.ServicerContext], Awaitable[None]]

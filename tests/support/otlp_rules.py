@@ -36,6 +36,11 @@ class Received:
     time_ns: int
     value: float | tuple[tuple[int, ...], float] | None
 
+    @property
+    def time_ms(self) -> int:
+        """The time in milliseconds."""
+        return self.time_ns // 1_000_000
+
 
 @dataclass(slots=True)
 class Ledger:

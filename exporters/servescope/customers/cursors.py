@@ -164,6 +164,11 @@ class CursorFile:
             ).fetchone()
         return None if row is None else int(row[0])
 
+    def check_admitted(self, lane: LaneId) -> None:
+        """Raise RemovedError when the customer was removed."""
+        with self._reading():
+            self._check_not_removed(lane)
+
     def cursor(self, lane: LaneId) -> Cursor | None:
         """Where a lane is; None for one that has not begun."""
         with self._reading():

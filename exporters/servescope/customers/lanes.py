@@ -116,7 +116,8 @@ class Lane:
     # --- What is owed -----------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Go on from the cursor."""
+        """Go on from the cursor; raises RemovedError when there is nothing to go on with."""
+        self._cursors.check_admitted(self.id)
         cursor = self._cursors.cursor(self.id)
         if cursor is None:
             self._state, self._totals, self._begun_ms = None, Totals(), self._clock.now_ms()
@@ -186,6 +187,7 @@ class Lane:
                 await self._deliver(edge, state, projection)
 
     def _read(self) -> list[tuple[FleetEdge, FleetState]]:
+        self._cursors.check_admitted(self.id)
         edges = self._owed()
         return list(self._reader.read(self._state, edges)) if edges else []
 

@@ -1,0 +1,77 @@
+"""`servescope customers run` as a process: a store that a collector fills, a backend, kills between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.customer_export import TOKEN, Exported, exporting
+from tests.support.waiting import deadline_seconds, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Iterator[Exported]:
+    """An export whose engine has three tokens a second."""
+    with exporting(tmp_path) as exported:
+        yield exported
+
+
+def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(exported: Exported) -> None:
+    """Every interval is there, whenever the process was killed, and what was counted while it was away."""
+    kills = 3
+    for _ in range(kills):
+        with exported.running():
+            exported.wait_for_points(3)
+    with exported.running():
+        exported.wait_for_points(6)
+    points = exported.points()
+
+    spans = sorted(points)
+    assert all(end == start for (_, end, _), (start, _, _) in pairwise(spans)), spans
+    assert all(value == 3 * (end - start) for start, end, value in spans), spans
+    assert sum(count - 1 for count in points.values()) <= kills + 1
+
+
+def test_a_customer_is_served_shown_and_removed(exported: Exported) -> None:
+    """Its page needs its token; what was delivered is stated; after the removal nothing of it is left or sent."""
+    with exported.running() as process:
+        exported.wait_for_points(3)
+        page = f"http://{exported.pull_address}/customers/acme/metrics"
+        request = Request(page, headers={"Authorization": f"Bearer {TOKEN}"})
+        wait_for(lambda: answers_with(request), "the customer's page", process=process, log=exported.folder / "run.log")
+        with urlopen(request, timeout=deadline_seconds()) as answer:
+            text = answer.read().decode()
+        assert re.search(r'^output_tokens_total\{deployment_id="chat",.*\} \d', text, re.MULTILINE), text
+        assert "engine-0" not in text
+        with urlopen(f"http://{exported.address}/metrics", timeout=deadline_seconds()) as answer:
+            own = answer.read().decode()
+        assert re.search(r'servescope_customer_lag_seconds\{customer="acme",destination="push"\} \d', own), own
+        assert 'servescope_customer_exported_series{customer="acme",destination="push"} 1.0' in own
+
+        assert re.search(r"(?m)^acme  push  until \S+, \d+ s behind$", exported.run("status"))
+        assert "nothing is missing" in exported.run("statement", "acme", "--from", "1h")
+        removal = exported.run("remove", "acme")
+        assert "0 left" in removal
+        assert not (exported.folder / "acme.key").exists()
+        log = exported.folder / "run.log"
+        wait_for(lambda: log.read_text(encoding="utf-8").count("was removed") == 2, "both lanes' end", process=process)
+        received = len(exported.receiver.requests)
+    assert len(exported.receiver.requests) <= received + 1
+    assert TOKEN not in log.read_text(encoding="utf-8")
+    assert "kkkk" not in log.read_text(encoding="utf-8")
+
+
+def answers_with(request: Request) -> bool:
+    """Whether a request is answered with 200."""
+    try:
+        with urlopen(request, timeout=deadline_seconds()) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

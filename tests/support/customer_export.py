@@ -1,0 +1,159 @@
+"""The export to customers as a process, on a store that is filled on an emulated clock, and its backend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from servescope.contract.identity import Identity
+from servescope.contract.samples import Sample, Snapshot, make_labels
+from servescope.settings.clock import EmulatedTime
+from servescope.store.embedded import Store
+from servescope.store.records import TargetStatus
+from tests.support.otlp_receiver import Receiver
+from tests.support.programs import answers, end
+from tests.support.prometheus import free_port
+from tests.support.waiting import wait_for
+
+SPEED = 40.0
+ORIGIN = 1_800_000_000
+ENGINE = Identity("llama", "chat", "v2", environment="prod", replica="engine-0")
+COLLECTOR = """
+[[deployments]]
+deployment_id = "chat"
+model_name = "llama"
+inference_stack = "v2"
+environment = "prod"
+fixed_labels = true
+targets = [{ url = "http://127.0.0.1:9/metrics" }]
+"""
+CUSTOMERS = """
+collector = "servescope.toml"
+
+[[customers]]
+name = "acme"
+metrics = ["output_tokens_total"]
+labels = ["deployment_id", "replica"]
+replica_key_file = "acme.key"
+resolution = "replica"
+interval = "10s"
+
+[[customers.deployments]]
+deployment_id = "chat"
+model_name = "llama"
+inference_stack = "v2"
+environment = "prod"
+
+[[customers.push]]
+protocol = "otlp-http"
+url = "{url}"
+temporality = "delta"
+
+[customers.pull]
+token_file = "acme.token"
+requests_per_minute = 100
+"""
+TOKEN = "a-token-of-acme-that-nobody-knows"
+
+
+@dataclass
+class Exported:
+    """A folder in which a store is filled by an emulated clock, and the export that reads it."""
+
+    folder: Path
+    receiver: Receiver
+    clock: EmulatedTime
+    address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
+    pull_address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
+
+    def command(self, verb: str, *arguments: str) -> list[str]:
+        """A verb of `servescope customers` on this folder."""
+        return [sys.executable, "-m", "servescope.cli", "customers", verb, "--config", "customers.toml", *arguments]
+
+    def run(self, verb: str, *arguments: str) -> str:
+        """What a verb prints."""
+        done = subprocess.run(
+            self.command(verb, *arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """Of a process that lives in the clock's time."""
+        return {**os.environ, "SERVESCOPE_CLOCK": str(self.folder / "clock")}
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The export, once it answers; killed in the end as `kill -9` does."""
+        command = self.command(
+            "run", "--store", "past.db", "--listen", self.address, "--pull-listen", self.pull_address
+        )
+        with (self.folder / "run.log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log)
+        try:
+            wait_for(
+                lambda: answers(f"http://{self.address}/healthz"), "the export", process=process,
+                log=self.folder / "run.log",
+            )  # fmt: skip
+            yield process
+        finally:
+            process.kill()
+            end(process)
+
+    def points(self) -> Counter[tuple[int, int, int]]:
+        """Start, end (seconds) and value of every point that was received, and how often."""
+        found: Counter[tuple[int, int, int]] = Counter()
+        for request in list(self.receiver.requests):
+            for resource in request.resource_metrics:
+                for scope in resource.scope_metrics:
+                    for metric in scope.metrics:
+                        for point in metric.sum.data_points:
+                            times = (point.start_time_unix_nano // 10**9, point.time_unix_nano // 10**9)
+                            found[(*times, point.as_int)] += 1
+        return found
+
+    def wait_for_points(self, more: int) -> None:
+        """Wait until so many more requests were received."""
+        wanted = len(self.receiver.requests) + more
+        wait_for(lambda: len(self.receiver.requests) >= wanted, f"{wanted} requests", log=self.folder / "run.log")
+
+
+@contextmanager
+def exporting(folder: Path) -> Iterator[Exported]:
+    """A store that gets a scrape every five seconds of its clock, of an engine with three tokens a second."""
+    ended = threading.Event()
+    clock = EmulatedTime(time.time(), float(ORIGIN), SPEED)
+    clock.write(folder / "clock")
+    (folder / "servescope.toml").write_text(COLLECTOR, encoding="utf-8")
+    (folder / "acme.key").write_text("k" * 40 + "\n", encoding="utf-8")
+    (folder / "acme.token").write_text(f"{TOKEN}\n", encoding="utf-8")
+    with Receiver() as receiver, Store(folder / "past.db") as store:
+        (folder / "customers.toml").write_text(CUSTOMERS.replace("{url}", receiver.url), encoding="utf-8")
+        status = TargetStatus(ENGINE.target_id, "http://127.0.0.1:9/metrics", ENGINE, scrape_interval_ms=5_000)
+        store.set_target(status)
+        store.append_figures(ENGINE.deployment(), ORIGIN * 1000, {"request_rate": 1.0})
+        filling = threading.Thread(target=_fill, args=(store, clock, ended))
+        filling.start()
+        try:
+            yield Exported(folder, receiver, clock)
+        finally:
+            ended.set()
+            filling.join()
+
+
+def _fill(store: Store, clock: EmulatedTime, ended: threading.Event) -> None:
+    scraped = ORIGIN - 60
+    while not ended.wait(0.02):
+        while scraped + 5 <= clock.now():
+            scraped += 5
+            sample = Sample("output_tokens_total", make_labels(ENGINE.labels()), 3.0 * (scraped - ORIGIN) + 1000)
+            store.append_scrape(ENGINE.target_id, scraped * 1000, Snapshot.of([sample]))

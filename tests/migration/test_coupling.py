@@ -51,6 +51,13 @@ def test_bounds_are_reached() -> None:
     assert bound_product(spread_most(histogram(same)), spread_most(histogram(same))) == pytest.approx((25.0, 25.0))
 
 
+def test_bounds_of_parts_are_reached() -> None:
+    """A part of two times may be all of the longer: of that with the smaller size, or of that with the larger."""
+    one, whole = histogram(np.array([1.0, 10.0])), histogram(np.array([5.0, 10.0]))
+    part = spread_part(spread_most(whole), 5.0)
+    assert bound_product(spread_most(one), part) == pytest.approx((5.0, 50.0))
+
+
 def test_what_has_no_size_counts_as_zero() -> None:
     """Half of the requests without a token: the prompts of the others are with the longest or with the shortest."""
     prompts, durations = histogram(np.array([5.0, 5.0])), histogram(np.array([1.0, 1.0, 10.0, 10.0]))

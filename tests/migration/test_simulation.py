@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from servescope.contract.increments import BLOCK_MS
-from servescope.migration.scaling import TokenScaling
+from servescope.emulator.recording import START_MS
+from servescope.emulator.stack import V1
+from servescope.emulator.workload.mixes import Mix
+from servescope.migration.in_flight import reconstruct_in_flight
+from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.migration.simulation import (
     ReplicaCapacity,
     ServedLoad,
     TargetSimulation,
+    load_of,
     measure_served,
     recommend_target,
     simulate_target,
 )
+from servescope.migration.traffic import ServedTraffic
+from servescope.migration.traffic_reading import find_deployment, read_traffic
+from servescope.store.embedded import Store
+from tests.support.served_traffic import EmulatedPast, record_past
 
 CAPACITY = ReplicaCapacity(requests=100)
 HELD = 1000.0
@@ -76,8 +88,9 @@ def test_what_is_not_known_is_left_out() -> None:
     assert np.isnan(found.replicas).tolist() == [False, False, True, False]
     assert found.replicas[3] == 3
     assert found.replica_hours == pytest.approx(7 / 12)
-    late = simulate(load_with(*[float("nan")] * 50, 30_000.0, 30_000.0))
-    assert late.replicas[-2:].tolist() == [1, 3]
+    late = load_with(*[float("nan")] * 50, 10_000.0, 10_000.0)
+    scaling = TokenScaling(target_in_flight_tokens=10_000, initial_replicas=4)
+    assert simulate_target(late, scaling, CAPACITY).replicas[-2:].tolist() == [4, 4]
 
 
 def test_the_cheapest_target_that_serves_as_v1_did_is_recommended() -> None:
@@ -107,3 +120,25 @@ def test_what_v1_did_is_measured_the_same_way() -> None:
     assert found.target is None
     assert (found.gpu_hours, found.stopped, found.at_maximum_share) == (3.0, 2, 0.5)
     assert found.most_tokens == 20_000
+
+
+@pytest.mark.proof
+def test_simulation_is_what_v2_does(tmp_path: Path) -> None:
+    """The same traffic on an emulated v1, and on the same engines under v2's autoscaler: replica-hours within 10 %."""
+    mix = Mix(requests_per_second=3.0, day_amplitude=0.8, day_seconds=5400, burst_factor=1.0)
+    plan = replace(V1, scaling=ConcurrencyScaling(min_replica=1, initial_replicas=3, max_replica=8))
+    scaling = TokenScaling(target_in_flight_tokens=12_000, initial_replicas=3)
+    before = read_all(record_past(tmp_path / "v1.db", minutes=90, mix=mix, plan=plan))
+    after = read_all(record_past(tmp_path / "v2.db", minutes=90, mix=mix, plan=replace(plan, scaling=scaling)))
+
+    found = simulate_target(load_of(reconstruct_in_flight(before), before.blocks), scaling, CAPACITY)
+
+    assert found.replica_hours == pytest.approx(float(after.replicas.sum()) / 12, rel=0.1)
+    assert np.abs(found.replicas - after.replicas).mean() < 1.0
+    assert np.nanmax(found.replicas) > 2 * np.nanmin(found.replicas)
+
+
+def read_all(past: EmulatedPast) -> ServedTraffic:
+    """What was served, as the store has it."""
+    with Store(past.store, read_only=True) as store:
+        return read_traffic(store, find_deployment(store, None), START_MS, past.end_ms)

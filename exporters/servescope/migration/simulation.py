@@ -125,7 +125,7 @@ def recommend_target(simulations: Sequence[TargetSimulation], served: TargetSimu
         chosen = min(
             fitting,
             key=lambda each: (
-                round(each.replica_hours, 3), each.stopped, not low <= (each.target or 0) <= high, each.target,
+                round(each.replica_hours, 3), not low <= (each.target or 0) <= high, each.target,
             ),
         )  # fmt: skip
         saved = 1 - chosen.replica_hours / served.replica_hours if served.replica_hours else 0.0

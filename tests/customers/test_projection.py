@@ -64,6 +64,14 @@ def test_a_replicas_series_leave_as_they_are_without_labels_that_are_not_listed(
     assert dict(point.stream.resource) == {"deployment_id": "chat", "replica": "pod-1"}
 
 
+def test_a_target_cannot_say_whose_it_is() -> None:
+    """A native label with the name of one that is exported, or of another metric's, does not leave."""
+    seen = {series("output_tokens_total", deployment_id="globex", replica="x", outcome="ok"): Seen(7, 2)}
+    (point,) = project(PLAIN, target(ENGINE, seen)).points
+
+    assert described(point)[1] == {"deployment_id": "chat", "replica": "pod-1"}
+
+
 def test_a_delta_is_what_was_gained_since_the_edge_before() -> None:
     """A gauge has no start in either form."""
     seen = {TOKENS: Seen(100, 30), QUEUED: Seen(4, start_ms=0)}

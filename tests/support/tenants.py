@@ -11,7 +11,7 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, make_labels
 from servescope.customers.edges import TargetEdge
 from servescope.customers.naming import known_labels
-from servescope.customers.policy import HashKey, Naming, Policy
+from servescope.customers.policy import HashKey, Naming, Policy, Resolution
 from servescope.customers.selection import select_figures, select_metrics
 from tests.support.customer_edges import Seen, histogram, target
 
@@ -50,7 +50,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
 @st.composite
 def policies(draw: st.DrawFn, name: str, owned: Sequence[Deployment], key: str) -> Policy:
     """Any policy for these deployments."""
-    resolution = draw(st.sampled_from(("replica", "deployment")))
+    resolution: Resolution = "replica" if draw(st.booleans()) else "deployment"
     labels = draw(st.lists(st.sampled_from(known_labels()), unique=True))
     if resolution == "deployment":
         labels = [label for label in labels if label not in ("replica", "role")]

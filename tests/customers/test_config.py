@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from servescope.contract.identity import Deployment
-from servescope.customers.config import read_policies
+from servescope.customers.config import CUSTOMERS_SETTINGS, read_policies
 from servescope.customers.policy import HashKey, Pull
 from servescope.customers.presets import PRESETS
 from servescope.errors import ConfigurationError
+from servescope.settings.access import ACCESS_SETTINGS
 from tests.support.customers_config import CUSTOMERS, write_customers
 
 
@@ -206,3 +208,30 @@ def test_a_secret_that_two_customers_have_is_refused(tmp_path: Path, kind: str) 
 
     with pytest.raises(ConfigurationError, match=f"has a {kind} of customer 'acme'"):
         read_policies(path)
+
+
+def test_the_reference_lists_every_key_with_its_default() -> None:
+    """In the section of its table; keys of access have a section of their own in docs/discovery.md."""
+    text = (Path(__file__).parents[2] / "docs" / "customers.md").read_text(encoding="utf-8")
+    headings = {"": "`customers.toml`", "customers": "`[[customers]]`", "customers.quotas": "`[customers.quotas]`"}
+    headings |= {f"customers.{name}": f"`[[customers.{name}]]`" for name in ("deployments", "push")}
+    headings["customers.pull"] = "`[customers.pull]`"
+    assert headings.keys() == CUSTOMERS_SETTINGS.keys()
+    for table, heading in headings.items():
+        ((section,),) = [re.findall(rf"^### {re.escape(heading)}\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)]
+        rows = re.findall(r"^\| `(\w+)` \| (`.*?`) \|", section, re.MULTILINE)
+        expected = [setting for setting in CUSTOMERS_SETTINGS[table] if setting not in ACCESS_SETTINGS]
+        assert [(key, default.strip("`")) for key, default in rows] == [
+            (key, value or "none") for key, value in expected
+        ]
+
+
+def test_the_reference_lists_every_preset() -> None:
+    """With its protocol, its temporality, and the header it needs."""
+    text = (Path(__file__).parents[2] / "docs" / "customers.md").read_text(encoding="utf-8")
+    for name, preset in PRESETS.items():
+        (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
+        protocol, temporality, header = row.split(" | ")
+        assert (protocol, temporality.partition(",")[0]) == (preset.protocol, preset.temporality)
+        assert preset.only == ("," not in temporality)
+        assert header.partition(",")[0].strip("`–") == preset.needs

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from servescope.cli import main
 from servescope.customers.bundle import render_alerts, render_dashboard
 from servescope.customers.config import read_policies
 from servescope.customers.documents import render_document, render_files
@@ -86,3 +87,14 @@ def test_all_three_files_are_written_of_any_policy(acme: Policy) -> None:
 
     assert sorted(files) == ["README.md", "alerts.yml", "dashboard.json"]
     assert describe_metric(acme, "requests_total").family not in files["dashboard.json"]
+
+
+def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Or prints the document."""
+    config = write_customers(tmp_path)
+    assert main(["customers", "document", "globex", "--config", str(config)]) == 0
+    printed = capsys.readouterr().out
+    assert main(["customers", "document", "globex", "--config", str(config), "--output", str(tmp_path / "out")]) == 0
+
+    assert (tmp_path / "out" / "README.md").read_text() == printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "alerts.yml", "dashboard.json"]

@@ -45,7 +45,7 @@ _ALWAYS: Final = ("concurrent_requests", "queued_requests", "output_tokens_total
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownFigure:
     """A figure that the customer can see: its query, for Grafana's interval, and how its series are named."""
 
     figure: Figure
@@ -64,13 +64,13 @@ class CustomerAlert:
     pending: str = _FOR
 
 
-def shown_figures(policy: Policy) -> Iterator[Shown]:
+def shown_figures(policy: Policy) -> Iterator[ShownFigure]:
     """The figures that are exported, and those that can be computed of what is, in the catalog's order."""
     for figure in FIGURES.values():
         query = _query(policy, figure)
         if query is not None:
             labels = [*_deployment_labels(policy), *(_name(policy, label) for label in figure.by)]
-            yield Shown(figure, query, " ".join(f"{{{{{label}}}}}" for label in labels) or figure.title)
+            yield ShownFigure(figure, query, " ".join(f"{{{{{label}}}}}" for label in labels) or figure.title)
 
 
 def customer_alerts(policy: Policy) -> Iterator[CustomerAlert]:
@@ -158,7 +158,7 @@ def _row(number: int, title: str, y: int) -> dict[str, Any]:
     return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
 
 
-def _panel(number: int, shown: Shown, *, x: int, y: int) -> dict[str, Any]:
+def _panel(number: int, shown: ShownFigure, *, x: int, y: int) -> dict[str, Any]:
     unit = _UNITS.get(shown.figure.unit, f"count:{shown.figure.unit}")
     target = {
         "refId": "A", "datasource": _DATASOURCE, "editorMode": "code", "expr": shown.query, "range": True,

@@ -8,32 +8,22 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from servescope.customers.config import read_policies
+from servescope.customers.config import find_policy, read_policies
 from servescope.customers.explaining import GEN_AI, Explanation, PolicyChange, compare_explanations, explain_policy
 from servescope.customers.policy import Policy
 from servescope.customers.quotas import most_series
-from servescope.errors import UsageError
 from servescope.settings.values import format_duration, format_instant
 from servescope.store.history import History
 from servescope.store.opening import open_past, read_time
 
 
-def configure_check(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `check`, beside those of the configuration and the past."""
-    parser.add_argument("--customer", metavar="NAME", help="this customer alone")
-    parser.add_argument(
-        "--diff", type=Path, metavar="OLD", help="what the configuration adds and removes since this one"
-    )
-    parser.add_argument("--summary", action="store_true", help="count series by metric and reason, and list none")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
-
-
 def check(arguments: argparse.Namespace) -> int:
     """Print what the policies export of what was stored last; raises ConfigurationError for a wrong configuration."""
-    policies = choose_policies(read_policies(arguments.config), arguments.customer)
+    policies: Sequence[Policy] = read_policies(arguments.config)
+    if arguments.customer is not None:
+        policies = [find_policy(policies, arguments.customer)]
     former = read_policies(arguments.diff) if arguments.diff is not None else ()
     with open_past(arguments) as history:
         time_ms = _newest(history, read_time("--at", arguments.at))
@@ -45,16 +35,6 @@ def check(arguments: argparse.Namespace) -> int:
             changes = compare_explanations([explain_policy(each, history, time_ms) for each in old], explained)
             _print_changes(arguments, changes)
     return 0
-
-
-def choose_policies(policies: Sequence[Policy], name: str | None) -> Sequence[Policy]:
-    """All policies, or the one of a customer; raises UsageError with those there are."""
-    if name is None:
-        return policies
-    chosen = [policy for policy in policies if policy.name == name]
-    if not chosen:
-        raise UsageError(f"no customer {name!r}, known: {', '.join(policy.name for policy in policies)}")
-    return chosen
 
 
 def _newest(history: History, time_ms: int) -> int:

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from servescope.customers.checking import configure_check
 from servescope.errors import require_extra
 from servescope.store.prometheus.options import configure_past
 
@@ -45,9 +44,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--pull-cert-file", metavar="FILE", help="serve customers' pages with this certificate")
     run.add_argument("--pull-key-file", metavar="FILE", help="and this key")
     run.add_argument("--pull-client-ca-file", metavar="FILE", help="only to clients with certificates of these")
-    configure_check(
+    _add_check(
         verb("check", "show what each customer would receive, and why the rest is withheld", cursors=False, past=True)
     )
+    document = verb("document", "write what a customer is given to read and to load", cursors=False)
+    document.add_argument("customer", metavar="NAME", help="the customer")
+    document.add_argument(
+        "--output", type=Path, metavar="FOLDER",
+        help="write README.md, alerts.yml and dashboard.json there (default: print the document alone)",
+    )  # fmt: skip
     test = verb(
         "test", "send one labelled point to each destination of a customer, and explain the answer", cursors=False
     )
@@ -62,6 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     remove = verb("remove", "stop delivering to a customer, and delete its cursors and keys for good")
     remove.add_argument("customer", metavar="NAME", help="the customer")
     remove.add_argument("--undo", action="store_true", help="admit a customer again that was removed; it begins anew")
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--customer", metavar="NAME", help="this customer alone")
+    parser.add_argument(
+        "--diff", type=Path, metavar="OLD", help="what the configuration adds and removes since that one"
+    )
+    parser.add_argument("--summary", action="store_true", help="count series by metric and reason, and list none")
+    _add_format(parser)
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:

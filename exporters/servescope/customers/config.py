@@ -20,7 +20,7 @@ from servescope.customers.hashing import ReplicaHash
 from servescope.customers.naming import KEY_LABEL, WINDOW_LABEL, exported_labels, known_labels, label_name
 from servescope.customers.policy import HashKey, Naming, Policy, Pull, Push, Quotas, Resolution
 from servescope.customers.selection import select_figures, select_metrics
-from servescope.errors import ConfigurationError
+from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import AccessError
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
 from servescope.settings.values import format_duration
@@ -91,6 +91,15 @@ def make_policies(document: Mapping[str, object], *, origin: str, directory: Pat
     _check_secrets_differ(placed)
     _check_collected(root, directory, placed)
     return tuple(policies)
+
+
+def find_policy(policies: Sequence[Policy], name: str) -> Policy:
+    """The policy of a customer; raises UsageError with those there are."""
+    for policy in policies:
+        if policy.name == name:
+            return policy
+    known = ", ".join(policy.name for policy in policies) or "none"
+    raise UsageError(f"no customer {name!r}, known: {known}")
 
 
 class _Reader:

@@ -11,8 +11,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Metric
 from servescope.customers.bundle import render_alerts, render_dashboard
-from servescope.customers.checking import choose_policies
-from servescope.customers.config import read_policies
+from servescope.customers.config import find_policy, read_policies
 from servescope.customers.naming import (
     KEY_LABEL,
     RESOURCE_LABELS,
@@ -40,18 +39,9 @@ _MEANINGS = {
 }
 
 
-def configure_document(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `document`, beside that of the configuration."""
-    parser.add_argument("customer", metavar="NAME", help="the customer")
-    parser.add_argument(
-        "--output", type=Path, metavar="FOLDER",
-        help="write README.md, alerts.yml and dashboard.json there (default: print the document alone)",
-    )  # fmt: skip
-
-
 def document(arguments: argparse.Namespace) -> int:
     """Print a customer's document, or write all that it is given; raises ServescopeError."""
-    (policy,) = choose_policies(read_policies(arguments.config), arguments.customer)
+    policy = find_policy(read_policies(arguments.config), arguments.customer)
     if arguments.output is None:
         sys.stdout.write(render_document(policy))
         return 0

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from servescope.customers.checking import check
-from servescope.customers.config import read_policies
+from servescope.customers.config import find_policy, read_policies
 from servescope.customers.cursors import CursorFile, LaneId
-from servescope.customers.policy import Policy
+from servescope.customers.documents import document
 from servescope.customers.probe import send_probe
 from servescope.customers.program import lanes_of
 from servescope.customers.running import serve_customers
@@ -114,15 +114,6 @@ def test(arguments: argparse.Namespace) -> int:
     return 0 if accepted else 1
 
 
-def find_policy(policies: tuple[Policy, ...], name: str) -> Policy:
-    """The policy of a customer; raises UsageError with those there are."""
-    for policy in policies:
-        if policy.name == name:
-            return policy
-    known = ", ".join(policy.name for policy in policies) or "none"
-    raise UsageError(f"no customer {name!r}, known: {known}")
-
-
 def _by_name(lane: LaneId) -> tuple[str, str]:
     return lane.customer, lane.destination
 
@@ -133,6 +124,14 @@ def _print_json(document: Any) -> None:
 
 
 VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(
-    {"run": run, "check": check, "test": test, "status": status, "statement": statement, "remove": remove}
+    {
+        "run": run,
+        "check": check,
+        "document": document,
+        "test": test,
+        "status": status,
+        "statement": statement,
+        "remove": remove,
+    }
 )
 """Each verb by its name."""

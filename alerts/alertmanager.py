@@ -142,6 +142,11 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
             (page, 'alertname="ServescopeMostDeploymentsGone"'),
             (_NO_PAGE, 'alertname=~"Servescope(DeploymentGone|TargetGone)"'), _names(options),
         ),
+        # One page in place of a page for each deployment; longer than these stay active.
+        _inhibition(
+            (page, 'alertname="ServescopeMostDeploymentsDown"'),
+            ('alertname=~"Servescope(DeploymentDown|RouterDown|PhaseDown|TargetDown)"',), _names(options),
+        ),
         # Without any collector, each of them is down.
         _inhibition(
             (page, 'alertname="ServescopeCollectorGone"'), (_NO_PAGE, 'component="collector"'), _names(options)

@@ -46,7 +46,7 @@ DASHBOARDS = {
 PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
     "ServescopeCutoverDegraded", "ServescopeRouterDown", "ServescopeTrafficGone", "ServescopeMostDeploymentsGone",
-    "ServescopePhaseDown", "ServescopeKvTransfersStuck",
+    "ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeMostDeploymentsDown",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""

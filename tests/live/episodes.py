@@ -342,6 +342,10 @@ OF_ALL: Final = tuple(
         (
             "lists", "all lists of targets are emptied", harm.empty_lists, ("ServescopeMostDeploymentsGone",), {},
         ),
+        (
+            "lists", "`target-unreachable` in all deployments", harm.cut_off_all, ("ServescopeMostDeploymentsDown",),
+            {"ServescopeDeploymentDown@targets": "ServescopeMostDeploymentsDown"},
+        ),
     )
 )  # fmt: skip
 """Faults that affect all deployments, after all others."""

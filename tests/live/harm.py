@@ -16,7 +16,7 @@ import yaml
 
 from servescope.emulator.faults import parse_fault
 from servescope.errors import ServescopeError
-from tests.live.deployments import find_emulator
+from tests.live.deployments import EMULATED, find_emulator
 from tests.live.stack import LiveStack, Program
 from tests.support.prometheus import free_port
 
@@ -158,6 +158,21 @@ def empty_lists(stack: LiveStack) -> Undo:
         stack.collector.signal(signal.SIGHUP)
 
     return restore
+
+
+def cut_off_all(stack: LiveStack) -> Undo:
+    """Let the collector reach no target of any emulator."""
+    numbers = [
+        (emulator, emulator.switch_on("target-unreachable", deployment=deployed.name)["id"])
+        for name, emulator in stack.emulators.items()
+        for deployed in EMULATED[name].deployments
+    ]
+
+    def let_through() -> None:
+        for emulator, number in numbers:
+            emulator.switch_off(number)
+
+    return let_through
 
 
 def shut_receiver(stack: LiveStack, receiver: str) -> Undo:

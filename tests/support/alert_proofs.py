@@ -173,6 +173,11 @@ _FLEET = [
     for number in range(41)
 ]
 """The ages of the scrapes of 41 deployments, the last two of a stack of their own."""
+_FLEET_UP = [each.replace(_AGES, "servescope_target_up") for each in _FLEET]
+"""Whether the engines of the same deployments are up."""
+_OTHERS_ABSENT: dict[str, tuple[None, None]] = dict.fromkeys(_FLEET_UP, (None, None))
+_UP_OF_ROUTER = series("servescope_target_up", {**ROUTER, "deployment_id": "d0"})
+_UP_OF_SECOND = series("servescope_target_up", {**TARGET, "deployment_id": "d0", "replica": "r1"})
 
 
 _ROUTER_ALONE = series(_AGES, {**ROUTER, "deployment_id": "without engines"})
@@ -180,6 +185,10 @@ _ROUTER_ALONE = series(_AGES, {**ROUTER, "deployment_id": "without engines"})
 
 def _vanished(count: int) -> dict[str, float | str | None]:
     return dict.fromkeys(_FLEET[:count])
+
+
+def _down(count: int) -> dict[str, float | str | None]:
+    return dict.fromkeys(_FLEET_UP[:count], 0.0)
 
 
 def _scaled_to_zero(*numbers: int) -> dict[str, float | str | None]:
@@ -941,6 +950,35 @@ PROOFS: Mapping[str, Proof] = {
             "others are retired": ({**_vanished(20), _CONFIGURED[2]: 0.0}, 20 / 39),
         },
         labels={}, lead=40, lag=5, open_lag=4, stays=60,
+    ),
+    "ServescopeMostDeploymentsDown": Proof(
+        {**dict.fromkeys(_FLEET_UP, 1.0), _CONFIGURED[1]: 0.9, _CONFIGURED[2]: 0.1},
+        _down(21), 21 / 41,
+        {
+            "fewer than half": _down(20),
+            "half of those that are wanted": {**_down(20), **_scaled_to_zero(30)},
+            "of these one was given up": {**_down(21), **_scaled_to_zero(0)},
+            "retired": {**_down(19), _FLEET_UP[39]: 0.0, _FLEET_UP[40]: 0.0, _CONFIGURED[2]: 0.0},
+            "one engine is up": {**_down(21), _UP_OF_SECOND: 1.0},
+            "two of two": {**_OTHERS_ABSENT, **_down(2)},
+            "three, of which one was given up": {**_OTHERS_ABSENT, **_down(3), **_scaled_to_zero(0)},
+            "three, of which one is retired": {
+                **_OTHERS_ABSENT, **_down(2), _FLEET_UP[40]: 0.0, _CONFIGURED[2]: 0.0
+            },
+            "three, of which one has an engine that is up": {**_OTHERS_ABSENT, **_down(3), _UP_OF_SECOND: 1.0},
+        },
+        also={
+            "all": (_down(41), 1.0),
+            "three of three": ({**_OTHERS_ABSENT, **_down(3)}, 1.0),
+            "three of three, and a router is up": ({**_OTHERS_ABSENT, **_down(3), _UP_OF_ROUTER: 1.0}, 1.0),
+            "a router is up": ({**_down(21), _UP_OF_ROUTER: 1.0}, 21 / 41),
+            "a router without engines is up": (
+                {**_down(21), _UP_OF_ROUTER.replace('"d0"', '"without engines"'): 1.0}, 21 / 41
+            ),
+            "others were given up": ({**_down(20), **_scaled_to_zero(30, 31)}, 20 / 39),
+            "others are retired": ({**_down(20), _CONFIGURED[2]: 0.0}, 20 / 39),
+        },
+        labels={}, lead=30,
     ),
     "ServescopeMetricsMissing": Proof(
         {_MISSING: 0.0}, {_MISSING: 1.0}, 1.0, {"one scrape": {_MISSING: "1 0"}}, labels=TARGET

@@ -35,16 +35,19 @@ from servescope.alerting.records import (
     Look,
     Over,
     Own,
+    Present,
     Quotient,
     Runbook,
     Vanished,
 )
-from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE
+from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN
 from servescope.contract.identity import ENGINE_ROLES, IDENTITY_LABELS, ROLES
 
 _OTHERS: Final = (("role", tuple(role for role in ROLES if role not in ENGINE_ROLES)),)
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
+_DOWN: Final = Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED)
+_WATCHED: Final = Except(Except(Present(_ENGINES_UP), NONE_WANTED_LATELY), RETIRED)
 _SCALED_DOWN: Final = Compare(SENT, "<", Over("max", SENT, "1h"))
 _MISSING: Final = Own("servescope_target_missing_metrics", IDENTITY_LABELS)
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
@@ -142,7 +145,7 @@ TELEMETRY_ALERTS: Final = (
     ),
     Alert(
         "ServescopeDeploymentDown", "critical", "telemetry", "telemetry",
-        Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED),
+        _DOWN,
         "No engine of a deployment can be scraped.",
         f"The scrapes of all engines of {WHO} fail.",
         Runbook(
@@ -239,6 +242,44 @@ TELEMETRY_ALERTS: Final = (
             "The deployments are listed again.",
         ),
         "health", "servescope_targets", wait="5m", panel="Targets of each deployment",
+    ),
+    Alert(
+        "ServescopeMostDeploymentsDown", "critical", "telemetry", "telemetry",
+        All((
+            Compare(Quotient(Count(_DOWN), Count(_WATCHED)), ">", _MOST),
+            Compare(Count(_DOWN), ">=", bound(SEVERAL_DOWN)),
+        )),
+        "Most deployments cannot be scraped.",
+        f"The scrapes of all engines fail on {PERCENT} of the deployments.",
+        Runbook(
+            f"On more than {_MOST:%} of the deployments, and on {bound(SEVERAL_DOWN):g} or more, no engine can be "
+            "scraped: they have one cause, such as the network of the collector, a certificate or a network policy, "
+            "or the cluster is down. One page replaces those of ServescopeDeploymentDown, ServescopeRouterDown and "
+            "ServescopePhaseDown.",
+            "Nothing, if only the collector cannot reach them. If the cluster is down every request fails. Either way "
+            "nobody is notified of what users notice meanwhile.",
+            "Send a request to one of the deployments from a machine other than the collector's. If it answers, only "
+            "the scrapes fail: the Sources page of the console names the error, which is the same for all of them.",
+            "If only the scrapes fail: restore the network, the policy, the certificate or the credentials of the "
+            "collector; until then watch the gateway's own monitoring. If the cluster is down, follow its owner's plan "
+            "for that, and route the traffic elsewhere.",
+            "A change of a network policy or of credentials that affects the collector alone.",
+            Look(
+                Quotient(Count(_DOWN), Count(_WATCHED)),
+                f"above {_MOST:%}, since one minute.",
+                "falling: deployments answer again.",
+                _ENGINES_UP,
+                "Each line is a deployment. All at 0 at the same minute: what they share with the collector, or with "
+                "one another.",
+                lowest=True,
+            ),
+            (UNREACHABLE,),
+            "Do not restart engines before one of them is known not to answer: they may serve as always.",
+            "Whoever owns the network of the collector, now; the owner of the cluster if a request is not answered.",
+            "Most deployments are scraped again; those that are not have pages of their own.",
+        ),
+        "health", "servescope_target_up", wait="4m", keep="10m", panel="Targets of each deployment",
+        waits_less="it must be known before the pages of single deployments that it replaces",
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",

@@ -82,7 +82,10 @@ SERVING_AGE = Bound(
     "serving_age", 150.0, "seconds", "counters of an older scrape stay the same for most of a rate's window"
 )
 MOST_GONE = Bound(
-    "most_gone", 0.5, "ratio", "if a larger share of the deployments is gone the lists of targets are wrong", most=1.0
+    "most_gone", 0.5, "ratio", "if a larger share of the deployments is gone or down they have one cause", most=1.0
+)
+SEVERAL_DOWN = Bound(
+    "several_down", 3.0, "deployments", "if fewer deployments are down at once, each has a page of its own", least=2.0
 )
 KV_FULL = Bound("kv_full", 0.95, "ratio", "a KV cache with less room than this takes hardly any request", most=1.0)
 PREEMPTED_SHARE = Bound(
@@ -173,6 +176,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             STEADY_TRAFFIC,
             SERVING_AGE,
             MOST_GONE,
+            SEVERAL_DOWN,
             KV_FULL,
             PREEMPTED_SHARE,
             KV_TRANSFER_TIME,

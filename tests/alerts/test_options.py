@@ -388,6 +388,7 @@ def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
         "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
         "ServescopeTrafficSplitNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
         "ServescopeNoActiveReplica", "ServescopeScaleDownLosesCache", "ServescopeMostDeploymentsGone",
+        "ServescopeMostDeploymentsDown",
     }  # fmt: skip
     between_tokens = {"ServescopeInterTokenLatencyBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurns"}
     per_token = {"ServescopeTimePerOutputTokenBudgetBurnsFast", "ServescopeTimePerOutputTokenBudgetBurns"}

@@ -126,8 +126,9 @@ def run_episode(stack: LiveStack, watch: Watch, episode: Episode) -> list[Outcom
         _await_firing(stack, watch, episode, outcomes, began)
         _await_muted(stack, watch, episode, outcomes, began)
     finally:
+        # What waits until it is undone may be resolved by then.
+        undone = time.monotonic()
         undo()
-    undone = time.monotonic()
     _await_resolved(stack, watch, outcomes, undone)
     _note_others(watch, episode, outcomes, began, undone)
     for outcome in outcomes:

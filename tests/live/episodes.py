@@ -305,7 +305,7 @@ _SELF: Final = (
 # Blocks of a judge, and how old a judgement may be, are of the wall clock.
 _JUDGED: Final = (
     Episode(
-        "judge", judges.NEW, "v2 of a cutover that is judged cannot be scraped", judges.blind_judge,
+        "judge", judges.NEW, "v2 of a cutover that is judged gets no requests", judges.starve_judge,
         ("ServescopeCutoverNoData",), fires_within="2h", resolves_within="5h",
     ),
     Episode(

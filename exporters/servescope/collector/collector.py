@@ -100,7 +100,10 @@ class Collector:
         self._discovering = DiscoveryLoop(
             configuration, self.fleet, self._scraping, self._clock, self.telemetry, fetch_list
         )
-        self._evaluating = EvaluationLoop(self.fleet, self.own, self._clock, self.telemetry, lambda: self.problems)
+        self._evaluating = EvaluationLoop(
+            # Of the lists alone: a host with too many targets is reported by the age of their scrapes.
+            self.fleet, self.own, self._clock, self.telemetry, lambda: self.discovery.problems
+        )  # fmt: skip
         self.loading = Loading(self.now_ms)
         self.telemetry.set_loading(success=True, loaded_seconds=self.loading.loaded_ms / 1000)
 

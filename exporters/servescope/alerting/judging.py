@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound, waited
-from servescope.alerting.records import Alert, Compare, Look, Own, Runbook, Vanished
+from servescope.alerting.records import WHO, Alert, Compare, Look, Own, Runbook, Vanished
 from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.own_metrics import JUDGED_LABELS
 
-_PLAN: Final = "{{ $labels.plan }}"
+_PLAN: Final = "{{ $labels.plan }} to " + WHO
 _AGE: Final = Own("servescope_judgement_age_seconds", JUDGED_LABELS)
 _LIMIT: Final = bound(JUDGEMENT_AGE)
 _OF_PLANS: Final = Own("servescope_judgement", (*JUDGED_LABELS, "verdict"))

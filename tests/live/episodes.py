@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from alerts.alertmanager import MIGRATION_WINDOW
+from servescope.alerting.alerts import ALERTS
 from servescope.emulator.faults import Fault, parse_fault
 from tests.live import harm, judges
 from tests.live.deployments import find_emulator
@@ -305,8 +306,9 @@ _SELF: Final = (
 # Blocks of a judge, and how old a judgement may be, are of the wall clock.
 _JUDGED: Final = (
     Episode(
-        "judge", judges.NEW, "v2 of a cutover that is judged gets no requests", judges.starve_judge,
-        ("ServescopeCutoverNoData",), fires_within="2h", resolves_within="5h",
+        "judge", judges.NEW, "v2 of a cutover that is judged cannot be scraped", judges.blind_judge,
+        ("ServescopeDeploymentDown",), muted={"ServescopeCutoverNoData": "ServescopeDeploymentDown"},
+        fires_within="2h", resolves_within="5h",
     ),
     Episode(
         "judge", judges.NEW, "`error-burst:0.4` in v2 of a cutover that is judged", judges.harm_cutover,
@@ -354,6 +356,10 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 """Deployments whose list of targets nobody writes but an episode."""
 
 NOT_SHOWN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (name for name, alert in ALERTS.items() if alert.component == "customers"),
+        "`servescope customers` is a program of its own, which this stack does not run",
+    ),
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
 }

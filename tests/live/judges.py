@@ -14,7 +14,6 @@ from typing import Final
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.errors import ServescopeError
 from tests.live.deployments import find_emulator
-from tests.live.harm import move_traffic
 from tests.live.stack import LiveStack, Program
 from tests.support.prometheus import free_port
 
@@ -27,13 +26,14 @@ _START_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0
 
 
-def starve_judge(stack: LiveStack) -> Undo:
-    """Have a judge begin while v2 gets no requests; undone, it judges a new run."""
-    move_back = move_traffic(stack, NEW, 0.0)
+def blind_judge(stack: LiveStack) -> Undo:
+    """Have a judge begin while v2 cannot be scraped; undone, it judges a new run."""
+    emulator = stack.emulators[find_emulator(NEW)]
+    number: int = emulator.switch_on("target-unreachable", deployment=NEW)["id"]
     _start_judge(stack)
 
     def undo() -> None:
-        move_back()
+        emulator.switch_off(number)
         _begin(stack)
 
     return undo

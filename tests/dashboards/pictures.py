@@ -46,7 +46,7 @@ EMPTY_HERE: Final = frozenset(
         "Up but not serving", "Autoscaler inactive", "GPU gone",
         # One collector, which pages nobody, whose lists lose nothing and whose targets it can read.
         "Dropped samples", "Samples dropped", "Target gone", "Deployment gone",
-        "Notifications of the collector", "Phase down", "Notifications fail",
+        "Notifications of the collector", "Notifications", "Phase down", "Notifications fail",
         # And no client of it is refused.
         "API requests refused",
     }

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
+from servescope.cli import main
 from servescope.contract.identity import Deployment
 from servescope.customers.points import REASONS
 from servescope.customers.policy import Policy
 from servescope.customers.probe import MEANINGS, PROBE, ProbeOutcome, send_probe
 from servescope.settings.access import Access
 from tests.support.customer_points import T0, push_to
+from tests.support.customers_config import CUSTOMERS, write_customers
 from tests.support.otlp_backends import HttpBackend, grpc_backend, http_backend, refusing
+from tests.support.otlp_receiver import Receiver
 from tests.support.remote_write_receiver import remote_write_receiver
 
 POLICY = Policy("acme", frozenset({Deployment("llama", "chat", "v2")}))
@@ -94,3 +99,24 @@ def test_what_is_accepted_in_part_or_by_a_wrong_clock_is_told_apart() -> None:
 def test_every_reason_has_a_meaning() -> None:
     """And no meaning is left over."""
     assert MEANINGS.keys() == set(REASONS)
+
+
+def test_the_command_tests_the_destinations_of_one_customer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It exits with 1 where one does not accept the point, with 2 where there is no such customer or destination."""
+    with Receiver() as receiver:
+        path = write_customers(tmp_path, CUSTOMERS.replace("http://127.0.0.1:4318", receiver.url))
+        assert main(["customers", "test", "globex", "--config", str(path)]) == 0
+        assert "push (otlp-http, http://127.0.0.1:" in capsys.readouterr().out
+        receiver.failing = 1
+        assert main(["customers", "test", "globex", "--config", str(path), "--destination", "push"]) == 1
+        assert "failed: HTTP status 400" in capsys.readouterr().out
+        assert [metric for resource in receiver.resources() for metric in _names(resource)] == [PROBE.name]
+
+        assert main(["customers", "test", "initech", "--config", str(path)]) == 2
+        assert "no customer 'initech', known: acme, globex" in capsys.readouterr().err
+        assert main(["customers", "test", "globex", "--config", str(path), "--destination", "pull"]) == 2
+        assert "no destination 'pull', known: push" in capsys.readouterr().err
+
+
+def _names(resource: ResourceMetrics) -> list[str]:
+    return [metric.name for scope in resource.scope_metrics for metric in scope.metrics]

@@ -15,6 +15,7 @@ from tests.support.prometheus import Range, free_port
 from tests.support.waiting import deadline_seconds, wait_for
 
 _SECONDS = 60.0
+_END_SECONDS = 4_000_000_000
 
 
 class VictoriaMetrics:
@@ -28,7 +29,9 @@ class VictoriaMetrics:
     def read_samples(self, selector: str) -> list[Range]:
         """All samples of the series, as they are stored; a stale marker is NaN."""
         self._get("/internal/force_flush")
-        lines = self._get(f"/api/v1/export?{urlencode({'match[]': selector, 'reduce_mem_usage': '1'})}").splitlines()
+        # Without an end it leaves out what was stored within the last second.
+        wanted = urlencode({"match[]": selector, "reduce_mem_usage": "1", "start": "0", "end": str(_END_SECONDS)})
+        lines = self._get(f"/api/v1/export?{wanted}").splitlines()
         found = [json.loads(line) for line in lines]
         return [
             Range(

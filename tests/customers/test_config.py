@@ -11,6 +11,7 @@ from servescope.contract.identity import Deployment
 from servescope.customers.config import CUSTOMERS_SETTINGS, read_policies
 from servescope.customers.policy import HashKey, Pull
 from servescope.customers.presets import PRESETS
+from servescope.customers.running import read_startable
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS
 from tests.support.customers_config import CUSTOMERS, write_customers
@@ -208,6 +209,32 @@ def test_a_secret_that_two_customers_have_is_refused(tmp_path: Path, kind: str) 
 
     with pytest.raises(ConfigurationError, match=f"has a {kind} of customer 'acme'"):
         read_policies(path)
+
+
+def test_one_customers_missing_token_keeps_no_other_from_being_delivered_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out and named in the log, without a secret; `check` refuses the file."""
+    path = write_customers(tmp_path)
+    (tmp_path / "datadog.key").unlink()
+
+    assert [policy.name for policy in read_startable(path)] == ["globex"]
+    assert "customers[0].push[0]: secret file 'datadog.key' cannot be read" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"secret file 'datadog\.key' cannot be read"):
+        read_policies(path)
+
+
+def test_a_customer_that_is_left_out_still_owns_its_deployments(tmp_path: Path) -> None:
+    """Nobody else receives them meanwhile; nothing starts when no customer can be used."""
+    path = write_customers(tmp_path, CUSTOMERS.replace(_SEARCH, _CHAT))
+    (tmp_path / "datadog.key").unlink()
+    with pytest.raises(ConfigurationError, match=r"is a deployment of customer '(acme|globex)' as well"):
+        read_startable(path)
+
+    path = write_customers(tmp_path, CUSTOMERS.replace('"requests_total"', '"nothing_total"'))
+    (tmp_path / "datadog.key").unlink()
+    with pytest.raises(ConfigurationError, match=r"datadog\.key"):
+        read_startable(path)
 
 
 def test_the_reference_lists_every_key_with_its_default() -> None:

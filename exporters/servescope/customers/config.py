@@ -74,23 +74,38 @@ def read_policies(path: Path) -> tuple[Policy, ...]:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    document = read_document(path, "configuration of customers")
-    return make_policies(document, origin=str(path), directory=path.resolve().parent)
+    policies, problems = read_usable_policies(path)
+    if problems:
+        raise problems[0]
+    return policies
 
 
-def make_policies(document: Mapping[str, object], *, origin: str, directory: Path) -> tuple[Policy, ...]:
-    """The policies of a parsed document; `origin` is what errors call it."""
-    root = Table(document, origin, "")
+def read_usable_policies(path: Path) -> tuple[tuple[Policy, ...], list[ConfigurationError]]:
+    """The policies that can be used, and what is wrong with the tables of other customers.
+
+    So a customer whose token cannot be read does not keep others from being delivered to. Whose deployments are whose
+    is read of every table all the same; raises ConfigurationError for that, and for what is wrong with the whole file.
+    """
+    directory = path.resolve().parent
+    root = Table(read_document(path, "configuration of customers"), str(path), "")
     root.check_keys([setting.key for setting in CUSTOMERS_SETTINGS[""]])
     tables = root.tables("customers", CUSTOMERS_SETTINGS["customers"])
     if not tables:
-        raise ConfigurationError(f"{origin}: no customers; expected at least one [[customers]] table")
-    policies = [_Reader(table, directory).policy() for table in tables]
-    placed = list(zip(tables, policies, strict=True))
-    _check_apart(placed)
+        raise ConfigurationError(f"{path}: no customers; expected at least one [[customers]] table")
+    placed: list[tuple[Table, Policy]] = []
+    unusable: list[tuple[Table, Policy]] = []
+    problems: list[ConfigurationError] = []
+    for table in tables:
+        reader = _Reader(table, directory)
+        try:
+            placed.append((table, reader.policy()))
+        except ConfigurationError as error:
+            problems.append(error)
+            unusable.append((table, reader.claim()))
+    _check_apart([*placed, *unusable])
     _check_secrets_differ(placed)
     _check_collected(root, directory, placed)
-    return tuple(policies)
+    return tuple(policy for _, policy in placed), problems
 
 
 def find_policy(policies: Sequence[Policy], name: str) -> Policy:
@@ -108,11 +123,14 @@ class _Reader:
     def __init__(self, table: Table, directory: Path) -> None:
         self._table, self._directory = table, directory
 
+    def claim(self) -> Policy:
+        """The name and the deployments of a customer, which receives nothing."""
+        return Policy(self._name(), self._deployments())
+
     def policy(self) -> Policy:
+        """All of the customer."""
         table = self._table
-        name = table.string("name", None)
-        if not _NAME.fullmatch(name):
-            raise table.wrong("name", "small letters, digits, - and _, at most 63")
+        name = self._name()
         resolution = cast("Resolution", table.choice("resolution", get_args(Resolution), "deployment"))
         with located(f"{table.origin}: {table.key('metrics')}"):
             metrics = select_metrics(table.strings("metrics", []), resolution).chosen
@@ -146,6 +164,12 @@ class _Reader:
         self._check_names(policy)
         self._check_distinguished(policy)
         return policy
+
+    def _name(self) -> str:
+        name = self._table.string("name", None)
+        if not _NAME.fullmatch(name):
+            raise self._table.wrong("name", "small letters, digits, - and _, at most 63")
+        return name
 
     def _deployments(self) -> frozenset[Deployment]:
         """The identities of the customer's deployments, in whatever phase of a rollout they are."""

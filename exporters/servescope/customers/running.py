@@ -21,9 +21,10 @@ from servescope.collector.api.certificates import Certificates
 from servescope.collector.api.gate import GATE, Gate
 from servescope.collector.api.listening import Listener
 from servescope.collector.api.settings import ApiSettings, read_api
-from servescope.customers.config import read_policies
+from servescope.customers.config import read_policies, read_usable_policies
 from servescope.customers.cursors import CursorFile
 from servescope.customers.listener import make_pull_application
+from servescope.customers.policy import Policy
 from servescope.customers.program import CustomersProgram
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError, UsageError
@@ -53,10 +54,23 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
         _read_certificates(arguments).certificates(),
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    read_policies(arguments.config)  # what is wrong with it is said before anything is opened
+    read_startable(arguments.config)  # what is wrong with it is said before anything is opened
     with open_past(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
         asyncio.run(_serve_until_signalled(arguments.config, history, cursors, addresses))
     return 0
+
+
+def read_startable(config: Path) -> tuple[Policy, ...]:
+    """The customers to begin with; one whose table cannot be used is reported and left out.
+
+    Raises ConfigurationError when none can be used, or when it is not clear whose a deployment is.
+    """
+    policies, problems = read_usable_policies(config)
+    if not policies:
+        raise problems[0]
+    for problem in problems:
+        _logger.error("a customer is left out until the configuration is applied again (SIGHUP): %s", problem)
+    return policies
 
 
 def _parse_listen(option: str, text: str) -> tuple[str, int]:
@@ -85,7 +99,7 @@ async def _serve_until_signalled(config: Path, history: History, cursors: Cursor
     async with AsyncExitStack() as ends:
         program = CustomersProgram(history, cursors, program_clock())
         ends.push_async_callback(program.close)
-        await program.apply(read_policies(config))
+        await program.apply(read_startable(config))
         own = Listener(make_application(program.telemetry, addresses.own[0]))
         await _listen(own, addresses.own, "/metrics", ends)
         pull = Listener(

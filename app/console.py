@@ -47,9 +47,12 @@ def main() -> None:
     # Only now, when `app` can be imported.
     from app.access import require_reader, show_reader
     from app.frame import show_error
+    from servescope.console import CUSTOMERS_VARIABLE
     from servescope.emulator.control_client import EMULATOR_VARIABLE
     from servescope.errors import ServescopeError
 
+    if os.environ.get(CUSTOMERS_VARIABLE):
+        pages.append(st.Page(HERE / "views" / "customers.py", title="Customers", icon=":material/outbox:"))
     if os.environ.get(EMULATOR_VARIABLE):
         pages.append(st.Page(HERE / "views" / "faults.py", title="Faults", icon=":material/bolt:"))
     chosen = st.navigation(pages, position="top")

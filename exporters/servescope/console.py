@@ -25,6 +25,8 @@ from urllib.request import urlopen
 
 from servescope.alerting.chosen import read_choices_file
 from servescope.collector.paging.settings import read_alertmanagers
+from servescope.customers.config import read_policies
+from servescope.customers.cursors import CursorFile, find_cursors
 from servescope.cutover.plan_files import parse_plan
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
@@ -50,6 +52,10 @@ ALERTMANAGERS_VARIABLE = "SERVESCOPE_ALERTMANAGERS"
 """The environment variable with the path of the configuration whose Alertmanagers' silences the pages show."""
 RULES_VARIABLE = "SERVESCOPE_RULES"
 """The options of the rules, whose objectives and stacks the pages show; empty for the catalog's."""
+CUSTOMERS_VARIABLE = "SERVESCOPE_CUSTOMERS"
+"""The environment variable with the path of the configuration of the export to customers; empty without its page."""
+CURSORS_VARIABLE = "SERVESCOPE_CURSORS"
+"""The environment variable with the path of the file that has what was delivered to those customers."""
 HOSTS_VARIABLE = "SERVESCOPE_CONSOLE_HOSTS"
 """The environment variable with the host names, beside `localhost`, under which the console is served; spaced."""
 
@@ -86,6 +92,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="show the objectives and the stacks of these options of `python -m alerts`",
     )
+    parser.add_argument(
+        "--customers", type=Path, metavar="FILE",
+        help="add a page on the export to the customers of this configuration (see `servescope customers`)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cursors", type=Path, metavar="FILE",
+        help="what was delivered to those customers (default: beside their configuration, *.cursors.db)",
+    )  # fmt: skip
     parser.add_argument(
         "--emulator", metavar="URL",
         help="add a page that switches the faults of the emulated stack at this address (see `servescope emulate`)",
@@ -138,6 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
     variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
     variables |= _choose_alertmanagers(arguments.alertmanagers) | _choose_rules(arguments.rules)
     variables |= _choose_sign_in(arguments) | _choose_plan(arguments.plan, arguments.journal)
+    variables |= _choose_customers(arguments.customers, arguments.cursors)
     place, read = _choose_history(arguments)
     variables |= read
     address, port = arguments.address, _free_port(arguments.address, arguments.port)
@@ -261,6 +276,19 @@ def _choose_plan(plan: Path | None, journal: Path | None) -> dict[str, str]:
     if chosen.exists():
         CutoverJournal(chosen).close()
     return {PLAN_VARIABLE: str(plan.resolve()), JOURNAL_VARIABLE: str(chosen.resolve())}
+
+
+def _choose_customers(config: Path | None, cursors: Path | None) -> dict[str, str]:
+    """The export to customers, as environment variables of the pages' process; raises UsageError."""
+    if config is None:
+        if cursors is not None:
+            raise UsageError("--cursors goes with --customers")
+        return {CUSTOMERS_VARIABLE: "", CURSORS_VARIABLE: ""}
+    read_policies(config)
+    chosen = cursors or find_cursors(config)
+    if chosen.exists():
+        CursorFile(chosen).close()
+    return {CUSTOMERS_VARIABLE: str(config.resolve()), CURSORS_VARIABLE: str(chosen.resolve())}
 
 
 def _choose_hosts(names: Sequence[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.reading import FleetState
 from servescope.customers.state_codec import dump_state, load_state
 from servescope.errors import ServescopeError
@@ -44,6 +45,11 @@ CREATE TABLE removed (customer TEXT NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL
 """
 
 
+def find_cursors(config: Path) -> Path:
+    """The file of cursors where none is named: beside the configuration of the customers."""
+    return config.with_suffix(".cursors.db")
+
+
 class CursorError(ServescopeError):
     """The file of cursors cannot be opened, read or written; the text names it."""
 
@@ -58,6 +64,14 @@ class LaneId:
 
     customer: str
     destination: str
+
+
+def lanes_of(policy: Policy) -> dict[LaneId, Push | Pull]:
+    """The lanes of a customer, by their names."""
+    lanes: dict[LaneId, Push | Pull] = {LaneId(policy.name, push.name): push for push in policy.push}
+    if policy.pull is not None:
+        lanes[LaneId(policy.name, policy.pull.name)] = policy.pull
+    return lanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId
+from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId, lanes_of
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.listener import PullAccess
 from servescope.customers.page import CustomerPage
@@ -26,14 +26,6 @@ _INTERVALS_SHOWN: Final = 3
 _FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
 
 _logger = logging.getLogger(__name__)
-
-
-def lanes_of(policy: Policy) -> dict[LaneId, Push | Pull]:
-    """The lanes of a customer, by their names."""
-    lanes: dict[LaneId, Push | Pull] = {LaneId(policy.name, push.name): push for push in policy.push}
-    if policy.pull is not None:
-        lanes[LaneId(policy.name, policy.pull.name)] = policy.pull
-    return lanes
 
 
 @dataclass(slots=True)

@@ -13,10 +13,9 @@ from typing import Any
 
 from servescope.customers.checking import check
 from servescope.customers.config import find_policy, read_policies
-from servescope.customers.cursors import CursorFile, LaneId
+from servescope.customers.cursors import CursorFile, LaneId, find_cursors, lanes_of
 from servescope.customers.documents import document
 from servescope.customers.probe import send_probe
-from servescope.customers.program import lanes_of
 from servescope.customers.running import serve_customers
 from servescope.customers.statements import (
     describe_statement,
@@ -30,23 +29,17 @@ from servescope.settings.clock import program_clock
 from servescope.store.spans import read_instant
 
 
-def find_cursors(arguments: argparse.Namespace) -> Path:
-    """The file of cursors: as it is given, or beside the configuration."""
-    given: Path | None = arguments.cursors
-    return given if given is not None else Path(arguments.config).with_suffix(".cursors.db")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Deliver until SIGINT or SIGTERM."""
     if arguments.at is not None:
         raise UsageError("--at does not go with `run`, which delivers the present")
-    return serve_customers(arguments, find_cursors(arguments))
+    return serve_customers(arguments, _cursors_of(arguments))
 
 
 def status(arguments: argparse.Namespace) -> int:
     """Print the status of every destination of the configuration, and of those that are no longer in it."""
     policies = read_policies(arguments.config)
-    with CursorFile(find_cursors(arguments)) as cursors:
+    with CursorFile(_cursors_of(arguments)) as cursors:
         configured = [lane for policy in policies for lane in lanes_of(policy)]
         others = [lane for lane in cursors.lanes() if lane not in configured]
         statuses = read_statuses(cursors, [*configured, *others], program_clock().now_ms())
@@ -65,7 +58,7 @@ def statement(arguments: argparse.Namespace) -> int:
     if start_ms >= end_ms:
         raise UsageError(f"--from {arguments.from_} is not before --to {arguments.to}")
     policy = find_policy(read_policies(arguments.config), arguments.customer)
-    with CursorFile(find_cursors(arguments)) as cursors:
+    with CursorFile(_cursors_of(arguments)) as cursors:
         lanes = {*lanes_of(policy), *(lane for lane in cursors.lanes() if lane.customer == policy.name)}
         found = [read_statement(cursors, lane, start_ms, end_ms) for lane in sorted(lanes, key=_by_name)]
     if arguments.format == "json":
@@ -79,7 +72,7 @@ def remove(arguments: argparse.Namespace) -> int:
     """Delete all of a customer but its table in the configuration."""
     policies = {policy.name: policy for policy in read_policies(arguments.config)}
     name = arguments.customer
-    with CursorFile(find_cursors(arguments)) as cursors:
+    with CursorFile(_cursors_of(arguments)) as cursors:
         if arguments.undo:
             if name not in cursors.removed():
                 raise UsageError(f"customer {name!r} was not removed")
@@ -112,6 +105,12 @@ def test(arguments: argparse.Namespace) -> int:
         sys.stdout.write(outcome.describe(policy.most_age_ms))
         accepted &= outcome.is_accepted
     return 0 if accepted else 1
+
+
+def _cursors_of(arguments: argparse.Namespace) -> Path:
+    """The file of cursors: as it is given, or beside the configuration."""
+    given: Path | None = arguments.cursors
+    return given if given is not None else find_cursors(Path(arguments.config))
 
 
 def _by_name(lane: LaneId) -> tuple[str, str]:

@@ -1,0 +1,274 @@
+"""The export to customers, for its operator: what was delivered to whom, what is missing, and what is withheld."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app import display, export_tables, exports, frame, markup, selection
+from app.export_tables import LOOKS, Step
+from app.exports import Destination, Exports
+from app.selection import TimeRange
+from servescope.customers.explaining import GEN_AI
+from servescope.customers.quotas import most_series
+from servescope.errors import ServescopeError
+from servescope.settings.values import format_duration
+from servescope.store.history import History
+
+VIEWS = {
+    "destinations": "Destinations", "statement": "Delivery statement", "policy": "What is exported",
+    "offboarding": "Offboarding",
+}  # fmt: skip
+FILTERS = {"any": "Any state", "trouble": "Late, behind or failing", "missing": "With gaps"}
+
+
+def show() -> None:
+    """The page."""
+    store = frame.open_store()
+    span, notes = frame.head("Customers", store)
+    try:
+        found = exports.read_exports(span)
+    except ServescopeError as error:
+        frame.show_error(error)
+        return
+    if found.problem:
+        st.error(found.problem, icon=":material/settings_alert:")
+        st.caption("Destinations below are those of which something was delivered before.")
+    if not found.begun:
+        invite_export()
+        return
+    view = selection.choose(
+        notes, "export", list(VIEWS), "destinations", st.segmented_control, label="View",
+        label_visibility="collapsed", format_func=VIEWS.__getitem__,
+    )  # fmt: skip
+    if view == "destinations":
+        text, state = _choose_destinations(notes)
+        frame.render(lambda moved: draw_destinations(moved, text, state), span)
+        return
+    customers = found.customers()
+    if not customers:
+        st.info("There are no customers.", icon=":material/group_off:")
+        return
+    chosen = selection.choose(notes, "customer", customers, customers[0], st.selectbox, label="Customer")
+    if view == "statement":
+        frame.render(lambda moved: draw_statement(moved, chosen), span)
+    elif view == "policy":
+        frame.repeat(lambda: draw_policy(store, found, chosen), every=None)
+    else:
+        frame.repeat(lambda: draw_offboarding(chosen))
+
+
+def invite_export() -> None:
+    """How the export is begun, while nothing was ever delivered; checks again by itself."""
+    st.info("Nothing was delivered to any customer yet.", icon=":material/outbox:")
+    st.markdown("Start the export; this page fills with its first delivery:")
+    config, cursors = exports.config_path(), exports.cursors_path()
+    store = frame.store_path()
+    st.code(f"servescope customers run --config {config} --cursors {cursors} --store {store}", language="shell")
+
+    def look_again() -> None:
+        if cursors.exists():
+            st.rerun(scope="app")
+
+    frame.repeat(look_again)
+
+
+# --- Destinations -----------------------------------------------------------------------------------------------------
+
+
+def _choose_destinations(notes: DeltaGenerator) -> tuple[str, str]:
+    text_column, state_column = st.columns([3, 1], vertical_alignment="bottom")
+    with text_column:
+        text = selection.type_text(
+            "find_customer", "Find", placeholder="Find a customer, destination, host or problem",
+            label_visibility="collapsed", icon=":material/search:",
+        )  # fmt: skip
+    with state_column:
+        state = selection.choose(
+            notes, "delivery", list(FILTERS), "any", st.selectbox, label="State", label_visibility="collapsed",
+            format_func=FILTERS.__getitem__,
+        )  # fmt: skip
+    return text, state
+
+
+def filter_destinations(found: Sequence[Destination], text: str, state: str) -> list[Destination]:
+    """The destinations that hold every word of the text, in this state."""
+    words = text.lower().split()
+    return [each for each in found if _is_in(each, state) and all(word in _searched(each) for word in words)]
+
+
+def _is_in(one: Destination, state: str) -> bool:
+    if state == "missing":
+        return bool(one.statement.gaps)
+    return state == "any" or one.state in ("late", "behind", "waiting") or one.is_failing
+
+
+def _searched(one: Destination) -> str:
+    place = exports.place_of(one.to, one.lane.customer)
+    problem = one.status.problem[1] if one.status.problem else ""
+    return " ".join((one.lane.customer, one.lane.destination, place, problem, LOOKS[one.state][0])).lower()
+
+
+def draw_destinations(span: TimeRange, text: str, state: str) -> None:
+    """All destinations, those that need somebody first."""
+    found = exports.read_exports(span)
+    shown = filter_destinations(found.destinations, text, state)
+    frame.describe_range(span, None, export_tables.list_destinations(shown), "customers")
+    st.html(markup.draw_tiles(_summarise(found), "now"))
+    if not found.destinations:
+        st.info("No destination is configured, and nothing was delivered.", icon=":material/outbox:")
+    elif not shown:
+        st.info("No destination matches.", icon=":material/filter_alt_off:")
+    else:
+        st.html(export_tables.draw_destinations(shown, selection.reader_zone(), selection.range_parameters()))
+        st.caption(
+            "Deliveries are kept by the hour: an hour that the range touches counts whole. What is on a page that is "
+            "scraped counts as delivered."
+        )
+
+
+def _summarise(found: Exports) -> list[tuple[str, str, str]]:
+    states = Counter(each.state for each in found.destinations)
+    failing = sum(each.is_failing for each in found.destinations)
+    gaps = [each for each in found.destinations if each.statement.gaps]
+
+    def count(number: int, look: str) -> str:
+        return markup.element("span", str(number), f"value {look}" if number else "value")
+
+    return [
+        ("Destinations", str(len(found.destinations)), f"of {len(found.customers())} customers"),
+        ("Current", count(states["current"], "good"), "less than two intervals behind"),
+        ("Behind", count(states["behind"] + states["waiting"], "warning"), f"{states['waiting']} received nothing yet"),
+        ("Late", count(states["late"], "critical"), LOOKS["late"][2]),
+        ("Failing", count(failing, "critical"), "the last problem is newer than the last delivery"),
+        ("With gaps", count(len(gaps), "warning"), "points of the range are missing"),
+    ]
+
+
+# --- The statement ----------------------------------------------------------------------------------------------------
+
+
+def draw_statement(span: TimeRange, customer: str) -> None:
+    """What a customer received of the range, hour by hour, and which times are missing."""
+    found = exports.read_exports(span).of(customer)
+
+    def document() -> str:
+        return json.dumps([each.statement.to_json() for each in found], ensure_ascii=False, indent=1)
+
+    if not found:
+        st.info(f"{customer} has no destination that is delivered to.", icon=":material/outbox:")
+        return
+    frame.describe(
+        _describe_span(span), export_tables.list_statement(found), f"statement-{customer}",
+        every=frame.REFRESH if span.live else None, document=document,
+    )  # fmt: skip
+    st.html(export_tables.draw_destinations(found, selection.reader_zone(), selection.range_parameters()))
+    if any(each.statement.deliveries or each.statement.gaps for each in found):
+        st.html(export_tables.draw_statement(found, selection.reader_zone()))
+        st.caption("Deliveries are kept by the hour, for 400 days: an hour that the range touches is shown whole.")
+    else:
+        st.info("Nothing was delivered of this range.", icon=":material/event_busy:")
+
+
+def _describe_span(span: TimeRange) -> str:
+    return " – ".join(display.format_time(each, selection.reader_zone()) for each in (span.start_ms, span.end_ms))
+
+
+# --- What is exported -------------------------------------------------------------------------------------------------
+
+
+def draw_policy(store: History, found: Exports, customer: str) -> None:
+    """What a customer receives of what was scraped last, and why not the rest."""
+    policy = found.policies.get(customer)
+    if policy is None:
+        st.info(f"{customer} is not in the configuration: nothing is exported.", icon=":material/outbox:")
+        return
+    explained = exports.explain(store, policy, selection.now_ms())
+    zone = selection.reader_zone()
+    frame.describe(
+        f"as of {display.format_time(explained.time_ms, zone)}", export_tables.list_explanation(explained),
+        f"policy-{customer}", every=None,
+    )  # fmt: skip
+    quota = most_series(policy)
+    most = "no quota" if quota is None else f"of {quota:,} that the quota allows"
+    ids = sorted({f"{each.deployment_id} ({each.inference_stack})" for each in policy.deployments})
+    st.html(
+        markup.draw_tiles(
+            [
+                ("Deployments", str(len(ids)), escape(", ".join(ids[:3]) + (" …" if len(ids) > 3 else ""))),
+                ("A point of", escape(f"each {policy.resolution}"), f"every {format_duration(policy.interval_ms)}"),
+                ("Series", f"{explained.series:,}", most),
+                ("Samples", f"{explained.samples_per_minute:,.0f}", "a minute"),
+                ("Withheld", f"{len(explained.withheld):,}", "native series and figures"),
+            ]
+        )
+    )
+    st.markdown("**Withheld**")
+    st.html(export_tables.draw_withheld(export_tables.group_withheld(explained)))
+    if explained.labels:
+        st.html(export_tables.draw_labels(explained))
+    st.markdown("**Exported**")
+    if explained.received:
+        st.html(export_tables.draw_received(explained))
+    else:
+        st.info("Nothing is exported: no deployment of the customer has series that the policy allows.")
+    st.caption(f"{display.as_sentence(GEN_AI)} `servescope customers check` lists every series.")
+
+
+# --- Offboarding ------------------------------------------------------------------------------------------------------
+
+
+def draw_offboarding(customer: str) -> None:
+    """What is to do until nothing of a customer is left, and what of that is done."""
+    found = exports.read_exports(TimeRange(selection.now_ms() - 1, selection.now_ms(), live=False))
+    steps = list_steps(found, customer)
+    if customer in found.removed:
+        since = display.format_time(found.removed[customer], selection.reader_zone())
+        st.markdown(f"**{customer}** was removed on {since}; nothing is sent since.")
+    else:
+        st.markdown(f"**{customer}** is exported to. To end that for good, run this; it cannot be taken back:")
+        st.code(
+            f"servescope customers remove {customer} --config {exports.config_path()} "
+            f"--cursors {exports.cursors_path()}",
+            language="shell",
+        )
+    st.html(export_tables.draw_steps(steps))
+    st.caption("The console reads only: it removes nothing.")
+
+
+def list_steps(found: Exports, customer: str) -> list[Step]:
+    """The steps of an offboarding, as they are now."""
+    policy = found.policies.get(customer)
+    rows, is_removed = exports.count_rows(customer), customer in found.removed
+    steps = [
+        Step(
+            "Remove the customer: nothing is sent any more",
+            "removed" if is_removed else "still delivered to",
+            is_removed,
+        ),
+        Step("Cursors, deliveries, gaps and problems are deleted and overwritten", f"{rows} rows are left", rows == 0),
+    ]
+    if policy is not None:
+        left = [str(path) for path in exports.files_of(policy) if path.exists()]
+        files = "left: " + ", ".join(left) if left else "none is left"
+        steps.append(Step("Delete the files with its key, tokens and certificates", files, not left))
+    else:
+        steps.append(Step("Delete the files with its key, tokens and certificates", "its table named them", None))
+    steps += [
+        Step(
+            "Delete its [[customers]] table",
+            "the configuration cannot be read" if found.problem else "still there" if policy else "it is gone",
+            None if found.problem else policy is None,
+        ),
+        Step("Reload the export with SIGHUP", "its log then says: the configuration was applied", None),
+        Step("Revoke at the customer's backend the token that we had", "nothing here shows it", None),
+    ]
+    return steps
+
+
+show()

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
+from app import selection
 from app.selection import TimeRange
 from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE
 from servescope.contract.bounds import LANE_LAG
@@ -30,7 +31,7 @@ STATES: Final[tuple[State, ...]] = ("late", "behind", "waiting", "unlisted", "cu
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A destination, how it is, and what it received of the range; without a policy it is no longer configured."""
+    """A destination, how it is now, and what it received of the range; without a policy it is no longer configured."""
 
     status: LaneStatus
     statement: Statement
@@ -123,7 +124,7 @@ def read_exports(span: TimeRange) -> Exports:
                 status, read_statement(cursors, status.lane, span.start_ms, span.end_ms),
                 *known.get(status.lane, (None, None)),
             )
-            for status in read_statuses(cursors, lanes, span.end_ms)
+            for status in read_statuses(cursors, lanes, selection.now_ms())
         ]  # fmt: skip
     return Exports(tuple(sorted(found, key=_by_need)), policies, removed, problem, begun=True)
 

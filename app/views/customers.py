@@ -119,7 +119,7 @@ def draw_destinations(span: TimeRange, text: str, state: str) -> None:
     found = exports.read_exports(span)
     shown = filter_destinations(found.destinations, text, state)
     frame.describe_range(span, None, export_tables.list_destinations(shown), "customers")
-    st.html(markup.draw_tiles(_summarise(found), "now"))
+    st.html(markup.draw_tiles(_summarise(found)))
     if not found.destinations:
         st.info("No destination is configured, and nothing was delivered.", icon=":material/outbox:")
     elif not shown:
@@ -146,7 +146,7 @@ def _summarise(found: Exports) -> list[tuple[str, str, str]]:
         ("Behind", count(states["behind"] + states["waiting"], "warning"), f"{states['waiting']} received nothing yet"),
         ("Late", count(states["late"], "critical"), LOOKS["late"][2]),
         ("Failing", count(failing, "critical"), "the last problem is newer than the last delivery"),
-        ("With gaps", count(len(gaps), "warning"), "points of the range are missing"),
+        ("With gaps", count(len(gaps), "warning"), "in the range"),
     ]
 
 
@@ -209,14 +209,20 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
         )
     )
     st.markdown("**Withheld**")
-    st.html(export_tables.draw_withheld(export_tables.group_withheld(explained)))
+    if explained.withheld:
+        st.html(export_tables.draw_withheld(export_tables.group_withheld(explained)))
+    else:
+        st.info("Nothing is withheld.", icon=":material/done_all:")
     if explained.labels:
         st.html(export_tables.draw_labels(explained))
     st.markdown("**Exported**")
     if explained.received:
         st.html(export_tables.draw_received(explained))
     else:
-        st.info("Nothing is exported: no deployment of the customer has series that the policy allows.")
+        st.info(
+            "Nothing is exported: no deployment of the customer has series that the policy allows.",
+            icon=":material/outbox:",
+        )
     st.caption(f"{display.as_sentence(GEN_AI)} `servescope customers check` lists every series.")
 
 

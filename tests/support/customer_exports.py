@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from servescope.contract.identity import Deployment
 from servescope.customers.cursors import Cursor, CursorFile, Delivery, Gap, LaneId
 from servescope.customers.reading import FleetState
 
@@ -17,6 +18,7 @@ DEPLOYMENT = """
 deployment_id = "{id}"
 model_name = "{model}"
 inference_stack = "{stack}"
+environment = "{environment}"
 fixed_labels = true
 targets = [{{ url = "http://127.0.0.1:9/metrics" }}]
 """
@@ -32,6 +34,7 @@ replica_key_file = ""
 deployment_id = "{id}"
 model_name = "{model}"
 inference_stack = "{stack}"
+environment = "{environment}"
 
 [[customers.push]]
 name = "primary"
@@ -41,9 +44,13 @@ bearer_token_file = "backend.token"
 """
 
 
-def write_customers(folder: Path, deployments: Sequence[tuple[str, str, str]]) -> Path:
-    """A customer for each deployment (id, model, stack), `customer-00` onwards; returns the configuration."""
-    named = [{"id": id_, "model": model, "stack": stack} for id_, model, stack in deployments]
+def write_customers(folder: Path, deployments: Sequence[Deployment]) -> Path:
+    """A customer for each deployment, `customer-00` onwards; returns the configuration."""
+    named = [
+        {"id": each.deployment_id, "model": each.model_name, "stack": each.inference_stack,
+         "environment": each.environment}
+        for each in deployments
+    ]  # fmt: skip
     (folder / "backend.token").write_text(TOKEN, encoding="utf-8")
     collected = "".join(DEPLOYMENT.format(**each) for each in named)
     (folder / "servescope.toml").write_text(collected, encoding="utf-8")

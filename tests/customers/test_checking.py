@@ -79,6 +79,19 @@ def test_json_has_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
             "reason": RATIO} in globex["withheld"]  # fmt: skip
 
 
+def test_a_figure_that_would_repeat_a_metric_is_withheld_as_such(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group of figures has some that are metrics as well."""
+    text = CUSTOMERS.replace('["requests_total"]', '["queued_requests"]\nfigures = ["all"]')
+    (folder / "customers.toml").write_text(text)
+    assert run(folder, "--summary", "--customer", "globex") == 0
+
+    out = capsys.readouterr().out
+    assert "    queued_requests: 1\n" in out
+    assert "    queued_requests: 1: the metric of that name is exported, which it would only repeat\n" in out
+
+
 def test_wrong_arguments_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown customer, an old configuration that is wrong."""
     assert run(folder, "--customer", "initech") == 2

@@ -274,6 +274,16 @@ def test_names_follow_the_policy() -> None:
     assert (point.stream.metric.unit, point.stream.metric.whole) == ("{token}", True)
 
 
+def test_figures_have_the_names_of_the_policy_too() -> None:
+    """In OTLP's own names units are fields; a figure that no series of it has is no point."""
+    policy = replace(SUMMED, metrics=(), figures=("request_rate", "time_to_first_token_p95"))
+    shown = {"time_to_first_token_p95": 0.5}
+    prefixed = project_figures(replace(policy, naming=Naming.PREFIX, prefix="acme_"), shown)
+    assert [described(point)[0] for point in prefixed.points] == ["acme_time_to_first_token_seconds_p95"]
+    (point,) = project_figures(replace(policy, naming=Naming.OTEL), shown).points
+    assert (point.stream.metric.name, point.stream.metric.unit) == ("servescope.time_to_first_token_p95", "s")
+
+
 def test_derived_figures_are_gauges_of_the_deployment_with_their_window() -> None:
     """One that is absent at the next edge ends."""
     policy = replace(SUMMED, metrics=(), figures=("replica_count_by_status", "time_to_first_token_p95"))

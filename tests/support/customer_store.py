@@ -34,5 +34,6 @@ def write_store(path: Path) -> None:
                 for (name, labels), seen in ENGINE_PAGE.items()
             ]
             store.append_scrape(identity.target_id, T0, Snapshot.of(samples))
-        for identity in (CHAT_1, SEARCH):
-            store.append_figures(identity.deployment(), T0, {"request_rate": 3.0, "time_to_first_token_p95": 0.4})
+        figures = {"request_rate": 3.0, "time_to_first_token_p95": 0.4}
+        store.append_figures(CHAT_1.deployment(), T0, figures)
+        store.append_figures(SEARCH.deployment(), T0, {**figures, "queued_requests": 1.0})

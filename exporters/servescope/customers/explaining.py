@@ -152,7 +152,9 @@ def _unlisted_figures(policy: Policy, edge: FleetEdge) -> Iterator[WithheldSerie
         for key in figures:
             name, own = parse_figure_key(key)
             text = format_series(name, make_labels((*deployment.labels(), *own)))
-            if name not in policy.figures:
+            if (FIGURES[name].exposed or name) in policy.metrics:
+                yield WithheldSeries(text, "the metric of that name is exported, which it would only repeat")
+            elif name not in policy.figures:
                 yield WithheldSeries(text, "the figure is not listed under figures")
             elif missing := [label for label, _ in own if label not in policy.labels]:
                 yield WithheldSeries(text, f"label {missing[0]!r} is not listed under labels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -85,7 +86,7 @@ def describe_figure(policy: Policy, name: str) -> Descriptor:
     figure = FIGURES[name]
     bare = figure.exposed or figure.name
     exported = f"{policy.prefix}{bare}" if policy.naming is Naming.PREFIX else bare
-    otlp = f"{NAMESPACE}.{bare.removesuffix('_seconds')}"
+    otlp = f"{NAMESPACE}.{re.sub('_seconds(?=_|$)', '', bare)}"  # the unit is a field of its own
     return Descriptor(
         otlp if policy.naming is Naming.OTEL else exported, exported, UNITS[figure.unit], figure.help, "gauge"
     )

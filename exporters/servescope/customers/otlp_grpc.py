@@ -55,8 +55,10 @@ _REASONS: Final = {
     _Code.UNKNOWN: "unavailable",
 }
 # What gRPC itself says where it has no connection; other texts of UNAVAILABLE are the receiver's.
-_NO_CONNECTION = re.compile(r"failed to connect to all addresses; last error: (?:\w+: )?(.*)|(errors resolving .*)")
-_NO_TLS = re.compile(r"OPENSSL_internal:(\w+)(?:: Invalid certificate verification context)?(: [\w ]+)?")
+_NO_CONNECTION = re.compile(
+    r"failed to connect to all addresses; last error: (?:\w+: )?(.*)|((?:errors resolving|DNS resolution failed) .*)"
+)
+_NO_TLS = re.compile(r"OPENSSL_internal:(\w+)(?:: (?:Invalid certificate verification context|OK)\b)?(: [\w ]+)?")
 
 
 class OtlpGrpcSender:

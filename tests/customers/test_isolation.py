@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.identity import Deployment, Identity
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.customers.edges import FleetEdge
 from servescope.customers.otlp import encode
@@ -24,6 +25,7 @@ from servescope.customers.remote_write import encode_2
 from servescope.customers.totals import Totals, dump_totals, load_totals
 from servescope.settings.access import AccessError
 from servescope.store.embedded import Store
+from servescope.store.prometheus.figure_queries import matchers
 from servescope.store.records import TargetStatus
 from tests.support.customer_edges import MINUTE, T0, fleet
 from tests.support.tenants import LOOK_ALIKES, METRICS, TwoCustomers, customers, fleets, pages
@@ -193,6 +195,18 @@ def test_a_hash_does_not_show_which_names_were_tried(keys: dict[str, str]) -> No
 
     assert len(guessed) == len(LOOK_ALIKES)
     assert not guessed & tried
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_a_prometheus_is_asked_for_a_deployment_by_equality(name: str) -> None:
+    """Each label has one matcher, whose value is the name, whatever that has in it."""
+    deployment = Deployment(name, name, "v2", name)
+    text = matchers(deployment)
+
+    assert re.fullmatch(r'(?:\w+="(?:[^"\\\n]|\\.)*"(?:,|$))+', text)
+    found = re.findall(r'(\w+)="((?:[^"\\\n]|\\.)*)"', text)
+    asked = {label: re.sub(r"\\(.)", r"\1", value) for label, value in found}
+    assert asked == {label: getattr(deployment, label) for label in DEPLOYMENT_LABELS}
 
 
 def test_an_error_of_one_customer_names_nothing_of_another(keys: dict[str, str], tmp_path: Path) -> None:

@@ -231,15 +231,19 @@ def test_replicas_are_hashed_with_the_customers_key(key: Path) -> None:
     assert replica != dict(other.stream.resource)["replica"]
 
 
-def test_a_new_key_ends_the_series_of_the_old_one(key: Path) -> None:
+def test_a_new_key_ends_the_series_of_the_old_one(key: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The id beside the names announces it; after a restart of ours as well, as the file still has the old key."""
     policy = replace(PLAIN, replicas="hashed", key=HashKey(str(key)))
     edges = [fleet(target(ENGINE, {TOKENS: Seen(7 + each, 1)}), number=each) for each in (1, 2)]
+    caplog.set_level("INFO")
     first = Projector(policy).project(edges[0], "cumulative", Totals())
+    assert not caplog.text
     key.write_text("b" * 32 + "\n" + "a" * 64 + "\n")
     second = Projector(policy).project(edges[1], "cumulative", load_totals(dump_totals(first.totals)))
 
     end, point = second.points
+    assert "customer acme: replicas have other names from now on" in caplog.text
+    assert "bbbb" not in caplog.text
     assert end.stream == first.points[0].stream
     assert end.value is None
     assert point.value == 9.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from servescope.customers.policy import Policy, Temporality
 from servescope.customers.quotas import SeriesQuota
 from servescope.customers.totals import StreamKey, StreamTotal, Totals, add_histograms
 from servescope.settings.values import format_duration
+
+_logger = logging.getLogger(__name__)
 
 WITHHELD: Final = ("foreign", "ratio", "label", "incomplete", "quota")
 """Why a series that was read is not exported.
@@ -92,6 +95,8 @@ class Projector:
     def project(self, edge: FleetEdge, temporality: Temporality, totals: Totals) -> Projection:
         """The points of an edge; `totals` are those of the edge before."""
         key_id = self._hash.refresh() if self._hash else ""
+        if totals.key_id not in ("", key_id) and key_id:
+            _logger.info("customer %s: replicas have other names from now on, by key %s", self._policy.name, key_id)
         withheld: Counter[str] = Counter()
         theirs = [target for target in edge.targets if target.identity.deployment() in self._policy.deployments]
         withheld["foreign"] += sum(len(target.series) for target in edge.targets) - sum(

@@ -58,7 +58,7 @@ _REASONS: Final = {
 _NO_CONNECTION = re.compile(
     r"failed to connect to all addresses; last error: (?:\w+: )?(.*)|((?:errors resolving|DNS resolution failed) .*)"
 )
-_NO_TLS = re.compile(r"OPENSSL_internal:(\w+)(?:: (?:Invalid certificate verification context|OK)\b)?(: [\w ]+)?")
+_NO_TLS = re.compile(r"OPENSSL_internal:(\w+)(?:: (?:Invalid certificate verification context|OK)\b)*(: [\w ]+)?")
 
 
 class OtlpGrpcSender:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PIL import Image
 
 from dashboards.__main__ import GENERATED
-from servescope.alerting.links import HEALTH
+from servescope.alerting.links import OF_MONITORING
 from tests import tools
 from tests.pictures import PICTURES, THEMES, open_browser, open_page
 from tests.support.boards import NAMES, panels, read_board
@@ -53,10 +53,8 @@ EMPTY_HERE: Final = frozenset(
 )  # fmt: skip
 """Panels that have nothing to show of what is pictured: they say so, and any other must show something."""
 
-OF_MONITORING: Final = (HEALTH,)
-"""Dashboards of what watches, which an emulated hour does not have: they show minutes in which it runs."""
-
 MINUTES: Final = 2
+"""How long what watches has run in the pictures of the dashboards about it."""
 
 _RENDERER = Path(__file__).parent / "renderer"
 _SECONDS = 60

@@ -44,8 +44,8 @@ def _delivering(options: Options) -> tuple[Panel, ...]:
         first="`servescope customers status` has the last error, `servescope customers test` explains it.",
     )  # fmt: skip
     return (
-        replace(lag, thresholds=(Threshold("text"), Threshold("yellow", LANE_LAG.value))),
-        replace(failing, thresholds=(Threshold("text"), Threshold("yellow", LANE_FAILING.value))),
+        replace(lag, ranked="max", thresholds=(Threshold("text"), Threshold("yellow", LANE_LAG.value))),
+        replace(failing, ranked="max", thresholds=(Threshold("text"), Threshold("yellow", LANE_FAILING.value))),
         own_panel(
             "Requests by outcome", rate("servescope_customer_requests_total"), options, unit="requests/s",
             by=("customer", "outcome"), normal="only `ok`.",
@@ -77,7 +77,8 @@ def _exporting(options: Options) -> tuple[Panel, ...]:
         ),
         own_panel(
             "Withheld series", level("servescope_customer_withheld_series"), options, unit="series",
-            by=("customer", "reason"), normal="steady: what the policy withholds.",
+            by=("customer", "reason"), happened=NoData("idle", "nothing is withheld"),
+            normal="steady: what the policy withholds.",
             first="if `quota` appears, the customer has more replicas than the quota allows.",
         ),
         own_panel(

@@ -49,6 +49,8 @@ EMPTY_HERE: Final = frozenset(
         "Notifications of the collector", "Notifications", "Phase down", "Notifications fail",
         # And no client of it is refused.
         "API requests refused",
+        # Of the customers' backends one does not answer, and the other refuses nothing.
+        "Points dropped",
     }
 )  # fmt: skip
 """Panels that have nothing to show of what is pictured: they say so, and any other must show something."""

@@ -31,6 +31,8 @@ labels = ["deployment_id", "replica", "outcome"]
 replica_key_file = "acme.key"
 resolution = "replica"
 interval = "10s"
+[customers.quotas]
+series = 60
 [[customers.deployments]]
 deployment_id = "chat-v1"
 model_name = "llama-3.3-70b"

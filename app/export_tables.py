@@ -25,7 +25,11 @@ LOOKS: Final[Mapping[State, tuple[str, str, str]]] = {
     "late": ("▲ late", "critical", f"more than {display.format_wait(LANE_LAG.value)} behind: an alert fires"),
     "behind": ("◷ behind", "warning", "more than two intervals behind: it catches up, or the destination fails"),
     "waiting": ("◷ nothing yet", "warning", "no request was accepted yet"),
-    "unlisted": ("not configured", "quiet", "the configuration has no such destination any more: nothing is sent"),
+    "unlisted": (
+        "not configured",
+        "quiet",
+        "the configuration has no such destination, or its table is wrong",
+    ),
     "current": ("✓ current", "good", "less than two intervals behind"),
 }
 REASONS: Final[Mapping[str, str]] = {
@@ -90,7 +94,7 @@ def _missing(one: Destination) -> tuple[str, str]:
     if not gaps:
         return element("span", "nothing", "quiet"), below
     reasons = sorted({REASONS.get(gap.reason, gap.reason) for gap in gaps})
-    shown = f"{display.format_wait(one.gap_seconds)} in {_count(len(gaps), 'gap')}"
+    shown = f"{display.format_wait(one.gap_seconds)} in {count(len(gaps), 'gap')}"
     return element("span", escape(shown), "value warning"), escape("; ".join([*reasons, *([below] if below else [])]))
 
 
@@ -160,7 +164,7 @@ def _statement_rows(one: Destination, zone: tzinfo) -> list[str]:
 
     rows = [
         row(
-            (each.first_ms, each.last_ms), _count(each.edges, "interval"),
+            (each.first_ms, each.last_ms), count(each.edges, "interval"),
             *(f"{number:,}" for number in (each.points, each.rejected, each.requests)),
         )
         for each in one.statement.deliveries
@@ -297,7 +301,8 @@ def draw_steps(steps: Iterable[Step]) -> str:
     return grid("offboarding", [heading("State"), heading("Step", "as it is now")], rows)
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """So many of something: `1 row`, `3 rows`."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 

@@ -16,7 +16,7 @@ from app import selection
 from app.selection import TimeRange
 from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE
 from servescope.contract.bounds import LANE_LAG
-from servescope.customers.config import read_policies
+from servescope.customers.config import read_usable_policies
 from servescope.customers.cursors import CursorFile, LaneId, lanes_of
 from servescope.customers.explaining import Explanation, explain_policy
 from servescope.customers.policy import Policy, Pull, Push
@@ -81,13 +81,14 @@ class Destination:
 class Exports:
     """All destinations, the policies by customer, and the customers that were removed with the time of it.
 
-    `problem` is why the configuration cannot be read, "" when it was; `begun` is whether anything was ever delivered.
+    `problems` are what is wrong with the configuration, whose other customers are read all the same; `begun` is whether
+    anything was ever delivered.
     """
 
     destinations: tuple[Destination, ...]
     policies: Mapping[str, Policy]
     removed: Mapping[str, int]
-    problem: str
+    problems: tuple[str, ...]
     begun: bool
 
     def customers(self) -> list[str]:
@@ -111,10 +112,10 @@ def cursors_path() -> Path:
 
 def read_exports(span: TimeRange) -> Exports:
     """The destinations, those that need somebody first; raises CursorError for a file of cursors that is damaged."""
-    policies, problem = _read_policies()
+    policies, problems = _read_policies()
     known = {lane: (policy, to) for policy in policies.values() for lane, to in lanes_of(policy).items()}
     if not cursors_path().exists():
-        return Exports((), policies, MappingProxyType({}), problem, begun=False)
+        return Exports((), policies, MappingProxyType({}), problems, begun=False)
     with CursorFile(cursors_path()) as cursors:
         removed = cursors.removed()
         wanted = [lane for lane in known if lane.customer not in removed]
@@ -126,14 +127,16 @@ def read_exports(span: TimeRange) -> Exports:
             )
             for status in read_statuses(cursors, lanes, selection.now_ms())
         ]  # fmt: skip
-    return Exports(tuple(sorted(found, key=_by_need)), policies, removed, problem, begun=True)
+    return Exports(tuple(sorted(found, key=_by_need)), policies, removed, problems, begun=True)
 
 
-def _read_policies() -> tuple[Mapping[str, Policy], str]:
+def _read_policies() -> tuple[Mapping[str, Policy], tuple[str, ...]]:
+    """The policies that can be used, and what is wrong with the others."""
     try:
-        return {policy.name: policy for policy in read_policies(config_path())}, ""
+        policies, problems = read_usable_policies(config_path())
     except ServescopeError as error:
-        return {}, str(error)
+        return {}, (str(error),)
+    return {policy.name: policy for policy in policies}, tuple(map(str, problems))
 
 
 def _by_need(destination: Destination) -> tuple[int, bool, str, str]:
@@ -157,13 +160,12 @@ def place_of(to: Push | Pull | None, customer: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def files_of(policy: Policy) -> list[Path]:
+def files_of(policy: Policy) -> set[Path]:
     """The files with a customer's key, its token, and the secrets and certificates of its destinations."""
     own = [policy.key.path if policy.key else "", policy.pull.token_file if policy.pull else ""]
-    of_pushes = [
-        path for push in policy.push for path in (*push.access.secret_files(), *push.access.certificate_files())
-    ]
-    return [Path(each) for each in dict.fromkeys([*own, *of_pushes]) if each]
+    accesses = [push.access for push in policy.push]
+    of_pushes = [path for each in accesses for path in (*each.secret_files(), *each.certificate_files())]
+    return {Path(each) for each in (*own, *of_pushes) if each}
 
 
 def explain(store: History, policy: Policy, now_ms: int) -> Explanation:

@@ -25,7 +25,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from app.fault_words import title_of
-from tests.support.console_store import append_now, write_day, write_increments
+from tests.support.console_store import PLANS, append_now, write_day, write_increments
+from tests.support.customer_exports import write_exports
 from tests.support.cutover_store import write_cutover
 from tests.support.waiting import deadline_seconds
 from tests.tools import chromium_binary
@@ -41,6 +42,9 @@ PAGES = {
     "compare": "compare?left=chat-v1&right=chat-v2&range=24h",
     "sources": "sources",
     "coverage": "sources?view=coverage&target=127.0.0.1:8180",
+    "customers": "customers?range=6h",
+    "customer": "customers?export=statement&customer=customer-05&range=6h",
+    "customer-policy": "customers?export=policy&customer=customer-05",
 }
 # Of a store in the middle of a cutover, with its plan and its journal.
 CUTOVER_PAGES = {
@@ -58,6 +62,9 @@ CONTENT = {
     "compare": "table.comparison tbody tr:nth-child(20)",
     "sources": "table.sources tbody tr:nth-child(20)",
     "coverage": "table.metrics tbody tr:nth-child(20)",
+    "customers": "table.exports tbody tr:nth-child(20)",
+    "customer": "table.statement tbody tr:nth-child(5)",
+    "customer-policy": "table.received tbody tr:nth-child(5)",
     # A demo that a busy machine cannot follow yet has no data for a moment.
     "cutover": "[data-testid=stMain]:has(.answer.good) table.judged tbody tr:nth-child(6)",
     "readiness": "table.readiness tbody tr:nth-child(8)",
@@ -324,7 +331,8 @@ def main() -> int:
         if arguments.store is None:
             write_day(store)
             write_increments(store, ("chat-v1", "chat-v2"))
-        with keep_writing(store), serve_console(store) as address, open_browser(chromium) as browser:
+        words = write_exports(Path(made), [plan.deployment for plan in PLANS])
+        with keep_writing(store), serve_console(store, *words) as address, open_browser(chromium) as browser:
             if arguments.first_paint:
                 for name, seconds in measure_first_paint(address, browser, rounds=arguments.rounds).items():
                     print(

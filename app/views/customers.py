@@ -36,9 +36,8 @@ def show() -> None:
     except ServescopeError as error:
         frame.show_error(error)
         return
-    if found.problem:
-        st.error(found.problem, icon=":material/settings_alert:")
-        st.caption("Destinations below are those of which something was delivered before.")
+    for problem in found.problems:
+        st.error(problem, icon=":material/settings_alert:")
     if not found.begun:
         invite_export()
         return
@@ -201,7 +200,7 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
         markup.draw_tiles(
             [
                 ("Deployments", str(len(ids)), escape(", ".join(ids[:3]) + (" …" if len(ids) > 3 else ""))),
-                ("A point of", escape(f"each {policy.resolution}"), f"every {format_duration(policy.interval_ms)}"),
+                ("Interval", format_duration(policy.interval_ms), escape(f"a point of each {policy.resolution}")),
                 ("Series", f"{explained.series:,}", most),
                 ("Samples", f"{explained.samples_per_minute:,.0f}", "a minute"),
                 ("Withheld", f"{len(explained.withheld):,}", "native series and figures"),
@@ -237,7 +236,7 @@ def draw_offboarding(customer: str) -> None:
         since = display.format_time(found.removed[customer], selection.reader_zone())
         st.markdown(f"**{customer}** was removed on {since}; nothing is sent since.")
     else:
-        st.markdown(f"**{customer}** is exported to. To end that for good, run this; it cannot be taken back:")
+        st.markdown(f"To end the export to **{customer}** and delete its cursors and its key, run:")
         st.code(
             f"servescope customers remove {customer} --config {exports.config_path()} "
             f"--cursors {exports.cursors_path()}",
@@ -257,19 +256,24 @@ def list_steps(found: Exports, customer: str) -> list[Step]:
             "removed" if is_removed else "still delivered to",
             is_removed,
         ),
-        Step("Cursors, deliveries, gaps and problems are deleted and overwritten", f"{rows} rows are left", rows == 0),
+        Step(
+            "Cursors, deliveries, gaps and problems are deleted and overwritten",
+            f"{export_tables.count(rows, 'row')} left",
+            rows == 0,
+        ),
     ]
-    if policy is not None:
-        left = [str(path) for path in exports.files_of(policy) if path.exists()]
-        files = "left: " + ", ".join(left) if left else "none is left"
-        steps.append(Step("Delete the files with its key, tokens and certificates", files, not left))
+    files = "Delete the files with its key, tokens and certificates"
+    if policy is None:
+        steps.append(Step(files, "its table named them", None))
     else:
-        steps.append(Step("Delete the files with its key, tokens and certificates", "its table named them", None))
+        others = {path for each in found.policies.values() if each is not policy for path in exports.files_of(each)}
+        left = [str(path) for path in sorted(exports.files_of(policy) - others) if path.exists()]
+        steps.append(Step(files, f"left: {', '.join(left)}" if left else "none is its own alone", not left))
     steps += [
         Step(
             "Delete its [[customers]] table",
-            "the configuration cannot be read" if found.problem else "still there" if policy else "it is gone",
-            None if found.problem else policy is None,
+            "still there" if policy else "the configuration is wrong, see above" if found.problems else "it is gone",
+            None if found.problems and not policy else policy is None,
         ),
         Step("Reload the export with SIGHUP", "its log then says: the configuration was applied", None),
         Step("Revoke at the customer's backend the token that we had", "nothing here shows it", None),

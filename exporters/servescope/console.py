@@ -25,7 +25,7 @@ from urllib.request import urlopen
 
 from servescope.alerting.chosen import read_choices_file
 from servescope.collector.paging.settings import read_alertmanagers
-from servescope.customers.config import read_policies
+from servescope.customers.config import read_usable_policies
 from servescope.customers.cursors import CursorFile, find_cursors
 from servescope.cutover.plan_files import parse_plan
 from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
@@ -284,7 +284,7 @@ def _choose_customers(config: Path | None, cursors: Path | None) -> dict[str, st
         if cursors is not None:
             raise UsageError("--cursors goes with --customers")
         return {CUSTOMERS_VARIABLE: "", CURSORS_VARIABLE: ""}
-    read_policies(config)
+    read_usable_policies(config)
     chosen = cursors or find_cursors(config)
     if chosen.exists():
         CursorFile(chosen).close()

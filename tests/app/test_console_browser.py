@@ -12,8 +12,9 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 
 from tests import pictures
-from tests.support.console_store import write_day
+from tests.support.console_store import PLANS, write_day
 from tests.support.contrast import faint_texts
+from tests.support.customer_exports import write_exports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -23,10 +24,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A console on a day of 20 deployments, to which figures are still added."""
-    store = tmp_path_factory.mktemp("browser") / "day.db"
+    """A console on a day of 20 deployments, to which figures are still added, and on as many customers."""
+    folder = tmp_path_factory.mktemp("browser")
+    store = folder / "day.db"
     write_day(store, step_seconds=60.0)
-    with pictures.keep_writing(store), pictures.serve_console(store) as served:
+    words = write_exports(folder, [plan.deployment for plan in PLANS])
+    with pictures.keep_writing(store), pictures.serve_console(store, *words) as served:
         yield served
 
 

@@ -199,13 +199,14 @@ def test_offboarding_ticks_off_what_is_done(folder: Path) -> None:
         opened.set_problem(LaneId("acme", "push"), T0, "refused")
     before = open_page(export="offboarding", customer="acme")
     assert "servescope customers remove acme" in before.code[0].value
-    assert "1 rows are left" in html(before)
+    assert "1 row left" in html(before)
     assert html(before).count("✓ done") == 0
 
     with CursorFile(cursors) as opened:
         remove_customer(opened, "acme", [folder / "acme.key"], T0)
     after = open_page(export="offboarding", customer="acme")
     assert "**acme** was removed" in after.markdown[0].value
+    assert "acme.key" in after.error[0].value
     assert html(after).count("✓ done") == 2
     assert not after.code
 

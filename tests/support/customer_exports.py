@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,6 +61,13 @@ def write_customers(folder: Path, deployments: Sequence[Deployment]) -> Path:
     )
     path.write_text(f'collector = "servescope.toml"\n{tables}', encoding="utf-8")
     return path
+
+
+def write_exports(folder: Path, deployments: Sequence[Deployment]) -> list[str]:
+    """A customer for each deployment, delivered to until now; returns the words that the console needs for its page."""
+    config = write_customers(folder, deployments)
+    cursors = write_cursors(folder / "customers.cursors.db", len(deployments), time.time_ns() // 1_000_000)
+    return ["--customers", str(config), "--cursors", str(cursors)]
 
 
 def write_cursors(path: Path, count: int, now_ms: int) -> Path:

@@ -218,7 +218,8 @@ def test_one_customers_missing_token_keeps_no_other_from_being_delivered_to(
     path = write_customers(tmp_path)
     (tmp_path / "datadog.key").unlink()
 
-    assert [policy.name for policy in read_startable(path)] == ["globex"]
+    policies, left_out = read_startable(path)
+    assert ([policy.name for policy in policies], left_out) == (["globex"], ("acme",))
     assert "customers[0].push[0]: secret file 'datadog.key' cannot be read" in caplog.text
     with pytest.raises(ConfigurationError, match=r"secret file 'datadog\.key' cannot be read"):
         read_policies(path)

@@ -45,6 +45,15 @@ def test_the_document_lists_what_is_received_under_the_customers_names(acme: Pol
     assert "globex" not in text
 
 
+def test_a_secret_in_a_url_is_not_shown(acme: Policy) -> None:
+    """Some backends want their token in the query."""
+    (push,) = acme.push
+    text = render_document(replace(acme, push=(replace(push, url="https://a.example/v1/metrics?key=hunter2"),)))
+
+    assert "`https://a.example/v1/metrics`" in text
+    assert "hunter2" not in text
+
+
 def test_the_dashboard_has_what_can_be_seen_of_the_metrics(acme: Policy) -> None:
     """Renamed metrics and labels, figures as they are exported, and no panel that would stay empty."""
     renamed = replace(acme, naming=Naming.PREFIX, prefix="acme_", renames={**acme.renames, "outcome": "result"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,7 +10,12 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client import generate_latest
 
+from servescope.customers.cursors import CursorFile
+from servescope.customers.program import CustomersProgram
+from servescope.settings.clock import ProgramClock
+from servescope.store.embedded import Store
 from tests.support.customer_export import TOKEN, Exported, exporting
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -66,6 +72,23 @@ def test_a_customer_is_served_shown_and_removed(exported: Exported) -> None:
     assert len(exported.receiver.requests) <= received + 1
     assert TOKEN not in log.read_text(encoding="utf-8")
     assert "kkkk" not in log.read_text(encoding="utf-8")
+
+
+def test_a_customer_that_is_left_out_falls_behind_until_it_is_delivered_to(tmp_path: Path) -> None:
+    """So the alert on lagging customers says so; a configuration that is applied again ends that."""
+    asyncio.run(_leave_out(tmp_path))
+
+
+async def _leave_out(folder: Path) -> None:
+    clock = ProgramClock()
+    with Store(folder / "past.db") as history, CursorFile(folder / "cursors.db", deliver=True) as cursors:
+        program = CustomersProgram(history, cursors, clock)
+        await program.apply((), ("acme",))
+        lag = 'servescope_customer_lag_seconds{customer="acme",destination="none"}'
+        assert lag in generate_latest(program.telemetry).decode()
+        await program.apply(())
+        assert lag not in generate_latest(program.telemetry).decode()
+        await program.close()
 
 
 def answers_with(request: Request) -> bool:

@@ -76,7 +76,7 @@ def describe_policy(policy: Policy) -> Iterator[str]:
     limit = "" if quota is None else f", at most {quota} series"
     yield f"  a point of each {policy.resolution} every {format_duration(policy.interval_ms)}{limit}"
     for push in policy.push:
-        yield f"  push {push.name}: {push.protocol}, {push.temporality}, {push.url}"
+        yield f"  push {push.name}: {push.protocol}, {push.temporality}, {push.place}"
     if policy.pull is not None:
         yield f"  pull: /customers/{policy.name}/metrics, at most {policy.pull.requests_per_minute} requests a minute"
 

@@ -75,13 +75,13 @@ def read_policies(path: Path) -> tuple[Policy, ...]:
     Raises ConfigurationError naming file, key, value and what was expected.
     """
     policies, problems = read_usable_policies(path)
-    if problems:
-        raise problems[0]
+    for problem in problems.values():
+        raise problem
     return policies
 
 
-def read_usable_policies(path: Path) -> tuple[tuple[Policy, ...], list[ConfigurationError]]:
-    """The policies that can be used, and what is wrong with the tables of other customers.
+def read_usable_policies(path: Path) -> tuple[tuple[Policy, ...], dict[str, ConfigurationError]]:
+    """The policies that can be used, and what is wrong with the tables of other customers, by their names.
 
     So a customer whose token cannot be read does not keep others from being delivered to. Whose deployments are whose
     is read of every table all the same; raises ConfigurationError for that, and for what is wrong with the whole file.
@@ -94,14 +94,15 @@ def read_usable_policies(path: Path) -> tuple[tuple[Policy, ...], list[Configura
         raise ConfigurationError(f"{path}: no customers; expected at least one [[customers]] table")
     placed: list[tuple[Table, Policy]] = []
     unusable: list[tuple[Table, Policy]] = []
-    problems: list[ConfigurationError] = []
+    problems: dict[str, ConfigurationError] = {}
     for table in tables:
         reader = _Reader(table, directory)
         try:
             placed.append((table, reader.policy()))
         except ConfigurationError as error:
-            problems.append(error)
-            unusable.append((table, reader.claim()))
+            claim = reader.claim()
+            problems[claim.name] = error
+            unusable.append((table, claim))
     _check_apart([*placed, *unusable])
     _check_secrets_differ(placed)
     _check_collected(root, directory, placed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, cast, get_args
 
 from servescope.collector.api.tokens import Tokens
-from servescope.customers.policy import Protocol, Pull, Push, Temporality
+from servescope.customers.policy import LEFT_OUT, Protocol, Pull, Push, Temporality
 from servescope.customers.presets import PRESETS, Preset
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
@@ -62,6 +62,8 @@ def _read_push(table: Table) -> Push:
     name = table.string("name", "push")
     if not _NAME.fullmatch(name) or name == Pull.name:
         raise table.wrong("name", f"small letters, digits, - and _, at most 63, and not {Pull.name!r}")
+    if name in (Pull.name, LEFT_OUT):
+        raise table.wrong("name", f"another name: {name!r} has a meaning of its own")
     preset = PRESETS[table.choice("preset", tuple(PRESETS), "")] if "preset" in table.values else None
     protocol = _read_protocol(table, preset)
     url = _read_url(table, protocol)

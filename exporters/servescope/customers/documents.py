@@ -89,7 +89,7 @@ def _introduction(policy: Policy) -> Iterator[str]:
     yield ""
     named = ", ".join(f"`{each}`" for each in ids)
     yield f"Of the deployments {named}, one point every {format_duration(policy.interval_ms)}."
-    ways = [f"by push to `{push.url}` ({push.protocol}, {push.temporality})" for push in policy.push]
+    ways = [f"by push to `{push.place}` ({push.protocol}, {push.temporality})" for push in policy.push]
     if policy.pull is not None:
         ways.append(
             f"on the page `/customers/{policy.name}/metrics`, with your bearer token, at most "

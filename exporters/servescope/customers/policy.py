@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from servescope.contract.identity import Deployment
 from servescope.settings.access import Access
@@ -63,6 +63,11 @@ class Push:
     name: str = "push"
     """Its name within the customer."""
 
+    @property
+    def place(self) -> str:
+        """The URL without its query, which may have a secret."""
+        return self.url.partition("?")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Pull:
@@ -72,6 +77,10 @@ class Pull:
     requests_per_minute: int = 6
     name: ClassVar[str] = "pull"
     """Its name within the customer, which no push has."""
+
+
+LEFT_OUT: Final = "none"
+"""The destination in the series of a customer that is not delivered to at all, as its table cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId, lanes_of
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.listener import PullAccess
 from servescope.customers.page import CustomerPage
-from servescope.customers.policy import Policy, Pull, Push
+from servescope.customers.policy import LEFT_OUT, Policy, Pull, Push
 from servescope.customers.senders import Sender, make_sender
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ConfigurationError, ServescopeError
@@ -47,11 +47,15 @@ class CustomersProgram:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="customers")
         self._workers = Workers(self._threads, asyncio.Semaphore(_READING_AT_ONCE))
         self._running: dict[LaneId, _Running] = {}
+        self._left_out: list[LaneId] = []
         self.pulls: dict[str, PullAccess] = {}
         """The page of each customer that scrapes one, by its name."""
 
-    async def apply(self, policies: Sequence[Policy]) -> None:
-        """Run the lanes of these policies, and no others; raises ConfigurationError for a customer that was removed."""
+    async def apply(self, policies: Sequence[Policy], left_out: Sequence[str] = ()) -> None:
+        """Run the lanes of these policies, and no others; raises ConfigurationError for a customer that was removed.
+
+        Customers that are left out, as their tables cannot be used, fall behind from now on, which alerts.
+        """
         removed = self._cursors.removed()
         for policy in policies:
             if policy.name in removed:
@@ -59,6 +63,11 @@ class CustomersProgram:
                     f"customer {policy.name!r} was removed by `servescope customers remove`: delete its table, or "
                     "admit it again with --undo"
                 )
+        for lane in self._left_out:
+            self.telemetry.retire(lane)
+        self._left_out = [LaneId(name, LEFT_OUT) for name in left_out]
+        for lane in self._left_out:
+            self.telemetry.lane(lane)
         wanted = {lane: (policy, to) for policy in policies for lane, to in lanes_of(policy).items()}
         for lane, running in list(self._running.items()):
             if wanted.get(lane) != (running.policy, running.to) or running.task.done():

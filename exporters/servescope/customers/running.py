@@ -60,17 +60,17 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     return 0
 
 
-def read_startable(config: Path) -> tuple[Policy, ...]:
-    """The customers to begin with; one whose table cannot be used is reported and left out.
+def read_startable(config: Path) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
+    """The customers to begin with, and the names of those whose tables cannot be used, which is logged.
 
     Raises ConfigurationError when none can be used, or when it is not clear whose a deployment is.
     """
     policies, problems = read_usable_policies(config)
-    if not policies:
-        raise problems[0]
-    for problem in problems:
+    for problem in problems.values():
+        if not policies:
+            raise problem
         _logger.error("a customer is left out until the configuration is applied again (SIGHUP): %s", problem)
-    return policies
+    return policies, tuple(problems)
 
 
 def _parse_listen(option: str, text: str) -> tuple[str, int]:
@@ -99,7 +99,7 @@ async def _serve_until_signalled(config: Path, history: History, cursors: Cursor
     async with AsyncExitStack() as ends:
         program = CustomersProgram(history, cursors, program_clock())
         ends.push_async_callback(program.close)
-        await program.apply(read_startable(config))
+        await program.apply(*read_startable(config))
         own = Listener(make_application(program.telemetry, addresses.own[0]))
         await _listen(own, addresses.own, "/metrics", ends)
         pull = Listener(

@@ -87,7 +87,8 @@ def test_fifty_customers_begin_with_those_that_need_somebody(folder: Path) -> No
     assert "15 min in 1 gap" in text
     assert "not accepted for longer than max_age" in text
     assert "503 Service Unavailable: &lt;b&gt;try&lt;/b&gt; later." in text
-    assert "Timeout: no answer within 10 s. It accepted points since." in text
+    assert text.count('<tr class="error">') == 6
+    assert text.count("Timeout: no answer within 10 s. It accepted points since.") == 4
 
 
 def test_a_filter_leaves_what_is_searched(folder: Path) -> None:

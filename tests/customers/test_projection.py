@@ -99,6 +99,13 @@ def test_a_reset_has_a_point_before_it() -> None:
     assert values(project(PLAIN, seen, temporality="delta")) == [9.0, 1.0]
 
 
+def test_a_reset_of_what_was_seen_once_has_no_point_before_it() -> None:
+    """It would begin and end at one time, and what came after begins there too."""
+    seen = target(ENGINE, {TOKENS: Seen(4, 4, T0 + 30_000)}, resets={T0 + 30_000: {TOKENS: (15.0, T0 + 30_000)}})
+
+    assert [described(point)[2:] for point in project(PLAIN, seen).points] == [(T0 + 30_000, MINUTE, 4.0)]
+
+
 def test_a_series_that_ended_has_a_point_without_a_value() -> None:
     """And without a start."""
     points = project(PLAIN, target(ENGINE, {TOKENS: Seen(ended=True), QUEUED: Seen(ended=True)})).points

@@ -108,8 +108,9 @@ class ScrapeGains:
 
     `series` are the counters, with the parts of a histogram together, at `rows` of the window, each of the object
     `owner`. `gains` is (m, n), NaN where nothing is known. Per object and scrape, (k, n): whether its values are
-    `sound`, it `restarted` since the scrape before, or was seen `first` where it is known to have been absent before.
-    Per scrape, (n,): when the process `started` in milliseconds, NaN where it does not say, and whether it `succeeded`.
+    `sound`, it `restarted` since the scrape before, as a histogram did of which a part fell, or was seen `first`
+    where it is known to have been absent before. Per scrape, (n,): when the process `started` in milliseconds, NaN
+    where it does not say, and whether it `succeeded`.
     """
 
     series: tuple[Series, ...]
@@ -415,7 +416,7 @@ def _count(scrapes: _Scrapes, values: Floats, layout: _Layout) -> _Counted:
     return _Counted(
         np.where(counted[layout.owner] & ~absent, steps, np.nan),
         sound,
-        restarted & counted,
+        (restarted & counted) | odd,
         first & counted,
         (torn | odd)[layout.histogram].sum(axis=0),
         (restarted & counted).any(axis=0),

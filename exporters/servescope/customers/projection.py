@@ -209,7 +209,8 @@ class Projector:
                     yield StreamPoint(stream, edge.before_ms, edge.time_ms, gain)
                 continue
             for time_ms, before, began in resets:
-                if (last := before[place]) is not None:
+                # What was seen at that scrape only has a baseline there, and counts from it on like what came after.
+                if (last := before[place]) is not None and began[place] < time_ms:
                     yield StreamPoint(stream, began[place], time_ms, last)
             if value is not None:
                 yield StreamPoint(stream, starts[place] if counts else None, edge.time_ms, value)

@@ -136,7 +136,7 @@ def _read_policies() -> tuple[Mapping[str, Policy], tuple[str, ...]]:
         policies, problems = read_usable_policies(config_path())
     except ServescopeError as error:
         return {}, (str(error),)
-    return {policy.name: policy for policy in policies}, tuple(map(str, problems))
+    return {policy.name: policy for policy in policies}, tuple(map(str, problems.values()))
 
 
 def _by_need(destination: Destination) -> tuple[int, bool, str, str]:

@@ -64,7 +64,7 @@ CONTENT = {
     "coverage": "table.metrics tbody tr:nth-child(20)",
     "customers": "table.exports tbody tr:nth-child(20)",
     "customer": "table.statement tbody tr:nth-child(5)",
-    "customer-policy": "table.received tbody tr:nth-child(5)",
+    "customer-policy": "table.received tbody tr",
     # A demo that a busy machine cannot follow yet has no data for a moment.
     "cutover": "[data-testid=stMain]:has(.answer.good) table.judged tbody tr:nth-child(6)",
     "readiness": "table.readiness tbody tr:nth-child(8)",

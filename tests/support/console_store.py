@@ -158,7 +158,9 @@ def append_now(path: Path) -> None:
         latest = store.latest_figures()
         for plan in PLANS:
             if plan.deployment in latest and plan.trouble != "stopped":
-                store.append_figures(plan.deployment, now_ms, latest[plan.deployment][1])
+                # Customers' points are of the last full minute, which may be from before the first call.
+                for time_ms in (now_ms // 60_000 * 60_000, now_ms):
+                    store.append_figures(plan.deployment, time_ms, latest[plan.deployment][1])
         for target in store.targets():
             store.set_target(_seen_at(target, now_ms))
 

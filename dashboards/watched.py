@@ -173,7 +173,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     else:
         queries = tuple(_values(term, compiler))
         unit, no_data = UNITS[_unit(term)], _absence(term)
-    # Of hundreds of targets or of every group of rules nobody could tell one line from another.
+    # Of hundreds of targets or of every group of rules nobody could distinguish the lines.
     is_many = term is not None and bool(_MANY & {*labels_of(term)})
     lowest = any(operator in ("<", "<=", "==") for alert in alerts for operator in edges(alert).values())
     if is_many:

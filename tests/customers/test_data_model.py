@@ -29,7 +29,7 @@ from tests.support.scraped_pasts import Page, pasts
 MINUTE: Final = 60_000
 CHAT: Final = Deployment("llama", "chat", "v2")
 METRICS: Final = ("output_tokens_total", "queued_requests", "requests_total", "time_to_first_token_seconds")
-# Labels that tell all series apart, and labels by which some are summed.
+# Labels that distinguish all series, and labels by which some are summed.
 LABELS: Final[Mapping[Resolution, tuple[tuple[str, ...], ...]]] = {
     "replica": (("replica", "outcome"), ("replica",)),
     "deployment": (("outcome",), ()),

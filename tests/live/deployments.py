@@ -67,11 +67,12 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """One emulator: its deployments, and the traffic that they share."""
+    """One emulator: its deployments, and the traffic that they share, in a split that the collector may know."""
 
     deployments: tuple[Deployed, ...]
     requests_per_second: float = REQUESTS_PER_SECOND
     traffic: Mapping[str, Any] = field(default_factory=dict)
+    split_configured: bool = True
 
     def scenario(self) -> str:
         """Its scenario file."""
@@ -147,11 +148,11 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("pair-v2", model="model-pair"),
         Deployed("promoting", phase="promoting", tables={"back_off": _SLOW_TO_RETURN}),
     )),
-    # For a judge, which compares nothing but these two.
+    # For a judge, which compares nothing but these two. It alone is to notice that the traffic is moved.
     "judged": Emulated((
         Deployed("judged-v1", model="model-judged", stack=OLD_STACK),
         Deployed("judged-v2", model="model-judged"),
-    )),
+    ), split_configured=False),
     # One whose router dies, and one of whose gateway nothing comes any more.
     "traffic": Emulated((
         Deployed("routerless"),

@@ -306,6 +306,11 @@ _SELF: Final = (
 # Blocks of a judge, and how old a judgement may be, are of the wall clock.
 _JUDGED: Final = (
     Episode(
+        "judge", judges.NEW, "no request reaches v2 of a cutover that is judged", judges.idle_judge,
+        # Up to ten minutes until the first block of five is complete.
+        ("ServescopeCutoverNoData",), fires_within="5h", resolves_within="2h",
+    ),
+    Episode(
         "judge", judges.NEW, "v2 of a cutover that is judged cannot be scraped", judges.blind_judge,
         ("ServescopeDeploymentDown",), muted={"ServescopeCutoverNoData": "ServescopeDeploymentDown"},
         fires_within="2h", resolves_within="5h",

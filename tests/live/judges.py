@@ -14,6 +14,7 @@ from typing import Final
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.errors import ServescopeError
 from tests.live.deployments import find_emulator
+from tests.live.harm import move_traffic
 from tests.live.stack import LiveStack, Program
 from tests.support.prometheus import free_port
 
@@ -26,11 +27,24 @@ _START_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 1.0
 
 
+def idle_judge(stack: LiveStack) -> Undo:
+    """Have a judge begin while v2 gets no request; undone, it judges a new run."""
+    move_back = move_traffic(stack, NEW, 0.0)
+    _start_judge(stack)
+
+    def undo() -> None:
+        move_back()
+        _begin(stack)
+
+    return undo
+
+
 def blind_judge(stack: LiveStack) -> Undo:
-    """Have a judge begin while v2 cannot be scraped; undone, it judges a new run."""
+    """Have a judge judge a new run while v2 cannot be scraped; undone, it judges another."""
+    _running_judge(stack)
     emulator = stack.emulators[find_emulator(NEW)]
     number: int = emulator.switch_on("target-unreachable", deployment=NEW)["id"]
-    _start_judge(stack)
+    _begin(stack)
 
     def undo() -> None:
         emulator.switch_off(number)

@@ -258,7 +258,7 @@ def _pairs_of_stacks(emulated: Mapping[str, Emulated]) -> dict[tuple[str, str], 
     """By model and environment with deployments of several stacks: the share of each, as the emulator has it."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for scenario in emulated.values():
-        for deployed in scenario.deployments:
+        for deployed in scenario.deployments if scenario.split_configured else ():
             labels = deployed.labels
             key = (labels["model_name"], labels["environment"])
             found.setdefault(key, {})[labels["inference_stack"]] = deployed.share

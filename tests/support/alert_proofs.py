@@ -648,6 +648,12 @@ PROOFS: Mapping[str, Proof] = {
     "ServescopeCutoverDegraded": Proof(
         {_judged("DEGRADED"): 0.0, _judged("HEALTHY"): 1.0}, {_judged("DEGRADED"): 1.0, _judged("HEALTHY"): 0.0}, 1.0,
         {"not proven": {_judged("HEALTHY"): 0.0, _judged("INCONCLUSIVE"): 1.0}},
+        elsewhere={
+            "v2 is several deployments": (
+                {own("servescope_judgement", plan="p", verdict="DEGRADED"): (0.0, 1.0)}, 1.0,
+                {"plan": "p", "verdict": "DEGRADED"},
+            ),
+        },
         labels={**_OF_PLAN, "verdict": "DEGRADED"},
     ),
     "ServescopeCutoverNoData": Proof(

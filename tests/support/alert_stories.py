@@ -219,6 +219,11 @@ def notation(values: Sequence[float | None]) -> str:
 
 def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     """An annotation as Prometheus renders it."""
+    text = re.sub(
+        r"{{ if \$labels\.(\w+) }}(.*?){{ else }}(.*?){{ end }}",
+        lambda match: match[2] if labels.get(match[1]) else match[3],
+        text,
+    )
     text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
     text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
     text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")

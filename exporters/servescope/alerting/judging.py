@@ -10,7 +10,8 @@ from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.own_metrics import JUDGED_LABELS
 
-_PLAN: Final = "{{ $labels.plan }} to " + WHO
+# A plan may name several deployments for v2; then only the labels that they share are on its series.
+_PLAN: Final = "{{ $labels.plan }} to {{ if $labels.deployment_id }}" + WHO + "{{ else }}several deployments{{ end }}"
 _AGE: Final = Own("servescope_judgement_age_seconds", JUDGED_LABELS)
 _LIMIT: Final = bound(JUDGEMENT_AGE)
 _OF_PLANS: Final = Own("servescope_judgement", (*JUDGED_LABELS, "verdict"))

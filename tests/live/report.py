@@ -135,7 +135,7 @@ def _table(run: Run) -> list[str]:
         if not found and name in muted:
             episode, by = muted[name]
             rows.append(
-                f"| {link} | {alert.severity} | {_fault(episode)} | nobody: inhibited by {_short(by)} | | | | | |"
+                f"| {link} | {alert.severity} | {_fault(episode)} | nobody: inhibited by {_short(by)} | | | none | | |"
             )
         elif not found and alert.severity != "none":
             rows.append(f"| {link} | {alert.severity} | not tested: {NOT_SHOWN.get(name, 'left out')} | | | | | | |")
@@ -152,7 +152,7 @@ def _row(outcome: Outcome, times: int) -> str:
         outcome.receiver or "**nobody**",
         _both(outcome.fired_after, times),
         _both(outcome.resolved_after, times),
-        str(outcome.messages),
+        str(outcome.messages) or "none",
         ", ".join(map(_short, outcome.muted)),
         ", ".join(map(_short, outcome.also)),
     ])  # fmt: skip

@@ -178,14 +178,17 @@ def read_capture(captures: Path, target: Captured) -> str:
 
 def grow(text: str, share: float) -> str:
     """The text after what it counts has happened once more in this share: counters are 1 + share times as high."""
+    return "".join(
+        line if value is None else f"{line} {value * (1 + share)!r}\n" for line, value in split_counted(text)
+    )
+
+
+def split_counted(text: str) -> Iterator[tuple[str, float | None]]:
+    """Each line of a page: the series and the value of one that counts, and any other line as it is, with None."""
     counted = {name for name, _ in _TYPE.findall(text)}
-    return "".join(_grown(text, counted, share))
-
-
-def _grown(text: str, counted: set[str], share: float) -> Iterator[str]:
     for line in text.splitlines(keepends=True):
         sample = _SAMPLE.match(line)
         if sample and (sample[1] in counted or _PART.sub("", sample[1]) in counted):
-            yield f"{sample[1]}{sample[2] or ''} {float(sample[3]) * (1 + share)!r}\n"
+            yield f"{sample[1]}{sample[2] or ''}", float(sample[3])
         else:
-            yield line
+            yield line, None

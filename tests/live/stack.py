@@ -163,7 +163,7 @@ def live_stack(
         collector, collector_url = _collector(folder)
         tokens = {name: f"token-of-{name}" for name in RECEIVERS.values()}
         receivers = open_parts.enter_context(listening(tokens))
-        manager, manager_url = _alertmanager(folder, times, alertmanager, receivers)
+        manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
         server, port = _prometheus(folder, times, prometheus, collector_url, manager_url)
         for program in (collector, manager, server):
             program.start()
@@ -310,7 +310,8 @@ def _prometheus(folder: Path, times: int, binary: Path, collector_url: str, mana
     return Program("prometheus", command, folder, f"http://127.0.0.1:{port}/-/ready"), port
 
 
-def _alertmanager(folder: Path, times: int, binary: Path, receivers: Receivers) -> tuple[Program, str]:
+def make_alertmanager(folder: Path, times: int, binary: Path, receivers: Receivers) -> tuple[Program, str]:
+    """An Alertmanager with our routes, its durations divided, which calls these receivers; and its URL."""
     secrets = folder / "secrets"
     secrets.mkdir(exist_ok=True)
     for name, token in receivers.tokens.items():

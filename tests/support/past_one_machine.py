@@ -1,0 +1,205 @@
+"""Prometheus agents that divide targets, the translators they ask, and the Prometheus they write to: all over loopback.
+
+What each is given are the files of `deploy/prometheus/`. Changed is where things are, and durations, which are divided
+by `times` as in `make live`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from alerts.alertmanager import RECEIVERS
+from tests.live.compression import compress_rules, divided
+from tests.live.receivers import Receivers, listening
+from tests.live.stack import Program, make_alertmanager
+from tests.support.prometheus import Prometheus, free_port
+
+ROOT: Final = Path(__file__).parent.parent.parent
+DEPLOYED: Final = ROOT / "deploy" / "prometheus"
+RULES: Final = ROOT / "alerts" / "generated"
+TARGETS_JOB, AGENTS_JOB, TRANSLATE_JOB = "servescope-targets", "servescope-agents", "servescope-translate"
+AGENTS: Final = 3
+_LOOKBACK, _RESEND = "5m", "1m"
+
+
+@dataclass(slots=True)
+class PastOneMachine:
+    """The running parts; agent number i asks translator number i."""
+
+    folder: Path
+    times: int
+    translators: Sequence[Program]
+    agents: Sequence[Program]
+    receiver: Program
+    prometheus: Prometheus
+    receivers: Receivers
+
+    def firing(self) -> set[tuple[str, str]]:
+        """The alerts that fire in the receiver now, with their deployments."""
+        alerts = self.prometheus.answer("/api/v1/alerts")["data"]["alerts"]
+        return {
+            (alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""))
+            for alert in alerts
+            if alert["state"] == "firing"
+        }
+
+    def notified(self, receiver: str) -> set[tuple[str, str]]:
+        """The alerts that a receiver of Alertmanager was notified of so far, with their deployments."""
+        return {
+            (alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""))
+            for sent in self.receivers.sent()
+            if sent.receiver == receiver
+            for alert in sent.alerts
+            if alert["status"] == "firing"
+        }
+
+
+def kill(program: Program) -> None:
+    """End a program as a machine that fails does, without a chance to finish anything."""
+    assert program.process is not None
+    program.process.kill()
+    program.end()
+
+
+def agent_text(number: int) -> str:
+    """The configuration of one of the agents, filled in as its first lines say."""
+    text = (DEPLOYED / "agent.yml").read_text(encoding="utf-8")
+    return text.replace("AGENTS", str(AGENTS)).replace("NUMBER", str(number))
+
+
+def agent_of(address: str, agents: int = AGENTS) -> int:
+    """The number of the agent that scrapes a target, by Prometheus' `hashmod` of its address."""
+    digest = hashlib.md5(address.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[8:], "big") % agents
+
+
+@contextmanager
+def past_one_machine(
+    folder: Path,
+    groups: Sequence[Mapping[str, Any]],
+    *,
+    prometheus: Path,
+    alertmanager: Path,
+    times: int = 1,
+    scrape_interval: str = "",
+    agent_option: str = "--enable-feature=agent",
+) -> Iterator[PastOneMachine]:
+    """Three agents with a translator each, a receiver and an Alertmanager, all ready, for the length of the block.
+
+    `groups` are the targets as `file_sd` lists them. A `scrape_interval`, undivided, may replace that of the files.
+    Prometheus 3 has the `agent_option` "--agent".
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "targets").mkdir()
+    (folder / "targets" / "all.json").write_text(json.dumps(groups), encoding="utf-8")
+    with ExitStack() as started:
+        receivers = started.enter_context(listening({name: f"token-of-{name}" for name in RECEIVERS.values()}))
+        manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
+        translators = [_translator(folder, groups, number) for number in range(AGENTS)]
+        places = {f"agent-{number}:9090": _free_address() for number in range(AGENTS)}
+        places |= {"receiver:9090": _free_address(), "alertmanager:9093": manager_url.removeprefix("http://")}
+        setting = _Setting(folder, times, scrape_interval, prometheus, agent_option, places)
+        receiver = _receiver(setting, [_address(each) for each in translators])
+        agents = [_agent(setting, number, _address(translator)) for number, translator in enumerate(translators)]
+        for program in (manager, *translators, receiver, *agents):
+            started.callback(program.end)
+            program.start()
+        for program in (manager, *translators, receiver, *agents):
+            program.wait_until_ready()
+        port = int(_address(receiver).rpartition(":")[2])
+        yield PastOneMachine(folder, times, translators, agents, receiver, Prometheus(port), receivers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What the deployed files are changed to: durations, and by the addresses they name those that exist here."""
+
+    folder: Path
+    times: int
+    scrape_interval: str
+    binary: Path
+    agent_option: str
+    places: Mapping[str, str]
+
+    def read(self, text: str, **more: str) -> dict[str, Any]:
+        """A deployed configuration as it is here."""
+        for named, here in {**self.places, **more}.items():
+            text = text.replace(named, here)
+        document: dict[str, Any] = yaml.safe_load(text)
+        interval = divided(self.scrape_interval or document["global"]["scrape_interval"], self.times)
+        # A machine that is busy with all of it at once may take as long as there is.
+        document["global"] |= {"scrape_interval": interval, "scrape_timeout": interval}
+        return document
+
+    def write(self, name: str, document: Mapping[str, Any]) -> Path:
+        """The file of a configuration."""
+        path = self.folder / f"{name}.yml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        return path
+
+
+def _translator(folder: Path, groups: Sequence[Mapping[str, Any]], number: int) -> Program:
+    configuration = folder / "translate.toml"
+    allowed = sorted({target for group in groups for target in group["targets"]})
+    configuration.write_text(f"[translate]\ntargets = {json.dumps(allowed)}\n", encoding="utf-8")
+    address = _free_address()
+    command = [sys.executable, "-m", "servescope.cli", "translate", "--config", str(configuration), "--listen", address]
+    return Program(f"translate-{number}", command, folder, f"http://{address}/-/ready")
+
+
+def _agent(setting: _Setting, number: int, translator: str) -> Program:
+    document = setting.read(
+        agent_text(number), **{"translate:9905": translator, "/etc/prometheus": str(setting.folder)}
+    )
+    path = setting.write(f"agent-{number}", document)
+    options = [setting.agent_option, f"--storage.agent.path={setting.folder / path.stem}"]
+    return _prometheus(setting, path, setting.places[f"agent-{number}:9090"], options)
+
+
+def _receiver(setting: _Setting, translators: Sequence[str]) -> Program:
+    _write_rules(setting.folder / "rules", setting.times)
+    text = (DEPLOYED / "receiver.yml").read_text(encoding="utf-8")
+    own = setting.places["receiver:9090"]
+    document = setting.read(text, **{"localhost:9090": own, "/etc/prometheus": str(setting.folder)})
+    document["global"]["evaluation_interval"] = divided(document["global"]["evaluation_interval"], setting.times)
+    for job in document["scrape_configs"]:
+        if job["job_name"] == TRANSLATE_JOB:
+            job["static_configs"] = [{"targets": list(translators)}]
+    options = [
+        "--web.enable-remote-write-receiver",
+        f"--storage.tsdb.path={setting.folder / 'receiver'}",
+        f"--query.lookback-delta={divided(_LOOKBACK, setting.times)}",
+        f"--rules.alert.resend-delay={divided(_RESEND, setting.times)}",
+    ]
+    return _prometheus(setting, setting.write("receiver", document), own, options)
+
+
+def _prometheus(setting: _Setting, path: Path, address: str, options: Sequence[str]) -> Program:
+    command = [
+        str(setting.binary), f"--config.file={path}", f"--web.listen-address={address}", "--log.level=warn", *options,
+    ]  # fmt: skip
+    return Program(path.stem, command, setting.folder, f"http://{address}/-/ready")
+
+
+def _write_rules(folder: Path, times: int) -> None:
+    folder.mkdir()
+    for path in RULES.glob("*.rules.yml"):
+        document = compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times)
+        (folder / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def _free_address() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+def _address(program: Program) -> str:
+    return program.ready_url.split("/")[2]

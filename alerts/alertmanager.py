@@ -120,13 +120,13 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         _inhibition((page, 'family!="servescope"', of_one), (_NO_PAGE,), ["family", *deployment]),
         # What users notice has these symptoms too; the alerts on causes are sent.
         _inhibition((page, 'component="slo"'), (_NO_PAGE, 'family=~"cutover|serving|slo-.+"'), deployment),
-        # Latency, queues and failures of the same deployment follow from it; so does that no engine answers.
+        # Latency, queues and failures of the same deployment follow from it. That no engine can be scraped joins its
+        # message: which of the two fires first depends on who counts the replicas.
         _inhibition(
             (page, no_replica),
             ('alertname!="ServescopeNoActiveReplica"', 'component=~"engine|router|autoscaler|slo|cutover"'),
             deployment,
         ),
-        _inhibition((page, no_replica), ('alertname="ServescopeDeploymentDown"',), deployment),
         # Behind a deployment without router or engines no request is served: the page about it names the cause.
         _inhibition(
             (page, f'alertname=~"{_NOT_SERVING}"'), ('alertname="ServescopeTrafficGone"',),
@@ -142,10 +142,12 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
             (page, 'alertname="ServescopeMostDeploymentsGone"'),
             (_NO_PAGE, 'alertname=~"Servescope(DeploymentGone|TargetGone)"'), _names(options),
         ),
-        # One page in place of a page for each deployment; longer than these stay active.
+        # One page in place of a page for each deployment; longer than these stay active. Where no autoscaler is
+        # scraped, a replica that cannot be scraped is counted as not active.
         _inhibition(
             (page, 'alertname="ServescopeMostDeploymentsDown"'),
-            ('alertname=~"Servescope(DeploymentDown|RouterDown|PhaseDown|TargetDown)"',), _names(options),
+            ('alertname=~"Servescope(DeploymentDown|NoActiveReplica|RouterDown|PhaseDown|TargetDown)"',),
+            _names(options),
         ),
         # Without any collector, each of them is down.
         _inhibition(

@@ -100,8 +100,28 @@ def test_a_collector_that_is_gone_notifies_once(url: str) -> None:
     assert _muted(url) == {"gone": False, "down": True, "prometheus": False, "watchdog": False}
 
 
+def test_an_outage_of_most_deployments_notifies_once(url: str) -> None:
+    """Each of them is down, and its replicas are counted as not active where nobody else counts them."""
+    here, there = _deployment("d"), _deployment("e")
+    _send(
+        url,
+        {
+            "most": ("ServescopeMostDeploymentsDown", {}),
+            "here": ("ServescopeDeploymentDown", here),
+            "there": ("ServescopeDeploymentDown", there),
+            "no replica": ("ServescopeNoActiveReplica", there),
+            "target": ("ServescopeTargetDown", there),
+            "collector": ("ServescopeInternalErrors", {}),
+        },
+    )
+
+    assert _muted(url) == {
+        "most": False, "here": True, "there": True, "no replica": True, "target": True, "collector": False,
+    }  # fmt: skip
+
+
 def test_a_deployment_that_is_down_notifies_once(url: str) -> None:
-    """Its targets follow from it, and it from having no replica; of another deployment, and alone, it is sent."""
+    """Its targets follow from it; without an active replica both are in the message, whichever came first."""
     down, other = _deployment("down"), _deployment("other")
     _send(
         url,
@@ -117,7 +137,7 @@ def test_a_deployment_that_is_down_notifies_once(url: str) -> None:
     )
 
     assert _muted(url) == {
-        "no replica": False, "down": True, "target there": True, "other down": False, "target of other": True,
+        "no replica": False, "down": False, "target there": True, "other down": False, "target of other": True,
         "split": False, "prometheus": False,
     }  # fmt: skip
 

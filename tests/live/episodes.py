@@ -199,6 +199,11 @@ _USERS: Final = (
         "briefly-late", "briefly-late", *burst("latency-regression:20@briefly-late", "3m"),
         ("ServescopeTimeToFirstTokenBudgetBurns", "ServescopeTimePerOutputTokenBudgetBurns"), resolves_within="8h",
     ),
+    # Before the others, whose budgets burn on for hours.
+    Episode(
+        "pair-v2", "pair-v2", "the traffic is moved to v2 against the configured split",
+        lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeTrafficSplitNotAsConfigured@",),
+    ),
     _of_faults(
         "pair-v2", "latency-regression:2.6", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
         "ServescopeNewStackSpeedLower",
@@ -206,10 +211,6 @@ _USERS: Final = (
     _of_faults(
         "pair-v2", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
         muted={"ServescopeNewStackErrorsMore": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
-    ),
-    Episode(
-        "pair-v2", "pair-v2", "the traffic is moved to v2 against the configured split",
-        lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeTrafficSplitNotAsConfigured@",),
     ),
     # A ticket waits for the end of a migration that was planned, and a page does not.
     _of_faults(

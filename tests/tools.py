@@ -20,6 +20,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -34,10 +35,10 @@ _ALERTMANAGER_START = """#!/bin/sh
 cd "$(dirname "$0")/../.." && exec usr/bin/prometheus-alertmanager "$@"
 """
 
-_VICTORIA = "victoria-metrics-unpacked"
+_VICTORIA = ("victoria-metrics", "vmagent", "vmalert", "vmauth")
 _VICTORIA_START = """#!/bin/sh
 cd "$(dirname "$0")/../.." && export LD_LIBRARY_PATH="$(echo "$PWD"/usr/lib/*-linux-gnu)"
-exec usr/bin/victoria-metrics "$@"
+exec "usr/bin/$(basename "$0" -unpacked)" "$@"
 """
 
 _COMPOSE_SCHEMA = TOOLS / "compose-spec.json"
@@ -122,9 +123,9 @@ def amtool_binary() -> Path | None:
     return _unpacked("amtool", package="prometheus-alertmanager") or _on_path("amtool")
 
 
-def victoria_metrics_binary() -> Path | None:
-    """A VictoriaMetrics, or None; paths given to it must be absolute."""
-    return _unpacked(_VICTORIA, package="victoria-metrics") or _on_path("victoria-metrics")
+def victoria_metrics_binary(program: str = "victoria-metrics") -> Path | None:
+    """A VictoriaMetrics, or its `vmagent`, `vmalert` or `vmauth`, or None; paths given to it must be absolute."""
+    return _unpacked(f"{program}-unpacked", package="victoria-metrics") or _on_path(program)
 
 
 def compose_schema() -> Path | None:
@@ -282,9 +283,10 @@ def _unpack_victoria_metrics() -> None:
     _unpack_unstable("libzstd1", library)
     shutil.copytree(library / "usr" / "lib", folder / "usr" / "lib", dirs_exist_ok=True)
     shutil.rmtree(library)
-    start = folder / "usr" / "bin" / _VICTORIA
-    start.write_text(_VICTORIA_START, encoding="utf-8")
-    start.chmod(0o755)
+    for program in _VICTORIA:
+        start = folder / "usr" / "bin" / f"{program}-unpacked"
+        start.write_text(_VICTORIA_START, encoding="utf-8")
+        start.chmod(0o755)
 
 
 def _private_lists(name: str = "apt") -> list[str]:
@@ -368,7 +370,10 @@ TOOLS_NEEDED = (
     ),
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),
-    Tool("victoria-metrics", victoria_metrics_binary, _unpack_victoria_metrics, needed=False),
+    *(
+        Tool(program, partial(victoria_metrics_binary, program), _unpack_victoria_metrics, needed=False)
+        for program in _VICTORIA
+    ),
     Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),
     Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
     Tool("chromium", chromium_binary, _install_chromium),

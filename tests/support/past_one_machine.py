@@ -54,13 +54,18 @@ class PastOneMachine:
 
     def notified(self, receiver: str) -> set[tuple[str, str]]:
         """The alerts that a receiver of Alertmanager was notified of so far, with their deployments."""
-        return {
-            (alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""))
-            for sent in self.receivers.sent()
-            if sent.receiver == receiver
-            for alert in sent.alerts
-            if alert["status"] == "firing"
-        }
+        return notified(self.receivers, receiver)
+
+
+def notified(receivers: Receivers, receiver: str) -> set[tuple[str, str]]:
+    """The alerts that one of the receivers was notified of so far, with their deployments."""
+    return {
+        (alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""))
+        for sent in receivers.sent()
+        if sent.receiver == receiver
+        for alert in sent.alerts
+        if alert["status"] == "firing"
+    }
 
 
 def kill(program: Program) -> None:
@@ -104,18 +109,18 @@ def past_one_machine(
     with ExitStack() as started:
         receivers = started.enter_context(listening({name: f"token-of-{name}" for name in RECEIVERS.values()}))
         manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
-        translators = [_translator(folder, groups, number) for number in range(AGENTS)]
-        places = {f"agent-{number}:9090": _free_address() for number in range(AGENTS)}
-        places |= {"receiver:9090": _free_address(), "alertmanager:9093": manager_url.removeprefix("http://")}
+        translators = [make_translator(folder, number) for number in range(AGENTS)]
+        places = {f"agent-{number}:9090": free_address() for number in range(AGENTS)}
+        places |= {"receiver:9090": free_address(), "alertmanager:9093": manager_url.removeprefix("http://")}
         setting = _Setting(folder, times, scrape_interval, prometheus, agent_option, places)
-        receiver = _receiver(setting, [_address(each) for each in translators])
-        agents = [_agent(setting, number, _address(translator)) for number, translator in enumerate(translators)]
+        receiver = _receiver(setting, [address_of(each) for each in translators])
+        agents = [_agent(setting, number, address_of(translator)) for number, translator in enumerate(translators)]
         for program in (manager, *translators, receiver, *agents):
             started.callback(program.end)
             program.start()
         for program in (manager, *translators, receiver, *agents):
             program.wait_until_ready()
-        port = int(_address(receiver).rpartition(":")[2])
+        port = int(address_of(receiver).rpartition(":")[2])
         yield PastOneMachine(folder, times, translators, agents, receiver, Prometheus(port), receivers)
 
 
@@ -147,11 +152,11 @@ class _Setting:
         return path
 
 
-def _translator(folder: Path, groups: Sequence[Mapping[str, Any]], number: int) -> Program:
+def make_translator(folder: Path, number: int) -> Program:
+    """A translator that may ask every target on loopback."""
     configuration = folder / "translate.toml"
-    allowed = sorted({target for group in groups for target in group["targets"]})
-    configuration.write_text(f"[translate]\ntargets = {json.dumps(allowed)}\n", encoding="utf-8")
-    address = _free_address()
+    configuration.write_text('[translate]\ntargets = ["127.0.0.1:1-65535"]\n', encoding="utf-8")
+    address = free_address()
     command = [sys.executable, "-m", "servescope.cli", "translate", "--config", str(configuration), "--listen", address]
     return Program(f"translate-{number}", command, folder, f"http://{address}/-/ready")
 
@@ -166,7 +171,7 @@ def _agent(setting: _Setting, number: int, translator: str) -> Program:
 
 
 def _receiver(setting: _Setting, translators: Sequence[str]) -> Program:
-    _write_rules(setting.folder / "rules", setting.times)
+    write_rules(setting.folder / "rules", setting.times)
     text = (DEPLOYED / "receiver.yml").read_text(encoding="utf-8")
     own = setting.places["receiver:9090"]
     document = setting.read(text, **{"localhost:9090": own, "/etc/prometheus": str(setting.folder)})
@@ -190,16 +195,19 @@ def _prometheus(setting: _Setting, path: Path, address: str, options: Sequence[s
     return Program(path.stem, command, setting.folder, f"http://{address}/-/ready")
 
 
-def _write_rules(folder: Path, times: int) -> None:
+def write_rules(folder: Path, times: int) -> None:
+    """Write our rules into a new folder, their durations divided."""
     folder.mkdir()
     for path in RULES.glob("*.rules.yml"):
         document = compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times)
         (folder / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
 
-def _free_address() -> str:
+def free_address() -> str:
+    """An address of loopback that nothing listens on right now."""
     return f"127.0.0.1:{free_port()}"
 
 
-def _address(program: Program) -> str:
+def address_of(program: Program) -> str:
+    """Where a program listens."""
     return program.ready_url.split("/")[2]

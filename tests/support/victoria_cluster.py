@@ -1,0 +1,170 @@
+"""vmagents as a cluster, two storage nodes, vmalert and vmauth, with translators and an Alertmanager, over loopback.
+
+What each is given are the files of `deploy/victoriametrics/`. Changed is where things are, and durations, which are
+divided by `times` as in `make live`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from alerts.alertmanager import RECEIVERS
+from tests import tools
+from tests.live.compression import divided
+from tests.live.receivers import Receivers, listening
+from tests.live.stack import Program, make_alertmanager
+from tests.support.past_one_machine import address_of, free_address, make_translator, notified, write_rules
+from tests.support.prometheus import Prometheus
+
+ROOT: Final = Path(__file__).parent.parent.parent
+DEPLOYED: Final = ROOT / "deploy" / "victoriametrics"
+VMAGENTS, STORAGES = 3, 2
+FLAG_FILES: Final[Mapping[str, str]] = {
+    "vmagent": "vmagent", "storage": "victoria-metrics", "vmalert": "vmalert", "vmauth": "vmauth",
+}  # fmt: skip
+"""The files of flags by their stems, each with the program that it is for."""
+
+_DIVIDED: Final = (
+    "-dedup.minScrapeInterval", "-search.maxLookback", "-evaluationInterval", "-rule.resendDelay",
+    "-rule.maxResolveDuration", "-datasource.queryStep",
+)  # fmt: skip
+# What passes until samples can be queried is the programs' own time, which is not divided.
+_OWN_TIME: Final = ("-search.latencyOffset", "-rule.evalDelay")
+_OWN_SECONDS: Final = "5s"
+
+
+@dataclass(slots=True)
+class VictoriaCluster:
+    """The running parts; vmagent number i asks translator number i. `reader` is what vmauth answers."""
+
+    folder: Path
+    times: int
+    translators: Sequence[Program]
+    vmagents: Sequence[Program]
+    storages: Sequence[Program]
+    vmalert: Program
+    vmauth: Program
+    reader: Prometheus
+    receivers: Receivers
+
+    def notified(self, receiver: str) -> set[tuple[str, str]]:
+        """The alerts that a receiver of Alertmanager was notified of so far, with their deployments."""
+        return notified(self.receivers, receiver)
+
+
+def read_flags(name: str) -> list[str]:
+    """The flags of a file, one a line, in its order."""
+    lines = (DEPLOYED / f"{name}.flags").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("-")]
+
+
+def program_of(name: str) -> Path | None:
+    """The program that a file of flags is for, or None where it is not available."""
+    return tools.victoria_metrics_binary(FLAG_FILES[name])
+
+
+@contextmanager
+def victoria_cluster(
+    folder: Path, groups: Sequence[Mapping[str, Any]], *, alertmanager: Path, times: int = 1
+) -> Iterator[VictoriaCluster]:
+    """All of it ready, for the length of the block; `groups` are the targets as `file_sd` lists them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "targets").mkdir()
+    (folder / "targets" / "all.json").write_text(json.dumps(groups), encoding="utf-8")
+    write_rules(folder / "rules", times)
+    with ExitStack() as started:
+        receivers = started.enter_context(listening({name: f"token-of-{name}" for name in RECEIVERS.values()}))
+        manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
+        translators = [make_translator(folder, number) for number in range(VMAGENTS)]
+        setting = _Setting(folder, times, _places(translators, manager_url))
+        storages = [setting.make_program("storage", number) for number in range(STORAGES)]
+        vmagents = [setting.make_program("vmagent", number) for number in range(VMAGENTS)]
+        vmauth, vmalert = setting.make_program("vmauth"), setting.make_program("vmalert")
+        programs = (manager, *translators, *storages, *vmagents, vmauth, vmalert)
+        for program in programs:
+            started.callback(program.end)
+            program.start()
+        for program in programs:
+            program.wait_until_ready()
+        reader = Prometheus(int(address_of(vmauth).rpartition(":")[2]))
+        yield VictoriaCluster(
+            folder, times, translators, vmagents, storages, vmalert, vmauth, reader, receivers
+        )  # fmt: skip
+
+
+def _places(translators: Sequence[Program], manager_url: str) -> dict[str, str]:
+    """By the address that the files name: where it is here."""
+    return {
+        **{f"vmagent-{number}:9905": address_of(each) for number, each in enumerate(translators)},
+        **{f"vmagent-{number}:8429": free_address() for number in range(VMAGENTS)},
+        **{f"storage-{number}:8428": free_address() for number in range(STORAGES)},
+        "vmalert:8880": free_address(),
+        "vmauth:8427": free_address(),
+        "alertmanager:9093": manager_url.removeprefix("http://"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What the deployed files are changed to: durations, and by the addresses they name those that exist here."""
+
+    folder: Path
+    times: int
+    places: Mapping[str, str]
+
+    def make_program(self, name: str, number: int | None = None) -> Program:
+        """A program with the flags of its file and the configuration that they name."""
+        called = name if number is None else f"{name}-{number}"
+        own = self.folder / called
+        own.mkdir()
+        (binary, listen) = program_of(name), self._own_address(called)
+        assert binary is not None, f"{FLAG_FILES[name]} not found: `python -m tests.tools` prepares it"
+        flags = [self._flag(flag, own, listen, number) for flag in read_flags(name)]
+        if name == "vmagent":
+            self._write_scrapes(own / "scrape.yml", f"vmagent-{number}:9905")
+        if name == "vmauth":
+            (own / "vmauth.yml").write_text(self._placed((DEPLOYED / "vmauth.yml").read_text("utf-8")), "utf-8")
+        limits = ["-memory.allowedBytes=128MB"] if name in ("storage", "vmagent") else []
+        command = [str(binary), *flags, *limits, "-loggerLevel=WARN"]
+        return Program(called, command, self.folder, f"http://{listen}/health")
+
+    def _own_address(self, called: str) -> str:
+        ports = {"storage": 8428, "vmagent": 8429, "vmauth": 8427, "vmalert": 8880}
+        return self.places[f"{called}:{ports[called.partition('-')[0]]}"]
+
+    def _flag(self, flag: str, own: Path, listen: str, number: int | None) -> str:
+        key, _, value = flag.partition("=")
+        if key == "-httpListenAddr":
+            value = listen
+        elif key in _OWN_TIME and self.times > 1:
+            value = _OWN_SECONDS
+        elif key in _DIVIDED:
+            value = divided(value, self.times)
+        elif key in ("-storageDataPath", "-remoteWrite.tmpDataPath"):
+            value = str(own / "data")
+        else:
+            value = self._placed(value).replace("NUMBER", str(number))
+            value = value.replace("/etc/vmalert/rules", str(self.folder / "rules"))
+            value = value.replace("/etc/vmagent", str(own)).replace("/etc/vmauth", str(own))
+        return f"{key}={value}" if value else key
+
+    def _placed(self, text: str) -> str:
+        for named, here in self.places.items():
+            text = text.replace(named, here)
+        return text
+
+    def _write_scrapes(self, path: Path, translator: str) -> None:
+        text = (DEPLOYED / "scrape.yml").read_text(encoding="utf-8")
+        text = text.replace("localhost:9905", translator).replace("/etc/vmagent/targets", str(self.folder / "targets"))
+        document: dict[str, Any] = yaml.safe_load(self._placed(text))
+        interval = divided(document["global"]["scrape_interval"], self.times)
+        # A machine that is busy with all of it at once may take as long as there is.
+        document["global"] |= {"scrape_interval": interval, "scrape_timeout": interval}
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,20 @@ def test_a_gap_is_one_however_often_it_is_found(cursors: CursorFile) -> None:
 
     assert cursors.gaps(ACME) == [Gap(0, 5 * MINUTE, "retention")]
     assert cursors.gaps(ACME, 6 * MINUTE) == []
+
+
+def test_lanes_acknowledge_at_the_same_time(cursors: CursorFile) -> None:
+    """From several threads: every acknowledgement is kept, and none fails because of another."""
+    edges = [(LaneId(f"customer-{number}", "push"), edge) for edge in range(1, 11) for number in range(8)]
+
+    def acknowledge(of: tuple[LaneId, int]) -> None:
+        lane, edge = of
+        cursors.acknowledge(lane, make_cursor(edge), Delivery(edge - 1, edge, 1, 1, 0, 1))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(acknowledge, edges))
+    delivered = [each.edges for lane in cursors.lanes() for each in cursors.deliveries(lane, 0, MINUTE)]
+    assert delivered == [10] * 8
 
 
 def test_one_process_delivers(cursors: CursorFile) -> None:

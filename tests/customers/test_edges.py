@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Series, Snapshot, make_labels
+from servescope.customers import reading
 from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.reading import EdgeReader, FleetState
 from servescope.store.embedded import Store
@@ -208,3 +209,27 @@ def _check_starts(before: Sequence[TargetEdge], after: FleetEdge) -> None:
             if np.isnan(former.values[place]):
                 continue
             assert target.starts_ms[row] == former.starts_ms[place] or target.starts_ms[row] >= after.before_ms, name
+
+
+def test_replicas_with_the_same_series_share_them(store: Store) -> None:
+    """In whatever lane: thousands of replicas have the names of their series in memory once."""
+    for identity in (ENGINE, OTHER):
+        fill(store, {T0 - 5_000: counted(10, ok=1)}, identity)
+    of_one, of_another = read(store, [T0]), read(store, [T0])
+    targets = [target for edge in (*of_one, *of_another) for target in edge.targets]
+
+    assert len(targets) == 4
+    assert len({id(target.series) for target in targets}) == 1
+
+
+def test_fewer_edges_are_read_at_once_of_more_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of a past is held in memory until it is delivered."""
+    fill(store, {T0 + minute * MINUTE - 5_000: counted(10 * minute, ok=minute) for minute in range(1, 31)})
+    reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+    ((_, state),) = reader.read_some(None, [T0 + MINUTE, T0 + 2 * MINUTE])
+    edges = [T0 + minute * MINUTE for minute in range(2, 31)]
+    assert [edge.time_ms for edge, _ in reader.read_some(state, edges)] == edges
+
+    monkeypatch.setattr(reading, "_RUN_VALUES", 8)
+    assert [edge.time_ms for edge, _ in reader.read_some(state, edges)] == edges[:4]
+    assert [edge.time_ms for edge, _ in reader.read(state, edges)] == edges

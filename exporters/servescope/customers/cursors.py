@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,12 +110,14 @@ class CursorFile:
     """The cursors of all lanes. Raises CursorError.
 
     Every acknowledgement is one transaction: after `kill -9` the file has the last one or the one before it. Lanes run
-    in the one process that opened it to `deliver`; others read it, or remove a customer.
+    in the one process that opened it to `deliver`; others read it, or remove a customer. Thread safe.
     """
 
     def __init__(self, path: Path, *, deliver: bool = False) -> None:
         self.path = path
         self._lock: int | None = None
+        # Lanes acknowledge from several threads, and a connection has one transaction at a time.
+        self._using = threading.RLock()
         if not deliver and not path.exists():
             raise CursorError(f"cursors {path}: there is no such file; `servescope customers run` makes it")
         if deliver:
@@ -321,10 +324,11 @@ class CursorFile:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+        with self._using:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise self._failed(error) from error
 
     def _failed(self, error: sqlite3.Error) -> CursorError:
         return CursorError(f"cursors {self.path}: {error}")

@@ -180,16 +180,18 @@ class Lane:
                 read = await self._in_thread(self._read)
             if not read:
                 return
-            for edge, state in read:
+            while read:  # what was delivered is not held while the rest waits
+                edge, state = read.popleft()
                 projection = await self._in_thread(
                     partial(self._projector.project, edge, self._route.temporality, self._totals)
                 )
                 await self._deliver(edge, state, projection)
 
-    def _read(self) -> list[tuple[FleetEdge, FleetState]]:
+    def _read(self) -> deque[tuple[FleetEdge, FleetState]]:
+        """The next of the edges that are owed."""
         self._cursors.check_admitted(self.id)
         edges = self._owed()
-        return list(self._reader.read(self._state, edges)) if edges else []
+        return deque(self._reader.read_some(self._state, edges) if edges else ())
 
     async def _deliver(self, edge: FleetEdge, state: FleetState, projection: Projection) -> None:
         """Send the points of an edge until they are accepted, refused for good, or too old; then acknowledge it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -20,7 +21,9 @@ from servescope.store.history import History
 from servescope.store.records import FigureTable, TooLargeError
 
 RUN_MS: Final = 3_600_000
-"""How much is read at once of a lane that has fallen behind."""
+"""How much is read at once, at most, of a lane that has fallen behind."""
+_RUN_VALUES: Final = 200_000
+"""How many series are read at once, counted again for each edge: all lanes that are behind hold what they read."""
 FORGET_MS: Final = 86_400_000
 """After so long a target that left is forgotten: if it comes back, it begins there."""
 _INTERVAL_MS: Final = 15_000
@@ -49,28 +52,30 @@ class EdgeReader:
         self._deployments = tuple(sorted(deployments))
         self._metrics = tuple(sorted({*metrics, REPLICA_START_TIME})) if metrics else ()
         self._figures = tuple(sorted(figures))
+        # By target: its series as the store has them, and without the labels of its identity.
         self._names: dict[Identity, tuple[tuple[Series, ...], tuple[Series, ...]]] = {}
 
     def read(self, state: FleetState | None, edges: Sequence[int]) -> Iterator[tuple[FleetEdge, FleetState]]:
-        """The fleet at each of the edges, ascending, and the state to go on from behind it; None begins a lane.
-
-        The edges that are read at once are at most `RUN_MS` apart, fewer where the store refuses so many.
-        """
+        """The fleet at each of the edges, ascending, and the state to go on from behind it; None begins a lane."""
         left = list(edges)
         while left:
-            # What is not there at the first edge of a lane came after it, which is known from the second run on.
-            run = left[:1] if state is None else [edge for edge in left if edge - left[0] < RUN_MS]
-            while True:
-                try:
-                    found = self._read_run(state, run)
-                    break
-                except TooLargeError:
-                    if len(run) == 1:
-                        raise
-                    run = run[: len(run) // 2]
+            found = self.read_some(state, left)
             for edge, state in found:
                 yield edge, state
-            left = left[len(run) :]
+            left = left[len(found) :]
+
+    def read_some(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
+        """The same of the first of the edges: at most `RUN_MS`, fewer of many series or where the store refuses."""
+        # What is not there at the first edge of a lane came after it, which is known from the second run on.
+        most = 1 if state is None else _most_edges(state)
+        run = [edge for edge in edges if edge - edges[0] < RUN_MS][:most]
+        while True:
+            try:
+                return self._read_run(state, run)
+            except TooLargeError:
+                if len(run) == 1:
+                    raise
+                run = run[: len(run) // 2]
 
     def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         before_ms = None if state is None else state.edge_ms
@@ -104,23 +109,27 @@ class EdgeReader:
             return {}
         start_ms = edges[0] - LOOKBACK_MS + 1 if before_ms is None else before_ms + 1
         found: dict[Identity, Window] = {}
+        names: dict[Identity, tuple[tuple[Series, ...], tuple[Series, ...]]] = {}
         for deployment in self._deployments:
             for window in self._history.read_samples(deployment, self._metrics, start_ms, edges[-1]):
                 if not window.series:
                     continue  # only failed scrapes: it is as if there was none
                 identity = _identity_of(window.series[0].labels)
-                found[identity] = Window(self._without_identity(identity, window.series), window.times, window.values)
+                names[identity] = self._without_identity(identity, window.series)
+                found[identity] = Window(names[identity][1], window.times, window.values)
+        self._names = names
         return found
 
-    def _without_identity(self, identity: Identity, series: tuple[Series, ...]) -> tuple[Series, ...]:
+    def _without_identity(
+        self, identity: Identity, series: tuple[Series, ...]
+    ) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
         known = self._names.get(identity)
-        if known is None or known[0] != series:
-            named = tuple(
-                Series(name, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS))
-                for name, labels in series
-            )
-            known = self._names[identity] = (series, named)
-        return known[1]
+        if known is not None and known[0] == series:
+            return known
+        named = tuple(
+            Series(name, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS)) for name, labels in series
+        )
+        return series, _shared(named)
 
     def _figures_of(self, deployment: Deployment, edges: Sequence[int]) -> list[dict[str, float]]:
         if not self._figures:
@@ -136,6 +145,17 @@ class EdgeReader:
     def _window_ms(self, time_ms: int) -> int:
         settings = self._history.settings_at(time_ms)
         return _WINDOW_MS if settings is None else settings.window_ms
+
+
+def _most_edges(state: FleetState) -> int:
+    """How many edges are read at once after a state."""
+    return max(_RUN_VALUES // max(sum(len(track.series) for track in state.tracks.values()), 1), 1)
+
+
+@lru_cache(maxsize=256)
+def _shared(series: tuple[Series, ...]) -> tuple[Series, ...]:
+    """The same object for equal series: replicas of a fleet have the same ones."""
+    return series
 
 
 _NO_SCRAPES = Window((), np.zeros(0, dtype=np.int64), np.zeros((0, 0)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from servescope.contract.samples import Series
-from servescope.store.packing import Keys, Shape, parse_key
+from servescope.store.packing import Keys, Shape, parse_keys
 from servescope.store.records import StoreError
 from servescope.store.schema import checked_time, decode, digest, write_text
 
@@ -36,7 +36,7 @@ class SeriesLayouts:
 
     def keys(self, row: int) -> Keys:
         """The keys of a layout."""
-        return _held(self._keys, row, lambda: self._read("layouts", row, lambda keys: tuple(map(parse_key, keys))))
+        return _held(self._keys, row, lambda: self._read("layouts", row, parse_keys))
 
     def shape(self, row: int) -> Shape:
         """A shape."""

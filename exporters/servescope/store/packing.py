@@ -7,9 +7,10 @@ layout it had. Where a series was absent its chunk repeats the former value, whi
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ class Shape:
     @classmethod
     def parse(cls, stored: Any) -> Shape:
         """The shape of `text`, read as JSON."""
-        keys = tuple(map(parse_key, stored["keys"]))
+        keys = parse_keys(stored["keys"])
         every = np.arange(len(keys), dtype=np.intp)
         return cls(
             keys,
@@ -93,12 +94,25 @@ class Shape:
         return len(places) == len(self.keys) and bool((places == np.arange(len(places))).all())
 
 
-def parse_key(stored: Any) -> Key:
-    """A key as it was before it became JSON: a figure's is a text."""
-    if isinstance(stored, str):
-        return stored
-    name, labels = stored
-    return Series(name, tuple((label, value) for label, value in labels))
+def parse_keys(stored: Iterable[Any]) -> Keys:
+    """The keys as they were before they became JSON: a figure's is a text.
+
+    Fleets have thousands of series with the same names and labels: each text is held once, and each pair of a label
+    and its value once for all of the keys.
+    """
+    pairs: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def parse(key: Any) -> Key:
+        if isinstance(key, str):
+            return key
+        name, labels = key
+        return Series(intern(name), tuple([held(label, value) for label, value in labels]))
+
+    def held(label: str, value: str) -> tuple[str, str]:
+        pair = (label, value)
+        return pairs.get(pair) or pairs.setdefault(pair, (intern(label), intern(value)))
+
+    return tuple(map(parse, stored))
 
 
 class Packed(NamedTuple):

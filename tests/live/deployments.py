@@ -150,7 +150,8 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     )),
     # For a judge, which compares nothing but these two. It alone is to notice that the traffic is moved.
     "judged": Emulated((
-        Deployed("judged-v1", model="model-judged", stack=OLD_STACK),
+        # Room for the traffic of both.
+        Deployed("judged-v1", model="model-judged", stack=OLD_STACK, tables={"autoscaling": _ROOMY}),
         Deployed("judged-v2", model="model-judged"),
     ), split_configured=False),
     # One whose router dies, and one of whose gateway nothing comes any more.

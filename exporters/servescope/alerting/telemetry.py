@@ -278,8 +278,9 @@ TELEMETRY_ALERTS: Final = (
             "Whoever owns the network of the collector, now; the owner of the cluster if a request is not answered.",
             "Most deployments are scraped again; those that are not have pages of their own.",
         ),
-        "health", "servescope_target_up", wait="4m", keep="10m", panel="Targets of each deployment",
-        waits_less="it must be known before the pages of single deployments that it replaces",
+        "health", "servescope_target_up", wait="3m", keep="10m", panel="Targets of each deployment",
+        waits_less="it must be known before the pages of single deployments that it replaces, though the first of them "
+        "fails minutes before most do",
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",

@@ -70,6 +70,9 @@ REPLICA = Variable("replica", "Replica", "replica", ".*")
 PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
     {
         "collector": Variable("collector", "Collector", "instance", ".*", OWN_METRICS["servescope_build_info"].name),
+        "translate": Variable(
+            "translator", "Translator", "instance", ".*", OWN_METRICS["servescope_probe_build_info"].name
+        ),
         "judge": Variable("judge", "Judge", "instance", ".*", OWN_METRICS["servescope_judgement_info"].name),
         "customers": Variable("export", "Export", "instance", ".*", OWN_METRICS["servescope_customer_lanes"].name),
         "prometheus": Variable("prometheus", "Prometheus", "instance", ".*", OWN_METRICS["prometheus_build_info"].name),

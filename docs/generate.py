@@ -34,6 +34,7 @@ COMPONENTS: Mapping[str, str] = {
 }
 PROGRAMS: Mapping[str, str] = {
     "collector": "Of the collector",
+    "translate": "Of a translator, and of the targets probed through it",
     "judge": "Of the judge",
     "customers": "Of the customers' export",
     "prometheus": "Of Prometheus",

@@ -16,6 +16,10 @@ from servescope.errors import ServescopeError, UsageError
 COMMANDS = {
     "demo": ("servescope.demo.command", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
+    "translate": (
+        "servescope.probe.command",
+        "translate one target a request, for scrapers that exist: /probe?target=HOST:PORT",
+    ),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
     "customers": ("servescope.customers.command", "export to customers' own backends: run, check, status, remove"),
     "judge": ("servescope.judge.command", "judge whether a cutover is healthy: plan, start, run, watch, decide"),

@@ -51,12 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     level = logging.DEBUG if arguments.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("asyncio").setLevel(logging.INFO)
-    _allow_connections()
+    allow_connections()
     asyncio.run(_collect_until_signalled(configuration, _rereading(arguments)))
     return 0
 
 
-def _allow_connections() -> None:
+def allow_connections() -> None:
     """Open as many files as the system lets us: each target keeps a connection, and 1024 are the usual allowance."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -191,12 +191,13 @@ async def _check_address(host: str, port: int) -> None:
     try:
         trial = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
     except OSError as error:
-        raise _cannot_listen(host, port, error) from error
+        raise cannot_listen(host, port, error) from error
     trial.close()
     await trial.wait_closed()
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> ServescopeError:
+def cannot_listen(host: str, port: int, error: OSError) -> ServescopeError:
+    """The error of an address that cannot be listened on."""
     return ServescopeError(f"cannot listen on {host}:{port}: {_cause(error)}")
 
 
@@ -209,15 +210,16 @@ async def _serve(collector: Collector, api: ApiSettings) -> Listener:
     try:
         await listener.start(host, port)
     except OSError as error:
-        raise _cannot_listen(host, port, error) from error
+        raise cannot_listen(host, port, error) from error
     scheme = "http" if api.tls_cert_file is None else "https"
     for address in listener.addresses:
         _logger.info("serving %s://%s:%d/metrics", scheme, *address)
-    _warn_of_openness(host, api)
+    warn_of_openness(host, api)
     return listener
 
 
-def _warn_of_openness(host: str, api: ApiSettings) -> None:
+def warn_of_openness(host: str, api: ApiSettings) -> None:
+    """Log what anybody could read who reaches the address."""
     from servescope.settings.values import is_loopback
 
     if is_loopback(host):

@@ -34,12 +34,12 @@ _MOST_SHOWN = 160  # characters of what a server sent, in an error
 
 
 @asynccontextmanager
-async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+async def open_session(resolver: Resolver | None = None) -> AsyncIterator[aiohttp.ClientSession]:
     """A session for all fetches: no cookies are kept, and no name look-up delays another server.
 
-    Connections are bounded by one scrape per target.
+    Connections are bounded by one scrape per target. A `resolver` of one's own may refuse addresses.
     """
-    connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, resolver=Resolver())
+    connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, resolver=resolver or Resolver())
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=_NO_TIMEOUT
     ) as session:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client.metrics_core import Metric
 
-from servescope.collector.telemetry import Telemetry
 from servescope.contract import openmetrics
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
@@ -44,6 +44,13 @@ class Gauges(NamedTuple):
     values: Sequence[tuple[Labels, float]]
 
 
+class Registered(Protocol):
+    """What a program counts about itself, as families of prometheus_client."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The families as they are now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """What one `/metrics` shows: taken on the event loop, rendered anywhere."""
@@ -51,7 +58,7 @@ class Page:
     scraped: Sequence[Scraped]
     figures: Sequence[Sample]
     targets: Sequence[TargetStatus]
-    telemetry: Telemetry
+    telemetry: Registered
     own: Sequence[Gauges] = ()
 
 
@@ -210,7 +217,7 @@ def _gauge_lines(gauges: Gauges) -> Iterator[str]:
         yield f"{format_series(gauges.name, labels)} {format_value(value)}\n"
 
 
-def _own_families(telemetry: Telemetry) -> Iterator[tuple[_Family, list[str]]]:
+def _own_families(telemetry: Registered) -> Iterator[tuple[_Family, list[str]]]:
     for metric in telemetry.collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         lines = [

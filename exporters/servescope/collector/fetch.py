@@ -47,10 +47,13 @@ class _Bounds(NamedTuple):
 
 
 class HttpFetch:
-    """Fetches over HTTP; one session for all servers, owned by the caller."""
+    """Fetches over HTTP; one session for all servers, owned by the caller.
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session, self._connections = session, Connections()
+    Redirects within an origin are followed, at most `redirects` of them.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, *, redirects: int = _MAX_REDIRECTS) -> None:
+        self._session, self._connections, self._redirects = session, Connections(), redirects
 
     async def __call__(self, target: Target, limits: Limits, /) -> bytes:
         """The body of the target's answer, decompressed; raises ScrapeError."""
@@ -100,14 +103,16 @@ class HttpFetch:
     async def _get(self, url: URL, access: Access, headers: dict[str, str], bounds: _Bounds) -> bytes:
         origin = url.origin()
         way = self._connections.prepare(origin, access, headers)
-        for _ in range(_MAX_REDIRECTS + 1):
+        for _ in range(self._redirects + 1):
             async with self._session.get(
                 url, headers=headers, allow_redirects=False, auto_decompress=False, **way
             ) as response:
                 if response.status not in _REDIRECTS:
                     return await _read_body(response, bounds)
                 url = _follow(url, response.headers.get("Location"), origin)
-        raise ScrapeError("redirect", f"more than {_MAX_REDIRECTS} redirects, the last to {quoted(url)}")
+        if self._redirects == 0:
+            raise ScrapeError("redirect", f"redirects to {quoted(url)}, and no redirect is followed here")
+        raise ScrapeError("redirect", f"more than {self._redirects} redirects, the last to {quoted(url)}")
 
 
 def _follow(url: URL, location: str | None, origin: URL) -> URL:

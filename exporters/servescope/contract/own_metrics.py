@@ -14,7 +14,7 @@ from typing import Literal
 from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, IDENTITY_LABELS
 from servescope.contract.types import Kind
 
-Program = Literal["collector", "judge", "customers", "prometheus", "alertmanager"]
+Program = Literal["collector", "translate", "judge", "customers", "prometheus", "alertmanager"]
 OwnUnit = Literal[
     "alerts", "bytes", "bytes/s", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems",
     "ratio", "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series",
@@ -25,6 +25,12 @@ OwnUnit = Literal[
 
 COLLECTOR_JOB = "servescope"
 """The `job` under which a Prometheus scrapes the collectors."""
+
+PROBED_JOB = "servescope-targets"
+"""The `job` under which a Prometheus scrapes targets through translators (`servescope translate`)."""
+
+TRANSLATE_JOB = "servescope-translate"
+"""The `job` under which a Prometheus scrapes the translators themselves."""
 
 JUDGE_JOB = "servescope-judge"
 """The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
@@ -61,6 +67,8 @@ FOREIGN_SERIES = frozenset({
 """Series that Prometheus and Alertmanager expose about themselves; a Prometheus that scrapes both has them."""
 
 UNSCRAPED = "the collector is not scraped"
+UNPROBED = "the target is not scraped through a translator"
+UNTRANSLATED = "no translator runs, or it is not scraped"
 UNEXPORTED = "the customers' export does not run, or is not scraped"
 UNWATCHED = "no judge watches the cutover, or it is not scraped"
 
@@ -185,8 +193,10 @@ _COLLECTOR = (
     ),
     OwnMetric(
         "servescope_target_info", "gauge", "state",
-        "1, with the source that the target was identified as, its version, and where in the deployment it measures.",
-        (*IDENTITY_LABELS, "source", "version", "layer"), absent="there is no target, or none was scraped yet",
+        "1, with the source that the target was identified as, its version, and where in the deployment it measures; "
+        "also the version of the translator, where it was probed.",
+        (*IDENTITY_LABELS, "source", "version", "layer", "translator"),
+        absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(
         "servescope_target_samples", "gauge", "samples", "Contract samples of the target's last scrape.",
@@ -236,6 +246,49 @@ _COLLECTOR = (
     _of_process("process_start_time_seconds", "gauge", "seconds", "When the collector began, seconds since 1970."),
     _of_process("process_open_fds", "gauge", "connections", "Files and connections the collector has open."),
     _of_process("process_max_fds", "gauge", "connections", "Files and connections it may have open."),
+)  # fmt: skip
+
+
+def _of_probe(name: str, unit: OwnUnit, text: str, *labels: str, absent: str = UNPROBED) -> OwnMetric:
+    return OwnMetric(f"servescope_probe_{name}", "gauge", unit, text, (*IDENTITY_LABELS, *labels), absent, "translate")
+
+
+def _of_translator(
+    name: str, kind: Kind, unit: OwnUnit, text: str, *labels: str, absent: str = UNTRANSLATED
+) -> OwnMetric:
+    return OwnMetric(f"servescope_probe_{name}", kind, unit, text, labels, absent, "translate")
+
+
+_TRANSLATE = (
+    _of_probe("success", "state", "1 when the target was read and translated, else 0."),
+    _of_probe("failed", "state", "1, with the reason why a probe failed.", "reason", absent="the probe succeeded"),
+    _of_probe("duration_seconds", "seconds", "From the request for a probe until the target was translated."),
+    _of_probe(
+        "metrics", "series", "Contract metrics that the target supplies, without those taken from what is in front "
+        "of it.", absent="the probe failed",
+    ),
+    _of_translator("requests_total", "counter", "requests", "Probes, by how they ended.", "outcome"),
+    _of_translator(
+        "refused_total", "counter", "requests", "Requests for a probe that were refused, by what was wrong.", "reason"
+    ),
+    _of_translator(
+        "request_duration_seconds", "histogram", "seconds", "From the request for a probe until its page was rendered."
+    ),
+    _of_translator(
+        "translation_duration_seconds", "histogram", "seconds", "Parsing, translating and rendering one page."
+    ),
+    _of_translator("in_progress", "gauge", "requests", "Probes in progress now."),
+    _of_translator("samples_total", "counter", "samples", "Native samples read from targets."),
+    _of_translator(
+        "dropped_samples_total", "counter", "samples", "Samples dropped, by reason.", "reason",
+        absent="none was dropped",
+    ),
+    _of_translator("cached_series", "gauge", "series", "Series of the page layouts that are kept."),
+    _of_translator("build_info", "gauge", "state", "1, with the version of the translator as label.", "version"),
+    _of_translator(
+        "reload_success", "gauge", "state",
+        "1 when the configuration was applied at its last reload, 0 when it was refused.",
+    ),
 )  # fmt: skip
 
 
@@ -453,7 +506,7 @@ _OTHERS = (
 
 
 OWN_METRICS: Mapping[str, OwnMetric] = MappingProxyType(
-    {metric.name: metric for metric in (*_COLLECTOR, *_JUDGE, *_CUSTOMERS, *_OTHERS)}
+    {metric.name: metric for metric in (*_COLLECTOR, *_TRANSLATE, *_JUDGE, *_CUSTOMERS, *_OTHERS)}
 )
 """Every metric about the monitoring, by its name in an exposition."""
 

@@ -52,6 +52,11 @@ class LearnedPage:
         self._fixed_bytes = sum(map(len, (*heads, *others))) + len(is_sample) - 1
         self._longest_head = max(map(len, heads), default=0)
 
+    @property
+    def layout(self) -> tuple[bytes, tuple[bytes, ...], tuple[bytes, ...]]:
+        """What two pages have in common that read the same bodies in the same way."""
+        return self._is_sample, self._heads, self._others
+
     def read(self, body: bytes, limits: PageLimits | None = None) -> NDArray[np.float64] | None:
         """The (n,) values of a body of this layout, NaN and infinities included.
 

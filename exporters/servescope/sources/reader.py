@@ -69,7 +69,7 @@ class Reader:
         supply: Supply | None = None,
         cache: SeriesCache | None = None,
     ) -> None:
-        self._identity = identity
+        self._identity, self._labels = identity, identity.labels()
         self._configured = source
         self._supply = supply or Supply()
         self._cache = cache or SeriesCache()
@@ -120,7 +120,7 @@ class Reader:
             source = self._source or self._configured_source or series_plan.identify().source
             if source is not None:
                 # Made here, where it delays nothing else; `commit` makes another where others supply more by then.
-                plan = series_plan.plan(source, self._identity)
+                plan = series_plan.plan(source, self._labels)
                 series_plan.stored = StoredSeries(plan, self._elsewhere, self._series)
         return ParsedText(page, values, limits, key, series_plan)
 
@@ -151,7 +151,7 @@ class Reader:
             values = self._page.read(body, limits)
             if values is not None:
                 return self._page, values
-        return _parse(body, self._cache, limits)
+        return parse_page(body, self._cache, limits)
 
     def _has_same_series(self, page: LearnedPage) -> bool:
         return self._page is not None and (page is self._page or page.series == self._page.series)
@@ -160,17 +160,17 @@ class Reader:
 
     def _translate(self, series_plan: SeriesPlan) -> Plan:
         source = self._source or self._identify(series_plan)
-        plan = series_plan.plan(source, self._identity)
+        plan = series_plan.plan(source, self._labels)
         if plan is self._plan:
             return plan
         observed = _observed(plan.coverage)
         if not self._observed <= observed:
             again = self._identify_again(series_plan, source, plan)
             if again is not source:
-                source, plan = again, series_plan.plan(again, self._identity)
+                source, plan = again, series_plan.plan(again, self._labels)
                 observed = _observed(plan.coverage)
-        if self._configured is not None and not plan.natives.size and not series_plan.is_unused(source):
-            raise _wrong_source(series_plan, source)
+        if self._configured is not None:
+            check_source(series_plan, source, plan)
         self._update_supplied(source, observed)
         self._source, self._observed, self._plan = source, observed, plan
         self._update_missing(plan.coverage)
@@ -182,15 +182,8 @@ class Reader:
         return load_sources()[self._configured] if self._configured is not None else None
 
     def _identify(self, series_plan: SeriesPlan) -> Source:
-        if (source := self._configured_source) is not None:
-            self.versions = source.implied_versions(series_plan.exposition())
-            return source
-        found = series_plan.identify()
-        if found.source is None:
-            near = f"; the nearest is {found.nearest!r}" if found.nearest else ""
-            raise ReadError("unknown_source", f"no known source: {found.reason}{near}")
-        self.versions = found.versions
-        return found.source
+        source, self.versions = choose_source(series_plan, self._configured_source)
+        return source
 
     def _identify_again(self, series_plan: SeriesPlan, source: Source, plan: Plan) -> Source:
         """The source of a text that lacks a metric; one renamed series, or a NaN, must not lose all the others."""
@@ -272,7 +265,8 @@ class ParsedText(NamedTuple):
     series_plan: SeriesPlan
 
 
-def _parse(body: bytes, cache: SeriesCache, limits: PageLimits) -> tuple[LearnedPage, NDArray[np.float64]]:
+def parse_page(body: bytes, cache: SeriesCache, limits: PageLimits) -> tuple[LearnedPage, NDArray[np.float64]]:
+    """A text's page and the values of its series; raises ReadError, also for a text that has none or may be cut."""
     try:
         page, values = learn_page(body, cache, limits)
     except LimitError as error:
@@ -291,10 +285,28 @@ def _parse(body: bytes, cache: SeriesCache, limits: PageLimits) -> tuple[Learned
     return page, values
 
 
-def _wrong_source(series_plan: SeriesPlan, source: Source) -> ReadError:
+def choose_source(series_plan: SeriesPlan, configured: Source | None) -> tuple[Source, str]:
+    """The source of a text, which may be configured, and the versions that its names imply; raises ReadError."""
+    if configured is not None:
+        return configured, configured.implied_versions(series_plan.exposition())
+    found = series_plan.identify()
+    if found.source is None:
+        near = f"; the nearest is {found.nearest!r}" if found.nearest else ""
+        raise ReadError("unknown_source", f"no known source: {found.reason}{near}")
+    return found.source, found.versions
+
+
+def check_source(series_plan: SeriesPlan, source: Source, plan: Plan) -> None:
+    """Raise ReadError when a configured source finds nothing in a text, and not because nothing happened yet.
+
+    What any process exposes about itself is not enough.
+    """
+    found_names = {plan.series[place].name for place in plan.into.tolist()}
+    if not found_names <= _OF_ITS_OWN or series_plan.is_unused(source):
+        return
     found = series_plan.identify()
     looks = f"it is {found.source.name!r}" if found.source else found.reason
-    return ReadError(
+    raise ReadError(
         "unknown_source", f"source = {source.name!r} is configured, but it finds nothing in the answer: {looks}"
     )
 

@@ -10,9 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.identity import Identity
 from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
-from servescope.contract.samples import Series, Snapshot, format_series
+from servescope.contract.samples import Labels, Series, Snapshot, format_series
 from servescope.sources.identification import Identification, identify
 from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, expose
@@ -69,8 +68,8 @@ class SeriesPlan:
         when = source.first_use.when
         return bool(when) and all(map(self.exposition().has, when))
 
-    def plan(self, source: Source, identity: Identity) -> Plan:
-        """The translation, made once per source; the identity must be the same each time."""
+    def plan(self, source: Source, identity: Labels) -> Plan:
+        """The translation, made once per source; the labels of the identity must be the same each time."""
         plan = self._plans.get(source.name)
         if plan is None:
             plan = self._plans[source.name] = plan_translation(self.exposition(), source, identity)

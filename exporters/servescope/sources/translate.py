@@ -87,14 +87,17 @@ def translate(exposition: Exposition, source: Source, identity: Identity) -> Tra
     There is one sample per native series: native labels are kept beside the identity's, one of the same name as
     `exported_<label>`. Only labels that the map drops are removed; values whose series become equal are added.
     """
-    plan = plan_translation(exposition, source, identity)
+    plan = plan_translation(exposition, source, identity.labels())
     values = plan.apply(np.array([sample.value for sample in exposition.samples], dtype=np.float64))
     samples = [Sample(*series, value) for series, value in zip(plan.series, values.tolist(), strict=True)]
     return Translation(samples, plan.coverage)
 
 
-def plan_translation(exposition: Exposition, source: Source, identity: Identity) -> Plan:
-    """The plan for expositions of the same series; the values of this one are not used."""
+def plan_translation(exposition: Exposition, source: Source, identity: Labels) -> Plan:
+    """The plan for expositions of the same series; the values of this one are not used.
+
+    `identity` are the labels that every series is given; none where a scraper adds them.
+    """
     planner = _Planner()
     coverage: dict[str, Coverage] = {}
     labelling = _Labelling(identity)
@@ -207,8 +210,8 @@ def _scale_edge(labels: Labels, scale: float) -> Labels:
 class _Labelling:
     """Adds an identity's labels to series; a native label of the same name gets another name."""
 
-    def __init__(self, identity: Identity) -> None:
-        self._identity = dict(identity.labels())
+    def __init__(self, identity: Labels) -> None:
+        self._identity = dict(identity)
         # A thousand targets have a million pairs, and few different ones each.
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
 

@@ -1,0 +1,1 @@
+"""One target at a time, translated on request for a scraper that exists: `servescope translate`."""

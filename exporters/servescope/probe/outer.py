@@ -1,0 +1,77 @@
+"""Which metrics of a target are taken from another one, further out in its deployment (ADR 2).
+
+The collector learns this from what the other targets supply. A probe knows one target only, so the scraper names what
+is in front of it, and the source maps say what that supplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from servescope.contract.metrics import METRICS
+from servescope.sources.layers import depth_of
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import SUPPLIED, Source
+
+LAYERS_IN_FRONT = ("frontend", "router", "instruments")
+"""What is known to be in front of targets: Dynamo's frontend without its router; a router, Dynamo's together with
+`frontend` or else one with our instruments; and an engine's own instruments, such as the vLLM plugin."""
+
+_BEHIND_IT = "aggregated"  # the role of a target with something in front of it: an engine
+
+
+class Outer(NamedTuple):
+    """What is in front of a target: its name, and how deep in the deployment it measures the metrics it supplies."""
+
+    name: str
+    depths: Mapping[str, int]
+
+    def taken_from(self, source: Source) -> dict[str, str]:
+        """The metrics that a target of this source leaves to what is in front of it, with the name of that."""
+        return {
+            metric: self.name for metric, depth in self.depths.items() if depth < depth_of(source, _BEHIND_IT, metric)
+        }
+
+
+NOTHING = Outer("", {})
+
+
+def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
+    """What a `behind` names, several with commas between; `configured` are metrics by a name of somebody's own.
+
+    Raises ValueError with the first name that is none.
+    """
+    names = sorted({name.strip() for name in text.split(",")} - {""})
+    depths: dict[str, int] = {}
+    for name in names:
+        if name not in LAYERS_IN_FRONT and name not in configured:
+            raise ValueError(name)
+        for metric, depth in _depths(name, names, configured).items():
+            depths[metric] = min(depth, depths.get(metric, depth))
+    return Outer(",".join(names), depths)
+
+
+def _depths(name: str, names: list[str], configured: Mapping[str, frozenset[str]]) -> dict[str, int]:
+    frontend, process = load_sources()["dynamo-frontend"], load_sources()["servescope"]
+    if name in configured:
+        return {metric: depth_of(frontend, "router", metric) for metric in configured[name]}
+    if name == "frontend":
+        return {metric: depth_of(frontend, "router", metric) for metric in _of("engine") & _supplied(frontend)}
+    if name == "router" and "frontend" in names:
+        return {metric: depth_of(frontend, "router", metric) for metric in _of("router") & _supplied(frontend)}
+    if name == "router":
+        return {metric: depth_of(process, "router", metric) for metric in _of("router")}
+    return {metric: depth_of(process, _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
+
+
+def _of(component: str) -> set[str]:
+    return {name for name, metric in METRICS.items() if metric.component == component}
+
+
+def _supplied(source: Source) -> set[str]:
+    return {
+        name
+        for name, each in source.metrics.items()
+        if any(alternative.status in SUPPLIED for alternative in each.alternatives)
+    }

@@ -112,7 +112,9 @@ def test_what_is_generated_has_what_was_added(tree: Path) -> None:
 def test_guards_pass_with_what_was_added(tree: Path) -> None:
     """The tests that hold each definition to its rules accept one of each, and so does ruff."""
     run(tree, "ruff", "check", "--no-cache", "exporters", "dashboards", "tests")
-    run(tree, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not proof", *GUARDS)
+    # Of the mutants those of the alert that was added: the others' are as they were.
+    chosen = "not test_every_mutant_dies or ServescopeRequestsPaused"
+    run(tree, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not proof", "-k", chosen, *GUARDS)
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_alerts_are_as_they_are_proven_to_be(promtool: Path, tmp_path: Path) -> 
     assert failures(promtool, tmp_path, suites) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_alerts_are_the_same_with_prometheus_3(promtool_3: Path, tmp_path: Path) -> None:
     """Left-open ranges move what depends on a range by one evaluation at most, and nothing else."""
     suites = {name: Suite(stories_of(name, is_left_open=True), alert_groups([alert])) for name, alert in ALERTS.items()}

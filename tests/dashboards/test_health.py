@@ -74,7 +74,8 @@ def _ask(binary: Path, alertmanager: Path, folder: Path, collector: str) -> dict
                 )
             ],
         }
-        with running(binary, folder, config) as server:
+        # An alert that stays is sent each second, not each minute.
+        with running(binary, folder, config, options=["--rules.alert.resend-delay=1s"]) as server:
             _wait_until_filled(server)
             return _answers(server)
 

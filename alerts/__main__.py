@@ -14,6 +14,7 @@ from alerts.options import DEFAULTS, Options, read_options
 from alerts.rules import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
+from alerts.without_collector import render_without_collector
 from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
@@ -26,6 +27,7 @@ FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
         "recording.rules.yml": render_figure_rules,
         "histograms.rules.yml": render_histogram_rules,
         "objectives.rules.yml": render_objective_rules,
+        "without-collector.rules.yml": render_without_collector,
         "alerting.rules.yml": render_alert_rules,
     }
 )

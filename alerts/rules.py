@@ -12,6 +12,7 @@ from alerts.histograms import histogram_group
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
+from alerts.without_collector import without_collector_group
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert
 
@@ -37,7 +38,10 @@ def render_alert_rules(options: Options = DEFAULTS) -> str:
 def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
     """All rules in one document: as a PrometheusRule of the operator, or as a namespace for mimirtool."""
     figures = recording_group(options.common.window, options.evaluation_interval, options)
-    groups = [figures, histogram_group(options), objective_group(options), *alert_groups(options=options)]
+    groups = [
+        figures, histogram_group(options), objective_group(options), without_collector_group(options),
+        *alert_groups(options=options),
+    ]  # fmt: skip
     if form == "prometheusrule":
         document: dict[str, Any] = {
             "apiVersion": "monitoring.coreos.com/v1",

@@ -37,6 +37,7 @@ from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.types import Step
 from tests.support.alert_stories import minutes
 from tests.support.prometheus import running
+from tests.support.recording_rules import RECORDING_FILES
 
 DASHBOARDS = {
     board["uid"]: board
@@ -172,7 +173,8 @@ def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, text:
 
 def test_every_recorded_series_that_is_read_is_recorded() -> None:
     """No rule reads a series that nothing writes, and every objective's share is read."""
-    documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in FILES]
+    files = (*RECORDING_FILES, "alerting.rules.yml")
+    documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in files]
     rules = [rule for document in documents for group in document["groups"] for rule in group["rules"]]
     recorded = [rule["record"] for rule in rules if "record" in rule]
     read = {name for rule in rules for name in re.findall(r"\bdeployment:\w+:\w+", rule["expr"])}

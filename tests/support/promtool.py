@@ -17,7 +17,10 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Suite:
-    """Rules, as files or as groups of a rule file, and promtool's tests of them, evaluated every `interval`."""
+    """Rules, as files or as groups of a rule file, and promtool's tests of them, evaluated every `interval`.
+
+    Groups are evaluated in their order.
+    """
 
     tests: Sequence[Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]] = ()
@@ -33,6 +36,7 @@ def failures(promtool: Path, folder: Path, suites: Mapping[str, Suite]) -> dict[
         document = {
             "rule_files": [f"{name}.rules.json", *map(str, suite.files)],
             "evaluation_interval": suite.interval,
+            "group_eval_order": [group["name"] for group in suite.groups],
             "tests": suite.tests,
         }
         _write(folder / f"{name}.json", document)

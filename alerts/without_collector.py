@@ -1,0 +1,58 @@
+"""The recording rules in place of a collector's own series, from what a Prometheus that scrapes the targets itself has.
+
+Those are `up`, and on the pages of `servescope translate` the `servescope_probe_*` of a target. The results have the
+names and the labels of the collector's series, so that alerts, dashboards and the console read them alike. Labels that
+a scrape adds to targets remain, as matchers of the options may ask for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from alerts.options import DEFAULTS, Options
+from alerts.recording import render_group
+from servescope.contract.expressions import once_promql
+from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, SCRAPED_UP
+
+GROUP: Final = "servescope-without-collector"
+
+
+def render_without_collector(options: Options = DEFAULTS) -> str:
+    """The rule file in place of a collector."""
+    return render_group(without_collector_group(options))
+
+
+def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
+    """The group of what a collector would expose; no rule of it reads the result of another."""
+    collectors = options.common.collector_labels
+    up = _scraped(SCRAPED_UP, options)
+    # `up` is about the translator: where it does not answer, its series of the target are stale, and `up` is 0.
+    healthy = f"{_scraped('servescope_probe_success', options)} or {up}"
+    health = once_promql(healthy, collectors)
+    seconds = (
+        f"{_scraped('servescope_probe_duration_seconds', options)} or {_scraped('scrape_duration_seconds', options)}"
+    )
+    age = SCRAPE_AGE_SERIES + (f"{{{options.scope}}}" if options.scope else "")
+    # While scrapes fail: the age that was recorded last, and the time since then.
+    since = once_promql(f"time() - timestamp({up}) and ({healthy}) == 1", collectors, best="min")
+    grown = f"({age} + (time() - timestamp({age}))) and {once_promql(up, collectors)}"
+    expressions: tuple[tuple[str, str, dict[str, str]], ...] = (
+        ("servescope_target_up", health, {}),
+        (SCRAPE_AGE_SERIES, f"{since} or ({grown})", {}),
+        ("servescope_target_scrape_duration_seconds", once_promql(seconds, collectors), {}),
+        ("servescope_targets", f"count without (replica, role) (({health}) == 1)", {"health": "up"}),
+        ("servescope_targets", f"count without (replica, role) (({health}) == 0)", {"health": "down"}),
+        # Alerts on targets that left the lists ask whether anything is listed at all.
+        ("servescope_build_info", f"max without ({', '.join((*collectors, *IDENTITY_LABELS))}) ({up} == 1)", {}),
+    )
+    rules = [
+        {"record": name, "expr": options.expression(expression), **({"labels": labels} if labels else {})}
+        for name, expression, labels in expressions
+    ]
+    return {"name": GROUP, "interval": options.evaluation_interval, "rules": rules}
+
+
+def _scraped(name: str, options: Options) -> str:
+    """A series of each target with an identity, as its scrape adds or returns it."""
+    return f'{name}{{deployment_id!=""{f",{options.scope}" if options.scope else ""}}}'

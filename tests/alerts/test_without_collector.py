@@ -1,0 +1,201 @@
+"""Rules in place of a collector: what it says of targets, from their scrapes and probes, and the alerts on that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alerts.options import Options, make_options
+from alerts.rules import alert_groups
+from alerts.without_collector import without_collector_group
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.records import Own, conditions_of, terms
+from servescope.contract.own_metrics import OWN_METRICS
+from tests.support.alert_proofs import stories_of
+from tests.support.alert_stories import STALE, TARGET, series
+from tests.support.probed_stories import concerns_targets, probed
+from tests.support.promtool import Suite, failures
+
+OF_COLLECTORS = {
+    "counters that were not read", "scraped every eight minutes", "scraped by no collector", "counters just read",
+    "counters that were not read, with a router of that name", "another of that name was not read", "no collector",
+}  # fmt: skip
+"""Stories that only a collector can cause: a Prometheus scrapes each listed target at every interval, or it is down."""
+NEVER = {"ServescopeTelemetryStale"}
+"""Alerts that cannot fire without a collector."""
+QUICK = ("ServescopeTargetDown", "ServescopeRouterDown", "ServescopeTargetGone")
+
+OF_TARGETS = sorted(
+    name for name in ALERTS.keys() - NEVER if any(concerns_targets(story) for story in stories_of(name))
+)
+"""The alerts that read a collector's series of targets."""
+
+
+def _suites(names: Iterable[str], *, is_left_open: bool = False) -> dict[str, Suite]:
+    return {
+        name: Suite(
+            [
+                probed(story)
+                for story in stories_of(name, is_left_open=is_left_open)
+                if concerns_targets(story) and story["name"].partition(": ")[2] not in OF_COLLECTORS
+            ],
+            [without_collector_group(), *alert_groups([ALERTS[name]])],
+        )
+        for name in names
+    }
+
+
+@pytest.mark.slow
+def test_alerts_on_targets_are_the_same_without_a_collector(promtool: Path, tmp_path: Path) -> None:
+    """They fire and resolve at the same minutes, with the same words, on what a scrape and a probe leave behind."""
+    assert failures(promtool, tmp_path, _suites(QUICK)) == {}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+@pytest.mark.parametrize("name", OF_TARGETS)
+def test_every_alert_on_targets_is_the_same_without_a_collector(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str, name: str
+) -> None:
+    """Each story, with the Prometheus of Debian's stable suite and with Prometheus 3."""
+    suites = _suites([name], is_left_open=version == "promtool_3")
+
+    assert failures(request.getfixturevalue(version), tmp_path, suites) == {}
+
+
+def test_what_is_recorded_is_a_collectors_series() -> None:
+    """Under its name, and each series that alerts read of targets, but for those on a target's own page."""
+    read = {
+        term.name
+        for name in OF_TARGETS
+        for condition in conditions_of(ALERTS[name])
+        for term in terms(condition)
+        if isinstance(term, Own) and term.name.startswith("servescope_target")
+    }
+    recorded = {rule["record"] for rule in without_collector_group()["rules"]}
+
+    assert read - {"servescope_target_missing_metrics"} <= recorded <= OWN_METRICS.keys()
+    assert "servescope_target_up" in read
+
+
+# --- The rules by themselves ------------------------------------------------------------------------------------------
+
+_PROBED = {**TARGET, "job": "servescope-targets", "instance": "10.0.0.7:8000"}
+_SCRAPED = {**TARGET, "replica": "direct", "job": "ours", "instance": "10.0.0.8:8000"}
+_OTHER_SCRAPER = {**_PROBED, "pod": "agent-1"}
+_UNKNOWN = {"job": "prometheus", "instance": "localhost:9090"}
+
+# By the minute: the target answers, is down, has no translator, answers, and left the list.
+_UP = f"1 1 1 1 0 0 1 1 {STALE} _"
+_SUCCESS = f"1 1 0 0 {STALE} _ 1 1 {STALE} _"
+_HEALTH: list[float | None] = [1, 1, 0, 0, 0, 0, 1, 1, None, None]
+_AGE: list[float | None] = [0, 0, 60, 120, 180, 240, 0, 0, None, None]
+
+
+def _recorded(record: str, labels: Mapping[str, str], values: Iterable[float | None]) -> list[dict[str, Any]]:
+    return [
+        {
+            "expr": series(record, labels),
+            "eval_time": f"{minute}m",
+            "exp_samples": [] if value is None else [{"labels": series(record, labels), "value": value}],
+        }
+        for minute, value in enumerate(values)
+    ]
+
+
+def _check(
+    promtool: Path,
+    folder: Path,
+    given: Mapping[str, str],
+    checks: list[dict[str, Any]],
+    options: Options | None = None,
+) -> Mapping[str, str]:
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in given.items()],
+        "promql_expr_test": checks,
+    }
+    group = without_collector_group(options) if options else without_collector_group()
+    return failures(promtool, folder, {"rules": Suite([test], [group])})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
+    request: pytest.FixtureRequest, tmp_path: Path, version: str
+) -> None:
+    """Down as its probe says or when no translator answers; its age grows meanwhile; nothing once it is not listed."""
+    given = {
+        series("up", _PROBED): _UP,
+        series("servescope_probe_success", _PROBED): _SUCCESS,
+        series("servescope_probe_duration_seconds", _PROBED): f"0.5 0.5 2 2 {STALE} _ 0.5 0.5 {STALE} _",
+        series("scrape_duration_seconds", _PROBED): f"0.6 0.6 2.1 2.1 10 10 0.6 0.6 {STALE} _",
+        series("up", _UNKNOWN): "1x9",
+    }
+    deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
+    counted = {health: {**deployment, "health": health} for health in ("up", "down")}
+    seconds = [0.5, 0.5, 2, 2, 10, 10, 0.5, 0.5, None, None]
+    checks = [
+        *_recorded("servescope_target_up", TARGET, _HEALTH),
+        *_recorded("servescope_target_scrape_age_seconds", TARGET, _AGE),
+        *_recorded("servescope_target_scrape_duration_seconds", TARGET, seconds),
+        *_recorded("servescope_targets", counted["up"], [value or None for value in _HEALTH]),
+        *_recorded("servescope_targets", counted["down"], [1 if value == 0 else None for value in _HEALTH]),
+        *_recorded("servescope_build_info", {}, [1, 1, 1, 1, None, None, 1, 1, None, None]),
+    ]
+
+    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+
+
+@pytest.mark.slow
+def test_targets_that_expose_the_contract_themselves_are_up_by_their_scrape(promtool: Path, tmp_path: Path) -> None:
+    """Of two Prometheus that scrape the same target one counts: the one that reaches it."""
+    given = {
+        series("up", _SCRAPED): "1 0 1",
+        series("up", _PROBED): "1 1 1",
+        series("servescope_probe_success", _PROBED): "1 0 0",
+        series("up", _OTHER_SCRAPER): "1 1 1",
+        series("servescope_probe_success", _OTHER_SCRAPER): "1 1 0",
+    }
+    direct = {**TARGET, "replica": "direct"}
+    deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
+    checks = [
+        *_recorded("servescope_target_up", direct, [1, 0, 1]),
+        *_recorded("servescope_target_up", TARGET, [1, 1, 0]),
+        *_recorded("servescope_target_scrape_age_seconds", direct, [0, 60, 0]),
+        *_recorded("servescope_target_scrape_age_seconds", TARGET, [0, 0, 60]),
+        *_recorded("servescope_targets", {**deployment, "health": "up"}, [2, 1, 1]),
+        *_recorded("servescope_targets", {**deployment, "health": "down"}, [None, 1, 1]),
+    ]
+
+    assert _check(promtool, tmp_path, given, checks) == {}
+
+
+@pytest.mark.slow
+def test_labels_and_matchers_are_those_of_the_options(promtool: Path, tmp_path: Path) -> None:
+    """What alerts and dashboards with the same options ask for has the labels they ask for."""
+    options = make_options(
+        {
+            "selector": 'cluster="eu", ', "extra_labels": ["cluster"], "labels": {"deployment_id": "release"},
+            "collector_labels": ["instance", "job", "node"],
+        },
+        origin="options.toml",
+    )  # fmt: skip
+    identity = {"release" if name == "deployment_id" else name: value for name, value in TARGET.items()}
+    scraped = {**identity, "job": "x", "instance": "a", "node": "n"}
+    given = {
+        series("up", {**scraped, "cluster": "eu"}): "1 0",
+        series("up", {**scraped, "cluster": "us", "replica": "r1"}): "1 1",
+    }
+    of_cluster = {**identity, "cluster": "eu"}
+    checks = [
+        *_recorded("servescope_target_up", of_cluster, [1, 0]),
+        *_recorded("servescope_target_scrape_age_seconds", of_cluster, [0, 60]),
+        *_recorded("servescope_build_info", {"cluster": "eu"}, [1, None]),
+        {"expr": "count(servescope_target_up)", "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1}]},
+    ]
+
+    assert _check(promtool, tmp_path, given, checks, options) == {}

@@ -34,7 +34,7 @@ from tests.support.differential import ABSOLUTE, RELATIVE
 from tests.support.filled_prometheus import EVERY_RULE, RETENTION, SCRAPE_SECONDS, START_SECONDS, fill
 from tests.support.prometheus import Prometheus, running
 from tests.support.recording_rules import RULES
-from tests.support.translating import Answered, translating
+from tests.support.translating import Answered, Translating, translating
 
 SECONDS: Final = 3600
 COLLECTED, PROBED = "collected", "probed"
@@ -142,7 +142,7 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
         application = make_application(collector, bounds=Bounds(page_seconds=0.0, page_share=0.0))
         client = await resources.enter_async_context(TestClient(TestServer(application)))
         routes = {url.removeprefix("http:/"): answer for url in pages}
-        stages = {}
+        stages: dict[str, Translating] = {}
         for url in pages:
             # Each target has its own path here; elsewhere it has its own address.
             path = url.removeprefix("http:/")
@@ -160,8 +160,7 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
             lines += _stamped(_scraped_alone(shown), elapsed)
             for engine in ENGINES:
                 for target in engine.targets:
-                    behind = {"behind": _BEHIND[target.capture]} if target.capture in _BEHIND else {}
-                    probed = (await stages[engine.url(target)].probe(**behind)).samples()
+                    probed = (await stages[engine.url(target)].probe(behind=_BEHIND.get(target.capture, ""))).samples()
                     lines += _stamped(_with_target_labels(probed, engine, target), elapsed)
     return lines
 

@@ -7,10 +7,11 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from servescope import __version__
-from servescope.collector.api.answers import RequestError
+from servescope.collector.api.answers import BusyError, RequestError
 from servescope.collector.deployments import with_parameters
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.target import Target
@@ -30,6 +31,7 @@ PARAMETERS = ("target", "source", "behind", "native", "translator")
 # A text of so many bytes takes some 50 ms when its series are new, for which other probes need not wait.
 _LARGE_BYTES = 262_144
 _SHOWN_CHARACTERS = 200
+_MOST_ADDRESSES = 50_000
 # Where a fetch wants an identity; no series has it.
 _NOBODY = Identity("probed", "probed", "probed")
 
@@ -50,6 +52,7 @@ class Prober:
         self, configuration: ProbeConfiguration, fetch: Fetch, resolver: AllowedResolver, telemetry: ProbeTelemetry
     ) -> None:
         self.telemetry = telemetry
+        self._running = 0
         self._fetch, self._resolver = fetch, resolver
         self.apply(configuration)
 
@@ -58,17 +61,27 @@ class Prober:
         self.configuration = configuration
         self._resolver.networks = configuration.networks
         self._translator = Translator(configuration.max_cached_series)
+        # A configuration may list thousands of targets, which are the same ones scrape after scrape.
+        self._rule_for = lru_cache(_MOST_ADDRESSES)(configuration.rule_for)
 
     async def probe(self, query: Mapping[str, str], scrape_timeout: str | None, *, openmetrics: bool) -> bytes:
-        """The page of one probe; raises RequestError when it may not be made."""
+        """The page of one probe; raises RequestError when it may not be made, BusyError when too many are."""
         started = time.perf_counter()
         try:
             probe = self._read(query, scrape_timeout)
         except _RefusedError as error:
             self.telemetry.refused.labels(error.reason).inc()
             raise
-        with self.telemetry.in_progress.track_inprogress():
+        if self._running >= self.configuration.max_probes:
+            self.telemetry.refused.labels("busy").inc()
+            raise BusyError(f"{self._running} probes are in progress (max_probes), ask again", retry_seconds=1)
+        self._running += 1
+        self.telemetry.in_progress.set(self._running)
+        try:
             outcome, page = await self._make(probe, started, openmetrics=openmetrics)
+        finally:
+            self._running -= 1
+            self.telemetry.in_progress.set(self._running)
         self.telemetry.count_probe(outcome, time.perf_counter() - started)
         return page
 
@@ -109,7 +122,7 @@ class Prober:
         if unknown is not None:
             raise _RefusedError("parameter", f"unknown parameter {_shown(unknown)}, supported: {', '.join(PARAMETERS)}")
         address = _read_target(query.get("target", ""))
-        rule = self.configuration.rule_for(address)
+        rule = self._rule_for(address)
         if rule is None:
             raise _RefusedError("target", f"target {str(address)!r} is not allowed by the configuration", status=403)
         source = _read_source(query.get("source", "")) or rule.source

@@ -12,6 +12,7 @@ from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetri
 from servescope.probe.prober import Prober
 
 _TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
+_BESIDE_PROBES = 16
 _PATHS = ("/probe", "/metrics", "/-/healthy", "/-/ready")
 
 
@@ -19,7 +20,8 @@ def make_translate_application(prober: Prober) -> web.Application:
     """The web application of a prober; raises ServescopeError when its tokens cannot be read."""
     configuration = prober.configuration
     bounds = Bounds(
-        requests=configuration.max_probes,
+        # Beside the probes, which the prober bounds: its own page must be readable when they are at their limit.
+        requests=configuration.max_probes + _BESIDE_PROBES,
         connections=configuration.max_connections,
         # A scraper keeps a connection for each of its targets, and comes back after its interval.
         idle_seconds=300.0,

@@ -1,0 +1,79 @@
+"""What is kept between probes: it shows in no answer, and it is bounded."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from servescope.collector.scrape import Limits
+from servescope.errors import ServescopeError
+from servescope.probe.layouts import PageLayouts
+from servescope.probe.outer import read_outer
+from servescope.probe.translation import Translator, Wanted
+from servescope.sources.cache import SeriesCache
+from servescope.sources.page import DEFAULT_LIMITS, LearnedPage
+from servescope.sources.reader import parse_page
+from tests.engines.captures import grow
+
+LIMITS = Limits(10.0, 16_000_000)
+
+
+def answered(translator: Translator, target: str, body: bytes, wanted: Wanted, *, openmetrics: bool) -> bytes:
+    """The page of a probe, or what failed."""
+    try:
+        return translator.translate(target, body, wanted, LIMITS).render(0.25, openmetrics=openmetrics)
+    except ServescopeError as error:
+        return str(error).encode()
+
+
+@pytest.mark.reference
+def test_an_answer_depends_on_its_text_alone(reference: Path) -> None:
+    """Whoever was probed before, with whatever page; small caches, upgrades and broken pages change no answer."""
+    chance = random.Random(17)
+    names = ("vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1", "sglang-0.4.x-1")
+    texts = [(reference / "captures" / f"{name}.txt").read_text(encoding="utf-8") for name in names]
+    used = Translator(most_cached_series=1500)
+    for _ in range(120):
+        body = grow(chance.choice(texts), chance.choice((0.0, 0.5, 1.0)))
+        if chance.random() < 0.2:
+            body = body.replace("} 0.0\n", "} NaN\n", 2)
+        if chance.random() < 0.2:
+            body = body[: chance.randrange(len(body))]
+        behind = read_outer(chance.choice(("", "", "frontend", "frontend,router", "instruments")), {})
+        labels = chance.choice(((), (("deployment_id", "chat"),)))
+        wanted = Wanted(chance.choice((None, None, None, "vllm")), behind, labels, chance.random() < 0.3)
+        openmetrics, target = chance.random() < 0.5, chance.choice("abc")
+        fresh = answered(Translator(1_000_000), target, body.encode(), wanted, openmetrics=openmetrics)
+        assert answered(used, target, body.encode(), wanted, openmetrics=openmetrics) == fresh
+
+
+def page(*names: str) -> LearnedPage:
+    return parse_page("".join(f"{name} 1\n" for name in names).encode(), SeriesCache(), DEFAULT_LIMITS)[0]
+
+
+def test_targets_with_the_same_lines_share_a_layout() -> None:
+    """And what nobody has any more is dropped."""
+    layouts = PageLayouts(1000)
+    one = layouts.add("a", page("x", "y"))
+    assert layouts.add("b", page("x", "y")) is one
+    assert (len(layouts), layouts.series) == (1, 2)
+    layouts.add("a", page("x", "y", "z"))
+    assert layouts.get("b") is one
+    assert (len(layouts), layouts.series) == (2, 5)
+    layouts.add("b", page("x", "y", "z"))
+    assert (len(layouts), layouts.series) == (1, 3)
+
+
+def test_what_was_not_used_for_longest_is_dropped() -> None:
+    """By how many series all layouts have; the last one is kept whatever it has."""
+    layouts = PageLayouts(4)
+    layouts.add("a", page("x", "y"))
+    layouts.add("b", page("z", "w"))
+    assert layouts.get("a") is not None
+    layouts.add("c", page("u"))
+    assert layouts.get("b") is None
+    assert layouts.get("a") is not None
+    layouts.add("d", page(*"abcdefg"))
+    assert (len(layouts), layouts.series) == (1, 7)

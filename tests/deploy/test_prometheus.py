@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import LAYERS
-from tests.support.past_one_machine import AGENTS, DEPLOYED, agent_text
+from tests.live.stack import Program
+from tests.support.past_one_machine import (
+    AGENTS,
+    DEPLOYED,
+    PastOneMachine,
+    agent_of,
+    agent_text,
+    kill,
+    past_one_machine,
+)
+from tests.support.prometheus import Range
 from tests.support.promtool import run
+from tests.support.recorded_targets import RecordedTargets, Recording, serving_recordings
+from tests.support.waiting import wait_for
 
 LISTS = sorted((DEPLOYED / "targets").glob("*.json"))
 
@@ -46,3 +64,232 @@ def test_lists_of_targets_name_what_exists(path: Path) -> None:
         assert labels.pop("__param_behind", LAYERS[0]) in LAYERS
         assert set(labels) <= set(IDENTITY_LABELS)
         Identity(**labels)
+
+
+# --- Running ----------------------------------------------------------------------------------------------------------
+
+VLLM, FRONTEND, WORKER = "vllm-0.32.0-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1"
+STEADY, PHASED = "steady", "dynamo"
+TIMES = 15
+"""How many times as fast time passes: the window of five minutes is 20 s."""
+_SPARE = 8
+"""So many recordings for each target that is wanted of an agent: which agent has one depends on its port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The targets while they are served: by deployment, the places of theirs among the recordings, agent by agent."""
+
+    targets: RecordedTargets
+    places: Mapping[str, Sequence[int]]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The targets as `file_sd` lists them."""
+        return [
+            {"targets": [self.targets.addresses[place]], "labels": _labels(deployment, number)}
+            for deployment, places in self.places.items()
+            for number, place in enumerate(places)
+        ]
+
+
+def _labels(deployment: str, number: int) -> dict[str, str]:
+    own = {"model_name": f"model-{deployment}", "deployment_id": deployment, "inference_stack": "v2"}
+    if deployment != PHASED:
+        return {**own, "environment": "live", "__param_source": "vllm"}
+    if number == 0:
+        return {**own, "environment": "live", "role": "router", "__param_source": "dynamo-frontend"}
+    return {**own, "environment": "live", "__param_source": "dynamo-mocker", "__param_behind": "frontend"}
+
+
+@contextmanager
+def _serving(reference: Path, folder: Path, wanted: Mapping[str, int]) -> Iterator[Served]:
+    """Deployments of vLLM with so many engines of each agent, no two as fast, and one of Dynamo."""
+    captures = reference / "captures"
+    engines = sum(wanted.values()) * AGENTS
+    recordings = [
+        *(Recording(str(captures / f"{VLLM}.txt"), 1 + number / 100) for number in range(_SPARE * engines)),
+        Recording(str(captures / f"{FRONTEND}.txt")),
+        *(Recording(str(captures / f"{WORKER}.txt")) for _ in range(2)),
+    ]
+    with serving_recordings(recordings, folder) as targets:
+        free: list[list[int]] = [[] for _ in range(AGENTS)]
+        for place, address in enumerate(targets.addresses[: _SPARE * engines]):
+            free[agent_of(address)].append(place)
+        places = {name: [own.pop() for own in free for _ in range(count)] for name, count in wanted.items()}
+        last = len(recordings)
+        yield Served(targets, {**places, PHASED: [last - 3, last - 2, last - 1]})
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _values(running: PastOneMachine, expression: str) -> list[float]:
+    return [point.value for point in running.prometheus.query(expression, at_ms=_now_ms())]
+
+
+def test_every_target_reaches_the_receiver_once(
+    reference: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
+) -> None:
+    """Each target's series come through the agent that its address gives, under its labels and the contract's names.
+
+    What Dynamo's frontend supplies is not taken from its workers, too.
+    """
+    with (
+        _serving(reference, tmp_path, {STEADY: 1}) as served,
+        past_one_machine(
+            tmp_path / "stack", served.groups(), prometheus=prometheus, alertmanager=alertmanager, times=TIMES
+        ) as running,
+    ):
+        count = sum(map(len, served.places.values()))
+        arrived = wait_for(
+            lambda: (
+                found
+                if len(found := running.prometheus.query("servescope_probe_success == 1", at_ms=_now_ms())) == count
+                else None
+            ),
+            "every target's samples",
+        )
+        requests = running.prometheus.query("requests_total", at_ms=_now_ms())
+
+    labels = [dict(point.labels) for point in arrived]
+    assert sorted(each["instance"] for each in labels) == sorted(
+        address for group in served.groups() for address in group["targets"]
+    )
+    assert {each["job"] for each in labels} == {"servescope-targets"}
+    counted = [dict(point.labels) for point in requests]
+    assert {each["deployment_id"] for each in counted} == {STEADY, PHASED}
+    assert {each["role"] for each in counted if each["deployment_id"] == PHASED} == {"router"}
+    assert {each["role"] for each in counted if each["deployment_id"] == STEADY} == {"aggregated"}
+
+
+# --- While a part of it is killed -------------------------------------------------------------------------------------
+
+WINDOW_SECONDS = 300 // TIMES
+PARTS = ("agent", "translator", "receiver")
+_RATIOS = ("ratio", "p50", "p95", "p99", "mean", "avg")
+_FRESH_SECONDS = 3
+"""An older scrape is one of three missed in a row: the board of the targets shows it by its age."""
+_AGES = f'servescope_target_scrape_age_seconds{{deployment_id="{STEADY}"}}'
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1200)
+def test_killed_part_costs_no_figure_and_no_alert(
+    reference: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
+) -> None:
+    """An agent, a translator and the receiver are killed one after the other, and a deployment fails meanwhile.
+
+    Every ratio that is recorded is that of the pages. A total is never too high, and too low only while the age of the
+    targets' scrapes names those that are missing. Each deployment that fails pages, and nothing else does.
+    """
+    wanted = {STEADY: 3, **{f"down-{part}": 1 for part in PARTS}}
+    with (
+        _serving(reference, tmp_path, wanted) as served,
+        past_one_machine(
+            tmp_path / "stack", served.groups(), prometheus=prometheus, alertmanager=alertmanager, times=TIMES
+        ) as running,
+    ):
+        _wait_until_level(running, len(served.places[STEADY]))
+        began_ms = _now_ms()
+        truth = _recorded(running, began_ms)
+        failed: list[int] = []
+        for part in PARTS:
+            killed = {"agent": running.agents[1], "translator": running.translators[2], "receiver": running.receiver}
+            kill(killed[part])
+            failed += served.places[f"down-{part}"]
+            if part == "receiver":
+                # It is away until the agents have kept back what it would have had.
+                for agent in running.agents:
+                    wait_for(lambda agent=agent: _kept_back(agent) > 2000, "samples that an agent keeps")  # type: ignore[misc]
+                served.targets.cut_off(failed)
+                _restart(running.receiver)
+            else:
+                _wait_until_named(running, part)
+                served.targets.cut_off(failed)
+            page = ("ServescopeDeploymentDown", f"down-{part}")
+            wait_for(lambda page=page: page in running.notified("page"), f"the page {page}", seconds=180)  # type: ignore[misc]
+            if part != "receiver":
+                _restart(killed[part])
+            _wait_until_level(running, len(served.places[STEADY]))
+        served.targets.cut_off([*failed, served.places[PHASED][0]])
+        router = ("ServescopeRouterDown", PHASED)
+        wait_for(lambda: router in running.notified("page"), f"the page {router}", seconds=180)
+        ended_ms = _now_ms()
+        figures = _read(running, f'{{__name__=~"deployment:.+",deployment_id="{STEADY}"}}', began_ms, ended_ms)
+        ages = _read(running, _AGES, began_ms, ended_ms)
+        scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', began_ms, ended_ms)
+        pages = running.notified("page")
+
+    assert pages == {("ServescopeDeploymentDown", f"down-{part}") for part in PARTS} | {router}
+    assert _wrong(figures, truth, _stale(ages)) == []
+    # What the agents kept while the receiver was away is all there: the only gaps are those of the other two parts.
+    away = [(agent_of(dict(each.labels)["instance"]), _longest_gap_ms(each)) for each in scraped]
+    assert max(gap for agent, gap in away if agent == 0) < _FRESH_SECONDS * 1000
+    assert min(gap for agent, gap in away if agent != 0) > _FRESH_SECONDS * 1000
+
+
+def _wait_until_level(running: PastOneMachine, targets: int) -> None:
+    """Wait until every target of the steady deployment was scraped all the window long."""
+    expression = (
+        f'count(count_over_time(servescope_probe_success{{deployment_id="{STEADY}"}}[{WINDOW_SECONDS}s])'
+        f" >= {WINDOW_SECONDS - 2})"
+    )
+    steady = f'deployment:requests:rate5m{{deployment_id="{STEADY}"}}'
+    level = f"min_over_time({steady}[{WINDOW_SECONDS // 2}s]) / max_over_time({steady}[{WINDOW_SECONDS // 2}s]) > 0.97"
+    wait_for(lambda: _values(running, expression) == [targets], "targets that are scraped all the time", seconds=180)
+    wait_for(lambda: _values(running, level), "a level rate", seconds=180)
+
+
+def _wait_until_named(running: PastOneMachine, part: str) -> None:
+    """Wait until the receiver says what is gone: the program, and the targets of which nothing comes."""
+    job = {"agent": "servescope-agents", "translator": "servescope-translate"}[part]
+    wait_for(lambda: _values(running, f'up{{job="{job}"}} == 0'), f"a dead {part}")
+    wait_for(lambda: _values(running, f"{_AGES} > {_FRESH_SECONDS}"), "targets whose scrapes are old")
+
+
+def _kept_back(agent: Program) -> float:
+    with urlopen(agent.ready_url.replace("/-/ready", "/metrics"), timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith("prometheus_remote_storage_samples_pending")
+    )
+
+
+def _restart(program: Program) -> None:
+    program.start()
+    program.wait_until_ready()
+
+
+def _recorded(running: PastOneMachine, at_ms: int) -> dict[Any, float]:
+    selector = f'{{__name__=~"deployment:.+",deployment_id="{STEADY}"}}'
+    return {point.labels: point.value for point in running.prometheus.query(selector, at_ms=at_ms)}
+
+
+def _read(running: PastOneMachine, selector: str, start_ms: int, end_ms: int) -> list[Range]:
+    return running.prometheus.read_samples(selector, end_ms=end_ms, range_ms=end_ms - start_ms)
+
+
+def _stale(ages: Sequence[Range]) -> list[int]:
+    """When some target's last scrape was old, as it was recorded then."""
+    return sorted(at for each in ages for at, age in zip(each.times, each.values, strict=True) if age > _FRESH_SECONDS)
+
+
+def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], stale: Sequence[int]) -> list[str]:
+    """What was recorded that is not so, and was not marked."""
+    found = []
+    for each in figures:
+        name = dict(each.labels)["__name__"]
+        true = truth[each.labels]
+        is_ratio = any(word in name.rpartition(":")[2] for word in _RATIOS)
+        for at, value in zip(each.times, each.values, strict=True):
+            marked = any(at - WINDOW_SECONDS * 1000 <= moment <= at for moment in stale)
+            lowest = true * (1 - 1e-3) if is_ratio else true * (0 if marked else 0.9)
+            highest = true * (1 + 1e-3) if is_ratio else true * 1.1
+            if not lowest <= value <= highest:
+                found.append(f"{name} {value:g} in place of {true:g} at {at}, {'marked' if marked else 'not marked'}")
+    return found
+
+
+def _longest_gap_ms(samples: Range) -> int:
+    return max(after - before for before, after in zip(samples.times, samples.times[1:], strict=False))

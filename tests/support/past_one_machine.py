@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +23,7 @@ from alerts.alertmanager import RECEIVERS
 from tests.live.compression import compress_rules, divided
 from tests.live.receivers import Receivers, listening
 from tests.live.stack import Program, make_alertmanager
-from tests.support.prometheus import Prometheus, free_port
+from tests.support.prometheus import Prometheus
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DEPLOYED: Final = ROOT / "deploy" / "prometheus"
@@ -29,6 +31,8 @@ RULES: Final = ROOT / "alerts" / "generated"
 TARGETS_JOB, AGENTS_JOB, TRANSLATE_JOB = "servescope-targets", "servescope-agents", "servescope-translate"
 AGENTS: Final = 3
 _LOOKBACK, _RESEND = "5m", "1m"
+# Below those that Linux gives to connections.
+_PORTS: Final = (15_000, 32_000)
 
 
 @dataclass(slots=True)
@@ -57,17 +61,6 @@ class PastOneMachine:
         return notified(self.receivers, receiver)
 
 
-def notified(receivers: Receivers, receiver: str) -> set[tuple[str, str]]:
-    """The alerts that one of the receivers was notified of so far, with their deployments."""
-    return {
-        (alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""))
-        for sent in receivers.sent()
-        if sent.receiver == receiver
-        for alert in sent.alerts
-        if alert["status"] == "firing"
-    }
-
-
 def kill(program: Program) -> None:
     """End a program as a machine that fails does, without a chance to finish anything."""
     assert program.process is not None
@@ -79,6 +72,17 @@ def agent_text(number: int) -> str:
     """The configuration of one of the agents, filled in as its first lines say."""
     text = (DEPLOYED / "agent.yml").read_text(encoding="utf-8")
     return text.replace("AGENTS", str(AGENTS)).replace("NUMBER", str(number))
+
+
+def notified(receivers: Receivers, receiver: str) -> set[tuple[str, str]]:
+    """The alerts that one of the receivers was notified of so far, with their deployments."""
+    return {
+        (alert["labels"]["alertname"], alert["labels"].get("deployment_id", ""))
+        for sent in receivers.sent()
+        if sent.receiver == receiver
+        for alert in sent.alerts
+        if alert["status"] == "firing"
+    }
 
 
 def agent_of(address: str, agents: int = AGENTS) -> int:
@@ -109,13 +113,15 @@ def past_one_machine(
     with ExitStack() as started:
         receivers = started.enter_context(listening({name: f"token-of-{name}" for name in RECEIVERS.values()}))
         manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
+        started.callback(manager.end)
+        manager.start()
         translators = [make_translator(folder, number) for number in range(AGENTS)]
         places = {f"agent-{number}:9090": free_address() for number in range(AGENTS)}
         places |= {"receiver:9090": free_address(), "alertmanager:9093": manager_url.removeprefix("http://")}
         setting = _Setting(folder, times, scrape_interval, prometheus, agent_option, places)
         receiver = _receiver(setting, [address_of(each) for each in translators])
         agents = [_agent(setting, number, address_of(translator)) for number, translator in enumerate(translators)]
-        for program in (manager, *translators, receiver, *agents):
+        for program in (*translators, receiver, *agents):
             started.callback(program.end)
             program.start()
         for program in (manager, *translators, receiver, *agents):
@@ -153,7 +159,7 @@ class _Setting:
 
 
 def make_translator(folder: Path, number: int) -> Program:
-    """A translator that may ask every target on loopback."""
+    """A translator that may ask whatever is on loopback."""
     configuration = folder / "translate.toml"
     configuration.write_text('[translate]\ntargets = ["127.0.0.1:1-65535"]\n', encoding="utf-8")
     address = free_address()
@@ -196,7 +202,7 @@ def _prometheus(setting: _Setting, path: Path, address: str, options: Sequence[s
 
 
 def write_rules(folder: Path, times: int) -> None:
-    """Write our rules into a new folder, their durations divided."""
+    """The generated rules in a new folder, with their durations divided."""
     folder.mkdir()
     for path in RULES.glob("*.rules.yml"):
         document = compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times)
@@ -204,10 +210,14 @@ def write_rules(folder: Path, times: int) -> None:
 
 
 def free_address() -> str:
-    """An address of loopback that nothing listens on right now."""
-    return f"127.0.0.1:{free_port()}"
+    """An address that nothing listens on; of a port that no connection is given, so that a restart finds it free."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
 
 
 def address_of(program: Program) -> str:
-    """Where a program listens."""
+    """Where it listens, as `HOST:PORT`."""
     return program.ready_url.split("/")[2]

@@ -14,8 +14,10 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.probe.allowed import read_address
+from servescope.probe.config import read_probe_configuration
+from servescope.probe.outer import read_outer
 from servescope.sources.map_files import load_sources
-from servescope.sources.maps import LAYERS
 from tests.live.stack import Program
 from tests.support.past_one_machine import (
     AGENTS,
@@ -57,11 +59,13 @@ def test_agent_without_its_number_is_refused(promtool: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_lists_of_targets_name_what_exists(path: Path) -> None:
-    """Their labels are those of an identity, their sources and layers those that the translator knows."""
+    """Their labels are those of an identity; the translator knows sources and layers, and may ask the targets."""
+    translator = read_probe_configuration(DEPLOYED.parent / "translate.toml")
     for group in json.loads(path.read_text(encoding="utf-8")):
+        assert all(translator.rule_for(read_address(target)) for target in group["targets"])
         labels = dict(group["labels"])
         assert labels.pop("__param_source") in load_sources()
-        assert labels.pop("__param_behind", LAYERS[0]) in LAYERS
+        read_outer(labels.pop("__param_behind", ""), {})
         assert set(labels) <= set(IDENTITY_LABELS)
         Identity(**labels)
 
@@ -168,6 +172,8 @@ def test_every_target_reaches_the_receiver_once(
 WINDOW_SECONDS = 300 // TIMES
 PARTS = ("agent", "translator", "receiver")
 _RATIOS = ("ratio", "p50", "p95", "p99", "mean", "avg")
+_MANY = 2000
+"""Samples that an agent keeps back in some seconds."""
 _FRESH_SECONDS = 3
 """An older scrape is one of three missed in a row: the board of the targets shows it by its age."""
 _AGES = f'servescope_target_scrape_age_seconds{{deployment_id="{STEADY}"}}'
@@ -200,29 +206,28 @@ def test_killed_part_costs_no_figure_and_no_alert(
             failed += served.places[f"down-{part}"]
             if part == "receiver":
                 # It is away until the agents have kept back what it would have had.
-                for agent in running.agents:
-                    wait_for(lambda agent=agent: _kept_back(agent) > 2000, "samples that an agent keeps")  # type: ignore[misc]
+                wait_for(lambda: min(map(_kept_back, running.agents)) > _MANY, "samples that the agents keep")
                 served.targets.cut_off(failed)
                 _restart(running.receiver)
             else:
                 _wait_until_named(running, part)
                 served.targets.cut_off(failed)
-            page = ("ServescopeDeploymentDown", f"down-{part}")
-            wait_for(lambda page=page: page in running.notified("page"), f"the page {page}", seconds=180)  # type: ignore[misc]
+            _wait_for_page(running, "ServescopeDeploymentDown", f"down-{part}")
             if part != "receiver":
                 _restart(killed[part])
             _wait_until_level(running, len(served.places[STEADY]))
         served.targets.cut_off([*failed, served.places[PHASED][0]])
-        router = ("ServescopeRouterDown", PHASED)
-        wait_for(lambda: router in running.notified("page"), f"the page {router}", seconds=180)
+        _wait_for_page(running, "ServescopeRouterDown", PHASED)
         ended_ms = _now_ms()
         figures = _read(running, f'{{__name__=~"deployment:.+",deployment_id="{STEADY}"}}', began_ms, ended_ms)
         ages = _read(running, _AGES, began_ms, ended_ms)
         scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', began_ms, ended_ms)
         pages = running.notified("page")
 
-    assert pages == {("ServescopeDeploymentDown", f"down-{part}") for part in PARTS} | {router}
-    assert _wrong(figures, truth, _stale(ages)) == []
+    assert pages == {("ServescopeDeploymentDown", f"down-{part}") for part in PARTS} | {
+        ("ServescopeRouterDown", PHASED)
+    }
+    assert _wrong(figures, truth, _marked(ages, len(served.places[STEADY]))) == []
     # What the agents kept while the receiver was away is all there: the only gaps are those of the other two parts.
     away = [(agent_of(dict(each.labels)["instance"]), _longest_gap_ms(each)) for each in scraped]
     assert max(gap for agent, gap in away if agent == 0) < _FRESH_SECONDS * 1000
@@ -239,6 +244,10 @@ def _wait_until_level(running: PastOneMachine, targets: int) -> None:
     level = f"min_over_time({steady}[{WINDOW_SECONDS // 2}s]) / max_over_time({steady}[{WINDOW_SECONDS // 2}s]) > 0.97"
     wait_for(lambda: _values(running, expression) == [targets], "targets that are scraped all the time", seconds=180)
     wait_for(lambda: _values(running, level), "a level rate", seconds=180)
+
+
+def _wait_for_page(running: PastOneMachine, alert: str, deployment: str) -> None:
+    wait_for(lambda: (alert, deployment) in running.notified("page"), f"{alert} of {deployment}", seconds=180)
 
 
 def _wait_until_named(running: PastOneMachine, part: str) -> None:
@@ -270,12 +279,16 @@ def _read(running: PastOneMachine, selector: str, start_ms: int, end_ms: int) ->
     return running.prometheus.read_samples(selector, end_ms=end_ms, range_ms=end_ms - start_ms)
 
 
-def _stale(ages: Sequence[Range]) -> list[int]:
-    """When some target's last scrape was old, as it was recorded then."""
-    return sorted(at for each in ages for at, age in zip(each.times, each.values, strict=True) if age > _FRESH_SECONDS)
+def _marked(ages: Sequence[Range], targets: int) -> list[int]:
+    """When fewer targets than there are had a recent scrape, as it was recorded then."""
+    fresh: dict[int, int] = {}
+    for each in ages:
+        for at, age in zip(each.times, each.values, strict=True):
+            fresh[at] = fresh.get(at, 0) + (age <= _FRESH_SECONDS)
+    return sorted(at for at, count in fresh.items() if count < targets)
 
 
-def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], stale: Sequence[int]) -> list[str]:
+def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], marked: Sequence[int]) -> list[str]:
     """What was recorded that is not so, and was not marked."""
     found = []
     for each in figures:
@@ -283,11 +296,13 @@ def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], stale: Sequence
         true = truth[each.labels]
         is_ratio = any(word in name.rpartition(":")[2] for word in _RATIOS)
         for at, value in zip(each.times, each.values, strict=True):
-            marked = any(at - WINDOW_SECONDS * 1000 <= moment <= at for moment in stale)
-            lowest = true * (1 - 1e-3) if is_ratio else true * (0 if marked else 0.9)
+            is_marked = any(at - WINDOW_SECONDS * 1000 <= moment <= at for moment in marked)
+            lowest = true * (1 - 1e-3) if is_ratio else true * (0 if is_marked else 0.9)
             highest = true * (1 + 1e-3) if is_ratio else true * 1.1
             if not lowest <= value <= highest:
-                found.append(f"{name} {value:g} in place of {true:g} at {at}, {'marked' if marked else 'not marked'}")
+                found.append(
+                    f"{name} {value:g} in place of {true:g} at {at}, {'marked' if is_marked else 'not marked'}"
+                )
     return found
 
 

@@ -31,7 +31,7 @@ from tests.support.past_one_machine import (
 from tests.support.prometheus import Range
 from tests.support.promtool import run
 from tests.support.recorded_targets import RecordedTargets, Recording, serving_recordings
-from tests.support.waiting import wait_for
+from tests.support.waiting import deadline_seconds, wait_for
 
 LISTS = sorted((DEPLOYED / "targets").glob("*.json"))
 
@@ -73,7 +73,7 @@ def test_lists_of_targets_name_what_exists(path: Path) -> None:
 # --- Running ----------------------------------------------------------------------------------------------------------
 
 VLLM, FRONTEND, WORKER = "vllm-0.32.0-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1"
-STEADY, PHASED = "steady", "dynamo"
+STEADY, DOWN, PHASED = "steady", "down", "dynamo"
 TIMES = 15
 """How many times as fast time passes: the window of five minutes is 20 s."""
 _SPARE = 8
@@ -174,64 +174,62 @@ PARTS = ("agent", "translator", "receiver")
 _RATIOS = ("ratio", "p50", "p95", "p99", "mean", "avg")
 _MANY = 2000
 """Samples that an agent keeps back in some seconds."""
+_JITTER = 0.15
+"""A page is rendered some time after its scrape began, which is much of a window this short."""
 _FRESH_SECONDS = 3
 """An older scrape is one of three missed in a row: the board of the targets shows it by its age."""
 _AGES = f'servescope_target_scrape_age_seconds{{deployment_id="{STEADY}"}}'
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", PARTS)
 def test_killed_part_costs_no_figure_and_no_alert(
-    reference: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
+    part: str, reference: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
-    """An agent, a translator and the receiver are killed one after the other, and a deployment fails meanwhile.
+    """An agent, a translator or the receiver is killed, and a deployment and a router of another fail meanwhile.
 
     Every ratio that is recorded is that of the pages. A total is never too high, and too low only while the age of the
-    targets' scrapes names those that are missing. Each deployment that fails pages, and nothing else does.
+    targets' scrapes names those that are missing. Both failures page, and nothing else does. Scrapes are missing of
+    the targets of a killed agent or translator alone, and none when it was the receiver.
     """
-    wanted = {STEADY: 3, **{f"down-{part}": 1 for part in PARTS}}
     with (
-        _serving(reference, tmp_path, wanted) as served,
+        _serving(reference, tmp_path, {STEADY: 3, DOWN: 1}) as served,
         past_one_machine(
             tmp_path / "stack", served.groups(), prometheus=prometheus, alertmanager=alertmanager, times=TIMES
         ) as running,
     ):
-        _wait_until_level(running, len(served.places[STEADY]))
+        targets = len(served.places[STEADY])
+        _wait_until_level(running, targets)
         began_ms = _now_ms()
         truth = _recorded(running, began_ms)
-        failed: list[int] = []
-        for part in PARTS:
-            killed = {"agent": running.agents[1], "translator": running.translators[2], "receiver": running.receiver}
-            kill(killed[part])
-            failed += served.places[f"down-{part}"]
-            if part == "receiver":
-                # It is away until the agents have kept back what it would have had.
-                wait_for(lambda: min(map(_kept_back, running.agents)) > _MANY, "samples that the agents keep")
-                served.targets.cut_off(failed)
-                _restart(running.receiver)
-            else:
-                _wait_until_named(running, part)
-                served.targets.cut_off(failed)
-            _wait_for_page(running, "ServescopeDeploymentDown", f"down-{part}")
-            if part != "receiver":
-                _restart(killed[part])
-            _wait_until_level(running, len(served.places[STEADY]))
-        served.targets.cut_off([*failed, served.places[PHASED][0]])
+        killed = {"agent": running.agents[1], "translator": running.translators[1], "receiver": running.receiver}[part]
+        failing = [*served.places[DOWN], served.places[PHASED][0]]
+        kill(killed)
+        if part == "receiver":
+            # It is away until the agents have kept back what it would have had.
+            wait_for(lambda: min(map(_kept_back, running.agents)) > _MANY, "samples that the agents keep")
+            served.targets.cut_off(failing)
+            _restart(killed)
+        else:
+            _wait_until_named(running, part)
+            served.targets.cut_off(failing)
+        _wait_for_page(running, "ServescopeDeploymentDown", DOWN)
+        if part != "receiver":
+            _restart(killed)
         _wait_for_page(running, "ServescopeRouterDown", PHASED)
+        _wait_until_level(running, targets)
         ended_ms = _now_ms()
         figures = _read(running, f'{{__name__=~"deployment:.+",deployment_id="{STEADY}"}}', began_ms, ended_ms)
         ages = _read(running, _AGES, began_ms, ended_ms)
         scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', began_ms, ended_ms)
         pages = running.notified("page")
 
-    assert pages == {("ServescopeDeploymentDown", f"down-{part}") for part in PARTS} | {
-        ("ServescopeRouterDown", PHASED)
+    assert pages == {("ServescopeDeploymentDown", DOWN), ("ServescopeRouterDown", PHASED)}
+    assert _wrong(figures, truth, _marked(ages, targets)) == []
+    missed = {
+        agent_of(dict(each.labels)["instance"]) for each in scraped if _longest_gap_ms(each) > _FRESH_SECONDS * 1000
     }
-    assert _wrong(figures, truth, _marked(ages, len(served.places[STEADY]))) == []
-    # What the agents kept while the receiver was away is all there: the only gaps are those of the other two parts.
-    away = [(agent_of(dict(each.labels)["instance"]), _longest_gap_ms(each)) for each in scraped]
-    assert max(gap for agent, gap in away if agent == 0) < _FRESH_SECONDS * 1000
-    assert min(gap for agent, gap in away if agent != 0) > _FRESH_SECONDS * 1000
+    assert missed == (set() if part == "receiver" else {1})
 
 
 def _wait_until_level(running: PastOneMachine, targets: int) -> None:
@@ -241,13 +239,13 @@ def _wait_until_level(running: PastOneMachine, targets: int) -> None:
         f" >= {WINDOW_SECONDS - 2})"
     )
     steady = f'deployment:requests:rate5m{{deployment_id="{STEADY}"}}'
-    level = f"min_over_time({steady}[{WINDOW_SECONDS // 2}s]) / max_over_time({steady}[{WINDOW_SECONDS // 2}s]) > 0.97"
-    wait_for(lambda: _values(running, expression) == [targets], "targets that are scraped all the time", seconds=180)
-    wait_for(lambda: _values(running, level), "a level rate", seconds=180)
+    level = f"min_over_time({steady}[{WINDOW_SECONDS // 2}s]) / max_over_time({steady}[{WINDOW_SECONDS // 2}s]) > 0.9"
+    wait_for(lambda: _values(running, expression) == [targets], "targets that are scraped all the time")
+    wait_for(lambda: _values(running, level), "a level rate")
 
 
 def _wait_for_page(running: PastOneMachine, alert: str, deployment: str) -> None:
-    wait_for(lambda: (alert, deployment) in running.notified("page"), f"{alert} of {deployment}", seconds=180)
+    wait_for(lambda: (alert, deployment) in running.notified("page"), f"{alert} of {deployment}")
 
 
 def _wait_until_named(running: PastOneMachine, part: str) -> None:
@@ -258,7 +256,7 @@ def _wait_until_named(running: PastOneMachine, part: str) -> None:
 
 
 def _kept_back(agent: Program) -> float:
-    with urlopen(agent.ready_url.replace("/-/ready", "/metrics"), timeout=30) as answer:
+    with urlopen(agent.ready_url.replace("/-/ready", "/metrics"), timeout=deadline_seconds()) as answer:
         lines = answer.read().decode().splitlines()
     return sum(
         float(line.rpartition(" ")[2]) for line in lines if line.startswith("prometheus_remote_storage_samples_pending")
@@ -297,8 +295,8 @@ def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], marked: Sequenc
         is_ratio = any(word in name.rpartition(":")[2] for word in _RATIOS)
         for at, value in zip(each.times, each.values, strict=True):
             is_marked = any(at - WINDOW_SECONDS * 1000 <= moment <= at for moment in marked)
-            lowest = true * (1 - 1e-3) if is_ratio else true * (0 if is_marked else 0.9)
-            highest = true * (1 + 1e-3) if is_ratio else true * 1.1
+            lowest = true * (1 - 1e-3) if is_ratio else true * (0 if is_marked else 1 - _JITTER)
+            highest = true * (1 + 1e-3) if is_ratio else true * (1 + _JITTER)
             if not lowest <= value <= highest:
                 found.append(
                     f"{name} {value:g} in place of {true:g} at {at}, {'marked' if is_marked else 'not marked'}"

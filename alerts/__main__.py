@@ -22,6 +22,9 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 DEPLOYED = DEPLOY / "alertmanager.yml"
 """The configuration of the Alertmanager that Compose starts, made by `alerts.toml` beside it."""
 
+KUBERNETES = DEPLOY / "kubernetes" / "rules" / "rules.yaml"
+"""All rules as the resource that an operator gives its Prometheus."""
+
 FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
     {
         "recording.rules.yml": render_figure_rules,
@@ -80,7 +83,11 @@ def main() -> int:
     act = _check if arguments.check else _write
     if arguments.output:
         return act(arguments.output, render(options))
-    return max(act(GENERATED, render()), act(DEPLOY, {DEPLOYED.name: render_deployed()}))
+    return max(
+        act(GENERATED, render()),
+        act(DEPLOY, {DEPLOYED.name: render_deployed()}),
+        act(KUBERNETES.parent, {KUBERNETES.name: render_bundle("prometheusrule")}),
+    )
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:

@@ -104,6 +104,21 @@ def compose_schema() -> Path:
 
 
 @pytest.fixture(scope="session")
+def kustomize() -> Path:
+    """The kustomize that renders the manifests, where Debian's unstable suite can be reached."""
+    found = tools.kustomize_binary()
+    if found is None:
+        pytest.skip("kustomize not found: `python -m tests.tools` prepares it or says why it is not available")
+    return found
+
+
+@pytest.fixture(scope="session")
+def kubernetes_schemas() -> Path:
+    """The folder with the schemas of Kubernetes and of the operators' resources."""
+    return _required("the schemas of Kubernetes", tools.kubernetes_schemas())
+
+
+@pytest.fixture(scope="session")
 def grafana_schema() -> Path:
     """The JSON schema of a classic dashboard."""
     return _required("the schema of Grafana's dashboards", tools.grafana_schema())

@@ -4,7 +4,8 @@ browser.
 `python -m tests.tools` prepares what is missing and reports what is not available. apt-get downloads the servers, and
 they are unpacked under `.cache/tools/`, which needs neither root nor an installation; a browser is the one found, or
 Debian's, installed when running as root. The schemas of the Compose specification and of Grafana's dashboards are
-there too, from packages that npm downloads. Grafana's components, which draw the pictures of the dashboards, are
+there too, from packages that npm downloads, and so are those of Kubernetes, of the Prometheus operator and of KEDA,
+with the kustomize that renders manifests. Grafana's components, which draw the pictures of the dashboards, are
 prepared by the commands that take pictures. Every host is the one configured for apt-get or npm on this machine.
 """
 
@@ -69,6 +70,33 @@ _COMPONENT_PACKAGES = (
     "react@18.3.1",
     "react-dom@18.3.1",
 )
+# What `deploy/kubernetes/` has, by the package that has its types and its validators.
+_KUBERNETES = TOOLS / "kubernetes"
+_KUBERNETES_PACKAGES = (
+    "kubernetes-models@5.1.0",
+    "@kubernetes-models/prometheus-operator@6.0.0",
+    "@kubernetes-models/keda@2.0.0",
+    "ts-json-schema-generator@2.4.0",
+)
+MANIFESTS = {
+    "kubernetes-models": (
+        "v1/ConfigMap",
+        "v1/Namespace",
+        "v1/Service",
+        "v1/ServiceAccount",
+        "apps/v1/Deployment",
+        "apps/v1/StatefulSet",
+        "autoscaling/v2/HorizontalPodAutoscaler",
+        "networking.k8s.io/v1/NetworkPolicy",
+        "policy/v1/PodDisruptionBudget",
+    ),
+    "@kubernetes-models/prometheus-operator": (
+        "monitoring.coreos.com/v1/PodMonitor",
+        "monitoring.coreos.com/v1/PrometheusRule",
+    ),
+    "@kubernetes-models/keda": ("keda.sh/v1alpha1/ScaledObject",),
+}
+"""The apiVersion and kind of every manifest that has a schema, by the npm package that has it."""
 _GRAFANA_TYPES = "node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts"
 
 
@@ -131,6 +159,23 @@ def victoria_metrics_binary(program: str = "victoria-metrics") -> Path | None:
 def compose_schema() -> Path | None:
     """The JSON schema of the Compose specification, or None."""
     return _COMPOSE_SCHEMA if _COMPOSE_SCHEMA.is_file() else None
+
+
+def kustomize_binary() -> Path | None:
+    """A kustomize, or None."""
+    return _unpacked("kustomize", package="kustomize") or _on_path("kustomize")
+
+
+def kubernetes_schemas() -> Path | None:
+    """The folder with a JSON schema for each package of `MANIFESTS` and its `node_modules`, or None."""
+    installed = _KUBERNETES / "installed.txt"
+    is_current = installed.is_file() and installed.read_text(encoding="utf-8") == _kubernetes_content()
+    return _KUBERNETES if is_current else None
+
+
+def kubernetes_schema(package: str) -> str:
+    """The file of a package's schema in that folder: an object with a property for each of its `MANIFESTS`."""
+    return f"{package.rpartition('/')[2]}.json"
 
 
 def grafana_schema() -> Path | None:
@@ -322,6 +367,32 @@ def _make_grafana_schema() -> None:
     partial.rename(_GRAFANA_SCHEMA)
 
 
+def _make_kubernetes_schemas() -> None:
+    """Take the types of Kubernetes and of the operators' resources from npm and have them made into schemas.
+
+    The schemas know every field, which the packages' own validators do not; those know what a value may look like.
+    """
+    _KUBERNETES.mkdir(parents=True, exist_ok=True)
+    _run([*_NPM_INSTALL, *_KUBERNETES_PACKAGES], cwd=_KUBERNETES)
+    (_KUBERNETES / "tsconfig.json").write_text(
+        '{"compilerOptions": {"moduleResolution": "nodenext"}}', encoding="utf-8"
+    )
+    generator = _KUBERNETES / "node_modules" / ".bin" / "ts-json-schema-generator"
+    for package, kinds in MANIFESTS.items():
+        types = _KUBERNETES / "manifests.ts"
+        names = {path: f"I{path.rpartition('/')[2]}" for path in kinds}
+        imports = "".join(f'import type {{ {name} }} from "{package}/{path}";\n' for path, name in names.items())
+        fields = "".join(f'  "{path}"?: {name};\n' for path, name in names.items())
+        types.write_text(f"{imports}export interface Manifests {{\n{fields}}}\n", encoding="utf-8")
+        source = ["--no-type-check", "--tsconfig", "tsconfig.json", "--path", "manifests.ts", "--type", "Manifests"]
+        _run([str(generator), *source, "--out", kubernetes_schema(package)], cwd=_KUBERNETES)
+    (_KUBERNETES / "installed.txt").write_text(_kubernetes_content(), encoding="utf-8")
+
+
+def _kubernetes_content() -> str:
+    return "\n".join((*_KUBERNETES_PACKAGES, *(path for paths in MANIFESTS.values() for path in paths)))
+
+
 def _install_components() -> None:
     _COMPONENTS.mkdir(parents=True, exist_ok=True)
     _run([*_NPM_INSTALL, *_COMPONENT_PACKAGES], cwd=_COMPONENTS)
@@ -376,6 +447,8 @@ TOOLS_NEEDED = (
     ),
     Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),
     Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
+    Tool("the schemas of Kubernetes", kubernetes_schemas, _make_kubernetes_schemas),
+    Tool("kustomize", kustomize_binary, lambda: _unpack_unstable("kustomize", TOOLS / "kustomize"), needed=False),
     Tool("chromium", chromium_binary, _install_chromium),
 )
 

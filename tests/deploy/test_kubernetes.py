@@ -1,0 +1,463 @@
+"""What the manifests under deploy/kubernetes say, rendered by kustomize and checked by published schemas."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts.__main__ import KUBERNETES
+from alerts.rules import render_bundle
+from servescope import __version__
+from servescope.contract.identity import IDENTITY_LABELS
+from tests.conftest import ROOT
+from tests.support.manifests import (
+    Container,
+    Document,
+    Pod,
+    containers,
+    named,
+    only,
+    package_of,
+    problems,
+    render,
+    scrape_jobs,
+)
+from tests.support.promtool import Suite, failures, run
+from tests.support.waiting import deadline_seconds
+
+_FOLDER = ROOT / "deploy" / "kubernetes"
+APPLIED = ("prometheus-operator", "victoria-metrics-operator", "standalone", "judge", "keda")
+"""What one applies; the component `sidecar` is rendered with the engines of somebody's own."""
+EVERY_ONE = pytest.mark.parametrize("name", [*APPLIED, "sidecar"])
+
+_ENGINES: Document = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "chat", "labels": {"servescope/translate": "sidecar"}},
+    "spec": {
+        "selector": {"matchLabels": {"app": "chat"}},
+        "template": {
+            "metadata": {"labels": {"app": "chat", "servescope/deployment-id": "chat", "servescope/engine": "vllm"}},
+            "spec": {
+                "containers": [{"name": "engine", "image": "vllm/vllm-openai:v0.13.0"}],
+                "volumes": [{"name": "model", "emptyDir": {}}],
+            },
+        },
+    },
+}
+_LARGEST = 1024 * 1024  # what Kubernetes lets a ConfigMap hold
+_LARGEST_ANNOTATIONS = 262_144
+
+
+@pytest.fixture(scope="session")
+def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engines of somebody's own, in a kustomization that uses the component."""
+    folder = tmp_path_factory.mktemp("engines")
+    component = os.path.relpath((_FOLDER / "sidecar").resolve(), folder.resolve())
+    said = {"kind": "Kustomization", "resources": ["engines.yaml"], "components": [component]}
+    (folder / "kustomization.yaml").write_text(json.dumps(said), encoding="utf-8")
+    (folder / "engines.yaml").write_text(json.dumps(_ENGINES), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def rendered(name: str, kustomize: Path, sidecar: Path) -> tuple[Document, ...]:
+    """The documents of one folder; of the component without the engine, which is not ours."""
+    return render(kustomize, sidecar if name == "sidecar" else _FOLDER / name)
+
+
+@pytest.fixture
+def monitored(kustomize: Path) -> tuple[Document, ...]:
+    """What is applied for the Prometheus operator."""
+    return render(kustomize, _FOLDER / "prometheus-operator")
+
+
+def _ours(documents: tuple[Document, ...]) -> list[Container]:
+    """The containers but for the engine beside a sidecar."""
+    return [each for each in containers(documents) if each.said["name"] != "engine"]
+
+
+def _of_kind(documents: tuple[Document, ...], *kinds: str) -> list[Document]:
+    return [each for each in documents if each["kind"] in kinds]
+
+
+def test_manifests_keep_to_the_published_schemas(kustomize: Path, sidecar: Path, kubernetes_schemas: Path) -> None:
+    """Every document is valid, but for those of VictoriaMetrics' operator, whose schemas are in no package."""
+    folders = [*(_FOLDER / name for name in APPLIED), sidecar]
+    documents = {json.dumps(each): each for folder in folders for each in render(kustomize, folder)}
+    without = {each["kind"] for each in documents.values() if package_of(each) is None}
+
+    assert without == {"VMPodScrape", "VMRule"}
+    assert problems(kubernetes_schemas, [each for each in documents.values() if package_of(each)]) == []
+
+
+def test_a_wrong_field_is_found(monitored: tuple[Document, ...], kubernetes_schemas: Path) -> None:
+    """An unknown field, a missing one and a value of another form are reported with the manifest's name."""
+    wrong: list[tuple[str, Document, str]] = [
+        ("Deployment servescope-translate", {"replcas": 2}, "replcas"),
+        ("NetworkPolicy servescope-translate", {"policyTypes": "Egress"}, "policyTypes"),
+        ("PodMonitor servescope-targets", {"podMetricsEndpoints": [{"interval": "15"}]}, "pattern"),
+        ("PodMonitor servescope-sidecars", {"podMetricEndpoints": []}, "podMetricEndpoints"),
+        ("PrometheusRule servescope", {"groups": [{"rules": []}]}, "name"),
+    ]
+    changed = []
+    for manifest, change, _ in wrong:
+        document = only(monitored, *manifest.split())
+        changed.append({**document, "spec": {**document["spec"], **change}})
+
+    found = problems(kubernetes_schemas, changed)
+
+    for manifest, _, said in wrong:
+        assert any(each.startswith(f"{manifest}:") and said in each for each in found), found
+
+
+@EVERY_ONE
+def test_containers_are_held_tight(rendered: tuple[Document, ...], name: str) -> None:
+    """No root, no capability, a read-only filesystem, bounded memory and cores, probes, and nothing of the host."""
+    for container in _ours(rendered):
+        said, pod = container.said, container.pod
+        security = {**pod.get("securityContext", {}), **said.get("securityContext", {})}
+
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] == security["runAsGroup"] == 10001
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert set(said["resources"]["limits"]) == set(said["resources"]["requests"]) == {"cpu", "memory"}
+        assert container.ends or "livenessProbe" in said
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert not any("hostPort" in port for port in said.get("ports", []))
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+        # In the sidecar's pod the engine decides what it asks of the Kubernetes API.
+        assert name == "sidecar" or pod["automountServiceAccountToken"] is False
+
+
+def test_there_is_something_to_hold(kustomize: Path, sidecar: Path) -> None:
+    """The containers that are checked are those that are promised."""
+    folders = [*(_FOLDER / name for name in APPLIED), sidecar]
+    found = {str(container) for folder in folders for container in _ours(render(kustomize, folder))}
+
+    assert found == {
+        "servescope-translate/translate",
+        "servescope-console/console",
+        "servescope-collector/collector",
+        "servescope-collector/console",
+        "servescope-judge/start",
+        "servescope-judge/judge",
+        "chat/translate",
+    }
+
+
+@EVERY_ONE
+def test_image_is_of_this_version(rendered: tuple[Document, ...]) -> None:
+    """Every container runs our image by its version, and as the user that the image has."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+    assert {each.said["image"] for each in _ours(rendered)} <= {f"servescope:{__version__}"}
+    assert re.search(r"^USER 10001:10001$", dockerfile, re.MULTILINE)
+
+
+@EVERY_ONE
+def test_nobody_has_rights_in_the_cluster(rendered: tuple[Document, ...]) -> None:
+    """Each workload has an account of its own, without a token, and no role is bound to any."""
+    accounts = _of_kind(rendered, "ServiceAccount")
+
+    assert not [each for each in rendered if "Role" in each["kind"]]
+    assert all(each["automountServiceAccountToken"] is False for each in accounts)
+    used = [each.pod["serviceAccountName"] for each in _ours(rendered) if "serviceAccountName" in each.pod]
+    assert set(used) == {each["metadata"]["name"] for each in accounts}
+
+
+@pytest.mark.parametrize("name", APPLIED)
+def test_every_pod_has_a_network_policy_and_what_it_names_exists(rendered: tuple[Document, ...]) -> None:
+    """Each pod is limited in both directions; policies, budgets, services and autoscalers select what is there."""
+    workloads = _of_kind(rendered, "Deployment", "StatefulSet")
+    pods = [each["spec"]["template"]["metadata"]["labels"].items() for each in workloads]
+    policies = _of_kind(rendered, "NetworkPolicy")
+    selectors = [each["spec"]["podSelector"]["matchLabels"].items() for each in policies]
+    others = [
+        each["spec"]["selector"].get("matchLabels", each["spec"]["selector"]).items()
+        for each in _of_kind(rendered, "Service", "PodDisruptionBudget", "Deployment", "StatefulSet")
+    ]
+
+    assert all(any(selector <= labels for selector in selectors) for labels in pods)
+    assert all(any(selector <= labels for labels in pods) for selector in [*selectors, *others])
+    assert all(each["spec"]["policyTypes"] == ["Ingress", "Egress"] for each in policies)
+    for scaler in _of_kind(rendered, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]
+        assert "replicas" not in only(list(rendered), target["kind"], target["name"])["spec"]
+
+
+def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ...]) -> None:
+    """Its NetworkPolicy, its configuration and the scrape jobs name the same ports, and only private networks.
+
+    Nothing else is reached, DNS included, and only the scrapers' namespace reaches it.
+    """
+    policy = only(monitored, "NetworkPolicy", "servescope-translate")["spec"]
+    (egress,), (ingress,) = policy["egress"], policy["ingress"]
+    (to,), (from_,) = egress["to"], ingress["from"]
+    kept = only(monitored, "PodMonitor", "servescope-targets")["spec"]["podMetricsEndpoints"][0]["relabelings"][0]
+    (configuration,) = [each for each in monitored if re.fullmatch(r"ConfigMap servescope-translate-\w+", named(each))]
+    targets = tomllib.loads(configuration["data"]["translate.toml"])["translate"]["targets"]
+    networks = {ipaddress.ip_network(each.rpartition(":")[0]) for each in targets}
+
+    assert kept["action"] == "keep"
+    ports = {int(each.partition(";")[2]) for each in kept["regex"].split("|")}
+    assert {each["port"] for each in egress["ports"]} == ports
+    assert sorted(targets) == sorted(f"{network}:{port}" for network in networks for port in ports)
+    assert all(network.is_private for network in networks)
+    assert to["podSelector"]["matchExpressions"] == [{"key": "servescope/deployment-id", "operator": "Exists"}]
+    assert from_ == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:
+    """The component adds a container that is restarted by itself, and leaves the engine's pod as it is."""
+    documents = render(kustomize, sidecar)
+    (configuration,) = _of_kind(documents, "ConfigMap")
+    pod = only(documents, "Deployment", "chat")["spec"]["template"]
+    (container,) = pod["spec"]["initContainers"]
+
+    targets = tomllib.loads(configuration["data"]["translate.toml"])["translate"]["targets"]
+    assert {each.rpartition(":")[0] for each in targets} == {"127.0.0.1"}
+    assert container["restartPolicy"] == "Always"
+    assert pod["metadata"]["labels"].items() >= _ENGINES["spec"]["template"]["metadata"]["labels"].items()
+    assert pod["metadata"]["labels"]["servescope/translate"] == "sidecar"
+    assert {"name": "model", "emptyDir": {}} in pod["spec"]["volumes"]
+
+
+def test_committed_rules_are_those_of_the_catalog() -> None:
+    """`python -m alerts` would change nothing."""
+    text = KUBERNETES.read_text(encoding="utf-8")
+
+    assert text == render_bundle("prometheusrule"), f"{KUBERNETES} is out of date: run `python -m alerts`"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("prometheus-operator", "PrometheusRule"), ("victoria-metrics-operator", "VMRule")]
+)
+def test_operators_get_every_rule_as_it_is(rendered: tuple[Document, ...], kind: str) -> None:
+    """Both have all the groups of the rule files, with no text changed on the way."""
+    (found,) = _of_kind(rendered, kind)
+    said = yaml.load(render_bundle("prometheusrule"), yaml.CSafeLoader)
+
+    assert found["spec"] == said["spec"]
+    assert found["metadata"]["namespace"] == "servescope"
+
+
+@pytest.mark.parametrize("name", ["prometheus-operator", "victoria-metrics-operator"])
+def test_boards_are_what_grafanas_sidecar_looks_for(rendered: tuple[Document, ...]) -> None:
+    """Every generated dashboard is in a ConfigMap with the label of Grafana's chart, byte for byte."""
+    boards = [each for each in rendered if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
+    held = {name: text for each in boards for name, text in each["data"].items()}
+
+    assert held == {
+        path.name: path.read_text(encoding="utf-8") for path in (ROOT / "dashboards" / "generated").glob("*.json")
+    }
+
+
+@EVERY_ONE
+def test_no_document_is_too_large(rendered: tuple[Document, ...]) -> None:
+    """Each fits into Kubernetes."""
+    assert max(len(json.dumps(each)) for each in rendered) < _LARGEST
+
+
+def test_page_applies_what_fits_into_no_annotation_on_the_server(monitored: tuple[Document, ...]) -> None:
+    """A dashboard is larger than what kubectl may keep in an annotation, so every command has `--server-side`."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^kubectl.* apply .*$", page, re.MULTILINE)
+
+    assert max(len(json.dumps(json.dumps(each))) for each in monitored) > _LARGEST_ANNOTATIONS
+    assert len(commands) == 2
+    assert all("--server-side" in command for command in commands)
+
+
+_CHAT = Pod(
+    "chat-7f-x2",
+    "10.1.0.7",
+    {"servescope/deployment-id": "chat", "servescope/engine": "vllm"},
+    {
+        "servescope/model-name": "meta-llama/Llama-3.3-70B",
+        "servescope/inference-stack": "v1",
+        "servescope/environment": "production",
+        "servescope/rollout-phase": "stable",
+    },
+    [("http", 8000), ("events", 5557)],
+)
+_WORKER = Pod(
+    "graph-worker-0",
+    "10.1.0.8",
+    {"servescope/deployment-id": "graph", "servescope/engine": "dynamo-worker"},
+    {"servescope/model-name": "qwen", "servescope/inference-stack": "v2", "servescope/role": "decode"},
+    [("system", 9090), ("http", 8000)],
+)
+_FRONTEND = Pod(
+    "graph-frontend-0",
+    "10.1.0.9",
+    {"servescope/deployment-id": "graph", "servescope/engine": "dynamo-frontend"},
+    {"servescope/model-name": "qwen", "servescope/inference-stack": "v2", "servescope/source": "dynamo-frontend"},
+    [("http", 8000)],
+)
+_BESIDE = Pod(
+    "code-0",
+    "10.1.0.10",
+    {"servescope/deployment-id": "code", "servescope/engine": "sglang", "servescope/translate": "sidecar"},
+    {"servescope/model-name": "qwen", "servescope/inference-stack": "v1"},
+    [("http", 30000), ("translate", 9905)],
+)
+_STRANGER = Pod("web-0", "10.1.0.11", {"app": "web"}, {}, [("http", 8000)])
+
+
+def _scraped(promtool: Path, folder: Path, documents: tuple[Document, ...], name: str) -> list[dict[str, str]]:
+    """The labels of the targets that Prometheus keeps of all pods, for one monitor."""
+    pods = [_CHAT, _WORKER, _FRONTEND, _BESIDE, _STRANGER]
+    monitors = [only(documents, "PodMonitor", name)]
+    (job,) = scrape_jobs(monitors, pods, folder)
+    (folder / "prometheus.json").write_text(json.dumps({"scrape_configs": [job]}), encoding="utf-8")
+    check = ["check", "service-discovery", "--timeout=1s", "prometheus.json", job["job_name"]]
+    done = subprocess.run(
+        [promtool, *check], cwd=folder, capture_output=True, text=True, check=True, timeout=deadline_seconds()
+    )
+    found = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("[\n") :])[0]
+    return [each["labels"] for each in found if each["labels"]]
+
+
+def test_pods_are_scraped_through_the_translators(
+    monitored: tuple[Document, ...], promtool: Path, tmp_path: Path
+) -> None:
+    """Prometheus itself makes of each pod one target with its identity, asked through the translators' Service.
+
+    What a pod's page repeats of another layer is named; a pod of somebody else and other ports are dropped, and so are
+    pods with a translator of their own. Several Prometheus divide targets by their own addresses.
+    """
+    found = {each["replica"]: each for each in _scraped(promtool, tmp_path, monitored, "servescope-targets")}
+
+    assert {name: each["__param_target"] for name, each in found.items()} == {
+        "chat-7f-x2": "10.1.0.7:8000",
+        "graph-worker-0": "10.1.0.8:9090",
+        "graph-frontend-0": "10.1.0.9:8000",
+    }
+    for each in found.values():
+        assert each["__address__"] == "servescope-translate.servescope.svc:9905"
+        assert each["__metrics_path__"] == "/probe"
+        assert each["instance"] == each["__tmp_hash"] == each["__param_target"]
+        assert {name for name in each if not name.startswith("__")} <= {*IDENTITY_LABELS, "job", "instance"}
+        assert each["job"] == "servescope-targets"
+    chat = found["chat-7f-x2"]
+    assert [chat[name] for name in IDENTITY_LABELS] == [
+        "meta-llama/Llama-3.3-70B", "chat", "v1", "production", "stable", "chat-7f-x2", "aggregated",
+    ]  # fmt: skip
+    assert {name: each.get("__param_behind") for name, each in found.items()} == {
+        "chat-7f-x2": None, "graph-worker-0": "frontend", "graph-frontend-0": None,
+    }  # fmt: skip
+    assert [found[name]["role"] for name in ("graph-worker-0", "graph-frontend-0")] == ["decode", "router"]
+    assert found["graph-frontend-0"]["__param_source"] == "dynamo-frontend"
+
+
+def test_sidecars_are_scraped_in_their_pods(monitored: tuple[Document, ...], promtool: Path, tmp_path: Path) -> None:
+    """A pod with a translator of its own is one target at that, which asks for the engine's page at 127.0.0.1."""
+    (found,) = _scraped(promtool, tmp_path, monitored, "servescope-sidecars")
+
+    assert found["__address__"] == found["instance"] == "10.1.0.10:9905"
+    assert found["__param_target"] == "127.0.0.1:30000"
+    assert (found["deployment_id"], found["replica"], found["job"]) == ("code", "code-0", "servescope-targets")
+
+
+@pytest.mark.parametrize("name", ["victoria-metrics-operator"])
+def test_vmagent_and_vmalert_accept_what_their_operator_gets(
+    rendered: tuple[Document, ...], monitored: tuple[Document, ...], victoria_metrics: Path, tmp_path: Path
+) -> None:
+    """VMPodScrapes have the PodMonitors' rules, vmagent reads them as a job's, and vmalert the groups of the VMRule."""
+    scrapes = _of_kind(rendered, "VMPodScrape")
+    assert scrape_jobs(scrapes, [_CHAT], tmp_path) == scrape_jobs(_of_kind(monitored, "PodMonitor"), [_CHAT], tmp_path)
+    assert not [key for each in scrapes for key in each["spec"]["podMetricsEndpoints"][0] if key == "relabelings"]
+
+    (tmp_path / "scrape.json").write_text(
+        json.dumps({"scrape_configs": scrape_jobs(scrapes, [_CHAT], tmp_path)}), encoding="utf-8"
+    )
+    (rules,) = _of_kind(rendered, "VMRule")
+    (tmp_path / "rules.json").write_text(json.dumps(rules["spec"]), encoding="utf-8")
+    checks = {
+        "vmagent": ["-dryRun", "-promscrape.config=scrape.json", "-promscrape.config.strictParse"],
+        "vmalert": ["-dryRun", "-rule=rules.json"],
+    }
+    libraries = [str(path) for path in victoria_metrics.parents[1].glob("lib/*-linux-gnu")]
+    for program, arguments in checks.items():
+        done = subprocess.run(
+            [victoria_metrics.parent / program, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=deadline_seconds(),
+        )
+        assert done.returncode == 0, f"{program}: {done.stderr}"
+
+
+def _tokens(promtool: Path, folder: Path, query: str, series: dict[str, str], expected: float | None) -> dict[str, str]:
+    test: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'{name}{{deployment_id="chat"}}', "values": text} for name, text in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": query,
+                "eval_time": "2m",
+                "exp_samples": [] if expected is None else [{"labels": "{}", "value": expected}],
+            }
+        ],
+    }
+    return failures(promtool, folder, {"keda": Suite([test])})
+
+
+@pytest.mark.parametrize("name", ["keda"])
+def test_keda_scales_on_tokens_in_flight(rendered: tuple[Document, ...], promtool: Path, tmp_path: Path) -> None:
+    """KEDA gets one number: the autoscaler's, else the estimate by requests in flight, 0 when idle, else nothing.
+
+    Of nothing KEDA keeps the replicas that there are. The figures are recorded by the rules that are applied.
+    """
+    (scaled,) = _of_kind(rendered, "ScaledObject")
+    (trigger,) = scaled["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    estimate = {
+        "deployment:concurrent_requests:sum": "8 8 8",
+        "deployment:input_tokens_per_request:mean_rate5m": "4000 4000 4000",
+        "deployment:output_tokens_per_request:mean_rate5m": "1000 1000 1000",
+    }
+
+    recorded = set(re.findall(r"record: (\S+)", (ROOT / "alerts/generated/recording.rules.yml").read_text("utf-8")))
+    assert set(re.findall(r"deployment:\w+:\w+", query)) <= recorded
+    for series, expected in (
+        (estimate, 36_000.0),
+        ({**estimate, "deployment:autoscaler_avg_in_flight_tokens:max": "70 80 90"}, 90.0),
+        ({"deployment:concurrent_requests:sum": "0 0 0"}, 0.0),
+        ({"deployment:concurrent_requests:sum": "3 3 3"}, None),
+        ({}, None),
+    ):
+        assert _tokens(promtool, tmp_path, query, series, expected) == {}
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    assert scaled["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert scaled["spec"]["minReplicaCount"] >= 1
+
+
+def test_prometheus_accepts_the_operators_rules(
+    monitored: tuple[Document, ...], promtool: Path, tmp_path: Path
+) -> None:
+    """promtool finds every rule of the PrometheusRule well formed, and none twice."""
+    (rules,) = _of_kind(monitored, "PrometheusRule")
+    (tmp_path / "rules.json").write_text(json.dumps(rules["spec"]), encoding="utf-8")
+    done = run(promtool, ["check", "rules", "rules.json"], tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    assert "duplicate" not in done.stdout.lower()

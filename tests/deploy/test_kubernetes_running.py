@@ -1,0 +1,175 @@
+"""The containers of the manifests, all outside a cluster: their own commands, on what their ConfigMaps hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.answering import answering
+from tests.support.compose import Composition, Outside
+from tests.support.manifests import Container, Document, Pod, containers, lay_out, only, render, scrape_jobs
+from tests.support.programs import answers
+from tests.support.prometheus import Prometheus
+from tests.support.waiting import deadline_seconds, wait_for
+
+_FOLDER = ROOT / "deploy" / "kubernetes"
+_PROMETHEUS = "prometheus-operated.monitoring.svc"
+_TRANSLATE = "servescope-translate.servescope.svc"
+_JUDGE = "servescope-judge.servescope.svc"
+_SERVESCOPE = Path(sys.executable).with_name("servescope")
+_SECRETS = {"servescope-judge": {"token": "0123456789abcdef0123456789abcdef"}}
+# The tests' engine listens on a free port of 127.0.0.1, and nobody waits for a rhythm.
+_CHANGED = (('"10.0.0.0/8:8000"', '"127.0.0.1:*"'), ('"15s"', '"1s"'), ('"30s"', '"1s"'), ('"10s"', '"1s"'))
+_IDENTITY = {
+    "model_name": "meta-llama/Llama-3.3-70B",
+    "deployment_id": "chat-v1",
+    "inference_stack": "v1",
+    "environment": "production",
+    "replica": "chat-v1-0",
+    "role": "aggregated",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Containers while they run outside a cluster, by the services that they are."""
+
+    containers: Mapping[str, Container]
+    composition: Composition
+    outside: Outside
+    engine: str
+
+    def url(self, service: str, url: str) -> str:
+        """Where a URL as the service knows it leads."""
+        return self.outside.url_of(self.composition.services[service], url)
+
+    @property
+    def prometheus(self) -> Prometheus:
+        """The Prometheus that has the jobs and the rules of the operator's objects."""
+        return Prometheus(int(self.url(_PROMETHEUS, "http://127.0.0.1:9090").rpartition(":")[2]))
+
+    def labels_of(self, expression: str) -> list[dict[str, str]]:
+        """The labels of what Prometheus has now."""
+        answer = self.prometheus.answer("/api/v1/query", query=expression)
+        return [each["metric"] for each in answer["data"]["result"]]
+
+
+@contextmanager
+def _running(kustomize: Path, prometheus: Path, reference: Path, folder: Path, *applied: str) -> Iterator[Running]:
+    """The containers of these folders, and a Prometheus with what its operator would make of the manifests."""
+    documents = tuple(each for name in applied for each in render(kustomize, _FOLDER / name))
+    page = (reference / "captures" / "vllm-0.32.0-1.txt").read_text(encoding="utf-8")
+    with answering(lambda handler: handler.reply(200, page, Content_Type="text/plain; version=0.0.4")) as engine:
+        monitored = render(kustomize, _FOLDER / "prometheus-operator")
+        ours = lay_out(documents, folder, _SECRETS)
+        services = {_PROMETHEUS: _lay_out_prometheus(monitored, engine, folder), **ours}
+        composition = Composition({"services": services}, folder)
+        outside = composition.outside(folder / "outside", *_CHANGED)
+        long = [each for each in containers(documents) if not each.ends]
+        executables = {name: _SERVESCOPE for name in ours if name != _JUDGE}
+        with outside.running({**executables, _PROMETHEUS: prometheus}, {}):
+            yield Running(dict(zip(ours, long, strict=True)), composition, outside, engine.removeprefix("http://"))
+
+
+def _lay_out_prometheus(documents: tuple[Document, ...], engine: str, folder: Path) -> Document:
+    """The service, and its configuration: the jobs of the PodMonitors and the figures' rules."""
+    place = folder / "prometheus"
+    place.mkdir()
+    pods = [
+        Pod(
+            f"{deployment}-0",
+            "127.0.0.1",
+            {"servescope/deployment-id": deployment, "servescope/engine": "vllm"},
+            {
+                "servescope/model-name": _IDENTITY["model_name"],
+                "servescope/inference-stack": deployment.rpartition("-")[2],
+                "servescope/environment": "production",
+            },
+            [("http", 8000)],
+        )
+        for deployment in ("chat-v1", "chat-v2")
+    ]
+    translator = {"app.kubernetes.io/name": "servescope-translate"}
+    pods.append(Pod(_TRANSLATE, _TRANSLATE, translator, {}, [("translate", 9905)]))
+    monitors = [each for each in documents if each["kind"] == "PodMonitor"]
+    jobs = scrape_jobs(monitors, pods, place, "/etc/prometheus")
+    for listed in place.glob("servescope-targets-*.json"):
+        # Of the engine's address alone: its container's port is the one that is kept.
+        text = listed.read_text(encoding="utf-8").replace('"127.0.0.1:8000"', f'"{engine.removeprefix("http://")}"')
+        listed.write_text(text, encoding="utf-8")
+    (figures, *_) = only(documents, "PrometheusRule", "servescope")["spec"]["groups"]
+    (place / "rules.json").write_text(json.dumps({"groups": [figures]}), encoding="utf-8")
+    configuration = {"rule_files": ["/etc/prometheus/rules.json"], "scrape_configs": jobs}
+    (place / "prometheus.json").write_text(json.dumps(configuration), encoding="utf-8")
+    return {
+        "command": [
+            "--config.file=/etc/prometheus/prometheus.json",
+            "--storage.tsdb.path=/prometheus",
+            "--web.listen-address=0.0.0.0:9090",
+        ],
+        "volumes": ["./prometheus:/etc/prometheus:ro", "prometheus:/prometheus"],
+        "healthcheck": {"test": ["http://127.0.0.1:9090/-/ready"]},
+    }
+
+
+@pytest.mark.proof
+def test_every_container_starts_and_passes_its_probes(
+    kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
+) -> None:
+    """Translator, collector, judge and both consoles run as their manifests say, and answer liveness and readiness."""
+    applied = ("prometheus-operator", "standalone", "judge")
+    with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
+        wait_for(lambda: running.labels_of("concurrent_requests"), "something to judge")
+        _prepare_judge(running, render(kustomize, _FOLDER / "judge"))
+        with running.outside.running({_JUDGE: _SERVESCOPE}, {}):
+            assert len(running.containers) == 5
+            for service, container in running.containers.items():
+                for probe in ("livenessProbe", "readinessProbe"):
+                    url = running.url(service, container.health_url(probe))
+                    wait_for(partial(answers, url), f"the {probe} of {container}")
+            # A pod that is started again has its run, also while the metrics store is away.
+            _prepare_judge(running, render(kustomize, _FOLDER / "judge"), PROMETHEUS_URL="http://127.0.0.1:1")
+
+
+def _prepare_judge(running: Running, documents: tuple[Document, ...], **changed: str) -> None:
+    """What the judge's pod runs before the judge."""
+    (start,) = [each for each in containers(documents) if each.ends]
+    service = running.composition.services[_JUDGE]
+    variables = {name: running.url(_JUDGE, value) for name, value in start.environment.items()}
+    path = f"{_SERVESCOPE.parent}:{os.environ['PATH']}"
+    subprocess.run(
+        [*start.said["command"], *(running.outside.rewrite(service, word) for word in start.command)],
+        env={**os.environ, **variables, **changed, "PATH": path},
+        check=True,
+        capture_output=True,
+        timeout=deadline_seconds(),
+    )
+
+
+@pytest.mark.slow
+def test_prometheus_has_a_pods_figures_by_its_identity(
+    kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
+) -> None:
+    """The pod is scraped through the translator, with the labels that its own labels and annotations say.
+
+    Prometheus has the contract's series and the figures that the PrometheusRule records of them.
+    """
+    with _running(kustomize, prometheus, reference, tmp_path, "translate") as running:
+        wait_for(lambda: running.labels_of('concurrent_requests{deployment_id="chat-v1"}'), "the contract's series")
+        (found,) = running.labels_of('concurrent_requests{deployment_id="chat-v1"}')
+        assert found.items() >= (_IDENTITY | {"job": "servescope-targets", "instance": running.engine}).items()
+        assert not {"namespace", "pod", "container", "endpoint"} & found.keys()
+        figure = 'deployment:concurrent_requests:sum{deployment_id="chat-v1"}'
+        wait_for(lambda: running.labels_of(figure), "a recorded figure")
+        assert running.labels_of('servescope_probe_success{job="servescope-targets"} == 1')
+        wait_for(lambda: running.labels_of('up{job="servescope-translate"} == 1'), "the translator's own page")

@@ -216,12 +216,17 @@ def _note_others(watch: Watch, episode: Episode, outcomes: Sequence[Outcome], be
 
 
 def find_strays(watch: Watch, outcomes: Sequence[Outcome], *, since: float, grace: float) -> list[str]:
-    """Pages and tickets for a deployment without a fault within the last `grace` seconds."""
+    """Pages and tickets for a deployment without a fault within the last `grace` seconds; repeated ones are known."""
     found = []
-    for received in watch.received(since=since):
-        if received.status != "firing" or received.receiver not in CALLING:
+    open_alerts: set[tuple[str, ...]] = set()
+    for received in watch.received():
+        alert = (received.receiver, *(text for pair in sorted(received.labels.items()) for text in pair))
+        if received.status != "firing":
+            open_alerts.discard(alert)
+        if received.status != "firing" or received.receiver not in CALLING or alert in open_alerts:
             continue
-        if not any(
+        open_alerts.add(alert)
+        if received.at >= since and not any(
             (outcome.episode.everywhere or received.deployment in _deployments(outcome.episode))
             and outcome.began <= received.at <= outcome.ended + grace
             for outcome in outcomes

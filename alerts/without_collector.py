@@ -17,6 +17,9 @@ from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, SCRAPED_UP
 
 GROUP: Final = "servescope-without-collector"
 
+_REMEMBERED: Final = "1h"
+"""For how long a metric that a target supplied counts as missing: a probe itself remembers nothing."""
+
 
 def render_without_collector(options: Options = DEFAULTS) -> str:
     """The rule file in place of a collector."""
@@ -34,6 +37,8 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
         f"{_scraped('servescope_probe_duration_seconds', options)} or {_scraped('scrape_duration_seconds', options)}"
     )
     age = SCRAPE_AGE_SERIES + (f"{{{options.scope}}}" if options.scope else "")
+    supplied = _scraped("servescope_probe_metrics", options)
+    missing = f"max_over_time({supplied}[{_REMEMBERED}]) - {supplied}"
     # While scrapes fail: the age that was recorded last, and the time since then.
     since = once_promql(f"time() - timestamp({up}) and ({healthy}) == 1", collectors, best="min")
     grown = f"({age} + (time() - timestamp({age}))) and {once_promql(up, collectors)}"
@@ -41,6 +46,7 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
         ("servescope_target_up", health, {}),
         (SCRAPE_AGE_SERIES, f"{since} or ({grown})", {}),
         ("servescope_target_scrape_duration_seconds", once_promql(seconds, collectors), {}),
+        ("servescope_target_missing_metrics", once_promql(missing, collectors), {}),
         ("servescope_targets", f"count without (replica, role) (({health}) == 1)", {"health": "up"}),
         ("servescope_targets", f"count without (replica, role) (({health}) == 0)", {"health": "down"}),
         # Alerts on targets that left the lists ask whether anything is listed at all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import _against_prometheus, _alerting, _deriving, _fetching, _reading, _storing
+from benchmarks import _against_prometheus, _alerting, _deriving, _fetching, _probing, _reading, _storing
 
 
 def configure(_: argparse.ArgumentParser) -> None:
@@ -13,6 +13,6 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> None:
     """Print the collector's ratios, a table a part."""
-    for part in (_fetching, _reading, _deriving, _alerting, _storing, _against_prometheus):
+    for part in (_fetching, _reading, _probing, _deriving, _alerting, _storing, _against_prometheus):
         part.run()
         print()

@@ -67,7 +67,7 @@ def test_every_alert_on_targets_is_the_same_without_a_collector(
 
 
 def test_what_is_recorded_is_a_collectors_series() -> None:
-    """Under its name, and each series that alerts read of targets, but for those on a target's own page."""
+    """Under its name, and each series that alerts read of targets."""
     read = {
         term.name
         for name in OF_TARGETS
@@ -77,7 +77,7 @@ def test_what_is_recorded_is_a_collectors_series() -> None:
     }
     recorded = {rule["record"] for rule in without_collector_group()["rules"]}
 
-    assert read - {"servescope_target_missing_metrics"} <= recorded <= OWN_METRICS.keys()
+    assert read <= recorded <= OWN_METRICS.keys()
     assert "servescope_target_up" in read
 
 
@@ -131,6 +131,7 @@ def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
     given = {
         series("up", _PROBED): _UP,
         series("servescope_probe_success", _PROBED): _SUCCESS,
+        series("servescope_probe_metrics", _PROBED): f"27 27 {STALE} _ _ _ 25 28 {STALE} _",
         series("servescope_probe_duration_seconds", _PROBED): f"0.5 0.5 2 2 {STALE} _ 0.5 0.5 {STALE} _",
         series("scrape_duration_seconds", _PROBED): f"0.6 0.6 2.1 2.1 10 10 0.6 0.6 {STALE} _",
         series("up", _UNKNOWN): "1x9",
@@ -142,6 +143,7 @@ def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
         *_recorded("servescope_target_up", TARGET, _HEALTH),
         *_recorded("servescope_target_scrape_age_seconds", TARGET, _AGE),
         *_recorded("servescope_target_scrape_duration_seconds", TARGET, seconds),
+        *_recorded("servescope_target_missing_metrics", TARGET, [0, 0, None, None, None, None, 2, 0, None, None]),
         *_recorded("servescope_targets", counted["up"], [value or None for value in _HEALTH]),
         *_recorded("servescope_targets", counted["down"], [1 if value == 0 else None for value in _HEALTH]),
         *_recorded("servescope_build_info", {}, [1, 1, 1, 1, None, None, 1, 1, None, None]),

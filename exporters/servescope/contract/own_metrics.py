@@ -208,7 +208,8 @@ _COLLECTOR = (
     ),
     OwnMetric(
         "servescope_target_missing_metrics", "gauge", "series",
-        "Contract metrics that the target exposed before and does not expose now.",
+        "Contract metrics that the target exposed before and does not expose now; without a collector, within the last "
+        "hour.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(

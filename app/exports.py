@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -81,6 +81,8 @@ class Destination:
 class Exports:
     """All destinations, the policies by customer, and the customers that were removed with the time of it.
 
+    Those that are `unended` may still be delivered to: the export has not confirmed that it ended their lanes.
+
     `problems` are what is wrong with the configuration, whose other customers are read all the same; `begun` is whether
     anything was ever delivered.
     """
@@ -88,6 +90,7 @@ class Exports:
     destinations: tuple[Destination, ...]
     policies: Mapping[str, Policy]
     removed: Mapping[str, int]
+    unended: Collection[str]
     problems: tuple[str, ...]
     begun: bool
 
@@ -115,9 +118,9 @@ def read_exports(span: TimeRange) -> Exports:
     policies, problems = _read_policies()
     known = {lane: (policy, to) for policy in policies.values() for lane, to in lanes_of(policy).items()}
     if not cursors_path().exists():
-        return Exports((), policies, MappingProxyType({}), problems, begun=False)
+        return Exports((), policies, MappingProxyType({}), (), problems, begun=False)
     with CursorFile(cursors_path()) as cursors:
-        removed = cursors.removed()
+        removed, unended = cursors.removed(), cursors.unended()
         wanted = [lane for lane in known if lane.customer not in removed]
         lanes = [*wanted, *(lane for lane in cursors.lanes() if lane not in known)]
         found = [
@@ -127,7 +130,7 @@ def read_exports(span: TimeRange) -> Exports:
             )
             for status in read_statuses(cursors, lanes, selection.now_ms())
         ]  # fmt: skip
-    return Exports(tuple(sorted(found, key=_by_need)), policies, removed, problems, begun=True)
+    return Exports(tuple(sorted(found, key=_by_need)), policies, removed, unended, problems, begun=True)
 
 
 def _read_policies() -> tuple[Mapping[str, Policy], tuple[str, ...]]:
@@ -158,14 +161,6 @@ def place_of(to: Push | Pull | None, customer: str) -> str:
         return f"/customers/{customer}/metrics"
     parts = urlsplit(to.url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
-def files_of(policy: Policy) -> set[Path]:
-    """The files with a customer's key, its token, and the secrets and certificates of its destinations."""
-    own = [policy.key.path if policy.key else "", policy.pull.token_file if policy.pull else ""]
-    accesses = [push.access for push in policy.push]
-    of_pushes = [path for each in accesses for path in (*each.secret_files(), *each.certificate_files())]
-    return {Path(each) for each in (*own, *of_pushes) if each}
 
 
 def explain(store: History, policy: Policy, now_ms: int) -> Explanation:

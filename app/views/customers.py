@@ -16,6 +16,7 @@ from app.exports import Destination, Exports
 from app.selection import TimeRange
 from servescope.customers.explaining import GEN_AI
 from servescope.customers.quotas import most_series
+from servescope.customers.secrecy import files_of
 from servescope.errors import ServescopeError
 from servescope.settings.values import format_duration
 from servescope.store.history import History
@@ -234,7 +235,7 @@ def draw_offboarding(customer: str) -> None:
     steps = list_steps(found, customer)
     if customer in found.removed:
         since = display.format_time(found.removed[customer], selection.reader_zone())
-        st.markdown(f"**{customer}** was removed on {since}; nothing is sent since.")
+        st.markdown(f"**{customer}** was removed on {since}.")
     else:
         st.markdown(f"To end the export to **{customer}** and delete its cursors and its key, run:")
         st.code(
@@ -253,8 +254,8 @@ def list_steps(found: Exports, customer: str) -> list[Step]:
     steps = [
         Step(
             "Remove the customer: nothing is sent any more",
-            "removed" if is_removed else "still delivered to",
-            is_removed,
+            _describe_end(is_removed, customer in found.unended),
+            is_removed and customer not in found.unended,
         ),
         Step(
             "Cursors, deliveries, gaps and problems are deleted and overwritten",
@@ -266,8 +267,8 @@ def list_steps(found: Exports, customer: str) -> list[Step]:
     if policy is None:
         steps.append(Step(files, "its table named them", None))
     else:
-        others = {path for each in found.policies.values() if each is not policy for path in exports.files_of(each)}
-        left = [str(path) for path in sorted(exports.files_of(policy) - others) if path.exists()]
+        others = {path for each in found.policies.values() if each is not policy for path in files_of(each)}
+        left = [str(path) for path in sorted(files_of(policy) - others) if path.exists()]
         steps.append(Step(files, f"left: {', '.join(left)}" if left else "none is its own alone", not left))
     steps += [
         Step(
@@ -275,10 +276,16 @@ def list_steps(found: Exports, customer: str) -> list[Step]:
             "still there" if policy else "the configuration is wrong, see above" if found.problems else "it is gone",
             None if found.problems and not policy else policy is None,
         ),
-        Step("Reload the export with SIGHUP", "its log then says: the configuration was applied", None),
+        Step("Reload the export with SIGHUP", "its log then reports that the configuration was applied", None),
         Step("Revoke at the customer's backend the token that we had", "nothing here shows it", None),
     ]
     return steps
+
+
+def _describe_end(is_removed: bool, is_unended: bool) -> str:
+    if not is_removed:
+        return "still delivered to"
+    return "the export has not confirmed that it ended" if is_unended else "removed, and its lanes have ended"
 
 
 show()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Served:
     session: aiohttp.ClientSession
     clock: dict[str, float]
     telemetry: CustomersTelemetry
+    accesses: dict[str, PullAccess]
 
     def counted(self, name: str) -> dict[str, float]:
         """A series of the export's own, by the values of its labels."""
@@ -70,9 +72,8 @@ def serve(tmp_path: Path, act: Callable[[Served], Awaitable[None]]) -> None:
             telemetry = CustomersTelemetry(ProgramClock())
             application = make_pull_application(accesses, telemetry, lambda: clock["monotonic"])
             async with running(application) as base, aiohttp.ClientSession() as session:
-                await act(
-                    Served({name: access.page for name, access in accesses.items()}, base, session, clock, telemetry)
-                )
+                pages = {name: access.page for name, access in accesses.items()}
+                await act(Served(pages, base, session, clock, telemetry, accesses))
 
     asyncio.run(run())
 
@@ -102,6 +103,29 @@ def test_the_page_has_the_points_of_the_latest_edge(tmp_path: Path) -> None:
             assert {(sample.name, sample.labels.get("le")): sample.value for sample in samples} == expected
         units = {family.name: family.unit for family in parse_openmetrics(openmetrics)}
         assert units["busy_seconds"] == units["time_to_first_token_seconds"] == "seconds"
+
+    serve(tmp_path, act)
+
+
+def test_a_page_that_ends_answers_nobody_any_more(tmp_path: Path) -> None:
+    """Not even whoever had asked before: the connection is aborted."""
+
+    async def act(served: Served) -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def read(_: str) -> bytes:
+            asked.set()
+            await answered.wait()
+            return b"secret_of_acme 1\n"
+
+        served.pages["acme"].read = read  # type: ignore[assignment, method-assign]
+        asking = asyncio.create_task(served.get("acme"))
+        await asked.wait()
+        served.accesses.pop("acme").close()
+        answered.set()
+        with suppress(aiohttp.ClientError):  # a client may ask again, and has no access any more
+            status, text, _ = await asking
+            assert (status, "secret_of_acme" in text) == (401, False)
 
     serve(tmp_path, act)
 

@@ -126,6 +126,11 @@ class Exported:
         wanted = len(self.receiver.requests) + more
         wait_for(lambda: len(self.receiver.requests) >= wanted, f"{wanted} requests", log=self.folder / "run.log")
 
+    def wait_for_intervals(self, number: int) -> None:
+        """Wait until so many intervals of the customer are over."""
+        until = self.clock.now() + 10 * number
+        wait_for(lambda: self.clock.now() > until, f"{number} intervals", log=self.folder / "run.log")
+
 
 @contextmanager
 def exporting(folder: Path) -> Iterator[Exported]:

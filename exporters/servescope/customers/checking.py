@@ -14,6 +14,7 @@ from servescope.customers.config import find_policy, read_policies
 from servescope.customers.explaining import GEN_AI, Explanation, PolicyChange, compare_explanations, explain_policy
 from servescope.customers.policy import Policy
 from servescope.customers.quotas import most_series
+from servescope.customers.secrecy import warn_of_loose_files
 from servescope.settings.values import format_duration, format_instant
 from servescope.store.history import History
 from servescope.store.opening import open_past, read_time
@@ -24,6 +25,7 @@ def check(arguments: argparse.Namespace) -> int:
     policies: Sequence[Policy] = read_policies(arguments.config)
     if arguments.customer is not None:
         policies = [find_policy(policies, arguments.customer)]
+    warn_of_loose_files(policies)
     former = read_policies(arguments.diff) if arguments.diff is not None else ()
     with open_past(arguments) as history:
         time_ms = _newest(history, read_time("--at", arguments.at))

@@ -6,8 +6,9 @@ it.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,8 @@ from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import AccessError
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
 from servescope.settings.values import format_duration
+
+_logger = logging.getLogger(__name__)
 
 CUSTOMERS_SETTINGS: Final[Mapping[str, tuple[Setting, ...]]] = MappingProxyType(
     {
@@ -69,22 +72,25 @@ _LONGEST_INTERVAL_MS: Final = 3_600_000
 _LEAST_BYTES: Final = 1_000_000
 
 
-def read_policies(path: Path) -> tuple[Policy, ...]:
-    """The policies in a TOML file; paths in it are relative to the file.
+def read_policies(path: Path, removed: Container[str] = ()) -> tuple[Policy, ...]:
+    """The policies in a TOML file, without those of customers that were removed; paths are relative to the file.
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    policies, problems = read_usable_policies(path)
+    policies, problems = read_usable_policies(path, removed)
     for problem in problems.values():
         raise problem
     return policies
 
 
-def read_usable_policies(path: Path) -> tuple[tuple[Policy, ...], dict[str, ConfigurationError]]:
+def read_usable_policies(
+    path: Path, removed: Container[str] = ()
+) -> tuple[tuple[Policy, ...], dict[str, ConfigurationError]]:
     """The policies that can be used, and what is wrong with the tables of other customers, by their names.
 
     So a customer whose token cannot be read does not keep others from being delivered to. Whose deployments are whose
-    is read of every table all the same; raises ConfigurationError for that, and for what is wrong with the whole file.
+    is read of every table all the same, also of customers that were `removed`, of which nothing else is read; raises
+    ConfigurationError for that, and for what is wrong with the whole file.
     """
     directory = path.resolve().parent
     root = Table(read_document(path, "configuration of customers"), str(path), "")
@@ -97,10 +103,17 @@ def read_usable_policies(path: Path) -> tuple[tuple[Policy, ...], dict[str, Conf
     problems: dict[str, ConfigurationError] = {}
     for table in tables:
         reader = _Reader(table, directory)
+        claim = reader.claim()
+        if claim.name in removed:
+            _logger.warning(
+                "%s: customer %r was removed: its table is left out; delete it, or admit the customer again with "
+                "`servescope customers remove %s --undo`", path, claim.name, claim.name,
+            )  # fmt: skip
+            unusable.append((table, claim))
+            continue
         try:
             placed.append((table, reader.policy()))
         except ConfigurationError as error:
-            claim = reader.claim()
             problems[claim.name] = error
             unusable.append((table, claim))
     _check_apart([*placed, *unusable])

@@ -15,7 +15,7 @@ from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.reading import FleetState
 from servescope.customers.state_codec import dump_state, load_state
 from servescope.errors import ServescopeError
-from servescope.store.file import lock_for_writing
+from servescope.store.file import is_locked_for_writing, lock_for_writing
 
 HOUR_MS: Final = 3_600_000
 KEPT_MS: Final = 400 * 24 * HOUR_MS
@@ -42,7 +42,9 @@ CREATE TABLE problems (
     customer TEXT NOT NULL, destination TEXT NOT NULL, at_ms INTEGER NOT NULL, problem TEXT NOT NULL,
     PRIMARY KEY (customer, destination)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE removed (customer TEXT NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE removed (
+    customer TEXT NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL, ended INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 """
 
 
@@ -181,11 +183,6 @@ class CursorFile:
             ).fetchone()
         return None if row is None else int(row[0])
 
-    def check_admitted(self, lane: LaneId) -> None:
-        """Raise RemovedError when the customer was removed."""
-        with self._reading():
-            self._check_not_removed(lane)
-
     def cursor(self, lane: LaneId) -> Cursor | None:
         """Where a lane is; None for one that has not begun."""
         with self._reading():
@@ -287,7 +284,7 @@ class CursorFile:
         with self._writing():
             for table in _OF_A_LANE:
                 deleted += self._connection.execute(f"DELETE FROM {table} WHERE customer = ?", (customer,)).rowcount  # noqa: S608 our own names
-            self._connection.execute("INSERT OR REPLACE INTO removed VALUES (?, ?)", (customer, at_ms))
+            self._connection.execute("INSERT OR REPLACE INTO removed VALUES (?, ?, 0)", (customer, at_ms))
         # The log has pages from before the deletion until it is truncated.
         with self._reading():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -297,6 +294,21 @@ class CursorFile:
         """The customers that were removed, and when."""
         with self._reading():
             return dict(self._connection.execute("SELECT customer, at_ms FROM removed ORDER BY customer").fetchall())
+
+    def unended(self) -> list[str]:
+        """The customers that were removed, and whose lanes the process that delivers has not ended yet."""
+        with self._reading():
+            rows = self._connection.execute("SELECT customer FROM removed WHERE NOT ended ORDER BY 1").fetchall()
+        return [row[0] for row in rows]
+
+    def set_ended(self, customer: str) -> None:
+        """Confirm that a customer that was removed is sent nothing more."""
+        with self._writing():
+            self._connection.execute("UPDATE removed SET ended = 1 WHERE customer = ?", (customer,))
+
+    def is_delivering(self) -> bool:
+        """Whether a process delivers, which confirms removals within a second or two."""
+        return is_locked_for_writing(self.path)
 
     def rows_of(self, customer: str) -> int:
         """How many rows a customer has, apart from that of its removal."""

@@ -102,7 +102,6 @@ class Lane:
                     pauses = 0
                     await self._sleep_to_next_edge()
             except RemovedError:
-                _logger.warning("customer %s was removed: nothing is sent to it any more", self.id.customer)
                 return
             except ServescopeError as error:
                 self._report(str(error))
@@ -116,8 +115,7 @@ class Lane:
     # --- What is owed -----------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Go on from the cursor; raises RemovedError when there is nothing to go on with."""
-        self._cursors.check_admitted(self.id)
+        """Go on from the cursor, or begin."""
         cursor = self._cursors.cursor(self.id)
         if cursor is None:
             self._state, self._totals, self._begun_ms = None, Totals(), self._clock.now_ms()
@@ -189,7 +187,6 @@ class Lane:
 
     def _read(self) -> deque[tuple[FleetEdge, FleetState]]:
         """The next of the edges that are owed."""
-        self._cursors.check_admitted(self.id)
         edges = self._owed()
         return deque(self._reader.read_some(self._state, edges) if edges else ())
 

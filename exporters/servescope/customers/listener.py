@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry
@@ -29,12 +31,13 @@ _REFUSED: Final = "the name and the bearer token do not belong together: send 'A
 
 @dataclass(slots=True)
 class PullAccess:
-    """One customer's page, its tokens, and the times of its requests within a minute."""
+    """One customer's page, its tokens, the times of its requests within a minute, and its connections."""
 
     page: CustomerPage
     tokens: Tokens
     requests_per_minute: int
     asked: deque[float] = field(default_factory=deque)
+    connections: WeakSet[asyncio.BaseTransport] = field(default_factory=WeakSet)
 
     @classmethod
     def of(cls, page: CustomerPage, pull: Pull) -> PullAccess:
@@ -49,6 +52,12 @@ class PullAccess:
             return self.asked[0] + _MINUTE - now
         self.asked.append(now)
         return 0.0
+
+    def close(self) -> None:
+        """Abort every connection over which the page was asked for: no answer goes on after it."""
+        for connection in list(self.connections):
+            if isinstance(connection, asyncio.Transport):
+                connection.abort()
 
 
 def make_pull_application(
@@ -89,6 +98,8 @@ class _Pages:
             self._telemetry.count_scrape(request.match_info["name"], status)
 
     async def _page(self, access: PullAccess, request: web.Request) -> web.Response:
+        if request.transport is not None:
+            access.connections.add(request.transport)
         wait = access.admit(self._monotonic())
         if wait > 0:
             raise RequestError(

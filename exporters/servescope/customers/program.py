@@ -16,7 +16,7 @@ from servescope.customers.page import CustomerPage
 from servescope.customers.policy import LEFT_OUT, Policy, Pull, Push
 from servescope.customers.senders import Sender, make_sender
 from servescope.customers.telemetry import CustomersTelemetry
-from servescope.errors import ConfigurationError, ServescopeError
+from servescope.errors import ServescopeError
 from servescope.settings.clock import ProgramClock
 from servescope.store.history import History
 
@@ -24,6 +24,8 @@ _THREADS: Final = 4
 _READING_AT_ONCE: Final = 2
 _INTERVALS_SHOWN: Final = 3
 _FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
+_REMOVED_EVERY_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
@@ -48,33 +50,30 @@ class CustomersProgram:
         self._workers = Workers(self._threads, asyncio.Semaphore(_READING_AT_ONCE))
         self._running: dict[LaneId, _Running] = {}
         self._left_out: list[LaneId] = []
+        self._changing = asyncio.Lock()
         self.pulls: dict[str, PullAccess] = {}
         """The page of each customer that scrapes one, by its name."""
 
     async def apply(self, policies: Sequence[Policy], left_out: Sequence[str] = ()) -> None:
-        """Run the lanes of these policies, and no others; raises ConfigurationError for a customer that was removed.
+        """Run the lanes of these policies, and no others; of customers that were removed, none.
 
         Customers that are left out, as their tables cannot be used, fall behind from now on, which alerts.
         """
-        removed = self._cursors.removed()
-        for policy in policies:
-            if policy.name in removed:
-                raise ConfigurationError(
-                    f"customer {policy.name!r} was removed by `servescope customers remove`: delete its table, or "
-                    "admit it again with --undo"
-                )
-        for lane in self._left_out:
-            self.telemetry.retire(lane)
-        self._left_out = [LaneId(name, LEFT_OUT) for name in left_out]
-        for lane in self._left_out:
-            self.telemetry.lane(lane)
-        wanted = {lane: (policy, to) for policy in policies for lane, to in lanes_of(policy).items()}
-        for lane, running in list(self._running.items()):
-            if wanted.get(lane) != (running.policy, running.to) or running.task.done():
-                await self._end(lane)
-        for lane, (policy, to) in wanted.items():
-            if lane not in self._running:
-                self._begin(lane, policy, to)
+        async with self._changing:
+            removed = self._cursors.removed()
+            for lane in self._left_out:
+                self.telemetry.retire(lane)
+            self._left_out = [LaneId(name, LEFT_OUT) for name in left_out if name not in removed]
+            for lane in self._left_out:
+                self.telemetry.lane(lane)
+            admitted = [policy for policy in policies if policy.name not in removed]
+            wanted = {lane: (policy, to) for policy in admitted for lane, to in lanes_of(policy).items()}
+            for lane, running in list(self._running.items()):
+                if wanted.get(lane) != (running.policy, running.to) or running.task.done():
+                    await self._end(lane)
+            for lane, (policy, to) in wanted.items():
+                if lane not in self._running:
+                    self._begin(lane, policy, to)
 
     def _begin(self, lane: LaneId, policy: Policy, to: Push | Pull) -> None:
         sender: Sender
@@ -95,12 +94,33 @@ class CustomersProgram:
     async def _end(self, lane: LaneId) -> None:
         running = self._running.pop(lane)
         if isinstance(running.to, Pull):
-            self.pulls.pop(lane.customer, None)
+            self.pulls.pop(lane.customer).close()
         running.task.cancel()
         await asyncio.gather(running.task, return_exceptions=True)
         await running.sender.close()
         self.telemetry.retire(lane)
         _logger.info("customer %s: no longer delivering to %s", lane.customer, lane.destination)
+
+    async def end_removed(self) -> None:
+        """End the lanes of customers that are removed meanwhile, and confirm it, again and again."""
+        while True:
+            pause = _REMOVED_EVERY_SECONDS
+            try:
+                for customer in self._cursors.unended():
+                    await self._end_customer(customer)
+            except ServescopeError as error:
+                _logger.error("%s", error)  # noqa: TRY400 the text says all
+                pause = _PAUSE_SECONDS
+            await self._clock.sleep(pause)
+
+    async def _end_customer(self, customer: str) -> None:
+        async with self._changing:
+            for lane in [lane for lane in self._running if lane.customer == customer]:
+                await self._end(lane)
+            for lane in [lane for lane in self._left_out if lane.customer == customer]:
+                self.telemetry.retire(lane)
+            self._cursors.set_ended(customer)
+        _logger.warning("customer %s was removed: nothing is sent to it any more", customer)
 
     async def tidy(self) -> None:
         """Forget old deliveries and gaps, again and again."""

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Container, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from servescope.customers.cursors import CursorFile
 from servescope.customers.listener import make_pull_application
 from servescope.customers.policy import Policy
 from servescope.customers.program import CustomersProgram
+from servescope.customers.secrecy import warn_of_loose_files
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
@@ -36,6 +38,9 @@ from servescope.store.history import History
 from servescope.store.opening import open_past
 
 _logger = logging.getLogger(__name__)
+
+Startable = tuple[tuple[Policy, ...], tuple[str, ...]]
+"""The policies of the customers that can be delivered to, and the names of those that are left out."""
 
 
 class _Addresses(NamedTuple):
@@ -54,23 +59,32 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
         _read_certificates(arguments).certificates(),
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    read_startable(arguments.config)  # what is wrong with it is said before anything is opened
+    # What is wrong with it is reported before anything is opened.
+    startable = read_startable(arguments.config, _read_removed(cursors_path))
     with open_past(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
-        asyncio.run(_serve_until_signalled(arguments.config, history, cursors, addresses))
+        asyncio.run(_serve_until_signalled(arguments.config, startable, history, cursors, addresses))
     return 0
 
 
-def read_startable(config: Path) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
+def read_startable(config: Path, removed: Container[str] = ()) -> Startable:
     """The customers to begin with, and the names of those whose tables cannot be used, which is logged.
 
     Raises ConfigurationError when none can be used, or when it is not clear whose a deployment is.
     """
-    policies, problems = read_usable_policies(config)
+    policies, problems = read_usable_policies(config, removed)
     for problem in problems.values():
         if not policies:
             raise problem
         _logger.error("a customer is left out until the configuration is applied again (SIGHUP): %s", problem)
+    warn_of_loose_files(policies)
     return policies, tuple(problems)
+
+
+def _read_removed(cursors_path: Path) -> Mapping[str, int]:
+    if not cursors_path.exists():
+        return {}
+    with CursorFile(cursors_path) as cursors:
+        return cursors.removed()
 
 
 def _parse_listen(option: str, text: str) -> tuple[str, int]:
@@ -90,7 +104,9 @@ def _read_certificates(arguments: argparse.Namespace) -> ApiSettings:
     return read_api(Table(values, "the options --pull-…", "pull"), Path())
 
 
-async def _serve_until_signalled(config: Path, history: History, cursors: CursorFile, addresses: _Addresses) -> None:
+async def _serve_until_signalled(
+    config: Path, startable: Startable, history: History, cursors: CursorFile, addresses: _Addresses
+) -> None:
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -99,7 +115,7 @@ async def _serve_until_signalled(config: Path, history: History, cursors: Cursor
     async with AsyncExitStack() as ends:
         program = CustomersProgram(history, cursors, program_clock())
         ends.push_async_callback(program.close)
-        await program.apply(*read_startable(config))
+        await program.apply(*startable)
         own = Listener(make_application(program.telemetry, addresses.own[0]))
         await _listen(own, addresses.own, "/metrics", ends)
         pull = Listener(
@@ -110,7 +126,8 @@ async def _serve_until_signalled(config: Path, history: History, cursors: Cursor
         if not is_loopback(addresses.pull[0]) and addresses.pull_certificates is None:
             _logger.warning("customers' tokens cross the network unencrypted; --pull-cert-file encrypts them")
         tasks = [
-            asyncio.create_task(_keep_applied(program, config, reload)),
+            asyncio.create_task(_keep_applied(program, cursors, config, reload)),
+            asyncio.create_task(program.end_removed()),
             asyncio.create_task(program.tidy()),
             asyncio.create_task(stop.wait()),
         ]
@@ -136,16 +153,18 @@ async def _listen(listener: Listener, address: tuple[str, int], path: str, ends:
         _logger.info("serving %s on %s:%d", path, *found)
 
 
-async def _keep_applied(program: CustomersProgram, config: Path, reload: asyncio.Event) -> None:
+async def _keep_applied(program: CustomersProgram, cursors: CursorFile, config: Path, reload: asyncio.Event) -> None:
     """Apply the configuration again at each SIGHUP; one that is wrong is reported, and the former one stays."""
     while True:
         await reload.wait()
         reload.clear()
         try:
-            await program.apply(read_policies(config))
+            policies = read_policies(config, cursors.removed())
+            await program.apply(policies)
         except ServescopeError as error:
             _logger.error("the configuration is not applied: %s", error)  # noqa: TRY400 the text says all
         else:
+            warn_of_loose_files(policies)
             _logger.info("the configuration was applied")
 
 

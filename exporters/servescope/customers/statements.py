@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from servescope.customers.cursors import CursorFile, Delivery, Gap, LaneId
 from servescope.errors import ServescopeError
 from servescope.settings.values import format_instant
+
+_LOOK_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +161,35 @@ class Removal:
         return "".join(f"{line}\n" for line in lines)
 
 
-def remove_customer(cursors: CursorFile, customer: str, keys: Iterable[Path], now_ms: int) -> Removal:
-    """Stop and forget a customer, and delete its keys; raises ServescopeError when anything of it is left."""
+def remove_customer(
+    cursors: CursorFile, customer: str, keys: Iterable[Path], now_ms: int, *, patience_seconds: float = 30.0
+) -> Removal:
+    """Forget a customer, wait until nothing is sent to it any more, and delete its keys.
+
+    Raises ServescopeError when anything of it is left, or when an export that runs does not confirm that it ended.
+    """
     rows = cursors.remove(customer, now_ms)
+    _await_end(cursors, customer, patience_seconds)
     deleted = tuple(path for path in keys if _delete_key(path))
     left = cursors.rows_of(customer)
     if left or any(path.exists() for path in deleted):
         raise ServescopeError(f"customer {customer!r}: {left} rows are left in {cursors.path}; remove it again")
     return Removal(customer, rows, left, deleted)
+
+
+def _await_end(cursors: CursorFile, customer: str, patience_seconds: float) -> None:
+    """Wait for the process that delivers; where there is none, none will begin to deliver to this customer."""
+    deadline = time.monotonic() + patience_seconds
+    while cursors.is_delivering():
+        if customer not in cursors.unended():
+            return
+        if time.monotonic() > deadline:
+            raise ServescopeError(
+                f"customer {customer!r}: its cursors are deleted, but `servescope customers run` has not confirmed "
+                f"within {patience_seconds:g} s that it sends nothing more: end it, then remove the customer again"
+            )
+        time.sleep(_LOOK_SECONDS)
+    cursors.set_ended(customer)
 
 
 def _delete_key(path: Path) -> bool:

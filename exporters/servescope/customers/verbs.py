@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from servescope.customers.checking import check
-from servescope.customers.config import find_policy, read_policies
+from servescope.customers.config import find_policy, read_policies, read_usable_policies
 from servescope.customers.cursors import CursorFile, LaneId, find_cursors, lanes_of
 from servescope.customers.documents import document
 from servescope.customers.probe import send_probe
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def status(arguments: argparse.Namespace) -> int:
     """Print the status of every destination of the configuration, and of those that are no longer in it."""
-    policies = read_policies(arguments.config)
     with CursorFile(_cursors_of(arguments)) as cursors:
+        policies = read_policies(arguments.config, cursors.removed())
         configured = [lane for policy in policies for lane in lanes_of(policy)]
         others = [lane for lane in cursors.lanes() if lane not in configured]
         statuses = read_statuses(cursors, [*configured, *others], program_clock().now_ms())
@@ -57,8 +57,8 @@ def statement(arguments: argparse.Namespace) -> int:
     end_ms = read_instant("--to", arguments.to, now_ms)
     if start_ms >= end_ms:
         raise UsageError(f"--from {arguments.from_} is not before --to {arguments.to}")
-    policy = find_policy(read_policies(arguments.config), arguments.customer)
     with CursorFile(_cursors_of(arguments)) as cursors:
+        policy = find_policy(read_policies(arguments.config, cursors.removed()), arguments.customer)
         lanes = {*lanes_of(policy), *(lane for lane in cursors.lanes() if lane.customer == policy.name)}
         found = [read_statement(cursors, lane, start_ms, end_ms) for lane in sorted(lanes, key=_by_name)]
     if arguments.format == "json":
@@ -69,19 +69,23 @@ def statement(arguments: argparse.Namespace) -> int:
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    """Delete all of a customer but its table in the configuration."""
-    policies = {policy.name: policy for policy in read_policies(arguments.config)}
+    """End the export to a customer, and delete all of it but its table in the configuration."""
     name = arguments.customer
     with CursorFile(_cursors_of(arguments)) as cursors:
+        removed = cursors.removed()
         if arguments.undo:
-            if name not in cursors.removed():
+            if name not in removed:
                 raise UsageError(f"customer {name!r} was not removed")
             cursors.readmit(name)
             sys.stdout.write(f"customer {name}: admitted again; its lanes begin anew\n")
             return 0
-        if name not in policies and not any(lane.customer == name for lane in cursors.lanes()):
-            raise UsageError(f"no customer {name!r}, known: {', '.join(policies) or 'none'}")
-        policy = policies.get(name)
+        policies, problems = read_usable_policies(arguments.config)
+        if name in problems and name not in removed:
+            raise problems[name]  # the table names the key that is to be deleted
+        policy = next((each for each in policies if each.name == name), None)
+        known = {*(each.name for each in policies), *removed, *(lane.customer for lane in cursors.lanes())}
+        if name not in known:
+            raise UsageError(f"no customer {name!r}, known: {', '.join(sorted(known)) or 'none'}")
         keys = [Path(policy.key.path)] if policy is not None and policy.key is not None else []
         removal = remove_customer(cursors, name, keys, program_clock().now_ms())
     sys.stdout.write(removal.describe())

@@ -56,6 +56,23 @@ def lock_for_writing(path: Path, *, what: str = "store", writer: str = "collecto
     return lock
 
 
+def is_locked_for_writing(path: Path) -> bool:
+    """Whether a process has the lock of `lock_for_writing`; raises StoreError."""
+    try:
+        lock = os.open(f"{path}-lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _cannot_be_written(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def check_file(path: Path) -> None:
     """Raise StoreError when the file at the path, if any, is not a store of ours or has another schema version.
 

@@ -10,6 +10,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -218,6 +219,34 @@ def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ..
     assert all(network.is_private for network in networks)
     assert to["podSelector"]["matchExpressions"] == [{"key": "servescope/deployment-id", "operator": "Exists"}]
     assert from_ == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+@pytest.fixture
+def judge_on_victoria_metrics(kustomize: Path, tmp_path: Path) -> tuple[Document, ...]:
+    """The judge in a kustomization of somebody's own, with the component for VictoriaMetrics."""
+    judge, component = (os.path.relpath((_FOLDER / name).resolve(), tmp_path) for name in ("judge", "victoria-metrics"))
+    said = {"kind": "Kustomization", "resources": [judge], "components": [component]}
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(said), encoding="utf-8")
+    return render(kustomize, tmp_path)
+
+
+def test_what_reads_the_metrics_store_may_reach_it(
+    kustomize: Path, judge_on_victoria_metrics: tuple[Document, ...]
+) -> None:
+    """Each address of the store that console and judge are given is one that their NetworkPolicy allows."""
+    applied = [render(kustomize, _FOLDER / name) for name in APPLIED]
+    stores = set()
+    for documents in (*applied, judge_on_victoria_metrics):
+        for container in (each for each in containers(documents) if each.environment):
+            store = urlsplit(container.environment["PROMETHEUS_URL"])
+            policy = only(documents, "NetworkPolicy", container.owner["metadata"]["name"])["spec"]
+            (rule,) = [each for each in policy["egress"] if "podSelector" not in each["to"][0]]
+            assert rule["ports"] == [{"protocol": "TCP", "port": store.port}]
+            assert rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] in store.netloc
+            stores.add(store.hostname)
+
+    assert stores == {"prometheus-operated.monitoring.svc", "vmsingle-servescope.monitoring.svc"}
+    assert [each["kind"] for each in judge_on_victoria_metrics if "Pod" in each["kind"]] == ["VMPodScrape"]
 
 
 def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:

@@ -22,6 +22,7 @@ from servescope.store.prometheus.client import (
     PartialError,
     Prometheus,
     PrometheusError,
+    RefusedError,
     TooMuchError,
     check_base_url,
 )
@@ -142,14 +143,23 @@ def test_prometheus_own_error_is_shown() -> None:
     assert 'bad_data: parse error: unexpected "}"' in str(error)
 
 
+def _error(text: str) -> str:
+    return json.dumps({"status": "error", "errorType": "execution", "error": text})
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [(422, "query processing would load too many samples into memory"), (503, "query timed out in expression")],
+    [
+        (422, "query processing would load too many samples into memory"),
+        (503, "query timed out in expression"),
+        (422, "the query exceeded the maximum number of chunks (limit: 2000000 chunks) (err-mimir-max-chunks-per-query)"),
+        (422, "the number of matching timeseries exceeds 300000; either narrow down the search or increase -search.max*"),
+        (422, "cannot select more than -search.maxSamplesPerQuery=1000000000 samples"),
+    ],
 )
 def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
     """So that a caller may ask for less."""
-    body = json.dumps({"status": "error", "errorType": "execution", "error": reason})
-    assert isinstance(ask(lambda request: request.reply(status, body)), TooMuchError)
+    assert isinstance(ask(lambda request: request.reply(status, _error(reason))), TooMuchError)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,9 @@ def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
     [
         (lambda r: r.reply(500, "upstream is away"), PrometheusError, ("500", "upstream is away")),
         (lambda r: r.reply(502, b""), PrometheusError, ("502", "without a word")),
-        (lambda r: r.reply(401, "no"), PrometheusError, ("401",)),
+        (lambda r: r.reply(401, "no org id"), RefusedError, ("401", "no org id", "--header", "X-Scope-OrgID=TENANT")),
+        (lambda r: r.reply(403, _error("tenant a|b")), RefusedError, ("403", "tenant a|b", "--bearer-token-file")),
+        (lambda r: r.reply(429, _error("too many outstanding requests")), PrometheusError, ("429", "outstanding")),
         (lambda r: r.reply(200, "<html><body>Grafana</body></html>"), NotPrometheusError, ("no Prometheus", "Grafana")),
         (lambda r: r.reply(404, "404 page not found"), NotPrometheusError, ("no Prometheus", "path prefix")),
         (lambda r: r.reply(302, b"", Location="http://127.0.0.1:1/login"), NotPrometheusError, ("302",)),

@@ -1,6 +1,6 @@
 """What a Prometheus says of blocks: the last values in each, and which have to be read scrape by scrape.
 
-Every question is asked of all targets of a deployment at once, at the ends of the blocks, in as many queries as their
+Every question is asked of a batch of targets at once, at the ends of the blocks, in as many queries as their
 size needs. The samples of a block are those of the last 299.999 s at its end, so that the first instant is left out by
 every version.
 """
@@ -13,40 +13,33 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.identity import IDENTITY_LABELS, Deployment
+from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.increments import BLOCK_MS
-from servescope.contract.samples import Labels, make_labels, pick_labels
+from servescope.contract.samples import Labels, make_labels
+from servescope.store.prometheus.batches import Batch
 from servescope.store.prometheus.client import Prometheus, Track
-from servescope.store.prometheus.figure_queries import matchers
+from servescope.store.prometheus.places import PLACE_LABELS, Key, key_of
 from servescope.store.prometheus.steps import read_steps
 
-Key = tuple[Labels, Labels]
-"""The identity labels of a target's series, and the `job` and `instance` that Prometheus scraped them at."""
-
 WITHIN: Final = f"[{BLOCK_MS - 1}ms]"
-_GROUP: Final = ", ".join((*IDENTITY_LABELS, "job", "instance"))
-
-
-def key_of(labels: Labels) -> Key:
-    """Whose series it is."""
-    return pick_labels(labels, IDENTITY_LABELS), pick_labels(labels, ("job", "instance"))
+_GROUP: Final = ", ".join((*IDENTITY_LABELS, *PLACE_LABELS))
 
 
 class Blocks:
-    """The blocks of a deployment that begin at `first_ms` or later and end at `last_ms` or earlier, multiples of
+    """The blocks of a batch of targets that begin at `first_ms` or later and end at `last_ms` or earlier, multiples of
     `BLOCK_MS` both.
 
     Its arrays are over the n edges, from the one at `first_ms`, where the block before ends, to that at `last_ms`.
     Raises PrometheusError.
     """
 
-    def __init__(self, prometheus: Prometheus, deployment: Deployment, first_ms: int, last_ms: int) -> None:
+    def __init__(self, prometheus: Prometheus, batch: Batch, first_ms: int, last_ms: int) -> None:
         self.first_ms, self.last_ms = first_ms, last_ms
         self.edges = np.arange(first_ms, last_ms + 1, BLOCK_MS, dtype=np.int64)
         self.count = len(self.edges)
         self._prometheus = prometheus
         # What a collector derives of several targets is of none of them.
-        self._where = f'{{{matchers(deployment)},derived="",window=""}}'
+        self._where = f'{{{batch.matchers()},derived="",window=""}}'
 
     def values(self, function: str, name: str) -> Iterator[tuple[Labels, NDArray[np.intp], NDArray[np.float64]]]:
         """What a function over the samples of each block returns for the series of a name: edges, and the values there.

@@ -43,8 +43,14 @@ _SHOWN = 300
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 # Prometheus 3 warns of expressions, too.
 _REMARKS = ("PromQL warning:", "PromQL info:")
-# How Prometheus, Thanos and Mimir word that a query would read or answer more than they allow.
-_TOO_MUCH = re.compile(r"too many|exceed|too large|timed out|timeout", re.IGNORECASE)
+# How Prometheus, Thanos, Mimir and VictoriaMetrics word that a query would read or answer more than they allow.
+_TOO_MUCH = re.compile(
+    r"too many|exceed|too large|too long|timed out|timeout|cannot select more|not enough memory|limit", re.IGNORECASE
+)
+_HOW_TO_ENTER = (
+    "the access is refused; it is given by --bearer-token-file, --username with --password-file, or --header, such as "
+    "X-Scope-OrgID=TENANT"
+)
 
 
 class PrometheusError(ServescopeError):
@@ -60,6 +66,10 @@ class PrometheusError(ServescopeError):
 
 class NotPrometheusError(PrometheusError):
     """The server at the URL is not a Prometheus."""
+
+
+class RefusedError(PrometheusError):
+    """The server refuses the token, the password or the tenant of the request."""
 
 
 class TooMuchError(PrometheusError):
@@ -114,12 +124,17 @@ class Prometheus:
         self._only_whole = False
         self.warnings: dict[str, None] = {}
         """What answers warned of so far, each text once, at most `MAX_WARNINGS`."""
+        self._partial: dict[str, float] = {}
 
     def only_whole(self) -> Prometheus:
         """The same API, with warnings of its own, whose answers raise PartialError where a part of them is missing."""
         whole = copy(self)
-        whole._only_whole, whole.warnings = True, {}
+        whole._only_whole, whole.warnings, whole._partial = True, {}, {}
         return whole
+
+    def partial_since(self, moment: float) -> tuple[str, ...]:
+        """What answers said of missing parts since a moment of `time.monotonic`, at most `MAX_WARNINGS` texts."""
+        return tuple(text for text, said in list(self._partial.items()) if said >= moment)
 
     def query(self, expression: str, *, at_ms: int) -> list[Point]:
         """The elements of an instant vector."""
@@ -151,11 +166,15 @@ class Prometheus:
         parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
         return [self._labels({"metric": each}) for each in self._list("series", parameters)]
 
-    def metric_names(self, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
-        """The names of the series that a selector matches and that have samples between start and end, sorted."""
+    def label_values(self, label: str, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
+        """The values of a label of the series that a selector matches, with samples between start and end, sorted."""
         parameters = [("match[]", each) for each in selectors]
         parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
-        return sorted(str(each) for each in self._list("label/__name__/values", parameters, method="GET"))
+        return sorted(str(each) for each in self._list(f"label/{label}/values", parameters, method="GET"))
+
+    def metric_names(self, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
+        """The names of the series that a selector matches and that have samples between start and end, sorted."""
+        return self.label_values("__name__", selectors, start_ms=start_ms, end_ms=end_ms)
 
     def _list(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> list[Any]:
         data = self._ask(path, parameters, method)
@@ -237,6 +256,9 @@ class Prometheus:
             if len(self.warnings) < MAX_WARNINGS:
                 self.warnings[self._access.conceal(warning)] = None
         missing = [warning for warning in warnings if not warning.startswith(_REMARKS)]
+        for warning in map(self._access.conceal, missing):
+            if warning in self._partial or len(self._partial) < MAX_WARNINGS:
+                self._partial[warning] = time.monotonic()
         if missing and self._only_whole:
             raise PartialError(self.url, f"a partial answer to {path}: {'; '.join(missing)}")
 
@@ -291,11 +313,20 @@ class Prometheus:
 
     def _raise_reported(self, path: str, status: int, answer: Mapping[str, Any]) -> NoReturn:
         reason = f"{answer.get('errorType', 'error')}: {answer.get('error', 'no reason given')}"
-        kind = TooMuchError if _TOO_MUCH.search(reason) else PrometheusError
+        self._check_access(path, status, _shortened(reason))
+        # 429 is about the number of requests: to ask for less in more of them would not help.
+        kind = TooMuchError if _TOO_MUCH.search(reason) and status != 429 else PrometheusError
         raise kind(self.url, f"HTTP status {status} to {path}: {_shortened(reason)}", status)
+
+    def _check_access(self, path: str, status: int, text: str) -> None:
+        if status in (401, 403) or "no org id" in text:
+            raise RefusedError(
+                self.url, f"HTTP status {status} to {path}: {text or 'without a word'} ({_HOW_TO_ENTER})", status
+            )
 
     def _refuse_answer(self, path: str, status: int, body: bytes) -> NoReturn:
         text = _shortened(" ".join(body.decode("utf-8", "replace").split()))
+        self._check_access(path, status, text)
         if status == 200 and body.lstrip()[:1] == b"{":
             raise PrometheusError(self.url, f"the answer to {path} is no whole JSON: {text}", status)
         if status in (200, 404, 405) or 300 <= status < 400:

@@ -19,8 +19,8 @@ from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, make_labels, pick_labels
 from servescope.errors import IdentityError
-from servescope.store.prometheus.blocks import key_of
 from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.places import key_of
 from servescope.store.prometheus.steps import read_steps
 from servescope.store.prometheus.targets import TARGET_INFO, UP
 

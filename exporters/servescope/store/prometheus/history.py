@@ -22,7 +22,6 @@ from servescope.store.prometheus.client import MAX_STEPS, Prometheus, TooMuchErr
 from servescope.store.prometheus.events import read_events
 from servescope.store.prometheus.figure_queries import figures_query, matchers
 from servescope.store.prometheus.increments import read_increments
-from servescope.store.prometheus.scrapes import read_scrape_times, read_scrapes
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_INFO, TARGET_UP, UP, find_contract_targets
 from servescope.store.prometheus.tracks import (
@@ -36,6 +35,7 @@ from servescope.store.prometheus.tracks import (
     sort_tracks,
     tracks_at,
 )
+from servescope.store.prometheus.windows import read_windows
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 
 PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
@@ -98,6 +98,7 @@ class PrometheusHistory:
         self._whole = prometheus.only_whole()
         self._clock = clock
         self._kept: dict[object, tuple[float, object]] = {}
+        self._intervals: dict[Identity, int] = {}
         self._lock = threading.Lock()
 
     @property
@@ -311,16 +312,18 @@ class PrometheusHistory:
         return statuses
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
-        """The native samples of a deployment's targets, one window for each that has any; as an import reads them."""
+        """The native samples of a deployment's processes, one window for each that has any; as an import reads them.
+
+        Raises PartialError.
+        """
         wanted = tuple(name for name in CONTRACT_NAMES if SAMPLE_FAMILIES[name] in names or name in names)
-        targets, _ = find_contract_targets(
-            self.prometheus, f"{{{matchers(deployment)}}}", start_ms=start_ms, end_ms=end_ms
-        )
-        windows = []
-        for target in targets:
-            clock = read_scrape_times(self.prometheus, target, start_ms, end_ms)
-            windows.append(read_scrapes(self.prometheus, target, wanted, clock, start_ms, end_ms).window)
-        return [window for window in windows if len(window.times)]
+        found = read_windows(self._whole, deployment, wanted, start_ms, end_ms)
+        self._intervals |= {read.identity: read.interval_ms for read in found}
+        return [read.window for read in found if len(read.window.times)]
+
+    def scrape_intervals(self) -> dict[Identity, int]:
+        """The distance of the scrapes of each process whose samples were read, in milliseconds."""
+        return dict(self._intervals)
 
     def read_increments(
         self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int

@@ -8,7 +8,7 @@ same, `torn` lacks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -21,11 +21,13 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.incrementing import GAP_INTERVALS, compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
-from servescope.contract.samples import Labels, Series, Window
-from servescope.store.prometheus.blocks import Blocks, Key, key_of
-from servescope.store.prometheus.client import Prometheus
+from servescope.contract.samples import Labels, Series, Window, make_labels
+from servescope.store.prometheus.batches import Batch, read_in_parts
+from servescope.store.prometheus.blocks import Blocks
+from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
-from servescope.store.prometheus.scrapes import own_series, read_scrape_times, read_scrapes
+from servescope.store.prometheus.places import Key, far_of, key_of
+from servescope.store.prometheus.scrapes import own_series, place_samples, read_all_samples, read_scrapes
 from servescope.store.prometheus.targets import (
     CONTRACT_NAMES,
     TARGET_INFO,
@@ -33,6 +35,7 @@ from servescope.store.prometheus.targets import (
     ScrapedTarget,
     find_contract_targets,
 )
+from servescope.store.prometheus.windows import read_clocks
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -58,17 +61,70 @@ def read_increments(
     first_ms, last_ms = -(-start_ms // BLOCK_MS) * BLOCK_MS, end_ms // BLOCK_MS * BLOCK_MS
     if last_ms <= first_ms:
         return []
-    blocks, wanted = Blocks(prometheus, deployment, first_ms, last_ms), _Wanted.of(names)
+    wanted = _Wanted.of(names)
     targets = _find_targets(prometheus, deployment, first_ms, last_ms)
-    pages = {_key(target): _Page(target, _read_clock(prometheus, target, blocks, wanted), blocks) for target in targets}
+
+    def read(part: Sequence[ScrapedTarget]) -> list[tuple[ScrapedTarget, TargetIncrements]]:
+        batch = _batch_of(deployment, part, is_all=len(part) == len(targets))
+        return _read_batch(prometheus, part, batch, Blocks(prometheus, batch, first_ms, last_ms), wanted)
+
+    found: dict[Identity, dict[Labels, list[TargetIncrements]]] = {}
+    for computed in read_in_parts(targets, _text_length, read):
+        for target, increments in computed:
+            found.setdefault(increments.identity, {}).setdefault(far_of(target.attached), []).append(increments)
+    return [
+        each
+        for _, places in sorted(found.items())
+        for each in _told_apart({far: _merge(pages) for far, pages in sorted(places.items())})
+    ]
+
+
+def _batch_of(deployment: Deployment, targets: Sequence[ScrapedTarget], *, is_all: bool) -> Batch:
+    if is_all:
+        return Batch(deployment)
+    return Batch(
+        deployment,
+        tuple(target.identity.replica for target in targets),
+        tuple(dict(target.attached).get("instance", "") for target in targets),
+    )
+
+
+def _text_length(target: ScrapedTarget) -> int:
+    return len(target.identity.replica) + len(dict(target.attached).get("instance", ""))
+
+
+def _read_batch(
+    prometheus: Prometheus, targets: Sequence[ScrapedTarget], batch: Batch, blocks: Blocks, wanted: _Wanted
+) -> list[tuple[ScrapedTarget, TargetIncrements]]:
+    """The increments of each target of a batch."""
+    by_key = {_key(target): target for target in targets}
+    clocks = read_clocks(prometheus, by_key, batch, blocks.first_ms - _BEFORE_MS, blocks.last_ms)
+    pages = {
+        key: _Page(target, _clock(prometheus, target, clocks[key], blocks, wanted), blocks)
+        for key, target in by_key.items()
+    }
     _read_edges(blocks, wanted, pages)
     _mark_blocks(blocks, wanted, pages)
-    infos = _read_infos(blocks)
-    by_identity: dict[Identity, list[TargetIncrements]] = {}
-    for key, page in pages.items():
-        computed = _describe(_compute(prometheus, page, blocks, wanted), page.target, infos.get(key, ()))
-        by_identity.setdefault(computed.identity, []).append(computed)
-    return [_merge(computed) for _, computed in sorted(by_identity.items())]
+    infos, levels = _read_infos(blocks), _read_levels(prometheus, batch, blocks, wanted)
+    return [
+        (
+            page.target,
+            _describe(_compute(prometheus, page, blocks, wanted, levels.get(key, ())), page.target, infos.get(key, ())),
+        )
+        for key, page in pages.items()
+    ]
+
+
+def _told_apart(found: Mapping[Labels, TargetIncrements]) -> Iterator[TargetIncrements]:
+    """One identity as it was scraped in several clusters: one process, or several if it was there at the same time."""
+    seen = np.concatenate([each.blocks for each in found.values()])
+    if len(np.unique(seen)) == len(seen):
+        yield _merge(list(found.values()))
+        return
+    for far, each in found.items():
+        replica = "@".join((each.identity.replica, *(value for _, value in far)))
+        identity = replace(each.identity, replica=replica)
+        yield replace(each, identity=identity, target_id=identity.target_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +164,8 @@ def _find_targets(prometheus: Prometheus, deployment: Deployment, start_ms: int,
 
 
 def _key(target: ScrapedTarget) -> Key:
-    return key_of((*target.identity.labels(), *target.attached))
+    # Identity labels that a scraper attached are those of the identity.
+    return key_of(make_labels({**dict(target.attached), **dict(target.identity.labels())}))
 
 
 class _Page:
@@ -159,15 +216,16 @@ class _Page:
         return runs if len(runs) <= _MOST_RUNS else [(runs[0][0], runs[-1][1])]
 
 
-def _read_clock(prometheus: Prometheus, target: ScrapedTarget, blocks: Blocks, wanted: _Wanted) -> Mapping[int, bool]:
+def _clock(
+    prometheus: Prometheus, target: ScrapedTarget, clock: Mapping[int, bool] | None, blocks: Blocks, wanted: _Wanted
+) -> Mapping[int, bool]:
     """When a target was scraped, from so long before the first block as has to do with it."""
+    if clock is not None:
+        return clock
+    # Nothing says when: every instant with a sample is a scrape.
     before_ms = blocks.first_ms - _BEFORE_MS
-    clock = read_scrape_times(prometheus, target, before_ms, blocks.last_ms)
-    if clock is None:
-        # Nothing says when: every instant with a sample is a scrape.
-        window = read_scrapes(prometheus, target, wanted.counters, None, before_ms, blocks.last_ms).window
-        clock = dict.fromkeys(window.times.tolist(), True)
-    return clock
+    window = read_scrapes(prometheus, target, wanted.counters, None, before_ms, blocks.last_ms).window
+    return dict.fromkeys(window.times.tolist(), True)
 
 
 # --- The blocks -------------------------------------------------------------------------------------------------------
@@ -197,7 +255,9 @@ def _mark_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, _Page]) ->
             page.raw |= np.isfinite(samples[1:]) & (samples[1:] != page.scrapes)
 
 
-def _compute(prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wanted) -> TargetIncrements:
+def _compute(
+    prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wanted, levelled: Sequence[Track]
+) -> TargetIncrements:
     """The increments of one page's target, in the blocks that it was scraped in."""
     window = page.window()
     computed = compute_increments(
@@ -215,7 +275,7 @@ def _compute(prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wante
         at = (read.blocks - blocks.first_ms) // BLOCK_MS
         gains[:, at], started[at] = read.gains, read.started_ms
         torn[at], resets[at], gaps[at] = read.tallies.torn, read.tallies.resets, read.tallies.gaps
-    gauges, levels, above = _read_levels(prometheus, page, blocks, wanted)
+    gauges, levels, above = _levels(page, blocks, levelled)
     return _observed(
         replace(
             computed,
@@ -256,14 +316,21 @@ def _read_raw(
     )  # fmt: skip
 
 
-def _read_levels(
-    prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wanted
-) -> tuple[tuple[Series, ...], Floats, Floats]:
-    """The gauges of which is wanted how often they were above a level, and their levels and shares (g, n) per block."""
+def _read_levels(prometheus: Prometheus, batch: Batch, blocks: Blocks, wanted: _Wanted) -> dict[Key, list[Track]]:
+    """The samples of the gauges of which is wanted how often they were above a level, by target."""
+    found: dict[Key, list[Track]] = {}
+    if wanted.levelled:
+        selected = batch.select(wanted.levelled)
+        for track in read_all_samples(prometheus, selected, blocks.first_ms + 1, blocks.last_ms):
+            found.setdefault(key_of(track.labels), []).append(track)
+    return found
+
+
+def _levels(page: _Page, blocks: Blocks, tracks: Sequence[Track]) -> tuple[tuple[Series, ...], Floats, Floats]:
+    """These gauges of one page, and their levels and shares (g, n) per block."""
     clock = {time_ms: succeeded for time_ms, succeeded in page.clock.items() if time_ms > blocks.first_ms}
-    read = read_scrapes(prometheus, page.target, wanted.levelled, clock, blocks.first_ms + 1, blocks.last_ms).window
     computed = compute_increments(
-        page.target.process.target_id, page.target.process, read,
+        page.target.process.target_id, page.target.process, place_samples(page.target, tracks, clock).window,
         start_ms=blocks.first_ms, end_ms=blocks.last_ms, interval_ms=page.interval_ms,
     )  # fmt: skip
     levels, above = (np.full((len(computed.gauges), blocks.count - 1), np.nan) for _ in range(2))

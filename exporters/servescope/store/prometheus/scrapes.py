@@ -1,8 +1,9 @@
 """The scrapes of targets, put together again from the samples in a Prometheus.
 
 All samples of one scrape have the time of its `up`: at 1 a series without a sample there was absent, at 0 the scrape
-failed. Behind a collector `servescope_target_up` has the same meaning for each of its targets. Where neither exists,
-every instant at which any series has a sample is a scrape.
+failed. Behind a collector `servescope_target_up` has the same meaning for each of its targets, and a target behind a
+translator is up where its `servescope_probe_success` is 1, too. Where none of them exists, every instant at which any
+series has a sample is a scrape.
 
 The API does not return stale markers. Where `up` pauses, it is queried whether it was still valid then: if not, the
 target had left, and its series end there as they did in Prometheus.
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from servescope.store.prometheus.client import LateError, Prometheus, TooMuchErr
 from servescope.store.prometheus.targets import ScrapedTarget
 
 # Scrapes are read so far beyond both ends of a stretch, to see whether they pause there.
-_MARGIN_MS = 120_000
+MARGIN_MS: Final = 120_000
 _USUAL_INTERVAL_MS = 15_000
 _PAUSE_INTERVALS = 1.9
 _SHORTEST_SPAN_MS = 60_000
@@ -45,22 +47,39 @@ def read_scrape_times(
 ) -> dict[int, bool] | None:
     """The instants of a target's scrapes from start to end, both included, and whether each succeeded.
 
-    None when neither `up` nor `servescope_target_up` exists, so that every instant with samples is a scrape.
+    None when neither `up` nor a health beside it exists, so that every instant with samples is a scrape.
     """
-    first, last = start_ms - _MARGIN_MS, end_ms + _MARGIN_MS
-    scraped = _samples_at(prometheus, target.up, first, last) if target.has_up else None
-    if target.form == "collected":
-        scraped = _combine(scraped, _samples_at(prometheus, target.health, first, last))
+    first, last = start_ms - MARGIN_MS, end_ms + MARGIN_MS
+    ups = read_all_samples(prometheus, target.up, first, last) if target.has_up else []
+    health = read_all_samples(prometheus, target.health, first, last) if target.health else []
+    return scrape_times(prometheus, target, ups, health, start_ms, end_ms)
+
+
+def scrape_times(
+    prometheus: Prometheus,
+    target: ScrapedTarget,
+    ups: Sequence[Track],
+    health: Sequence[Track],
+    start_ms: int,
+    end_ms: int,
+) -> dict[int, bool] | None:
+    """The same from the samples of its `up` and of its health, from `MARGIN_MS` before to as long behind."""
+    scraped = _values_at(ups) if target.has_up else None
+    if target.form == "probed" and scraped is not None:
+        succeeded = _values_at(health)
+        scraped = {time_ms: is_up and succeeded.get(time_ms, False) for time_ms, is_up in scraped.items()}
+    elif target.health:
+        scraped = _combine(scraped, _values_at(health))
     if scraped is None:
         return None
-    marker = target.up if target.has_up else target.health
-    scraped |= _departures(prometheus, marker, sorted(scraped), last)
+    marker = target.up if target.has_up or target.health is None else target.health
+    scraped |= _departures(prometheus, marker, sorted(scraped), start_ms, end_ms)
     return {time_ms: scraped[time_ms] for time_ms in sorted(scraped) if start_ms <= time_ms <= end_ms}
 
 
-def _samples_at(prometheus: Prometheus, wanted: str, start_ms: int, end_ms: int) -> dict[int, bool]:
+def _values_at(tracks: Sequence[Track]) -> dict[int, bool]:
     found: dict[int, bool] = {}
-    for track in read_all_samples(prometheus, wanted, start_ms, end_ms):
+    for track in tracks:
         found |= {time_ms: value > 0 for time_ms, value in zip(track.times.tolist(), track.values, strict=True)}
     return found
 
@@ -80,19 +99,32 @@ def _combine(page: Mapping[int, bool] | None, health: Mapping[int, bool]) -> dic
     return scraped
 
 
-def _departures(prometheus: Prometheus, marker: str, times: Sequence[int], end_ms: int) -> dict[int, bool]:
-    """The instants at which a target left, as failed scrapes: where its scrapes pause and its marker was not valid."""
+def _departures(
+    prometheus: Prometheus, marker: str, times: Sequence[int], start_ms: int, end_ms: int
+) -> dict[int, bool]:
+    """The instants from start to end at which a target left, as failed scrapes: where its scrapes pause and its marker
+    was not valid.
+    """
     if not times:
         return {}
-    interval = round(median(later - earlier for earlier, later in pairwise(times))) if len(times) > 2 else 0
-    interval = interval or _USUAL_INTERVAL_MS
-    pauses = [earlier for earlier, later in pairwise([*times, end_ms]) if later - earlier > _PAUSE_INTERVALS * interval]
+    interval = interval_of(times)
+    pauses = [
+        earlier
+        for earlier, later in pairwise([*times, end_ms + MARGIN_MS])
+        if later - earlier > _PAUSE_INTERVALS * interval and start_ms <= earlier + interval <= end_ms
+    ]
     if not pauses:
         return {}
     # Between the stale marker, which is where the next scrape would have been, and the scrape after that.
     asked = [time_ms + interval * 3 // 2 for time_ms in pauses]
     gone = _invalid_at(prometheus, marker, asked, max(1, interval // 4))
     return {time_ms + interval: False for time_ms, left in zip(pauses, gone, strict=True) if left}
+
+
+def interval_of(times: Sequence[int]) -> int:
+    """The usual distance of scrapes, in milliseconds, as these instants show it."""
+    between = round(median(later - earlier for earlier, later in pairwise(times))) if len(times) > 2 else 0
+    return between or _USUAL_INTERVAL_MS
 
 
 def _invalid_at(prometheus: Prometheus, marker: str, instants: Sequence[int], step_ms: int) -> list[bool]:
@@ -111,7 +143,11 @@ def read_scrapes(
     end_ms: int,
 ) -> PastScrapes:
     """A target's scrapes from start to end, both included, of the series of these names, as the target exposed them."""
-    tracks = read_all_samples(prometheus, target.select(names), start_ms, end_ms)
+    return place_samples(target, read_all_samples(prometheus, target.select(names), start_ms, end_ms), scraped)
+
+
+def place_samples(target: ScrapedTarget, tracks: Sequence[Track], scraped: Mapping[int, bool] | None) -> PastScrapes:
+    """A target's scrapes of these series; every instant with a sample where nothing says when it was scraped."""
     if scraped is None:
         scraped = dict.fromkeys(sorted({time_ms for track in tracks for time_ms in track.times.tolist()}), True)
     times = np.array(list(scraped), dtype=np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
@@ -12,14 +12,21 @@ from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError
+from servescope.store.prometheus.places import place_of
 from servescope.store.prometheus.selectors import selector
+from servescope.store.prometheus.steps import read_series
 
-Form = Literal["engine", "contract", "collected"]
-"""A target's series are an engine's own, those of our instruments (`contract`), or exposed by a collector."""
+Form = Literal["engine", "contract", "probed", "collected"]
+"""A target's series are an engine's own, those of our instruments (`contract`), translated by `servescope translate`
+(`probed`), or exposed by a collector.
+"""
 
 UP: Final = "up"
 TARGET_UP: Final = "servescope_target_up"
 TARGET_INFO: Final = "servescope_target_info"
+PROBE_SUCCESS: Final = "servescope_probe_success"
+HEALTH: Final[Mapping[Form, str]] = {"collected": TARGET_UP, "probed": PROBE_SUCCESS}
+"""What says whether a target could be scraped, where that is not its `up`."""
 CONTRACT_NAMES: Final = tuple(name for name, family in SAMPLE_FAMILIES.items() if family not in PROCESS_RATIOS)
 """Every sample name of the contract but the ratios of single processes, which nothing is derived from."""
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
@@ -57,9 +64,10 @@ class ScrapedTarget:
         return selector([("__name__", UP), *self.attached])
 
     @property
-    def health(self) -> str:
-        """The selector of its health as a collector exposes it."""
-        return selector([("__name__", TARGET_UP), *self._matchers()])
+    def health(self) -> str | None:
+        """The selector of its health as a collector or a translator exposes it, where one does."""
+        name = HEALTH.get(self.form)
+        return name and selector([("__name__", name), *self._matchers()])
 
     def _matchers(self) -> list[tuple[str, str]]:
         if self.form == "engine":
@@ -112,16 +120,31 @@ def find_contract_targets(
 ) -> tuple[list[ScrapedTarget], list[str]]:
     """The targets whose series of the contract a Prometheus holds, and the problems of series without an identity.
 
-    They come from collectors' pages, or from our instruments scraped without a collector.
+    They come from collectors' pages, from translators, or from our instruments scraped without a collector.
     """
-    exposed = prometheus.series([selector([("__name__", TARGET_UP)], extra=match)], start_ms=start_ms, end_ms=end_ms)
-    bare = _contract_series(prometheus, match, start_ms, end_ms)
     problems: dict[str, None] = {}
-    collected = _identified(exposed, problems)
-    known = set(collected)
-    keys = collected | {key: None for key in _identified(bare, problems) if key not in known}
-    ups = _ups_by_place(prometheus, (rest for _, rest in keys), start_ms, end_ms)
-    return [_make_target(key, "collected" if key in known else "contract", ups) for key in sorted(keys)], list(problems)
+
+    def identified(found: Iterable[Labels]) -> dict[Place, None]:
+        return dict.fromkeys(_identified(found, problems))
+
+    exposed, probed = (
+        identified(
+            read_series(prometheus, [selector([("__name__", name)], extra=match)], start_ms=start_ms, end_ms=end_ms)
+        )
+        for name in (TARGET_UP, PROBE_SUCCESS)
+    )
+    bare = identified(_contract_series(prometheus, match, start_ms, end_ms))
+    keys = exposed | probed | bare
+    ups = _ups_by_place(prometheus, (place for _, place in keys), start_ms, end_ms)
+    targets = {key: make_target(key, ups, exposed, probed) for key in sorted(keys)}
+    scraped_itself = {target.identity for key, target in targets.items() if key in bare or key in probed}
+    # What a rule recorded of a target that is scraped itself is no page of a collector, which has an `up`.
+    found = [
+        target
+        for key, target in targets.items()
+        if key in bare or key in probed or target.has_up or target.identity not in scraped_itself
+    ]
+    return found, list(problems)
 
 
 def _contract_series(prometheus: Prometheus, match: str, start_ms: int, end_ms: int) -> Iterator[Labels]:
@@ -134,7 +157,7 @@ def _contract_series(prometheus: Prometheus, match: str, start_ms: int, end_ms: 
         raise  # one that does not answer at all would be waited for once for each name
     except TooMuchError:
         for name in _IDENTIFYING:
-            yield from prometheus.series([selector(names=[name], extra=extra)], start_ms=start_ms, end_ms=end_ms)
+            yield from read_series(prometheus, [selector(names=[name], extra=extra)], start_ms=start_ms, end_ms=end_ms)
 
 
 def _inner(match: str) -> str:
@@ -142,9 +165,12 @@ def _inner(match: str) -> str:
     return f"{inner}," if inner else ""
 
 
-def _identified(found: Iterable[Labels], problems: dict[str, None]) -> dict[tuple[Identity, Labels], None]:
-    """The identities of series and where they were scraped, each once."""
-    targets: dict[tuple[Identity, Labels], None] = {}
+Place = tuple[Identity, Labels]
+"""A target, and where it was scraped."""
+
+
+def _identified(found: Iterable[Labels], problems: dict[str, None]) -> Iterator[Place]:
+    """The identities of series and where they were scraped."""
     for labels in found:
         values = dict(labels)
         try:
@@ -152,24 +178,32 @@ def _identified(found: Iterable[Labels], problems: dict[str, None]) -> dict[tupl
         except IdentityError as error:
             problems[f"series such as {values.get('__name__', '')!r}: {error}"] = None
             continue
-        targets[identity, pick_labels(labels, ("job", "instance"))] = None
-    return targets
+        yield identity, place_of(labels)
 
 
 def _ups_by_place(
     prometheus: Prometheus, places: Iterable[Labels], start_ms: int, end_ms: int
 ) -> dict[Labels, list[Labels]]:
-    """The labels of every `up` by its job and instance."""
-    jobs = sorted({dict(place)["job"] for place in places if len(place) == 2})
-    ups: dict[Labels, list[Labels]] = {}
-    if jobs:
-        wanted = [selector([("__name__", UP), ("job", job)]) for job in jobs]
-        for labels in prometheus.series(wanted, start_ms=start_ms, end_ms=end_ms):
-            ups.setdefault(pick_labels(labels, ("job", "instance")), []).append(_without_name(labels))
-    return ups
+    """The labels of every `up` by where it is from."""
+    jobs = sorted({values["job"] for place in places if (values := dict(place)).keys() >= {"job", "instance"}})
+    if not jobs:
+        return {}
+    wanted = [selector([("__name__", UP), ("job", job)]) for job in jobs]
+    return by_place(read_series(prometheus, wanted, start_ms=start_ms, end_ms=end_ms))
 
 
-def _make_target(key: tuple[Identity, Labels], form: Form, ups: Mapping[Labels, list[Labels]]) -> ScrapedTarget:
+def by_place(found: Iterable[Labels]) -> dict[Labels, list[Labels]]:
+    """The labels of series, each once and without its name, by where it is from."""
+    ups: dict[Labels, dict[Labels, None]] = {}
+    for labels in found:
+        ups.setdefault(place_of(labels), {})[_without_name(labels)] = None
+    return {place: list(found) for place, found in ups.items()}
+
+
+def make_target(
+    key: Place, ups: Mapping[Labels, Sequence[Labels]], exposed: Container[Place], probed: Container[Place]
+) -> ScrapedTarget:
+    """The target at a place, by the `up` of each place, and where collectors and translators expose which targets."""
     identity, place = key
     identified = set(identity.labels())
     fitting = [
@@ -177,6 +211,9 @@ def _make_target(key: tuple[Identity, Labels], form: Form, ups: Mapping[Labels, 
         for labels in ups.get(place, ())
         if all(pair in identified for pair in labels if pair[0] in IDENTITY_LABELS)
     ]
+    # The `up` of a page with many targets has no identity; a scraper that gives one scrapes that target itself.
+    is_its_own = any("deployment_id" in dict(labels) for labels in fitting)
+    form: Form = "probed" if key in probed else "collected" if key in exposed and not is_its_own else "contract"
     # Several differ in labels the series need not bear, so what they have in common is matched.
     common = tuple(pair for pair in fitting[0] if all(pair in labels for labels in fitting)) if fitting else place
     return ScrapedTarget(identity, common, form, has_up=bool(fitting))

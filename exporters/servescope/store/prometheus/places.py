@@ -1,0 +1,36 @@
+"""Where a series was scraped: the labels that a Prometheus, its pair, a cluster's agent or a tenant's query adds.
+
+A process is scraped at several places where collectors, or Prometheus servers, come in pairs. Its series at each place
+are read by themselves, and counted once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.samples import Labels, pick_labels
+
+PAIR_LABELS: Final = ("prometheus_replica", "receive_replica", "rule_replica", "__replica__")
+"""Labels in which the series of Prometheus servers differ that scrape the same targets, for availability."""
+FAR_LABELS: Final = ("cluster", "namespace", "__tenant_id__")
+"""Labels in which series of different processes may differ although they have the same identity."""
+PLACE_LABELS: Final = ("job", "instance", *PAIR_LABELS, *FAR_LABELS)
+
+Key = tuple[Labels, Labels]
+"""The identity labels of a target's series, and the place that they were scraped at."""
+
+
+def place_of(labels: Labels) -> Labels:
+    """Where a series was scraped."""
+    return pick_labels(labels, PLACE_LABELS)
+
+
+def key_of(labels: Labels) -> Key:
+    """Whose series it is."""
+    return pick_labels(labels, IDENTITY_LABELS), place_of(labels)
+
+
+def far_of(labels: Labels) -> Labels:
+    """Which cluster, namespace and tenant a series is of."""
+    return pick_labels(labels, FAR_LABELS)

@@ -1,0 +1,172 @@
+"""The scrapes of many targets at once: when each was scraped, and the samples of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from servescope.contract.identity import Deployment, Identity
+from servescope.contract.samples import Labels, Window, escape_label_value
+from servescope.errors import IdentityError
+from servescope.store.prometheus.batches import Batch, read_in_parts
+from servescope.store.prometheus.client import Prometheus, Track
+from servescope.store.prometheus.places import Key, far_of, key_of, place_of
+from servescope.store.prometheus.scrapes import MARGIN_MS, interval_of, place_samples, read_all_samples, scrape_times
+from servescope.store.prometheus.selectors import selector
+from servescope.store.prometheus.targets import HEALTH, UP, Place, ScrapedTarget, by_place, make_target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetWindow:
+    """The scrapes of a process, and their usual distance in milliseconds."""
+
+    identity: Identity
+    window: Window
+    interval_ms: int
+
+
+def read_windows(
+    prometheus: Prometheus, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
+) -> list[TargetWindow]:
+    """The scrapes of a deployment's processes from start to end, both included, of the series of these names.
+
+    A process that was scraped at several places is read where it was scraped most often. Raises PrometheusError.
+    """
+    named = Batch(deployment).select(names)
+    bounds = {"start_ms": start_ms, "end_ms": end_ms}
+    replicas = prometheus.label_values("replica", [named], **bounds)
+    # Processes without a name of their own are told from one another by their instance, if there is one.
+    unnamed = Batch(deployment, replicas=("",)).select(names)
+    instances = ["", *prometheus.label_values("instance", [unnamed], **bounds)]
+    found: dict[Place, list[TargetWindow]] = {}
+
+    def read(batch: Batch) -> list[tuple[Place, TargetWindow]]:
+        return list(_read_batch(prometheus, batch, names, start_ms, end_ms))
+
+    parts = [
+        *read_in_parts(replicas, len, lambda part: read(Batch(deployment, replicas=tuple(part)))),
+        *read_in_parts(instances, len, lambda part: read(Batch(deployment, ("",), tuple(part)))),
+    ]
+    for place, window in (each for part in parts for each in part):
+        found.setdefault(place, []).append(window)
+    best = {place: max(windows, key=_scrapes) for place, windows in found.items()}
+    return list(_named_apart(best))
+
+
+def _scrapes(read: TargetWindow) -> int:
+    return int((read.window.values == read.window.values).any(axis=0).sum())
+
+
+def _named_apart(found: Mapping[Place, TargetWindow]) -> Iterator[TargetWindow]:
+    """Processes of one identity in several clusters have those in their names."""
+    places: dict[Identity, list[Labels]] = {}
+    for identity, far in sorted(found):
+        places.setdefault(identity, []).append(far)
+    for identity, fars in places.items():
+        for far in fars:
+            read = found[identity, far]
+            if len(fars) > 1:
+                read = _renamed(read, replace(identity, replica="@".join((identity.replica, *(v for _, v in far)))))
+            yield read
+
+
+def _renamed(read: TargetWindow, identity: Identity) -> TargetWindow:
+    labels = dict(identity.labels())
+    series = tuple(
+        each._replace(labels=tuple(sorted({**dict(each.labels), **labels}.items()))) for each in read.window.series
+    )
+    return TargetWindow(identity, Window(series, read.window.times, read.window.values), read.interval_ms)
+
+
+def _read_batch(
+    prometheus: Prometheus, batch: Batch, names: Sequence[str], start_ms: int, end_ms: int
+) -> Iterator[tuple[Place, TargetWindow]]:
+    samples = _by_key(read_all_samples(prometheus, batch.select(names), start_ms, end_ms))
+    scraping = _Scraping(prometheus, batch, [place for _, place in samples], start_ms, end_ms)
+    for key, tracks in sorted(samples.items()):
+        place = _identified(key)
+        if place is None:
+            continue  # series without an identity, which an import reports
+        target = scraping.target(place)
+        target = replace(target, identity=target.process)
+        window = place_samples(target, tracks, scraping.clock(target, key)).window
+        yield (
+            (target.identity, far_of(place[1])),
+            TargetWindow(target.identity, window, scraping.interval_ms(target, key)),
+        )
+
+
+def read_clocks(
+    prometheus: Prometheus, targets: Mapping[Key, ScrapedTarget], batch: Batch, start_ms: int, end_ms: int
+) -> dict[Key, dict[int, bool] | None]:
+    """When each target of a batch was scraped, as `read_scrape_times` has it."""
+    scraping = _Scraping(prometheus, batch, [place for _, place in targets], start_ms, end_ms)
+    return {key: scraping.clock(target, key) for key, target in targets.items()}
+
+
+class _Scraping:
+    """When the targets of a batch were scraped at these places: their `up`, and what collectors and translators say."""
+
+    def __init__(
+        self, prometheus: Prometheus, batch: Batch, places: Sequence[Labels], start_ms: int, end_ms: int
+    ) -> None:
+        self._prometheus, self._start_ms, self._end_ms = prometheus, start_ms, end_ms
+        first, last = start_ms - MARGIN_MS, end_ms + MARGIN_MS
+        wanted = _select_ups(places)
+        self._ups: dict[Labels, list[Track]] = {}
+        for track in read_all_samples(prometheus, wanted, first, last) if wanted else ():
+            self._ups.setdefault(place_of(track.labels), []).append(track)
+        self._up_labels = by_place(track.labels for tracks in self._ups.values() for track in tracks)
+        self._healths = {
+            form: _by_key(read_all_samples(prometheus, batch.select([name]), first, last))
+            for form, name in HEALTH.items()
+        }
+        self._exposed, self._probed = (
+            {place for key in self._healths[form] if (place := _identified(key)) is not None}
+            for form in ("collected", "probed")
+        )
+
+    def target(self, place: Place) -> ScrapedTarget:
+        """The target at a place."""
+        return make_target(place, self._up_labels, self._exposed, self._probed)
+
+    def clock(self, target: ScrapedTarget, key: Key) -> dict[int, bool] | None:
+        """When it was scraped."""
+        ups, health = self._tracks(target, key)
+        return scrape_times(self._prometheus, target, ups, health, self._start_ms, self._end_ms)
+
+    def interval_ms(self, target: ScrapedTarget, key: Key) -> int:
+        """The usual distance of its scrapes."""
+        tracks = next((found for found in self._tracks(target, key) if found), [])
+        return interval_of(sorted({time_ms for track in tracks for time_ms in track.times.tolist()}))
+
+    def _tracks(self, target: ScrapedTarget, key: Key) -> tuple[list[Track], list[Track]]:
+        attached = set(target.attached)
+        ups = [track for track in self._ups.get(key[1], ()) if attached <= set(track.labels)]
+        return ups, self._healths.get(target.form, {}).get(key, [])
+
+
+def _select_ups(places: Iterable[Labels]) -> str:
+    """The selector of the `up` of these places; empty when they have none."""
+    found = [values for place in places if (values := dict(place)).keys() >= {"job", "instance"}]
+    chosen = [
+        f'{label}=~"{escape_label_value("|".join(map(re.escape, sorted({values[label] for values in found}))))}"'
+        for label in ("job", "instance")
+    ]
+    return selector([("__name__", UP)], extra=f"{{{','.join(chosen)}}}") if found else ""
+
+
+def _by_key(tracks: Iterable[Track]) -> dict[Key, list[Track]]:
+    found: dict[Key, list[Track]] = {}
+    for track in tracks:
+        found.setdefault(key_of(track.labels), []).append(track)
+    return found
+
+
+def _identified(key: Key) -> Place | None:
+    identity, place = key
+    try:
+        return Identity(**dict(identity)), place
+    except (IdentityError, TypeError):
+        return None

@@ -14,7 +14,7 @@ from servescope.collector.paging.annotations import render
 from servescope.contract.types import DEFAULT_WINDOW
 from servescope.store.embedded import Store
 from servescope.store.history import History
-from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.prometheus.history import ALERT_RULES, PrometheusHistory
 from servescope.store.records import KeptAlert
 
 AlarmState = Literal["firing", "pending", "resolved"]
@@ -49,6 +49,16 @@ def read_alarms(store: History, now_ms: int) -> list[Alarm]:
     else:
         found = []
     return sorted(found, key=_place)
+
+
+def unevaluated(store: History) -> str:
+    """Why nothing is known of the alerts of this past; empty where they are evaluated."""
+    if not isinstance(store, PrometheusHistory) or ALERT_RULES not in store.missing_rules():
+        return ""
+    return (
+        f"The Prometheus at {store.prometheus.url} does not evaluate our alerts: load `alerts/generated/{ALERT_RULES}` "
+        "in its `rule_files`, or in vmalert, or in the ruler of Mimir or Thanos."
+    )
 
 
 def needing_action(found: Iterable[Alarm]) -> list[Alarm]:

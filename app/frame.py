@@ -149,14 +149,28 @@ def repeat(draw: Callable[[], None], *, every: str | None = REFRESH) -> None:
     """Draw the content below the widgets by itself, again and again unless `every` is None."""
 
     def draw_if_read() -> None:
+        above = st.container()
         try:
             draw()
+            with above:
+                _mark_partial()
         except ServescopeError as error:
             # A Prometheus may be unreachable for a moment; the page tries again by itself.
             show_error(error)
 
     selection.publish_link()
     st.fragment(draw_if_read, run_every=every)()
+
+
+def _mark_partial() -> None:
+    """Warn of figures that are made of a part of the series only."""
+    store = open_history()
+    if isinstance(store, PrometheusHistory) and (missing := store.partial()):
+        st.warning(
+            f"{store.prometheus.url} gave partial answers: figures may lack replicas, and deployments may be missing. "
+            f"{'; '.join(missing)}",
+            icon=":material/broken_image:",
+        )
 
 
 def describe_range(
@@ -215,6 +229,12 @@ def explain_moment(store: History, span: TimeRange) -> str:
     return (
         f"{when} the last evaluation in the range, over {window}; the range of {length} is that of trends and charts."
     )
+
+
+def name_missing_rules(store: History) -> list[str]:
+    """A sentence for each file of rules that a Prometheus does not evaluate, and what is missing without it."""
+    missing = store.missing_rules() if isinstance(store, PrometheusHistory) else {}
+    return [f"The Prometheus does not evaluate `{file}`: {effect}." for file, effect in missing.items()]
 
 
 def nothing_in_range(store: History) -> None:

@@ -63,7 +63,10 @@ def draw_alarms(store: History) -> None:
             "now",
         )
     )
-    if not urgent:
+    unevaluated = alarms.unevaluated(store)
+    if unevaluated:
+        st.warning(unevaluated, icon=":material/rule:")
+    elif not urgent:
         st.info("No alert is firing or pending.", icon=":material/notifications_off:")
     if found:
         st.html(draw_table(found, known.silences if known else (), selection.range_parameters()))

@@ -302,7 +302,7 @@ def _choose_hosts(names: Sequence[str]) -> dict[str, str]:
 def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
     """Query it once, so that an error is reported at the start; raises UsageError, and prints what it lacks."""
     try:
-        found = PrometheusHistory(connect(url, options)).deployments()
+        found = PrometheusHistory(connect(url, options)).listed_deployments()
     except NotPrometheusError as error:
         raise UsageError(str(error)) from error
     if not found:

@@ -13,7 +13,7 @@ import pytest
 from servescope.contract.events import Event
 from servescope.contract.identity import Identity
 from servescope.customers.cursors import CursorFile, Gap, LaneId
-from servescope.customers.lanes import SETTLE_MS, Lane, Route, Workers
+from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.points import Accepted, SendError, StreamPoint
 from servescope.customers.policy import Policy
 from servescope.customers.telemetry import CustomersTelemetry
@@ -276,4 +276,4 @@ def test_lag_is_since_the_last_acknowledged_edge(store: Store, cursors: CursorFi
     of = "{'customer': 'acme', 'destination': 'otlp-http-1'}"
     assert float(series[f"servescope_customer_lag_seconds{of}"]) == pytest.approx(20.2 * 60, abs=181)
     assert float(series[f"servescope_customer_failing_seconds{of}"]) == pytest.approx(19 * 60, abs=181)
-    assert SETTLE_MS < MINUTE
+    assert store.settle_ms < MINUTE

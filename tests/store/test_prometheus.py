@@ -152,8 +152,14 @@ def _error(text: str) -> str:
     [
         (422, "query processing would load too many samples into memory"),
         (503, "query timed out in expression"),
-        (422, "the query exceeded the maximum number of chunks (limit: 2000000 chunks) (err-mimir-max-chunks-per-query)"),
-        (422, "the number of matching timeseries exceeds 300000; either narrow down the search or increase -search.max*"),
+        (
+            422,
+            "the query exceeded the maximum number of chunks (limit: 2000000 chunks) (err-mimir-max-chunks-per-query)",
+        ),
+        (
+            422,
+            "the number of matching timeseries exceeds 300000; either narrow down the search or increase -search.max*",
+        ),
         (422, "cannot select more than -search.maxSamplesPerQuery=1000000000 samples"),
     ],
 )

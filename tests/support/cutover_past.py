@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from servescope.contract.events import Event
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Identity
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Window
@@ -66,6 +66,13 @@ class MadePast:
     def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
         self._check()
         return [event for event in self.events if start_ms <= event.time_ms <= min(end_ms, self.now_ms)]
+
+    @property
+    def settle_ms(self) -> int:
+        return 0
+
+    def scrape_intervals(self) -> dict[Identity, int]:
+        return {}
 
     def remarks(self) -> tuple[str, ...]:
         return ("a warning",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
@@ -22,9 +22,16 @@ class VictoriaMetrics:
     """The addresses of a VictoriaMetrics for what is sent to it, and what it has."""
 
     def __init__(self, port: int) -> None:
-        self._base = f"http://127.0.0.1:{port}"
+        self.url = self._base = f"http://127.0.0.1:{port}"
         self.otlp_url = f"{self._base}/opentelemetry/v1/metrics"
         self.remote_write_url = f"{self._base}/api/v1/write"
+
+    def load(self, samples: Iterable[str]) -> None:
+        """Store lines of the text format, each with its time in milliseconds."""
+        body = "".join(samples).encode()
+        with urlopen(f"{self._base}/api/v1/import/prometheus", body, timeout=deadline_seconds(_SECONDS)) as answer:
+            assert answer.status < 300
+        self._get("/internal/force_flush")
 
     def read_samples(self, selector: str) -> list[Range]:
         """All samples of the series, as they are stored; a stale marker is NaN."""

@@ -27,8 +27,6 @@ from servescope.errors import ServescopeError
 from servescope.settings.clock import ProgramClock
 from servescope.store.history import History
 
-SETTLE_MS: Final = 5_000
-"""How long after an edge it is read: what was scraped before it is stored by then."""
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _REPORTED_EVERY_MS: Final = 60_000
@@ -128,7 +126,7 @@ class Lane:
     def _owed(self) -> list[int]:
         """The edges that are owed and may be read, ascending, of at most one run; gaps are recorded."""
         interval, now_ms = self._policy.interval_ms, self._clock.now_ms()
-        newest = (now_ms - SETTLE_MS) // interval * interval
+        newest = (now_ms - self._history.settle_ms) // interval * interval
         if self._route.only_latest:
             return [newest] if self._state is None or newest > self._state.edge_ms else []
         if self._state is None:
@@ -241,7 +239,8 @@ class Lane:
 
     async def _sleep_to_next_edge(self) -> None:
         now_ms, interval = self._clock.now_ms(), self._policy.interval_ms
-        next_ms = (now_ms - SETTLE_MS) // interval * interval + interval + SETTLE_MS
+        settle_ms = self._history.settle_ms
+        next_ms = (now_ms - settle_ms) // interval * interval + interval + settle_ms
         await self._clock.sleep((next_ms - now_ms) / 1000)
 
     # --- Reporting --------------------------------------------------------------------------------------------------

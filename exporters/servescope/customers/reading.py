@@ -80,10 +80,10 @@ class EdgeReader:
     def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         before_ms = None if state is None else state.edge_ms
         tracks = {} if state is None else dict(state.tracks)
-        intervals = {status.identity: status.scrape_interval_ms for status in self._history.targets()}
         targets: list[list[TargetEdge]] = [[] for _ in edges]
         after: list[dict[Identity, TargetTrack]] = [{} for _ in edges]
         windows = self._windows(edges, before_ms)
+        intervals = self._history.scrape_intervals()
         for identity in sorted({*windows, *tracks}):
             window = windows.get(identity, _NO_SCRAPES)
             fresh_ms = round(INTERVALS_FRESH * intervals.get(identity, _INTERVAL_MS))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.events import Event
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Identity
 from servescope.contract.incrementing import compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot, Window
@@ -54,6 +54,7 @@ _logger = logging.getLogger(__name__)
 MOST_EVENTS: Final = 100_000
 """The events that are read at once, at most."""
 _PRUNE_ROWS = 2_000
+_SETTLE_MS = 5_000
 
 
 class Store(StoreConnection):
@@ -337,6 +338,15 @@ class Store(StoreConnection):
         """The latest status of every target of the running configuration, by target id."""
         with self._snapshot():
             return self._owners.statuses()
+
+    @property
+    def settle_ms(self) -> int:
+        """How long after an instant all is stored that was scraped up to it, unless it is late."""
+        return _SETTLE_MS
+
+    def scrape_intervals(self) -> dict[Identity, int]:
+        """How far the scrapes of each target are apart; raises StoreError."""
+        return {status.identity: status.scrape_interval_ms for status in self.targets()}
 
     @guarded
     def read_samples(

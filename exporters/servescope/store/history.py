@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from servescope.contract.events import Event
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Identity
 from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Window
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
@@ -17,6 +17,10 @@ from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 
 class History(Protocol):
     """Figures, targets and samples of the past; times in milliseconds. Raises ServescopeError."""
+
+    @property
+    def settle_ms(self) -> int:
+        """How long after an instant all is there that was scraped up to it, unless it is late."""
 
     def deployments(self) -> list[Deployment]:
         """Every deployment it holds something of."""
@@ -46,6 +50,9 @@ class History(Protocol):
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
         """The native samples of a deployment's targets, one window each; `names` are metrics of the contract."""
+
+    def scrape_intervals(self) -> Mapping[Identity, int]:
+        """How far the scrapes of targets are apart, at least of those whose samples were read."""
 
     def read_increments(
         self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int

@@ -25,7 +25,8 @@ def open_past(arguments: argparse.Namespace) -> Iterator[History]:
     if arguments.prometheus is not None:
         if arguments.store is not None:
             raise UsageError("--store and --prometheus are both given, expected one of them")
-        history = PrometheusHistory(open_prometheus(arguments.prometheus, arguments))
+        # What is judged, delivered or planned by is of whole answers alone; pages show a part, and that it is one.
+        history = PrometheusHistory(open_prometheus(arguments.prometheus, arguments).only_whole())
         history.deployments()
         yield history
         return

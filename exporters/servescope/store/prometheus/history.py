@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -18,12 +18,21 @@ from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
 from servescope.errors import IdentityError
-from servescope.store.prometheus.client import MAX_STEPS, Prometheus, TooMuchError, Track
+from servescope.store.prometheus.client import MAX_STEPS, LateError, Prometheus, PrometheusError, TooMuchError, Track
 from servescope.store.prometheus.events import read_events
-from servescope.store.prometheus.figure_queries import figures_query, matchers
+from servescope.store.prometheus.figure_queries import figures_queries, matchers
 from servescope.store.prometheus.increments import read_increments
+from servescope.store.prometheus.places import far_of, page_of, place_of
 from servescope.store.prometheus.selectors import selector
-from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_INFO, TARGET_UP, UP, find_contract_targets
+from servescope.store.prometheus.steps import read_series
+from servescope.store.prometheus.targets import (
+    CONTRACT_NAMES,
+    PROBE_SUCCESS,
+    TARGET_INFO,
+    TARGET_UP,
+    UP,
+    find_contract_targets,
+)
 from servescope.store.prometheus.tracks import (
     FigureTracks,
     deployment_of,
@@ -31,7 +40,6 @@ from servescope.store.prometheus.tracks import (
     measured,
     merge,
     newest_figures,
-    page_of,
     sort_tracks,
     tracks_at,
 )
@@ -54,11 +62,15 @@ _LIST_SECONDS, _PAGE_SECONDS = 30.0, 4.0
 _PAGES_KEPT = 64
 # Up to this much time one query reads the figures of all deployments, as for a table of them.
 _SHORT_MS = 600_000
-# A scrape is stored with the time it began, when it is over.
-_SETTLED_MS = 5_000
+# A scrape is stored with the time it began, when it is over; agents send it on, and a VictoriaMetrics shows it, later.
+_SETTLED_MS = 30_000
 _UNHELD = (
     "a Prometheus holds no deploys that were reported to a collector, and other events with a time to within a minute"
 )
+ALERT_RULES: Final = "alerting.rules.yml"
+"""The generated file of the rules that alert."""
+_WATCHDOG = 'ALERTS{alertname="ServescopeWatchdog"}'
+_NO_ALERTS = f"this Prometheus does not evaluate {ALERT_RULES}, so that no alert of it is known"
 _EXPOSED: Mapping[str, str] = {figure.exposed: figure.name for figure in FIGURES.values() if figure.exposed}
 _RECORDED: Mapping[str, str] = {figure.record(): figure.name for figure in FIGURES.values()}
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
@@ -102,6 +114,11 @@ class PrometheusHistory:
         self._lock = threading.Lock()
 
     @property
+    def settle_ms(self) -> int:
+        """How long after an instant all is there that was scraped up to it, as agents and remote storages delay it."""
+        return _SETTLED_MS
+
+    @property
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
 
@@ -109,12 +126,16 @@ class PrometheusHistory:
 
     def deployments(self) -> list[Deployment]:
         """Every deployment with series within the last days that a judge may look back. Raises PartialError."""
-        return self._keep("deployments", _LIST_SECONDS, self._find_deployments)
+        return self._keep("deployments", _LIST_SECONDS, lambda: self._find_deployments(self._whole))
 
-    def _find_deployments(self) -> list[Deployment]:
+    def listed_deployments(self) -> list[Deployment]:
+        """The same without those that a partial answer lacks, which `partial` reports."""
+        return self._keep("listed", _LIST_SECONDS, lambda: self._find_deployments(self.prometheus))
+
+    def _find_deployments(self, prometheus: Prometheus) -> list[Deployment]:
         now = self._now_ms
         # One series for each target, so that weeks of them are few.
-        found = self._whole.series([TARGET_UP, REPLICA_START_TIME], start_ms=now - _HELD_MS, end_ms=now)
+        found = read_series(prometheus, [TARGET_UP, REPLICA_START_TIME], start_ms=now - _HELD_MS, end_ms=now)
         held = {deployment for labels in found if (deployment := deployment_of(labels)) is not None}
         return sorted(held | self._sources().keys())
 
@@ -126,19 +147,25 @@ class PrometheusHistory:
         bounds = {"start_ms": now - _LISTED_MS, "end_ms": now}
         pages = [selector(names=list(_EXPOSED), extra='{window!="",deployment_id!=""}'), TARGET_UP]
         found = {deployment: _FigureSource("computed") for deployment in self._computed(bounds)}
-        recorded = self.prometheus.series([selector(names=list(_RECORDED))], **bounds)
-        found |= {one: _FigureSource("recorded") for labels in recorded if (one := deployment_of(labels)) is not None}
+        recorded = read_series(self.prometheus, [selector(names=list(_RECORDED))], **bounds)
+        found |= dict.fromkeys(_of_one_cluster(recorded), _FigureSource("recorded"))
         places: dict[Deployment, dict[Labels, None]] = {}
         # A page may expose the targets of a deployment without its figures, which are then read elsewhere.
         watched: dict[Deployment, dict[Labels, None]] = {}
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
-            for labels in sorted(self.prometheus.series(pages, start_ms=since_ms, end_ms=now)):
+            for labels in sorted({*read_series(self.prometheus, pages, start_ms=since_ms, end_ms=now)}):
                 deployment = deployment_of(labels)
                 if deployment is not None:
                     shown = places if dict(labels).get("window") else watched
                     shown.setdefault(deployment, {})[page_of(labels)] = None
         without, exposed = (
-            {one: _FigureSource("exposed", tuple(seen)) for one, seen in shown.items()} for shown in (watched, places)
+            {
+                one: _FigureSource("exposed", tuple(seen))
+                for one, seen in shown.items()
+                # What collectors of several clusters expose are parts, which is computed as a whole.
+                if one not in found or len({far_of(page) for page in seen}) == 1
+            }
+            for shown in (watched, places)
         )
         return without | found | exposed
 
@@ -160,7 +187,7 @@ class PrometheusHistory:
 
     def _find_range(self) -> tuple[int, int] | None:
         now, coarse_ms = self._now_ms, _LOOKED_BACK_MS // 240
-        for names in ([TARGET_UP, *_EXPOSED, *_RECORDED], _IDENTIFYING):
+        for names in ([TARGET_UP, *_EXPOSED, *_RECORDED], [REPLICA_START_TIME], _IDENTIFYING):
             there = f"group({selector(names=names)})"
             coarse = self._instants(there, now - _LOOKED_BACK_MS, now, coarse_ms)
             if coarse:
@@ -184,7 +211,8 @@ class PrometheusHistory:
         sources = self._sources()
         latest: dict[Deployment, tuple[int, dict[str, float]]] = {}
         for kind in sorted({source.kind for source in sources.values()}):
-            points = self.prometheus.query(figures_query(kind, tuple(FIGURES.values()), ""), at_ms=at_ms)
+            queries = figures_queries(kind, tuple(FIGURES.values()), "")
+            points = [point for query in queries for point in self.prometheus.query(query, at_ms=at_ms)]
             for deployment, seen in sort_tracks(tracks_at(points, at_ms)).items():
                 source = sources.get(deployment)
                 if source is None or source.kind != kind:
@@ -223,16 +251,18 @@ class PrometheusHistory:
         self, kind: str, figures: tuple[Figure, ...], where: str, start_ms: int, end_ms: int, max_points: int | None
     ) -> FigureTracks:
         step_ms = self._step(end_ms - start_ms, max_points)
-        query = figures_query(kind, figures, where)
+        queries = figures_queries(kind, figures, where)
 
         def ask() -> FigureTracks:
             # Steps are multiples of their length, so that a graph does not change shape while its range moves on.
             first, last = -(-start_ms // step_ms) * step_ms, end_ms // step_ms * step_ms
-            tracks = self._range(query, first, last, step_ms) if first <= last else []
-            newest = self.prometheus.query(query, at_ms=end_ms) if last < end_ms else []
-            return sort_tracks([*tracks, *tracks_at(newest, end_ms)])
+            tracks: list[Track] = []
+            for query in queries:
+                tracks += self._range(query, first, last, step_ms) if first <= last else []
+                tracks += tracks_at(self.prometheus.query(query, at_ms=end_ms), end_ms) if last < end_ms else []
+            return sort_tracks(tracks)
 
-        return self._keep((query, start_ms, end_ms, step_ms), _PAGE_SECONDS, ask)
+        return self._keep((*queries, start_ms, end_ms, step_ms), _PAGE_SECONDS, ask)
 
     def _step(self, span_ms: int, max_points: int | None) -> int:
         if max_points is None:
@@ -240,12 +270,20 @@ class PrometheusHistory:
         return max(1, -(-span_ms // max(1, max_points) // STEP_MS)) * STEP_MS
 
     def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> list[Track]:
-        """The query at every step, however many there are."""
+        """The query at every step, however many there are, in parts that are not too much."""
         tracks: list[Track] = []
         reach = (MAX_STEPS - 1) * step_ms
         while first_ms <= last_ms:
             end_ms = min(first_ms + reach, last_ms)
-            tracks += self.prometheus.query_range(query, start_ms=first_ms, end_ms=end_ms, step_ms=step_ms)
+            try:
+                tracks += self.prometheus.query_range(query, start_ms=first_ms, end_ms=end_ms, step_ms=step_ms)
+            except LateError:
+                raise
+            except TooMuchError:
+                if end_ms == first_ms:
+                    raise
+                reach = (end_ms - first_ms) // step_ms // 2 * step_ms
+                continue
             first_ms = end_ms + step_ms
         return tracks
 
@@ -301,15 +339,18 @@ class PrometheusHistory:
         if not any(source.kind != "exposed" for source in self._sources().values()):
             return []
         found, _ = find_contract_targets(self.prometheus, start_ms=now_ms - 3_600_000, end_ms=now_ms)
-        ups = {
-            tuple(pair for pair in point.labels if pair[0] in ("job", "instance")): point.value
-            for point in self.prometheus.query(UP, at_ms=now_ms)
-        }
-        statuses = []
+        ups: dict[Labels, float] = {}
+        for name in (UP, PROBE_SUCCESS):
+            # A translator that is up may not reach the target.
+            ups |= {place_of(point.labels): point.value for point in self.prometheus.query(name, at_ms=now_ms)}
+        statuses: dict[Identity, TargetStatus] = {}
         for target in found:
-            place = tuple(pair for pair in target.attached if pair[0] in ("job", "instance"))
-            statuses.append(_status(target.process, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None))
-        return statuses
+            place = place_of(target.attached)
+            status = _status(target.process, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None)
+            known = statuses.get(target.process)
+            # Of a pair that scrapes it, one that reaches it suffices.
+            statuses[target.process] = known if known is not None and known.healthy else status
+        return list(statuses.values())
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
         """The native samples of a deployment's processes, one window for each that has any; as an import reads them.
@@ -340,9 +381,33 @@ class PrometheusHistory:
         """The events after start up to end that its series show, without deploys. Raises PartialError."""
         return read_events(self._whole, start_ms, end_ms)
 
+    def partial(self) -> tuple[str, ...]:
+        """What answers of the last minute said of parts that are missing in them; empty while all were whole."""
+        return self.prometheus.partial_since(time.monotonic() - _LIST_SECONDS - _PAGE_SECONDS)
+
+    def missing_rules(self) -> dict[str, str]:
+        """The generated files of rules that this Prometheus does not evaluate, and what is missing without each."""
+        return self._keep("rules", _LIST_SECONDS, self._find_missing_rules)
+
+    def _find_missing_rules(self) -> dict[str, str]:
+        now = self._now_ms
+        missing = {}
+        sources = self._sources()
+        if any(source.kind == "computed" for source in sources.values()):
+            missing["recording.rules.yml"] = "figures are computed from the samples at each request"
+        if sources and not self.prometheus.query(_WATCHDOG, at_ms=now):
+            missing[ALERT_RULES] = "no alert is evaluated"
+        if self.prometheus.query(f"group({PROBE_SUCCESS}) unless group({TARGET_UP})", at_ms=now):
+            missing["without-collector.rules.yml"] = "replicas are not counted, and the health of targets has no alert"
+        return missing
+
     def remarks(self) -> tuple[str, ...]:
         """What is not in a Prometheus, and what it warned of while increments and events were read."""
-        return _UNHELD, *self._whole.warnings
+        try:
+            unevaluated = (_NO_ALERTS,) if ALERT_RULES in self.missing_rules() else ()
+        except PrometheusError as error:
+            unevaluated = (str(error),)
+        return _UNHELD, *unevaluated, *self.prometheus.warnings, *self._whole.warnings
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """None: a Prometheus holds the figures, not how they were derived."""
@@ -360,6 +425,16 @@ class PrometheusHistory:
             if len(self._kept) < _PAGES_KEPT:
                 self._kept[key] = (time.monotonic() + seconds, made)
         return made
+
+
+def _of_one_cluster(found: Iterable[Labels]) -> Iterator[Deployment]:
+    """The deployments of recorded series; not those of several clusters, each of which has figures of its own."""
+    clusters: dict[Deployment, set[Labels]] = {}
+    for labels in found:
+        deployment = deployment_of(labels)
+        if deployment is not None:
+            clusters.setdefault(deployment, set()).add(far_of(labels))
+    return (deployment for deployment, seen in clusters.items() if len(seen) == 1)
 
 
 def _identity_of(labels: Labels) -> Identity | None:

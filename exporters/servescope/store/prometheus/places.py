@@ -15,7 +15,9 @@ PAIR_LABELS: Final = ("prometheus_replica", "receive_replica", "rule_replica", "
 """Labels in which the series of Prometheus servers differ that scrape the same targets, for availability."""
 FAR_LABELS: Final = ("cluster", "namespace", "__tenant_id__")
 """Labels in which series of different processes may differ although they have the same identity."""
-PLACE_LABELS: Final = ("job", "instance", *PAIR_LABELS, *FAR_LABELS)
+PAGE_LABELS: Final = ("job", "instance", *FAR_LABELS)
+"""Labels by which the pages of collectors differ."""
+PLACE_LABELS: Final = (*PAGE_LABELS, *PAIR_LABELS)
 
 Key = tuple[Labels, Labels]
 """The identity labels of a target's series, and the place that they were scraped at."""
@@ -24,6 +26,11 @@ Key = tuple[Labels, Labels]
 def place_of(labels: Labels) -> Labels:
     """Where a series was scraped."""
     return pick_labels(labels, PLACE_LABELS)
+
+
+def page_of(labels: Labels) -> Labels:
+    """Which collector's page a series is from; the same from each of a pair of Prometheus servers."""
+    return pick_labels(labels, PAGE_LABELS)
 
 
 def key_of(labels: Labels) -> Key:

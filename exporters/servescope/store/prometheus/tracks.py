@@ -14,6 +14,7 @@ from servescope.contract.samples import Labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Point, Track
 from servescope.store.prometheus.figure_queries import FIGURE_LABEL, TIME
+from servescope.store.prometheus.places import page_of
 from servescope.store.records import FigureTable
 
 FigureTracks = dict[Deployment, dict[Labels, dict[str, Track]]]
@@ -30,11 +31,6 @@ def deployment_of(labels: Labels) -> Deployment | None:
         return Identity(**{name: values.get(name, "") for name in DEPLOYMENT_LABELS}).deployment()
     except IdentityError:
         return None
-
-
-def page_of(labels: Labels) -> Labels:
-    """Where a series was scraped: its `job` and `instance`."""
-    return tuple(pair for pair in labels if pair[0] in ("job", "instance"))
 
 
 def tracks_at(points: Iterable[Point], at_ms: int) -> list[Track]:

@@ -1,0 +1,112 @@
+"""What a customer receives is the same from a store, a Prometheus and a VictoriaMetrics that hold the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from servescope.contract.identity import Deployment
+from servescope.contract.metrics import METRICS
+from servescope.customers.points import HistogramValue, StreamPoint
+from servescope.customers.policy import Policy
+from servescope.customers.projection import Projector
+from servescope.customers.reading import EdgeReader
+from servescope.customers.totals import Totals
+from servescope.store.embedded import Store
+from servescope.store.history import History
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.history import PrometheusHistory
+from tests.support import victoria_metrics as victoria
+from tests.support.either_past import EitherPast, either_past
+
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
+
+MINUTE = 60_000
+V2 = Deployment("llama", "chat-v2", "v2", "production")
+"""Its second replica restarts, and does not answer for a while."""
+
+
+def _order(point: StreamPoint) -> tuple[object, ...]:
+    stream = point.stream
+    return point.time_ms, stream.metric.name, stream.resource, stream.attributes, point.start_ms or 0
+
+
+@dataclass(frozen=True)
+class Pasts:
+    """The store, and a Prometheus and a VictoriaMetrics with what it exported."""
+
+    past: EitherPast
+    victoria: str
+
+    def history(self, url: str) -> PrometheusHistory:
+        """What answers at a URL, as a customer's export reads it."""
+        return PrometheusHistory(Prometheus(url).only_whole(), clock=lambda: self.past.end_ms / 1000)
+
+    def points(self, history: History, temporality: Literal["cumulative", "delta"]) -> list[StreamPoint]:
+        """What a receiver gets in an hour, a minute at a time, with a run of several minutes after a pause."""
+        policy = Policy(
+            "acme", frozenset({V2}), tuple(sorted(METRICS)), labels=("deployment_id", "outcome", "replica"),
+            replicas="plain", resolution="replica",
+        )  # fmt: skip
+        reader, projector = EdgeReader(history, policy.deployments, policy.metrics, ()), Projector(policy)
+        first = self.past.start_ms + 5 * MINUTE
+        runs: Sequence[Sequence[int]] = [
+            *([first + minute * MINUTE] for minute in range(40)),
+            [first + minute * MINUTE for minute in range(40, 55)],
+        ]
+        found: list[StreamPoint] = []
+        state, totals = None, Totals()
+        for run in runs:
+            for edge, after in reader.read(state, run):
+                projection = projector.project(edge, temporality, totals)
+                found += projection.points
+                state, totals = after, projection.totals
+        return sorted(found, key=_order)
+
+
+@pytest.fixture(scope="module")
+def pasts(
+    prometheus: Path, promtool: Path, victoria_metrics: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pasts]:
+    """Seventy minutes of both stacks, three times."""
+    folder = tmp_path_factory.mktemp("pasts")
+    with (
+        either_past(prometheus, promtool, folder) as past,
+        victoria.running(victoria_metrics, folder / "victoria") as other,
+    ):
+        other.load(_in_milliseconds(folder / "past.om"))
+        yield Pasts(past, other.url)
+
+
+def _in_milliseconds(path: Path) -> Iterator[str]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            sample, _, seconds = line.rpartition(" ")
+            yield f"{sample} {round(float(seconds) * 1000)}\n"
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_a_receiver_gets_the_same_of_every_past(pasts: Pasts, temporality: Literal["cumulative", "delta"]) -> None:
+    """Each point with its stream, times and value: restarts, failed scrapes and series that end included.
+
+    A VictoriaMetrics stores twelve digits of a number.
+    """
+    with Store(pasts.past.store, read_only=True) as store:
+        stored = pasts.points(store, temporality)
+    assert len(stored) > 1_000
+    for url, digits in ((pasts.past.url, 17), (pasts.victoria, 11)):
+        queried = pasts.points(pasts.history(url), temporality)
+        assert len(queried) == len(stored)
+        for ours, theirs in zip(stored, queried, strict=True):
+            assert replace(theirs, value=None) == replace(ours, value=None)
+            assert _numbers(theirs.value) == pytest.approx(_numbers(ours.value), rel=10.0**-digits)
+
+
+def _numbers(value: float | HistogramValue | None) -> list[float]:
+    if isinstance(value, HistogramValue):
+        return [value.sum, *value.counts]
+    return [] if value is None else [value]

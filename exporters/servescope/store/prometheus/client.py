@@ -68,7 +68,7 @@ class NotPrometheusError(PrometheusError):
     """The server at the URL is not a Prometheus."""
 
 
-class RefusedError(PrometheusError):
+class AccessRefusedError(PrometheusError):
     """The server refuses the token, the password or the tenant of the request."""
 
 
@@ -320,7 +320,7 @@ class Prometheus:
 
     def _check_access(self, path: str, status: int, text: str) -> None:
         if status in (401, 403) or "no org id" in text:
-            raise RefusedError(
+            raise AccessRefusedError(
                 self.url, f"HTTP status {status} to {path}: {text or 'without a word'} ({_HOW_TO_ENTER})", status
             )
 

@@ -23,7 +23,7 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class TargetBatch:
+class AskedTargets:
     """Some processes of a deployment, by their `replica` and the `instance` they were scraped at; all where both are
     empty.
     """

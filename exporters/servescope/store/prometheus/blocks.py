@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Labels, make_labels
-from servescope.store.prometheus.batches import TargetBatch
+from servescope.store.prometheus.batches import AskedTargets
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.places import PLACE_LABELS, Key, key_of
 from servescope.store.prometheus.steps import read_steps
@@ -33,7 +33,7 @@ class Blocks:
     Raises PrometheusError.
     """
 
-    def __init__(self, prometheus: Prometheus, batch: TargetBatch, first_ms: int, last_ms: int) -> None:
+    def __init__(self, prometheus: Prometheus, batch: AskedTargets, first_ms: int, last_ms: int) -> None:
         self.first_ms, self.last_ms = first_ms, last_ms
         self.edges = np.arange(first_ms, last_ms + 1, BLOCK_MS, dtype=np.int64)
         self.count = len(self.edges)

@@ -22,7 +22,7 @@ from servescope.contract.incrementing import GAP_INTERVALS, compute_increments, 
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, Window, make_labels
-from servescope.store.prometheus.batches import TargetBatch, read_in_parts
+from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.blocks import Blocks
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
@@ -79,10 +79,10 @@ def read_increments(
     ]
 
 
-def _batch_of(deployment: Deployment, targets: Sequence[ScrapedTarget], *, is_all: bool) -> TargetBatch:
+def _batch_of(deployment: Deployment, targets: Sequence[ScrapedTarget], *, is_all: bool) -> AskedTargets:
     if is_all:
-        return TargetBatch(deployment)
-    return TargetBatch(
+        return AskedTargets(deployment)
+    return AskedTargets(
         deployment,
         tuple(target.identity.replica for target in targets),
         tuple(dict(target.attached).get("instance", "") for target in targets),
@@ -94,7 +94,7 @@ def _text_length(target: ScrapedTarget) -> int:
 
 
 def _read_batch(
-    prometheus: Prometheus, targets: Sequence[ScrapedTarget], batch: TargetBatch, blocks: Blocks, wanted: _Wanted
+    prometheus: Prometheus, targets: Sequence[ScrapedTarget], batch: AskedTargets, blocks: Blocks, wanted: _Wanted
 ) -> list[tuple[ScrapedTarget, TargetIncrements]]:
     """The increments of each target of a batch."""
     by_key = {_key(target): target for target in targets}
@@ -316,7 +316,9 @@ def _read_raw(
     )  # fmt: skip
 
 
-def _read_levels(prometheus: Prometheus, batch: TargetBatch, blocks: Blocks, wanted: _Wanted) -> dict[Key, list[Track]]:
+def _read_levels(
+    prometheus: Prometheus, batch: AskedTargets, blocks: Blocks, wanted: _Wanted
+) -> dict[Key, list[Track]]:
     """The samples of the gauges of which is wanted how often they were above a level, by target."""
     found: dict[Key, list[Track]] = {}
     if wanted.levelled:

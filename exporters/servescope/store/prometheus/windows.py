@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Labels, Window, escape_label_value
 from servescope.errors import IdentityError
-from servescope.store.prometheus.batches import TargetBatch, read_in_parts
+from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.places import Key, far_of, key_of, place_of
 from servescope.store.prometheus.scrapes import MARGIN_MS, interval_of, place_samples, read_all_samples, scrape_times
@@ -33,20 +33,20 @@ def read_windows(
 
     A process that was scraped at several places is read where it was scraped most often. Raises PrometheusError.
     """
-    named = TargetBatch(deployment).select(names)
+    named = AskedTargets(deployment).select(names)
     bounds = {"start_ms": start_ms, "end_ms": end_ms}
     replicas = prometheus.label_values("replica", [named], **bounds)
     # Processes without a name of their own are told from one another by their instance, if there is one.
-    unnamed = TargetBatch(deployment, replicas=("",)).select(names)
+    unnamed = AskedTargets(deployment, replicas=("",)).select(names)
     instances = ["", *prometheus.label_values("instance", [unnamed], **bounds)]
     found: dict[Place, list[TargetWindow]] = {}
 
-    def read(batch: TargetBatch) -> list[tuple[Place, TargetWindow]]:
+    def read(batch: AskedTargets) -> list[tuple[Place, TargetWindow]]:
         return list(_read_batch(prometheus, batch, names, start_ms, end_ms))
 
     parts = [
-        *read_in_parts(replicas, len, lambda part: read(TargetBatch(deployment, replicas=tuple(part)))),
-        *read_in_parts(instances, len, lambda part: read(TargetBatch(deployment, ("",), tuple(part)))),
+        *read_in_parts(replicas, len, lambda part: read(AskedTargets(deployment, replicas=tuple(part)))),
+        *read_in_parts(instances, len, lambda part: read(AskedTargets(deployment, ("",), tuple(part)))),
     ]
     for place, window in (each for part in parts for each in part):
         found.setdefault(place, []).append(window)
@@ -80,7 +80,7 @@ def _renamed(read: TargetWindow, identity: Identity) -> TargetWindow:
 
 
 def _read_batch(
-    prometheus: Prometheus, batch: TargetBatch, names: Sequence[str], start_ms: int, end_ms: int
+    prometheus: Prometheus, batch: AskedTargets, names: Sequence[str], start_ms: int, end_ms: int
 ) -> Iterator[tuple[Place, TargetWindow]]:
     samples = _by_key(read_all_samples(prometheus, batch.select(names), start_ms, end_ms))
     scraping = _Scraping(prometheus, batch, [place for _, place in samples], start_ms, end_ms)
@@ -98,7 +98,7 @@ def _read_batch(
 
 
 def read_clocks(
-    prometheus: Prometheus, targets: Mapping[Key, ScrapedTarget], batch: TargetBatch, start_ms: int, end_ms: int
+    prometheus: Prometheus, targets: Mapping[Key, ScrapedTarget], batch: AskedTargets, start_ms: int, end_ms: int
 ) -> dict[Key, dict[int, bool] | None]:
     """When each target of a batch was scraped, as `read_scrape_times` has it."""
     scraping = _Scraping(prometheus, batch, [place for _, place in targets], start_ms, end_ms)
@@ -109,7 +109,7 @@ class _Scraping:
     """When the targets of a batch were scraped at these places: their `up`, and what collectors and translators say."""
 
     def __init__(
-        self, prometheus: Prometheus, batch: TargetBatch, places: Sequence[Labels], start_ms: int, end_ms: int
+        self, prometheus: Prometheus, batch: AskedTargets, places: Sequence[Labels], start_ms: int, end_ms: int
     ) -> None:
         self._prometheus, self._start_ms, self._end_ms = prometheus, start_ms, end_ms
         first, last = start_ms - MARGIN_MS, end_ms + MARGIN_MS

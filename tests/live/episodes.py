@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from alerts.alertmanager import MIGRATION_WINDOW
-from servescope.alerting.alerts import ALERTS
 from servescope.emulator.faults import Fault, parse_fault
 from tests.live import harm, judges
 from tests.live.deployments import find_emulator
@@ -329,7 +328,30 @@ _JUDGED: Final = (
     ),
 )  # fmt: skip
 
-EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TRAFFIC, *_MEMORY, *_TELEMETRY, *_SELF, *_JUDGED)
+# Lags and failures of the export are of the wall clock. The two that end its process follow the slowest of the others.
+_CUSTOMERS: Final = (
+    Episode(
+        "refused-customer", "", "a customer's backend answers 503",
+        lambda stack: harm.refuse_export(stack, "refused"), ("ServescopeCustomerExportFails",), fires_within="5h",
+    ),
+    Episode(
+        "withheld-customer", "", "a customer's policy lists a metric that no target has, then SIGHUP",
+        lambda stack: harm.withhold_export(stack, "withheld"), ("ServescopeCustomerGetsNothing",),
+    ),
+    Episode(
+        "customers", "", "a customer's backend accepts each request after 100 s",
+        lambda stack: harm.slow_down_export(stack, "slow"), ("ServescopeCustomerExportLags",), fires_within="7h",
+    ),
+    Episode(
+        "customers", "", "a customer's backend answers 400; then the export is restarted",
+        lambda stack: harm.reject_export(stack, "rejected"), ("ServescopeCustomerExportGap",),
+    ),
+    Episode(
+        "customers", "", "the export to customers is killed", harm.kill_export, ("ServescopeCustomersExportGone",),
+    ),
+)  # fmt: skip
+
+EPISODES: Final = (*_CACHE, *_SCALE, *_USERS, *_TRAFFIC, *_MEMORY, *_TELEMETRY, *_SELF, *_JUDGED, *_CUSTOMERS)
 """What is done, in the order of each lane."""
 
 OF_ALL: Final = tuple(
@@ -362,10 +384,6 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 """Deployments whose list of targets nobody writes but an episode."""
 
 NOT_SHOWN: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (name for name, alert in ALERTS.items() if alert.component == "customers"),
-        "`servescope customers` is a program of its own, which this stack does not run",
-    ),
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,7 +30,7 @@ class Pages:
 class Exporter(Pages):
     """While `overflows` is set each scrape finds 400 series it has not seen."""
 
-    labels: dict[str, str] = field(default_factory=lambda: dict(LABELS))
+    labels: dict[str, str]
     overflows: threading.Event = field(default_factory=threading.Event)
     _served: int = 0
 
@@ -70,9 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def exporting() -> Iterator[Exporter]:
-    """The target on a free port of loopback."""
-    exporter = Exporter("")
+def exporting(labels: Mapping[str, str] = LABELS) -> Iterator[Exporter]:
+    """The target of a deployment on a free port of loopback."""
+    exporter = Exporter("", dict(labels))
     with serving(exporter):
         yield exporter
 

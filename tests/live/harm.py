@@ -16,6 +16,7 @@ import yaml
 
 from servescope.emulator.faults import parse_fault
 from servescope.errors import ServescopeError
+from tests.live.customers import CONFIGURATION, METRIC, OTHER_METRIC
 from tests.live.deployments import EMULATED, find_emulator
 from tests.live.stack import LiveStack, Program
 from tests.support.prometheus import free_port
@@ -286,6 +287,62 @@ def rename_then_cut_off(stack: LiveStack, deployment: str, replica: str) -> Undo
             emulator.switch_off(number)
 
     return end
+
+
+# --- The export to customers ------------------------------------------------------------------------------------------
+
+
+def refuse_export(stack: LiveStack, customer: str) -> Undo:
+    """A customer's backend answers 503."""
+    stack.backend.statuses[customer] = 503
+
+    def accept() -> None:
+        del stack.backend.statuses[customer]
+
+    return accept
+
+
+def slow_down_export(stack: LiveStack, customer: str) -> Undo:
+    """A customer's backend accepts each request after 100 seconds."""
+    stack.backend.slow.add(customer)
+
+    def answer_at_once() -> None:
+        stack.backend.slow.remove(customer)
+        stack.backend.released.set()
+
+    return answer_at_once
+
+
+def reject_export(stack: LiveStack, customer: str) -> Undo:
+    """A customer's backend refuses for good; undone, the export begins anew, as a gap is reported for an hour."""
+    stack.backend.statuses[customer] = 400
+
+    def accept() -> None:
+        del stack.backend.statuses[customer]
+        stack.export.start_again()
+
+    return accept
+
+
+def withhold_export(stack: LiveStack, customer: str) -> Undo:
+    """A customer's policy lists a metric that its deployment does not report, then SIGHUP."""
+    path = stack.folder / CONFIGURATION
+    before = path.read_text(encoding="utf-8")
+    head, name, policy = before.partition(f'name = "{customer}"')
+    path.write_text(f"{head}{name}{policy.replace(METRIC, OTHER_METRIC, 1)}", encoding="utf-8")
+    stack.export.signal(signal.SIGHUP)
+
+    def restore() -> None:
+        path.write_text(before, encoding="utf-8")
+        stack.export.signal(signal.SIGHUP)
+
+    return restore
+
+
+def kill_export(stack: LiveStack) -> Undo:
+    """Kill the export to customers."""
+    stack.export.signal(signal.SIGKILL)
+    return stack.export.start_again
 
 
 def _until_undone(go_on: Callable[[], None], ended: threading.Event) -> Undo:

@@ -70,14 +70,7 @@ def kill_judge(stack: LiveStack) -> Undo:
     """Kill the judge of a cutover."""
     judge = _running_judge(stack)
     judge.signal(signal.SIGKILL)
-
-    def start_again() -> None:
-        # One that was killed is still to be waited for.
-        judge.end()
-        judge.start()
-        judge.wait_until_ready()
-
-    return start_again
+    return judge.start_again
 
 
 def lock_journal(stack: LiveStack) -> Undo:

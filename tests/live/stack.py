@@ -24,6 +24,7 @@ from servescope.contract.own_metrics import JUDGE_JOB
 from servescope.emulator.control_client import ControlClient
 from servescope.errors import ServescopeError
 from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
+from tests.live.customers import Backend, customer_targets, receiving, write_customers
 from tests.live.deployments import Emulated
 from tests.live.exporter import Exporter, exporting
 from tests.live.frontend import Frontend, frontends
@@ -81,6 +82,12 @@ class Program:
             self.process.wait()
         self.process = None
 
+    def start_again(self) -> None:
+        """End it, which one that was killed needs as well, start it and wait until it is ready."""
+        self.end()
+        self.start()
+        self.wait_until_ready()
+
     def wait_until_ready(self) -> None:
         """Wait until it is ready; raises ServescopeError when it ends, or does not within a minute."""
         deadline = time.monotonic() + _START_SECONDS
@@ -112,6 +119,8 @@ class LiveStack:
     receivers: Receivers
     exporter: Exporter
     frontends: Mapping[str, Frontend]
+    export: Program
+    backend: Backend
     judges: dict[str, Program] = field(default_factory=dict)
 
     def end_judges(self) -> None:
@@ -158,20 +167,25 @@ def live_stack(
     with ExitStack() as open_parts:
         exporter = open_parts.enter_context(exporting())
         served = open_parts.enter_context(frontends(times))
+        customers, backend = open_parts.enter_context(customer_targets()), open_parts.enter_context(receiving())
         emulators = _start_emulators(folder, times, emulated, open_parts)
-        _write_collector_configuration(folder, times, emulated, listed_by_hand, (exporter, *served.values()))
+        _write_collector_configuration(
+            folder, times, emulated, listed_by_hand, (exporter, *served.values(), *customers)
+        )
         collector, collector_url = _collector(folder)
+        export, export_url = _export(folder, backend)
         tokens = {name: f"token-of-{name}" for name in RECEIVERS.values()}
         receivers = open_parts.enter_context(listening(tokens))
         manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
-        server, port = _prometheus(folder, times, prometheus, collector_url, manager_url)
-        for program in (collector, manager, server):
+        scraped = {"servescope": collector_url, "servescope-customers": export_url}
+        server, port = _prometheus(folder, times, prometheus, scraped, manager_url)
+        for program in (collector, export, manager, server):
             program.start()
             open_parts.callback(program.end)
             program.wait_until_ready()
         stack = LiveStack(
             folder, times, emulators, collector, collector_url, manager, manager_url, server, Prometheus(port),
-            receivers, exporter, served,
+            receivers, exporter, served, export, backend,
         )  # fmt: skip
         open_parts.callback(stack.end_judges)
         yield stack
@@ -242,7 +256,7 @@ def _write_collector_configuration(
             lines += ["", "[[deployments]]", *_assigned(deployed.labels)]
             lines += ["[[deployments.file_sd]]", f"files = [{json.dumps(str(listed))}]"]
     for each in beside:
-        lines += ["", "[[deployments]]", *_assigned(each.labels)]
+        lines += ["", "[[deployments]]", *_assigned(each.labels), "fixed_labels = true"]
         lines += ["[[deployments.targets]]", f'url = "{each.url}"']
     for (model_name, environment), shares in _pairs_of_stacks(emulated).items():
         lines += ["", "[[traffic_split]]", *_assigned({"model_name": model_name, "environment": environment})]
@@ -276,7 +290,19 @@ def _collector(folder: Path) -> tuple[Program, str]:
     return program, f"http://{address}"
 
 
-def _prometheus(folder: Path, times: int, binary: Path, collector_url: str, manager_url: str) -> tuple[Program, int]:
+def _export(folder: Path, backend: Backend) -> tuple[Program, str]:
+    address, pull_address = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    command = [
+        sys.executable, "-m", "servescope.cli", "customers", "run",
+        "--config", str(write_customers(folder, backend)), "--store", str(folder / "servescope.db"),
+        "--listen", address, "--pull-listen", pull_address,
+    ]  # fmt: skip
+    return Program("customers", command, folder, f"http://{address}/healthz"), f"http://{address}"
+
+
+def _prometheus(
+    folder: Path, times: int, binary: Path, urls: Mapping[str, str], manager_url: str
+) -> tuple[Program, int]:
     rules = folder / "rules"
     rules.mkdir(exist_ok=True)
     for path in GENERATED.glob("*.rules.yml"):
@@ -285,7 +311,7 @@ def _prometheus(folder: Path, times: int, binary: Path, collector_url: str, mana
             group["interval"] = _divided(EVALUATION_INTERVAL, times)
         (rules / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     interval, port = _divided(SCRAPE_INTERVAL, times), free_port()
-    scraped = {"servescope": collector_url, "prometheus": f"http://127.0.0.1:{port}", "alertmanager": manager_url}
+    scraped = {**urls, "prometheus": f"http://127.0.0.1:{port}", "alertmanager": manager_url}
     (folder / "judges").mkdir(exist_ok=True)
     configuration = {
         "global": {

@@ -34,7 +34,8 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
 _FIRING = 12
 _OF_ALERTS: Mapping[str, Mapping[str, str]] = {"ALERTS": {"alertstate": "firing"}, "ALERTS_FOR_STATE": {}}
 _OWN_SERIES = 24
-_OWN = re.compile(r"(?:servescope|prometheus|alertmanager|process)_|up\Z")
+_OWN = re.compile(r"(?:servescope|prometheus|alertmanager|process|scrape)_|up\Z")
+_OF_TARGETS = ("servescope_target_", "servescope_probe_", "scrape_", "up")
 _DEPLOYMENTS = (
     ("chat-v1", "v1", "llama-3.3-70b", ("aggregated",)),
     ("chat-v2", "v2", "llama-3.3-70b", ("aggregated",)),
@@ -75,7 +76,7 @@ class Fleet:
         targets one for every process of the fleet.
         """
         if is_own(name):
-            return self.replicas + 2 * len(_DEPLOYMENTS) if name.startswith("servescope_target_") else _OWN_SERIES
+            return self.replicas + 2 * len(_DEPLOYMENTS) if name.startswith(_OF_TARGETS) else _OWN_SERIES
         if name in METRICS and METRICS[name].kind == "histogram":
             return 0  # what a native histogram would be called; these have buckets
         if name not in self._by_name:

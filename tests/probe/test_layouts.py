@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from servescope.collector.scrape import Limits
+from servescope.contract.identity import Identity
 from servescope.errors import ServescopeError
 from servescope.probe.layouts import PageLayouts
-from servescope.probe.outer import read_outer
+from servescope.probe.outer import NOTHING, read_outer
 from servescope.probe.translation import Translator, Wanted
 from servescope.sources.cache import SeriesCache
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage
-from servescope.sources.reader import parse_page
+from servescope.sources.reader import Reader, ReadError, parse_page
 from tests.engines.captures import grow
+from tests.support.captures import read_captures
 
 LIMITS = Limits(10.0, 16_000_000)
 
@@ -35,7 +39,7 @@ def test_an_answer_depends_on_its_text_alone(reference: Path) -> None:
     names = ("vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1", "sglang-0.4.x-1")
     texts = [(reference / "captures" / f"{name}.txt").read_text(encoding="utf-8") for name in names]
     used = Translator(most_cached_series=1500)
-    for _ in range(120):
+    for _ in range(60):
         body = grow(chance.choice(texts), chance.choice((0.0, 0.5, 1.0)))
         if chance.random() < 0.2:
             body = body.replace("} 0.0\n", "} NaN\n", 2)
@@ -47,6 +51,38 @@ def test_an_answer_depends_on_its_text_alone(reference: Path) -> None:
         openmetrics, target = chance.random() < 0.5, chance.choice("abc")
         fresh = answered(Translator(1_000_000), target, body.encode(), wanted, openmetrics=openmetrics)
         assert answered(used, target, body.encode(), wanted, openmetrics=openmetrics) == fresh
+
+
+@pytest.mark.reference
+def test_a_text_is_read_as_a_collector_reads_it_at_first(reference: Path) -> None:
+    """The same series and values, the same samples dropped, or the same error; also of pages that are broken."""
+    chance = random.Random(23)
+    texts = [path.read_text(encoding="utf-8") for path in read_captures(reference)]
+    for _ in range(50):
+        lines = grow(chance.choice(texts), chance.random()).splitlines(keepends=True)
+        for _ in range(chance.choice((0, 0, 1, 3))):
+            place = chance.randrange(len(lines))
+            lines[place] = chance.choice(("", lines[place] * 2, lines[place].replace("e", "{"), "x NaN\n", "y +Inf\n"))
+        body, source = "".join(lines).encode(), chance.choice((None, None, "vllm", "dynamo-frontend"))
+        identity = Identity("m", "d", "v", replica="r")
+        wanted = Wanted(source, NOTHING, identity.labels())
+        found, expected = Translator(1_000_000), Reader(identity, source)
+        failed = failure(partial(expected.read, body))
+        assert failure(partial(found.translate, "one", body, wanted, LIMITS)) == failed
+        if failed is None:
+            read, translated = expected.read(body), found.translate("one", body, wanted, LIMITS)
+            assert translated.contract.series == read.snapshot.series
+            assert translated.contract.values.tolist() == read.snapshot.values.tolist()
+            assert (translated.native_samples, translated.dropped) == (read.native_samples, read.dropped)
+
+
+def failure(read: Callable[[], object]) -> tuple[str, str] | None:
+    """How and why a text could not be read."""
+    try:
+        read()
+    except ReadError as error:
+        return error.outcome, str(error)
+    return None
 
 
 def page(*names: str) -> LearnedPage:

@@ -37,9 +37,15 @@ from tests.support.recording_rules import RULES
 from tests.support.translating import Answered, Translating, translating
 
 SECONDS: Final = 3600
+CAPTURE: Final = Captured("vllm-0.32.0-1")
 COLLECTED, PROBED = "collected", "probed"
 _STEPS = range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS)
-_BEHIND: Mapping[str, str] = {"dynamo-mocker-1.6.1-1": "frontend,router"}
+# vLLM behind Dynamo's frontend too: both count the same requests.
+_ENGINES = (
+    *ENGINES,
+    Engine("dynamo-vllm", "vLLM behind Dynamo", (Captured("dynamo-frontend-1.6.1-1", "router"), CAPTURE)),
+)
+_BEHIND = "frontend,router"
 
 Samples = dict[Series, float]
 
@@ -114,7 +120,7 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
     """The samples of both, as lines with their time."""
     pages = {
         engine.url(target): Advancing(read_capture(captures, target), f"{engine.name} {target.capture}")
-        for engine in ENGINES
+        for engine in _ENGINES
         for target in engine.targets
     }
     elapsed, lines = 0, list[bytes]()
@@ -131,7 +137,7 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
         return web.Response(text=shown.page(elapsed))
 
     configuration = Configuration(
-        CollectorSettings(store=folder / "servescope.db"), tuple(map(_settings, ENGINES)), "the captures"
+        CollectorSettings(store=folder / "servescope.db"), tuple(map(_settings, _ENGINES)), "the captures"
     )
     store = Store(configuration.collector.store)
     history = Store(configuration.collector.store, read_only=True)
@@ -158,9 +164,10 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
             async with client.get("/metrics") as answered:
                 shown = Answered(answered.status, await answered.text(), {}).samples()
             lines += _stamped(_scraped_alone(shown), elapsed)
-            for engine in ENGINES:
-                for target in engine.targets:
-                    probed = (await stages[engine.url(target)].probe(behind=_BEHIND.get(target.capture, ""))).samples()
+            for engine in _ENGINES:
+                for number, target in enumerate(engine.targets):
+                    behind = _BEHIND if number else ""
+                    probed = (await stages[engine.url(target)].probe(behind=behind)).samples()
                     lines += _stamped(_with_target_labels(probed, engine, target), elapsed)
     return lines
 

@@ -60,6 +60,27 @@ def test_a_capture_is_answered_in_the_contracts_names(tmp_path: Path, capture: s
     assert again == samples
 
 
+def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: str) -> None:
+    """Each once and as it was; of a target with our names only what is translated."""
+    ours = 'requests_total{deployment_id="x",outcome="ok"} 3.0\nservescope_instrument_errors_total 1.0\nhand_made 5.0\n'
+    texts = {"/metrics": answers(capture)}
+
+    async def act(stage: Translating) -> tuple[Answered, Answered]:
+        return await stage.probe(), await stage.probe(native="1")
+
+    plain, native = translate(tmp_path, texts, act)
+    shown = native.samples()
+    assert plain.samples().keys() <= shown.keys()
+    engine = {series: value for series, value in shown.items() if series[0].startswith(("vllm:", "process_", "http_"))}
+    captured = Answered(200, capture, {}).samples()
+    assert engine == {
+        series: value for series, value in captured.items() if series[0].startswith(("vllm:", "process_", "http_"))
+    }
+    translated = Translator(1_000_000).translate("one", ours.encode(), Wanted("servescope", NOTHING, (), True), LIMITS)
+    assert translated.native is not None
+    assert [series.name for series in translated.native.series] == ["hand_made"]
+
+
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_every_series_is_the_collectors(engine: Engine, reference: Path, tmp_path: Path) -> None:
     """Name, labels beside the identity's, and value; of a deployment's layers, each metric from the one it is due."""

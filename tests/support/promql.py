@@ -198,12 +198,13 @@ class _Reader:
         if kind != "name":
             raise NotReadError(f"{self._text!r}: {text!r} is no operand")
         self._next()
-        if text in ("max", "min", "topk") and self._peek() == "without":
-            # Which of several collectors says so makes no difference to what is meant.
+        if text in _AGGREGATIONS and self._peek() == "without":
             self._next()
-            if self._labels() != COLLECTOR_LABELS:
-                raise NotReadError(f"{self._text!r}: expected 'without ({', '.join(COLLECTOR_LABELS)})'")
-            match self._arguments():
+            labels, arguments = self._labels(), self._arguments()
+            if labels != COLLECTOR_LABELS:
+                return Call(f"{text} without ({', '.join(labels)})", arguments)
+            # Which of several collectors says so makes no difference to what is meant.
+            match arguments if text in ("max", "min", "topk") else ():
                 # Of native histograms it is the one with the most observations.
                 case (Number(1.0), Call("histogram_count", (inner,))) | (inner,):
                     return inner

@@ -73,6 +73,11 @@ ENGINES = (
     Engine("dynamo-0-8", "Dynamo 0.8", (Captured("dynamo-frontend-0.8dev-1", "router"),)),
 )
 
+LAYERED = Engine(
+    "dynamo-vllm", "vLLM behind Dynamo", (Captured("dynamo-frontend-1.6.1-1", "router"), Captured("vllm-0.32.0-1"))
+)
+"""Both of its targets count the same requests: each metric is of one of them."""
+
 OLD_NAMES = Engine(
     "dynamo-old-names",
     "Dynamo 1.6 under its older names",

@@ -29,7 +29,7 @@ from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, format_series, format_value, make_labels
 from servescope.store.embedded import Store
-from tests.engines.captures import ENGINES, Captured, Engine, grow, read_capture
+from tests.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture
 from tests.support.differential import ABSOLUTE, RELATIVE
 from tests.support.filled_prometheus import EVERY_RULE, RETENTION, SCRAPE_SECONDS, START_SECONDS, fill
 from tests.support.prometheus import Prometheus, running
@@ -37,14 +37,9 @@ from tests.support.recording_rules import RULES
 from tests.support.translating import Answered, Translating, translating
 
 SECONDS: Final = 3600
-CAPTURE: Final = Captured("vllm-0.32.0-1")
 COLLECTED, PROBED = "collected", "probed"
 _STEPS = range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS)
-# vLLM behind Dynamo's frontend too: both count the same requests.
-_ENGINES = (
-    *ENGINES,
-    Engine("dynamo-vllm", "vLLM behind Dynamo", (Captured("dynamo-frontend-1.6.1-1", "router"), CAPTURE)),
-)
+_ENGINES = (*ENGINES, LAYERED)
 _BEHIND = "frontend,router"
 
 Samples = dict[Series, float]

@@ -14,7 +14,7 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels
 from servescope.probe.outer import NOTHING, read_outer
 from servescope.probe.translation import Translator, Wanted
-from tests.engines.captures import ENGINES, Captured, Engine, grow, read_capture, replay
+from tests.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture, replay
 from tests.support.filled_prometheus import SECONDS
 from tests.support.translating import Answered, Translating, answers, translate
 
@@ -81,7 +81,7 @@ def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: str) ->
     assert [series.name for series in translated.native.series] == ["hand_made"]
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", [*ENGINES, LAYERED], ids=lambda engine: engine.name)
 def test_every_series_is_the_collectors(engine: Engine, reference: Path, tmp_path: Path) -> None:
     """Name, labels beside the identity's, and value; of a deployment's layers, each metric from the one it is due."""
     captures = reference / "captures"

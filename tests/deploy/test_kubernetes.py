@@ -21,7 +21,7 @@ from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
 from tests.conftest import ROOT
 from tests.support.manifests import (
-    Container,
+    ENGINES,
     Document,
     Pod,
     containers,
@@ -31,6 +31,7 @@ from tests.support.manifests import (
     problems,
     render,
     scrape_jobs,
+    write_kustomization,
 )
 from tests.support.promtool import Suite, failures, run
 from tests.support.waiting import deadline_seconds
@@ -40,21 +41,6 @@ APPLIED = ("prometheus-operator", "victoria-metrics-operator", "standalone", "ju
 """What one applies; the component `sidecar` is rendered with the engines of somebody's own."""
 EVERY_ONE = pytest.mark.parametrize("name", [*APPLIED, "sidecar"])
 
-_ENGINES: Document = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "chat", "labels": {"servescope/translate": "sidecar"}},
-    "spec": {
-        "selector": {"matchLabels": {"app": "chat"}},
-        "template": {
-            "metadata": {"labels": {"app": "chat", "servescope/deployment-id": "chat", "servescope/engine": "vllm"}},
-            "spec": {
-                "containers": [{"name": "engine", "image": "vllm/vllm-openai:v0.13.0"}],
-                "volumes": [{"name": "model", "emptyDir": {}}],
-            },
-        },
-    },
-}
 _LARGEST = 1024 * 1024  # what Kubernetes lets a ConfigMap hold
 _LARGEST_ANNOTATIONS = 262_144
 
@@ -62,17 +48,12 @@ _LARGEST_ANNOTATIONS = 262_144
 @pytest.fixture(scope="session")
 def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The engines of somebody's own, in a kustomization that uses the component."""
-    folder = tmp_path_factory.mktemp("engines")
-    component = os.path.relpath((_FOLDER / "sidecar").resolve(), folder.resolve())
-    said = {"kind": "Kustomization", "resources": ["engines.yaml"], "components": [component]}
-    (folder / "kustomization.yaml").write_text(json.dumps(said), encoding="utf-8")
-    (folder / "engines.yaml").write_text(json.dumps(_ENGINES), encoding="utf-8")
-    return folder
+    return write_kustomization(tmp_path_factory.mktemp("engines"), [ENGINES], [_FOLDER / "sidecar"])
 
 
 @pytest.fixture
 def rendered(name: str, kustomize: Path, sidecar: Path) -> tuple[Document, ...]:
-    """The documents of one folder; of the component without the engine, which is not ours."""
+    """The documents of one folder; of the component with the engines that it is used for."""
     return render(kustomize, sidecar if name == "sidecar" else _FOLDER / name)
 
 
@@ -80,11 +61,6 @@ def rendered(name: str, kustomize: Path, sidecar: Path) -> tuple[Document, ...]:
 def monitored(kustomize: Path) -> tuple[Document, ...]:
     """What is applied for the Prometheus operator."""
     return render(kustomize, _FOLDER / "prometheus-operator")
-
-
-def _ours(documents: tuple[Document, ...]) -> list[Container]:
-    """The containers but for the engine beside a sidecar."""
-    return [each for each in containers(documents) if each.said["name"] != "engine"]
 
 
 def _of_kind(documents: tuple[Document, ...], *kinds: str) -> list[Document]:
@@ -124,7 +100,7 @@ def test_a_wrong_field_is_found(monitored: tuple[Document, ...], kubernetes_sche
 @EVERY_ONE
 def test_containers_are_held_tight(rendered: tuple[Document, ...], name: str) -> None:
     """No root, no capability, a read-only filesystem, bounded memory and cores, probes, and nothing of the host."""
-    for container in _ours(rendered):
+    for container in containers(rendered):
         said, pod = container.said, container.pod
         security = {**pod.get("securityContext", {}), **said.get("securityContext", {})}
 
@@ -146,7 +122,7 @@ def test_containers_are_held_tight(rendered: tuple[Document, ...], name: str) ->
 def test_there_is_something_to_hold(kustomize: Path, sidecar: Path) -> None:
     """The containers that are checked are those that are promised."""
     folders = [*(_FOLDER / name for name in APPLIED), sidecar]
-    found = {str(container) for folder in folders for container in _ours(render(kustomize, folder))}
+    found = {str(container) for folder in folders for container in containers(render(kustomize, folder))}
 
     assert found == {
         "servescope-translate/translate",
@@ -164,7 +140,7 @@ def test_image_is_of_this_version(rendered: tuple[Document, ...]) -> None:
     """Every container runs our image by its version, and as the user that the image has."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
-    assert {each.said["image"] for each in _ours(rendered)} <= {f"servescope:{__version__}"}
+    assert {each.said["image"] for each in containers(rendered)} <= {f"servescope:{__version__}"}
     assert re.search(r"^USER 10001:10001$", dockerfile, re.MULTILINE)
 
 
@@ -175,7 +151,7 @@ def test_nobody_has_rights_in_the_cluster(rendered: tuple[Document, ...]) -> Non
 
     assert not [each for each in rendered if "Role" in each["kind"]]
     assert all(each["automountServiceAccountToken"] is False for each in accounts)
-    used = [each.pod["serviceAccountName"] for each in _ours(rendered) if "serviceAccountName" in each.pod]
+    used = [each.pod["serviceAccountName"] for each in containers(rendered) if "serviceAccountName" in each.pod]
     assert set(used) == {each["metadata"]["name"] for each in accounts}
 
 
@@ -224,9 +200,7 @@ def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ..
 @pytest.fixture
 def judge_on_victoria_metrics(kustomize: Path, tmp_path: Path) -> tuple[Document, ...]:
     """The judge in a kustomization of somebody's own, with the component for VictoriaMetrics."""
-    judge, component = (os.path.relpath((_FOLDER / name).resolve(), tmp_path) for name in ("judge", "victoria-metrics"))
-    said = {"kind": "Kustomization", "resources": [judge], "components": [component]}
-    (tmp_path / "kustomization.yaml").write_text(json.dumps(said), encoding="utf-8")
+    write_kustomization(tmp_path, [_FOLDER / "judge"], [_FOLDER / "victoria-metrics"])
     return render(kustomize, tmp_path)
 
 
@@ -259,7 +233,7 @@ def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:
     targets = tomllib.loads(configuration["data"]["translate.toml"])["translate"]["targets"]
     assert {each.rpartition(":")[0] for each in targets} == {"127.0.0.1"}
     assert container["restartPolicy"] == "Always"
-    assert pod["metadata"]["labels"].items() >= _ENGINES["spec"]["template"]["metadata"]["labels"].items()
+    assert pod["metadata"]["labels"].items() >= ENGINES["spec"]["template"]["metadata"]["labels"].items()
     assert pod["metadata"]["labels"]["servescope/translate"] == "sidecar"
     assert {"name": "model", "emptyDir": {}} in pod["spec"]["volumes"]
 

@@ -17,7 +17,18 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.answering import answering
 from tests.support.compose import Composition, Outside
-from tests.support.manifests import Container, Document, Pod, containers, lay_out, only, render, scrape_jobs
+from tests.support.manifests import (
+    ENGINES,
+    Container,
+    Document,
+    Pod,
+    containers,
+    lay_out,
+    only,
+    render,
+    scrape_jobs,
+    write_kustomization,
+)
 from tests.support.programs import answers
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import deadline_seconds, wait_for
@@ -65,9 +76,9 @@ class Running:
 
 
 @contextmanager
-def _running(kustomize: Path, prometheus: Path, reference: Path, folder: Path, *applied: str) -> Iterator[Running]:
+def _running(kustomize: Path, prometheus: Path, reference: Path, folder: Path, *applied: Path) -> Iterator[Running]:
     """The containers of these folders, and a Prometheus with what its operator would make of the manifests."""
-    documents = tuple(each for name in applied for each in render(kustomize, _FOLDER / name))
+    documents = tuple(each for one in applied for each in render(kustomize, one))
     page = (reference / "captures" / "vllm-0.32.0-1.txt").read_text(encoding="utf-8")
     with answering(lambda handler: handler.reply(200, page, Content_Type="text/plain; version=0.0.4")) as engine:
         monitored = render(kustomize, _FOLDER / "prometheus-operator")
@@ -126,15 +137,17 @@ def _lay_out_prometheus(documents: tuple[Document, ...], engine: str, folder: Pa
 def test_every_container_starts_and_passes_its_probes(
     kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
 ) -> None:
-    """Translator, collector, judge and both consoles run as their manifests say, and answer liveness and readiness."""
-    applied = ("prometheus-operator", "standalone", "judge")
+    """Translators, collector, judge and both consoles run as their manifests say, and answer liveness and readiness."""
+    (tmp_path / "engines").mkdir()
+    sidecar = write_kustomization(tmp_path / "engines", [ENGINES], [_FOLDER / "sidecar"])
+    applied = [*(_FOLDER / name for name in ("prometheus-operator", "standalone", "judge")), sidecar]
     with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
         wait_for(lambda: running.labels_of("concurrent_requests"), "something to judge")
         _prepare_judge(running, render(kustomize, _FOLDER / "judge"))
         with running.outside.running({_JUDGE: _SERVESCOPE}, {}):
-            assert len(running.containers) == 5
+            assert len(running.containers) == 6
             for service, container in running.containers.items():
-                for probe in ("livenessProbe", "readinessProbe"):
+                for probe in {"livenessProbe", "readinessProbe"} & container.said.keys():
                     url = running.url(service, container.health_url(probe))
                     wait_for(partial(answers, url), f"the {probe} of {container}")
             # A pod that is started again has its run, also while the metrics store is away.
@@ -164,7 +177,7 @@ def test_prometheus_has_a_pods_figures_by_its_identity(
 
     Prometheus has the contract's series and the figures that the PrometheusRule records of them.
     """
-    with _running(kustomize, prometheus, reference, tmp_path, "translate") as running:
+    with _running(kustomize, prometheus, reference, tmp_path, _FOLDER / "translate") as running:
         wait_for(lambda: running.labels_of('concurrent_requests{deployment_id="chat-v1"}'), "the contract's series")
         (found,) = running.labels_of('concurrent_requests{deployment_id="chat-v1"}')
         assert found.items() >= (_IDENTITY | {"job": "servescope-targets", "instance": running.engine}).items()

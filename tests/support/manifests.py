@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,39 @@ for (const { path, kind, named, document } of JSON.parse(await text(process.stdi
   try { model.validate() } catch (error) { console.log(`${named}: ${error.message}`) }
 }
 """
+
+
+def write_kustomization(folder: Path, resources: Sequence[Document | Path], components: Sequence[Path]) -> Path:
+    """A kustomization of somebody's own in a folder: resources of theirs, or folders of ours, and our components."""
+    names = []
+    for number, each in enumerate(resources):
+        if isinstance(each, Path):
+            names.append(os.path.relpath(each.resolve(), folder.resolve()))
+        else:
+            names.append(f"resource-{number}.yaml")
+            (folder / names[-1]).write_text(json.dumps(each), encoding="utf-8")
+    used = [os.path.relpath(each.resolve(), folder.resolve()) for each in components]
+    said = {"kind": "Kustomization", "namespace": "llm", "resources": names, "components": used}
+    (folder / "kustomization.yaml").write_text(json.dumps(said), encoding="utf-8")
+    return folder
+
+
+ENGINES: Document = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "chat", "labels": {"servescope/translate": "sidecar"}},
+    "spec": {
+        "selector": {"matchLabels": {"app": "chat"}},
+        "template": {
+            "metadata": {"labels": {"app": "chat", "servescope/deployment-id": "chat", "servescope/engine": "vllm"}},
+            "spec": {
+                "containers": [{"name": "engine", "image": "vllm/vllm-openai:v0.13.0"}],
+                "volumes": [{"name": "model", "emptyDir": {}}],
+            },
+        },
+    },
+}
+"""Somebody's engines, to which the component `sidecar` adds a translator."""
 
 
 @cache
@@ -149,12 +183,13 @@ class Container:
 
 
 def containers(documents: Sequence[Document]) -> list[Container]:
-    """Every container of every pod that the documents start, those beside others included."""
+    """Every container of ours in the pods that the documents start, those beside somebody's engines included."""
     found = []
     for document in documents:
         pod = document.get("spec", {}).get("template", {}).get("spec", {})
         for said in (*pod.get("initContainers", ()), *pod.get("containers", ())):
-            found.append(Container(document, pod, said))
+            if said["name"] != "engine":
+                found.append(Container(document, pod, said))
     return found
 
 

@@ -19,7 +19,7 @@ from tests.support.answering import Handler, answering
 from tests.support.programs import answers as is_answered
 from tests.support.programs import program
 from tests.support.prometheus import free_port, running
-from tests.support.translating import Answered, Translating, answers, translate
+from tests.support.translating import Answered, Translating, answers, translate, translating
 from tests.support.waiting import deadline_seconds, wait_for
 
 
@@ -64,6 +64,31 @@ def test_one_probe_too_many_is_refused(tmp_path: Path) -> None:
     assert refused.text == '{"error":"1 probes are in progress (max_probes), ask again"}'
     assert own.value("servescope_probe_in_progress") == 1.0
     assert [each.failure() for each in (first, after)] == ["unknown_source", "unknown_source"]
+
+
+def test_a_probe_in_progress_is_answered_before_the_end(tmp_path: Path) -> None:
+    """The listener closes when the answer was read."""
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        arrived.set()
+        await go.wait()
+        return web.Response(text="x 1\n")
+
+    async def run() -> tuple[Answered, bool]:
+        async with translating(tmp_path, {"/metrics": answer}) as stage:
+            probe = asyncio.create_task(stage.probe())
+            await arrived.wait()
+            closing = asyncio.create_task(stage.listener.close())
+            await asyncio.to_thread(wait_for, lambda: not stage.listener.addresses, "it accepts no more connections")
+            pending = not probe.done()
+            go.set()
+            await closing
+            return await probe, pending
+
+    answered, pending = asyncio.run(run())
+    assert pending
+    assert answered.failure() == "unknown_source"
 
 
 def test_it_counts_what_its_records_say(tmp_path: Path) -> None:

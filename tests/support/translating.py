@@ -55,8 +55,10 @@ class Answered(NamedTuple):
 class Translating:
     """A running translator; `target` is the `host:port` of the targets beside it."""
 
-    def __init__(self, url: str, target: str, prober: Prober, session: aiohttp.ClientSession) -> None:
-        self.url, self.target, self.prober = url, target, prober
+    def __init__(
+        self, url: str, target: str, prober: Prober, listener: Listener, session: aiohttp.ClientSession
+    ) -> None:
+        self.url, self.target, self.prober, self.listener = url, target, prober, listener
         self._session = session
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None, **query: str) -> Answered:
@@ -88,7 +90,7 @@ async def translating(
             await listener.start("127.0.0.1", 0)
             try:
                 port = listener.addresses[0][1]
-                yield Translating(f"http://127.0.0.1:{port}", target, prober, client)
+                yield Translating(f"http://127.0.0.1:{port}", target, prober, listener, client)
             finally:
                 await listener.close()
 

@@ -20,7 +20,7 @@ from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, make_labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Prometheus
-from servescope.store.prometheus.places import key_of
+from servescope.store.prometheus.places import PLACE_LABELS, key_of
 from servescope.store.prometheus.steps import read_steps
 from servescope.store.prometheus.targets import TARGET_INFO, UP
 
@@ -32,7 +32,7 @@ _FIRING = 'alertstate="firing",severity!="none"'
 _ALERTS = f'ALERTS{{{_FIRING},inference_stack!=""}} or ALERTS{{{_FIRING},alertname=~"Servescope.+"}}'
 _COUNTED, _SHARES, _BUILD = "servescope_alerts", "servescope_configured_traffic_ratio", "servescope_build_info"
 _COLLECTED_ALERTS = f'{_COUNTED}{{alertstate="firing",alertname!="ServescopeWatchdog"}} > 0'
-_PAGES = f"group by (job, instance) ({_BUILD})"
+_PAGES = f"group by ({', '.join(PLACE_LABELS)}) ({_BUILD})"
 _STARTS = f"group by ({', '.join(IDENTITY_LABELS)}, job, instance) ({REPLICA_START_TIME})"
 
 Flags = NDArray[np.bool_]

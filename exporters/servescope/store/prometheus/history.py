@@ -397,7 +397,8 @@ class PrometheusHistory:
             missing["recording.rules.yml"] = "figures are computed from the samples at each request"
         if sources and not self.prometheus.query(_WATCHDOG, at_ms=now):
             missing[ALERT_RULES] = "no alert is evaluated"
-        if self.prometheus.query(f"group({PROBE_SUCCESS}) unless group({TARGET_UP})", at_ms=now):
+        scraped = f'{PROBE_SUCCESS} or {UP}{{deployment_id!=""}}'
+        if self.prometheus.query(f"group({scraped}) unless group({TARGET_UP})", at_ms=now):
             missing["without-collector.rules.yml"] = "replicas are not counted, and the health of targets has no alert"
         return missing
 

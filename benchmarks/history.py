@@ -1,0 +1,101 @@
+"""What reading a large fleet from a Prometheus takes: the console's pages, a judge's increments, a customer's edges.
+
+The server is made up and answers at once, so that the time is that of the reader: its requests, and the CPU and memory
+that it takes to read the answers and to compute from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from urllib.request import urlopen
+
+from benchmarks._query_api import serving
+from servescope.contract.identity import Deployment
+from servescope.contract.metrics import METRICS
+from servescope.customers.reading import EdgeReader
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.history import PrometheusHistory
+
+_REPLICAS = 10_000
+_MINUTE_MS = 60_000
+_JUDGED = (
+    "requests_total", "output_tokens_total", "input_tokens_total", "time_to_first_token_seconds",
+    "request_duration_seconds", "queued_requests", "kv_cache_usage", "concurrent_requests",
+)  # fmt: skip
+_EXPORTED = ("requests_total", "output_tokens_total", "time_to_first_token_seconds", "queued_requests")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this benchmark."""
+    group = parser.add_argument_group("history")
+    group.add_argument(
+        "--past-replicas", type=int, default=_REPLICAS, metavar="N", help="of all deployments (default: %(default)s)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what each reader takes of a fleet of four deployments."""
+    print(f"\n## {arguments.past_replicas:,} replicas in four deployments, read from a Prometheus\n")
+    print("| what | requests | MB answered | largest MB | CPU s | MiB at most |\n|---|---|---|---|---|---|", flush=True)
+    with serving(arguments.past_replicas) as url:
+        for name in _READERS:
+            # Each in a process of its own, so that its memory is its own.
+            reader = multiprocessing.get_context("spawn").Process(target=_measure, args=(name, url))
+            reader.start()
+            reader.join()
+
+
+def _measure(name: str, url: str) -> None:
+    _counted(url)
+    history = PrometheusHistory(Prometheus(url).only_whole())
+    deployment = next(each for each in history.deployments() if each.deployment_id == "chat-v1")
+    _counted(url)
+    before = time.process_time()
+    what = _READERS[name](history, deployment)
+    seconds = time.process_time() - before
+    requests, size, largest = _counted(url)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"| {name}: {what} | {requests} | {size / 1e6:.1f} | {largest / 1e6:.1f} | {seconds:.1f} | {most:.0f} |",
+        flush=True,
+    )
+
+
+def _counted(url: str) -> tuple[int, int, int]:
+    with urlopen(f"{url}/counted") as answer:
+        requests, size, largest = json.loads(answer.read())
+    return requests, size, largest
+
+
+def _fleet_page(history: PrometheusHistory, _: Deployment) -> str:
+    now = time.time_ns() // 1_000_000
+    shown = history.latest_figures()
+    for each in history.listed_deployments():
+        history.read_figures(each, now - 86_400_000, now, names=["request_rate"], max_points=60)
+    return f"{len(shown)} rows, {len(history.targets()):,} targets"
+
+
+def _increments(history: PrometheusHistory, deployment: Deployment) -> str:
+    now = time.time_ns() // 1_000_000
+    found = history.read_increments(deployment, _JUDGED, now - 60 * _MINUTE_MS, now - _MINUTE_MS)
+    return f"{len(found):,} targets, {sum(each.gains.size for each in found):,} gains"
+
+
+def _edges(history: PrometheusHistory, deployment: Deployment) -> str:
+    edge = time.time_ns() // 1_000_000 // _MINUTE_MS * _MINUTE_MS - 2 * _MINUTE_MS
+    reader = EdgeReader(history, [deployment], [name for name in METRICS if name in _EXPORTED], ())
+    ((_, state),) = reader.read(None, [edge])
+    ((found, _),) = reader.read(state, [edge + _MINUTE_MS])
+    return f"{len(found.targets):,} targets, {sum(len(each.series) for each in found.targets):,} series, twice"
+
+
+_READERS: dict[str, Callable[[PrometheusHistory, Deployment], str]] = {
+    "the console's Fleet page": _fleet_page,
+    "an hour of a deployment for the judge": _increments,
+    "a minute of a deployment for a customer": _edges,
+}

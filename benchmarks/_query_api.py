@@ -125,12 +125,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _bodies(self, kind: str, given: Mapping[str, str], asked: Mapping[str, list[str]]) -> Iterator[str]:
         if kind in ("series", "values"):
-            found = (labels for selector in asked["match[]"] for labels in self.answers.select(selector))
+            found: Iterator[str] = (labels for selector in asked["match[]"] for labels in self.answers.select(selector))
             if kind == "values":
                 label = urlsplit(self.path).path.split("/")[-2]
                 unnamed = 'replica=~""' in asked["match[]"][0]
-                values = sorted({json.loads(each).get(label, "") for each in found} - {""}) if not unnamed else []
-                yield json.dumps({"status": "success", "data": values})
+                names = sorted({json.loads(each).get(label, "") for each in found} - {""}) if not unnamed else []
+                yield json.dumps({"status": "success", "data": names})
                 return
             yield from _list('{"status":"success","data":[', found, "]}")
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -313,8 +313,7 @@ class PrometheusHistory:
         infos = self._target_infos(now)
         collected = [_with_info(status, infos.get(status.identity, {})) for status in collected]
         known = {status.identity.deployment() for status in collected}
-        bare = [status for status in self._bare_targets(now) if status.identity.deployment() not in known]
-        return sorted([*collected, *bare], key=lambda status: status.target_id)
+        return sorted([*collected, *self._bare_targets(now, known)], key=lambda status: status.target_id)
 
     def _target_infos(self, at_ms: int) -> dict[Identity, Mapping[str, str]]:
         """What collectors found each target to be, as labels."""
@@ -334,9 +333,9 @@ class PrometheusHistory:
                 found.setdefault(identity, {})[page_of(point.labels)] = point.value
         return found
 
-    def _bare_targets(self, now_ms: int) -> list[TargetStatus]:
-        """The targets a Prometheus scrapes itself, without a collector."""
-        if not any(source.kind != "exposed" for source in self._sources().values()):
+    def _bare_targets(self, now_ms: int, known: Container[Deployment]) -> list[TargetStatus]:
+        """The targets a Prometheus scrapes itself, of deployments that have no health by a collector or a rule."""
+        if all(source.kind == "exposed" or one in known for one, source in self._sources().items()):
             return []
         found, _ = find_contract_targets(self.prometheus, start_ms=now_ms - 3_600_000, end_ms=now_ms)
         ups: dict[Labels, float] = {}
@@ -346,10 +345,12 @@ class PrometheusHistory:
         statuses: dict[Identity, TargetStatus] = {}
         for target in found:
             place = place_of(target.attached)
+            if target.identity.deployment() in known:
+                continue
             status = _status(target.process, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None)
-            known = statuses.get(target.process)
+            other = statuses.get(target.process)
             # Of a pair that scrapes it, one that reaches it suffices.
-            statuses[target.process] = known if known is not None and known.healthy else status
+            statuses[target.process] = other if other is not None and other.healthy else status
         return list(statuses.values())
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:

@@ -51,6 +51,14 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
             first="if one is missing, check whether it runs, and the targets page of Prometheus.",
         ),
         own_panel(
+            "Translators", level("servescope_probe_build_info", "max"), options, unit="state",
+            by=("instance", "version"),
+            meaning="1 for each translator that Prometheus scrapes: it reads targets for Prometheus, in place of a "
+            "collector.",
+            normal="one line per translator that you run; all have the same version except during an upgrade.",
+            first="if one is missing, check whether it runs, and the targets page of Prometheus.",
+        ),
+        own_panel(
             "Targets by health", level("servescope_targets"), options, unit="targets", by=("health",), stacked=True,
             colors=_TARGET_COLORS,
             normal="all `up`; some `unknown` for a moment after a start.",

@@ -92,7 +92,9 @@ CUSTOMERS_VARIABLES = (
 )
 """The variables of the Customers dashboard."""
 
-HEALTH_VARIABLES = (PROGRAMS["collector"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"])
+HEALTH_VARIABLES = (
+    PROGRAMS["collector"], PROGRAMS["translate"], WATCHED, PROGRAMS["prometheus"], PROGRAMS["alertmanager"]
+)  # fmt: skip
 """The variables of the Health dashboard: they do not filter each other."""
 
 

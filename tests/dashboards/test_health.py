@@ -32,6 +32,7 @@ _STEP_SECONDS = 0.5
 # receiver to notify.
 NEVER_HERE = {
     "Scrape lateness", "Notifications of the collector", "Notifications", "Notifications fail",
+    "Translators", "Translator down", "Agent down", "Probes fail", "Probes refused",
     "Target gone", "Router down", "Phase down", "Samples dropped", "Dropped samples", "API requests refused",
 }  # fmt: skip
 

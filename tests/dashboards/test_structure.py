@@ -15,7 +15,7 @@ from dashboards.colors import NEW_COLOR, OLD_COLOR, SERIES_COLORS, STATUS_COLORS
 from dashboards.layout import COLUMNS
 from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import HARM_AXIS, LIMIT
-from dashboards.queries import ALERTS, ALERTS_SINCE
+from dashboards.queries import ALERTS, ALERTS_SINCE, PROGRAMS
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import CUSTOMERS, HEALTH, OF_MONITORING, VARIABLES, panel_title
 from servescope.alerting.promql import alert_promql
@@ -229,7 +229,7 @@ def test_what_monitors_is_chosen_by_its_address() -> None:
     variables = dict(variable_queries(board))
     used: set[str] = set()
 
-    assert list(variables) == ["collector", "deployment", "prometheus", "alertmanager"]
+    assert list(variables) == ["collector", "translator", "deployment", "prometheus", "alertmanager"]
     assert all("$" not in query for query in variables.values())
     for where, expression in expressions(board):
         for metric, matchers in selectors(expression):
@@ -239,7 +239,7 @@ def test_what_monitors_is_chosen_by_its_address() -> None:
             if record is None:
                 assert 'deployment_id=~"$deployment"' in matchers, f"{where}: {metric}"
                 continue
-            wanted = [f'instance=~"${record.program}"']
+            wanted = [f'instance=~"${PROGRAMS[record.program].name}"']
             wanted += ['deployment_id=~"$deployment"'] if "deployment_id" in record.labels else []
             assert all(each in matchers for each in wanted), f"{where}: {metric}"
             used |= set(re.findall(r"\$(\w+)", matchers))

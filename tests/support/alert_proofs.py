@@ -18,6 +18,7 @@ from servescope.contract.bounds import (
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     FAILED_NOTIFICATIONS,
+    FAILED_PROBES,
     FAILING_RULES,
     FAILURES_REPEATED,
     GROWN_TIMES,
@@ -52,6 +53,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES, record_ended
 from servescope.contract.own_metrics import (
+    AGENTS_JOB,
     ALERTMANAGER_RELOADED,
     ALERTS_SENT,
     ALERTS_UNSENT,
@@ -63,6 +65,7 @@ from servescope.contract.own_metrics import (
     RULE_FAILURES,
     RULES_MISSED,
     SCRAPED_UP,
+    TRANSLATE_JOB,
 )
 from tests.support.alert_stories import (
     DEPLOYMENT,
@@ -120,6 +123,10 @@ _MISSING = series("servescope_target_missing_metrics", TARGET)
 _ROUTER_UP = series("servescope_target_up", ROUTER)
 _SECOND_UP = series("servescope_target_up", {**TARGET, "replica": "r1"})
 _LAG, _DROPPED = "servescope_event_loop_lag_seconds", "servescope_dropped_samples_total"
+_PROBES = {
+    outcome: own("servescope_probe_requests_total", instance="c", outcome=outcome)
+    for outcome in ("ok", "timeout", "translator")
+}
 _COLLECTOR = series("servescope_build_info", {"version": "1"})
 _AGES = "servescope_target_scrape_age_seconds"
 _AGE, _ROUTER_AGE = series(_AGES, TARGET), series(_AGES, ROUTER)
@@ -287,6 +294,23 @@ def _beside(name: str, worst: float, better: float, *, at: float, beyond: float,
 _LASTS = {"instance": "c"}
 # What happens once is over when the window of ten minutes has passed, before the alert would fire.
 _ONCE = " ".join(["0"] * 22 + ["50"] * 80)
+
+
+def _process_down(job: str) -> Proof:
+    """A process of a job does not answer, and one of another job."""
+    ours, others = own(SCRAPED_UP, instance="c", job=job), own(SCRAPED_UP, instance="c", job="other")
+    return Proof(
+        {ours: 1.0, others: 1.0}, {ours: 0.0}, 0.0, {"another job": {others: 0.0}}, labels={"instance": "c", "job": job}
+    )
+
+
+def _probed(failed: float) -> dict[str, float | str | None]:
+    """A hundred probes a second, of which a share fails: ten by the translator's own mistake."""
+    return {_PROBES["ok"]: 100 * (1 - failed), _PROBES["timeout"]: 100 * failed - 10}
+
+
+def _translators(instance: str, version: str) -> str:
+    return own("servescope_probe_build_info", instance=instance, version=version)
 
 
 def _keeps_increasing(name: str, **labels: str) -> Proof:
@@ -1009,11 +1033,32 @@ PROOFS: Mapping[str, Proof] = {
         {_RELOADED: 1.0}, {_RELOADED: 0.0},
         0.0, {"reloaded": {}}, labels={"instance": "c"},
     ),
-    "ServescopeCollectorDown": Proof(
-        {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 1.0, own(SCRAPED_UP, instance="c", job="other"): 1.0},
-        {own(SCRAPED_UP, instance="c", job=COLLECTOR_JOB): 0.0}, 0.0,
-        {"another job": {own(SCRAPED_UP, instance="c", job="other"): 0.0}},
-        labels={"instance": "c", "job": COLLECTOR_JOB},
+    "ServescopeCollectorDown": _process_down(COLLECTOR_JOB),
+    "ServescopeAgentDown": _process_down(AGENTS_JOB),
+    "ServescopeTranslatorDown": _process_down(TRANSLATE_JOB),
+    "ServescopeProbesFail": Proof(
+        {_PROBES["ok"]: 100.0, _PROBES["timeout"]: 10.0, _PROBES["translator"]: 10.0},
+        _probed(FAILED_PROBES.value * _HAIR), FAILED_PROBES.value * _HAIR,
+        {"at the boundary": _probed(FAILED_PROBES.value), "none is asked for": dict.fromkeys(_PROBES.values(), 0.0)},
+        also={
+            "in another way": (
+                {
+                    **_probed(FAILED_PROBES.value * _HAIR), _PROBES["timeout"]: 10.0,
+                    _PROBES["translator"]: 100 * FAILED_PROBES.value * _HAIR - 10,
+                },
+                FAILED_PROBES.value * _HAIR,
+            )
+        },
+        labels={"instance": "c"}, lag=9, open_lag=8,
+    ),
+    "ServescopeProbesRefused": _keeps_increasing("servescope_probe_refused_total", reason="target"),
+    "ServescopeTranslatorVersionsMixed": Proof(
+        {_translators("a", "1"): 1.0, _translators("b", "1"): 1.0},
+        {_translators("b", "1"): None, _translators("b", "2"): 1.0}, 2.0,
+        {"one more": {_translators("c", "1"): 1.0}, "replaced": {
+            _translators("a", "1"): STALE, _translators("b", "1"): STALE, _translators("a", "2"): 1.0,
+        }},
+        labels={}, late=5, open_late=4,
     ),
     "ServescopeEventLoopLags": Proof(
         {own(f"{_LAG}_sum", instance="c"): 0.001, own(f"{_LAG}_count", instance="c"): 1.0},

@@ -27,6 +27,7 @@ from servescope.alerting.serving import SERVING_ALERTS
 from servescope.alerting.speculation import SPECULATION_ALERTS
 from servescope.alerting.telemetry import TELEMETRY_ALERTS
 from servescope.alerting.traffic import TRAFFIC_ALERTS
+from servescope.alerting.translating import TRANSLATE_ALERTS
 from servescope.alerting.unanswered import UNANSWERED_ALERTS
 
 
@@ -36,7 +37,7 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
         *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *EXPORT_ALERTS,
-        *TELEMETRY_ALERTS, *MONITORING_ALERTS,
+        *TELEMETRY_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     chosen = (replace(alert, wait=choices.waits.get(alert.name, alert.wait)) for alert in alerts)
     return MappingProxyType({alert.name: resolve(alert, choices, alert.wait) for alert in chosen})

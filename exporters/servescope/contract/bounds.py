@@ -148,6 +148,9 @@ LANE_LAG = Bound(
 LANE_FAILING = Bound(
     "lane_failing", 600.0, "seconds", "a destination that accepts nothing for so long does not recover by itself"
 )
+FAILED_PROBES = Bound(
+    "failed_probes", 0.5, "ratio", "if a larger share of a translator's probes fails, it is not single targets"
+)
 LOOP_LAG = Bound("loop_lag", 0.1, "seconds", "an event loop that wakes later on average is overloaded")
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
@@ -195,6 +198,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             JUDGEMENT_AGE,
             LANE_LAG,
             LANE_FAILING,
+            FAILED_PROBES,
             LOOP_LAG,
         )
     }

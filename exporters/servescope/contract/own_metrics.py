@@ -32,6 +32,9 @@ PROBED_JOB = "servescope-targets"
 TRANSLATE_JOB = "servescope-translate"
 """The `job` under which a Prometheus scrapes the translators themselves."""
 
+AGENTS_JOB = "servescope-agents"
+"""The `job` under which a Prometheus scrapes the agents that scrape targets for it."""
+
 JUDGE_JOB = "servescope-judge"
 """The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
 

@@ -66,10 +66,16 @@ def main() -> int:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"default: {GENERATED}")
     parser.add_argument(
         "--format",
-        choices=("prometheus", "prometheusrule", "mimir"),
+        choices=("prometheus", "prometheusrule", "mimir", "thanos"),
         help="write all rules as one document of this format to standard output instead of files",
     )
+    parser.add_argument(
+        "--source-tenants", metavar="A,B", help="with --format mimir: the tenants whose series the rules read together"
+    )
     arguments = parser.parse_args()
+    tenants = [each.strip() for each in (arguments.source_tenants or "").split(",") if each.strip()]
+    if arguments.source_tenants is not None and (arguments.format != "mimir" or not tenants):
+        parser.error("--source-tenants requires --format mimir, and names such as 'team-a,team-b'")
     if arguments.options and not (arguments.format or arguments.output):
         parser.error("--options requires --output or --format: the default folder is for the default options")
     try:
@@ -78,7 +84,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     if arguments.format:
-        sys.stdout.write(render_bundle(arguments.format, options))
+        sys.stdout.write(render_bundle(arguments.format, options, tenants))
         return 0
     act = _check if arguments.check else _write
     if arguments.output:

@@ -1,4 +1,4 @@
-"""Writes the alert rules and the recording rules they use, in the formats of Prometheus, its operator and Mimir."""
+"""Writes the alert rules and the recording rules they use, for Prometheus, its operator, Mimir and Thanos."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import yaml
 
 from alerts.also_firing import also_firing
+from alerts.dividing import divide
 from alerts.histograms import histogram_group
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS, Options
@@ -16,7 +17,7 @@ from alerts.without_collector import without_collector_group
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert
 
-Format = Literal["prometheus", "prometheusrule", "mimir"]
+Format = Literal["prometheus", "prometheusrule", "mimir", "thanos"]
 Group = dict[str, Any]
 
 
@@ -35,8 +36,11 @@ def render_alert_rules(options: Options = DEFAULTS) -> str:
     return render_group(*alert_groups(options=options))
 
 
-def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
-    """All rules in one document: as a PrometheusRule of the operator, or as a namespace for mimirtool."""
+def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[str] = ()) -> str:
+    """All rules in one document: for Prometheus, its operator, Thanos Ruler, or as a namespace for mimirtool.
+
+    In Mimir's the groups read all of `tenants`, without any the one that they are loaded for.
+    """
     figures = recording_group(options.common.window, options.evaluation_interval, options)
     groups = [
         figures, histogram_group(options), objective_group(options), without_collector_group(options),
@@ -49,8 +53,15 @@ def render_bundle(form: Format, options: Options = DEFAULTS) -> str:
             "metadata": {"name": "servescope", "labels": {"app.kubernetes.io/name": "servescope"}},
             "spec": {"groups": groups},
         }
+    elif form == "mimir":
+        source = {"source_tenants": [*tenants]} if tenants else {}
+        parts = [{**part, **source} for group in groups for part in divide(group)]
+        document = {"namespace": "servescope", "groups": parts}
+    elif form == "thanos":
+        # No figure of some of the stores alone, and no alert on what only seems to be absent.
+        document = {"groups": [{**group, "partial_response_strategy": "abort"} for group in groups]}
     else:
-        document = {"namespace": "servescope", "groups": groups} if form == "mimir" else {"groups": groups}
+        document = {"groups": groups}
     return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
+from alerts.dividing import divide
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS
 from alerts.rules import alert_rule, annotations_of, render_bundle
@@ -227,7 +228,7 @@ def test_promtool_finds_nothing_to_criticise(request: pytest.FixtureRequest, nam
 
 
 def test_the_bundles_hold_every_rule() -> None:
-    """For the operator and for Mimir: the same groups, in their envelopes."""
+    """For the operator, Thanos and Mimir: the same rules in the same order, in their envelopes."""
     plain = yaml.safe_load(render_bundle("prometheus"))["groups"]
     count = sum(len(yaml.safe_load(write(DEFAULTS))["groups"][0]["rules"]) for write in list(FILES.values())[:-1])
     operator = yaml.safe_load(render_bundle("prometheusrule"))
@@ -235,7 +236,46 @@ def test_the_bundles_hold_every_rule() -> None:
 
     assert sum(len(group["rules"]) for group in plain) == count + len(ALERTS)
     assert (operator["kind"], operator["spec"]["groups"]) == ("PrometheusRule", plain)
-    assert (mimir["namespace"], mimir["groups"]) == ("servescope", plain)
+    assert mimir["namespace"] == "servescope"
+    assert sorted(map(str, _rules(mimir["groups"]))) == sorted(map(str, _rules(plain)))
+    thanos = yaml.safe_load(render_bundle("thanos"))["groups"]
+    assert thanos == [{**group, "partial_response_strategy": "abort"} for group in plain]
+
+
+def _rules(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_mimir_takes_each_group_and_may_evaluate_it_anywhere() -> None:
+    """Within Mimir's default limits of rules and groups; no recording rule reads what another group records."""
+    groups = yaml.safe_load(render_bundle("mimir", tenants=("team-a", "team-b")))["groups"]
+
+    assert max(len(group["rules"]) for group in groups) <= 20
+    assert len(groups) <= 70
+    assert len({group["name"] for group in groups}) == len(groups)
+    assert all(group["source_tenants"] == ["team-a", "team-b"] for group in groups)
+    for group in groups:
+        before: set[str] = set()
+        for rule in group["rules"]:
+            if "record" in rule:
+                assert set(re.findall(r"deployment:\w+:\w+", rule["expr"])) <= before, rule["record"]
+                before.add(rule["record"])
+
+
+def test_rules_that_belong_together_are_not_divided() -> None:
+    """What is read stays before the rule that reads it, whichever other rules are between them."""
+    rules = [
+        {"record": "a:x:sum", "expr": "sum(x)"}, {"record": "a:y:sum", "expr": "sum(y)"},
+        {"record": "a:x:twice", "expr": "2 * a:x:sum"}, {"alert": "Z", "expr": "z > 1"},
+    ]  # fmt: skip
+
+    groups = divide({"name": "g", "interval": "15s", "rules": rules}, most=2)
+
+    assert [group["name"] for group in groups] == ["g-1", "g-2"]
+    assert sorted([rule["expr"] for rule in group["rules"]] for group in groups) == [
+        ["sum(x)", "2 * a:x:sum"], ["sum(y)", "z > 1"],
+    ]  # fmt: skip
+    assert divide({"name": "g", "rules": rules}, most=4)[0]["name"] == "g"
 
 
 # --- Alertmanager -----------------------------------------------------------------------------------------------------

@@ -165,6 +165,26 @@ def type_text(name: str, label: str, **arguments: Any) -> str:
     return value
 
 
+def choose_rows(
+    notes: DeltaGenerator, find: str, placeholder: str, state: str, states: Mapping[str, str]
+) -> tuple[str, str]:
+    """What the rows of a table have to hold, and the state they have to be in: a field and a box, both in the link.
+
+    `find` and `state` are their names in the link, `states` the titles of the states; "any" is among them.
+    """
+    text_column, state_column = st.columns([3, 1], vertical_alignment="bottom")
+    with text_column:
+        text = type_text(
+            find, "Find", placeholder=placeholder, label_visibility="collapsed", icon=":material/search:"
+        )  # fmt: skip
+    with state_column:
+        chosen = choose(
+            notes, state, list(states), "any", st.selectbox, label="State", label_visibility="collapsed",
+            format_func=states.__getitem__,
+        )  # fmt: skip
+    return text, chosen
+
+
 def reader_zone() -> tzinfo:
     """The time zone of the reader's browser; UTC when it is not known."""
     try:

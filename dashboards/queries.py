@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, assert_never
+from typing import Literal
 
 from dashboards.options import Options
 from servescope.contract.expressions import (
-    Difference,
     Expression,
-    FractionAbove,
-    Increase,
     Level,
     Matchers,
     Quantile,
     Rate,
-    Ratio,
     leaves,
     matchers_promql,
     native_rate_promql,
     promql,
     quantile_promql,
+    rename,
 )
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
@@ -244,7 +241,9 @@ def compile_expression(
         )
         return quantile_promql(expression.quantile, buckets) if isinstance(expression, Quantile) else buckets
     collectors = () if all(":" in name for name in leaves(expression)) else options.collector_labels
-    return promql(_relabel(expression, options), window=window, by=labels, scope=chosen, collectors=collectors)
+    return promql(
+        rename(expression, label=options.label), window=window, by=labels, scope=chosen, collectors=collectors
+    )
 
 
 def relabel(where: Matchers, options: Options) -> Matchers:
@@ -262,21 +261,6 @@ def _recorded_buckets(expression: Expression, by: tuple[str, ...]) -> str | None
         case _:
             return None
     return histogram if histogram in RECORDED_HISTOGRAMS and {*by} <= {*DEPLOYMENT_LABELS, "le"} else None
-
-
-def _relabel(expression: Expression, options: Options) -> Expression:
-    """The expression with renamed identity labels."""
-    match expression:
-        case Rate(where=where) | Increase(where=where) | Level(where=where):
-            return replace(expression, where=relabel(where, options))
-        case Ratio(above, below):
-            return Ratio(_relabel(above, options), _relabel(below, options))
-        case Difference(left, right):
-            return Difference(_relabel(left, options), _relabel(right, options))
-        case Quantile() | FractionAbove():
-            return expression
-        case _:
-            assert_never(expression)
 
 
 def compile_figure(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from html import escape
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from app import display, export_tables, exports, frame, markup, selection
 from app.export_tables import LOOKS, Step
@@ -47,7 +46,9 @@ def show() -> None:
         label_visibility="collapsed", format_func=VIEWS.__getitem__,
     )  # fmt: skip
     if view == "destinations":
-        text, state = _choose_destinations(notes)
+        text, state = selection.choose_rows(
+            notes, "find_customer", "Find a customer, destination, host or problem", "delivery", FILTERS
+        )
         frame.render(lambda moved: draw_destinations(moved, text, state), span)
         return
     customers = found.customers()
@@ -79,21 +80,6 @@ def invite_export() -> None:
 
 
 # --- Destinations -----------------------------------------------------------------------------------------------------
-
-
-def _choose_destinations(notes: DeltaGenerator) -> tuple[str, str]:
-    text_column, state_column = st.columns([3, 1], vertical_alignment="bottom")
-    with text_column:
-        text = selection.type_text(
-            "find_customer", "Find", placeholder="Find a customer, destination, host or problem",
-            label_visibility="collapsed", icon=":material/search:",
-        )  # fmt: skip
-    with state_column:
-        state = selection.choose(
-            notes, "delivery", list(FILTERS), "any", st.selectbox, label="State", label_visibility="collapsed",
-            format_func=FILTERS.__getitem__,
-        )  # fmt: skip
-    return text, state
 
 
 def filter_destinations(found: Sequence[Destination], text: str, state: str) -> list[Destination]:

@@ -6,7 +6,6 @@ from html import escape
 
 import pandas as pd
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from app import display, frame, markup, queries, selection, tables
 from servescope.store.history import History
@@ -38,27 +37,13 @@ def show() -> None:
         format_func=VIEWS.__getitem__,
     )  # fmt: skip
     if view == "targets":
-        text, state = _choose_targets(notes)
+        text, state = selection.choose_rows(
+            notes, "find", "Find a target, deployment, model, stack, role or source", "state", STATES
+        )
         frame.repeat(lambda: draw_targets(store, text, state))
     else:
         chosen = selection.choose(notes, "target", names, names[0], st.selectbox, label="Target")
         frame.repeat(lambda: draw_coverage(store, chosen))
-
-
-def _choose_targets(notes: DeltaGenerator) -> tuple[str, str]:
-    """A part of what targets are called, and the state they have to be in."""
-    text_column, state_column = st.columns([3, 1], vertical_alignment="bottom")
-    with text_column:
-        text = selection.type_text(
-            "find", "Find", placeholder="Find a target, deployment, model, stack, role or source",
-            label_visibility="collapsed", icon=":material/search:",
-        )  # fmt: skip
-    with state_column:
-        state = selection.choose(
-            notes, "state", list(STATES), "any", st.selectbox, label="State", label_visibility="collapsed",
-            format_func=STATES.__getitem__,
-        )  # fmt: skip
-    return text, state
 
 
 def filter_sources(sources: pd.DataFrame, text: str, state: str) -> pd.DataFrame:

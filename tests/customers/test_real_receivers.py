@@ -26,15 +26,18 @@ from servescope.customers.projection import Projector
 from servescope.customers.reading import EdgeReader
 from servescope.customers.remote_write_sender import RemoteWriteSender
 from servescope.customers.totals import Totals
+from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from tests.support import prometheus as prometheus_server
 from tests.support import victoria_metrics as victoria_metrics_server
+from tests.support.customer_export import ENGINE, Exported, exporting
 from tests.support.customer_points import push_to
 from tests.support.filled_prometheus import RETENTION
 from tests.support.otlp_rules import Ledger
 from tests.support.prometheus import Prometheus, Range
 from tests.support.recorded_stack import SCRAPE_MS, START_MS, record_stack
 from tests.support.sending import send
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -159,28 +162,56 @@ def same(found: Values, expected: Values, *, within: float = 0.0) -> None:
     assert {key: value for key, value in found.items() if not math.isclose(value, expected[key], rel_tol=within)} == {}
 
 
+@pytest.mark.parametrize(("binary", "version"), [("prometheus", "1.0"), ("prometheus_3", "2.0")])
 def test_prometheus_has_by_remote_write_what_the_store_has(
-    store: tuple[Store, frozenset[Deployment]], prometheus: Path, tmp_path: Path
+    store: tuple[Store, frozenset[Deployment]],
+    binary: str,
+    version: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
-    """Prometheus 2, which knows version 1.0 only: every value of every series at every edge."""
+    """By the version that each knows: every value of every series at every edge."""
     past, deployments = store
     policy = policy_of(deployments)
-    with remote_write_prometheus(prometheus, tmp_path) as (server, url):
+    with remote_write_prometheus(request.getfixturevalue(binary), tmp_path) as (server, url):
         batches = project(policy, read_edges(past, policy), "cumulative")
-        assert asyncio.run(deliver_by_remote_write(url, batches)) == "1.0"
+        assert asyncio.run(deliver_by_remote_write(url, batches)) == version
         same(at_edges(read_all(server)), expected_at_edges(past, deployments))
 
 
-def test_prometheus_3_has_by_remote_write_what_the_store_has(
-    store: tuple[Store, frozenset[Deployment]], prometheus_3: Path, tmp_path: Path
-) -> None:
-    """Prometheus 3, which takes version 2.0."""
-    past, deployments = store
-    policy = policy_of(deployments)
-    with remote_write_prometheus(prometheus_3, tmp_path) as (server, url):
-        batches = project(policy, read_edges(past, policy), "cumulative")
-        assert asyncio.run(deliver_by_remote_write(url, batches)) == "2.0"
-        same(at_edges(read_all(server)), expected_at_edges(past, deployments))
+def test_prometheus_scrapes_from_the_page_what_the_store_has(prometheus: Path, tmp_path: Path) -> None:
+    """With the customer's token each value that it stores is that of an edge; with another it stores nothing."""
+    (tmp_path / "other.token").write_text("another-token\n", encoding="utf-8")
+    with exporting(tmp_path) as exported, exported.running():
+        exported.wait_for_points(2)
+        jobs = [_scraping(exported, name) for name in ("acme", "other")]
+        with prometheus_server.running(prometheus, tmp_path / "prometheus", {"scrape_configs": jobs}) as server:
+
+            def scraped() -> list[Range]:
+                now_ms = ProgramClock().now_ms()
+                return server.read_samples("output_tokens_total", end_ms=now_ms, range_ms=600_000)
+
+            wait_for(lambda: any(len({*each.values}) > 5 for each in scraped()), "six values in Prometheus")
+            (found,) = scraped()
+    labels = dict(found.labels)
+    assert (labels["job"], labels["deployment_id"]) == ("acme", "chat")
+    assert "engine-0" not in labels.values()
+    with Store(tmp_path / "past.db", read_only=True) as past:
+        scrapes = past.read_scrapes(ENGINE.target_id, 0, 2**60)
+    at_edge = {snapshot.values[0] for time_ms, snapshot in scrapes if snapshot is not None and time_ms % 10_000 == 0}
+    assert {*found.values} <= at_edge
+
+
+def _scraping(exported: Exported, name: str) -> dict[str, object]:
+    """A job of Prometheus that scrapes the customer's page with the token of this name."""
+    return {
+        "job_name": name,
+        "metrics_path": "/customers/acme/metrics",
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "authorization": {"credentials_file": str(exported.folder / f"{name}.token")},
+        "static_configs": [{"targets": [exported.pull_address]}],
+    }
 
 
 def test_victoria_metrics_has_what_the_store_has(

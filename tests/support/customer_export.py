@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,7 @@ class Exported:
     folder: Path
     receiver: Receiver
     clock: EmulatedTime
+    interval_seconds: float = 10
     address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     pull_address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
 
@@ -128,34 +129,43 @@ class Exported:
 
     def wait_for_intervals(self, number: int) -> None:
         """Wait until so many intervals of the customer are over."""
-        until = self.clock.now() + 10 * number
+        until = self.clock.now() + self.interval_seconds * number
         wait_for(lambda: self.clock.now() > until, f"{number} intervals", log=self.folder / "run.log")
 
 
+Fill = Callable[[Store, EmulatedTime, threading.Event], None]
+"""What fills a store, in the time of a clock, until it is to end."""
+
+
 @contextmanager
-def exporting(folder: Path) -> Iterator[Exported]:
-    """A store that gets a scrape every five seconds of its clock, of an engine with three tokens a second."""
+def exporting(
+    folder: Path, fill: Fill | None = None, *, speed: float = SPEED, customers: str = CUSTOMERS, interval: float = 10
+) -> Iterator[Exported]:
+    """A store that gets a scrape every five seconds of its clock, of an engine with three tokens a second.
+
+    Another `fill` writes something else into it; `interval` is that of the `customers`, in seconds.
+    """
     ended = threading.Event()
-    clock = EmulatedTime(time.time(), float(ORIGIN), SPEED)
+    clock = EmulatedTime(time.time(), float(ORIGIN), speed)
     clock.write(folder / "clock")
     (folder / "servescope.toml").write_text(COLLECTOR, encoding="utf-8")
     (folder / "acme.key").write_text("k" * 40 + "\n", encoding="utf-8")
     (folder / "acme.token").write_text(f"{TOKEN}\n", encoding="utf-8")
     with Receiver() as receiver, Store(folder / "past.db") as store:
-        (folder / "customers.toml").write_text(CUSTOMERS.replace("{url}", receiver.url), encoding="utf-8")
-        status = TargetStatus(ENGINE.target_id, "http://127.0.0.1:9/metrics", ENGINE, scrape_interval_ms=5_000)
-        store.set_target(status)
+        (folder / "customers.toml").write_text(customers.replace("{url}", receiver.url), encoding="utf-8")
         store.append_figures(ENGINE.deployment(), ORIGIN * 1000, {"request_rate": 1.0})
-        filling = threading.Thread(target=_fill, args=(store, clock, ended))
+        filling = threading.Thread(target=fill or _fill, args=(store, clock, ended))
         filling.start()
         try:
-            yield Exported(folder, receiver, clock)
+            yield Exported(folder, receiver, clock, interval)
         finally:
             ended.set()
             filling.join()
 
 
 def _fill(store: Store, clock: EmulatedTime, ended: threading.Event) -> None:
+    status = TargetStatus(ENGINE.target_id, "http://127.0.0.1:9/metrics", ENGINE, scrape_interval_ms=5_000)
+    store.set_target(status)
     scraped = ORIGIN - 60
     while not ended.wait(0.02):
         while scraped + 5 <= clock.now():

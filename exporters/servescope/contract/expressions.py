@@ -16,8 +16,8 @@ fraction_above
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from servescope.contract.samples import Labels, escape_label_value, format_edge
@@ -144,6 +144,28 @@ def leaves(expression: Expression) -> set[str]:
             return {histogram}
         case Ratio(left, right) | Difference(left, right):
             return leaves(left) | leaves(right)
+        case _:
+            assert_never(expression)
+
+
+def rename(expression: Expression, *, label: Callable[[str], str], series: Callable[[str], str] = str) -> Expression:
+    """The expression over series and labels of other names; a histogram is renamed by its family name."""
+
+    def matching(where: Matchers) -> Matchers:
+        return tuple((label(name), values) for name, values in where)
+
+    def renamed(part: Expression) -> Expression:
+        return rename(part, label=label, series=series)
+
+    match expression:
+        case Rate(name, where) | Increase(name, where) | Level(name, _, where):
+            return replace(expression, name=series(name), where=matching(where))
+        case Quantile(_, histogram) | FractionAbove(histogram=histogram):
+            return replace(expression, histogram=series(histogram))
+        case Ratio(left, right):
+            return Ratio(renamed(left), renamed(right))
+        case Difference(left, right):
+            return Difference(renamed(left), renamed(right))
         case _:
             assert_never(expression)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
 from servescope.contract.expressions import (
@@ -13,12 +13,12 @@ from servescope.contract.expressions import (
     FractionAbove,
     Increase,
     Level,
-    Matchers,
     Quantile,
     Rate,
     Ratio,
     leaves,
     promql,
+    rename,
 )
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
@@ -193,7 +193,14 @@ def _is_exported(policy: Policy, expression: Expression) -> bool:
 
 def _promql(policy: Policy, expression: Expression, window: str, by: Sequence[str] = ()) -> str:
     labels = [*_deployment_labels(policy), *(_name(policy, label) for label in by)]
-    return promql(_renamed(policy, expression), window=window, by=labels, collectors=())
+    renamed = rename(expression, label=lambda label: _name(policy, label), series=lambda name: _series(policy, name))
+    return promql(renamed, window=window, by=labels, collectors=())
+
+
+def _series(policy: Policy, name: str) -> str:
+    """What the customer has in place of a series, or of a histogram."""
+    family = SAMPLE_FAMILIES[name]
+    return describe_metric(policy, family).family + name.removeprefix(family)
 
 
 def _deployment_labels(policy: Policy) -> list[str]:
@@ -218,29 +225,6 @@ def _selected(expression: Expression) -> set[str]:
             return _selected(left) | _selected(right)
         case Quantile() | FractionAbove():
             return set()
-        case _:
-            assert_never(expression)
-
-
-def _renamed(policy: Policy, expression: Expression) -> Expression:
-    """The expression over the customer's names."""
-
-    def named(name: str) -> str:
-        family = SAMPLE_FAMILIES[name]
-        return describe_metric(policy, family).family + name.removeprefix(family)
-
-    def matching(where: Matchers) -> Matchers:
-        return tuple((_name(policy, label), values) for label, values in where)
-
-    match expression:
-        case Rate(name, where) | Increase(name, where) | Level(name, _, where):
-            return replace(expression, name=named(name), where=matching(where))
-        case Quantile(_, histogram) | FractionAbove(histogram=histogram):
-            return replace(expression, histogram=named(histogram))
-        case Ratio(left, right):
-            return Ratio(_renamed(policy, left), _renamed(policy, right))
-        case Difference(left, right):
-            return Difference(_renamed(policy, left), _renamed(policy, right))
         case _:
             assert_never(expression)
 

@@ -261,19 +261,24 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
             time.sleep(0.1)
 
 
-def _sample(pid: int, folder: Path, page: str) -> dict[str, float]:
+def sample_process(pid: int) -> dict[str, float]:
+    """Those quantities of `BOUNDS` that any process has."""
     status = Path(f"/proc/{pid}/status").read_text()
     (resident,), (threads,) = re.findall(r"VmRSS:\s+(\d+)", status), re.findall(r"Threads:\s+(\d+)", status)
-    store = sum(path.stat().st_size for path in folder.glob("servescope.db*"))
-    values = (
-        int(resident) / 1024,
-        len(list(Path(f"/proc/{pid}/fd").iterdir())),
-        int(threads),
-        sum(_read_all(page, "servescope_tasks")),
-        sum(_read_all(page, "servescope_series")),
-        store / 1e6,
-    )
-    return dict(zip(BOUNDS, values, strict=True))
+    return {
+        "resident memory (MB)": int(resident) / 1024,
+        "open files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "threads": int(threads),
+    }
+
+
+def _sample(pid: int, folder: Path, page: str) -> dict[str, float]:
+    return {
+        **sample_process(pid),
+        "tasks": sum(_read_all(page, "servescope_tasks")),
+        "series in memory": sum(_read_all(page, "servescope_series")),
+        "store (MB)": sum(path.stat().st_size for path in folder.glob("servescope.db*")) / 1e6,
+    }
 
 
 def _read_all(page: str, name: str) -> list[float]:
@@ -299,9 +304,11 @@ class Trend:
 
 
 def find_trends(seconds: Sequence[float], samples: Mapping[str, Sequence[float]]) -> list[Trend]:
-    """The trend of each quantity over the last two thirds of the time."""
+    """The trend of each quantity that was sampled over the last two thirds of the time."""
     trends = []
     for name, (share, amount) in BOUNDS.items():
+        if name not in samples:
+            continue
         rest = len(seconds) // 3
         times, values = np.array(seconds[rest:]), np.array(samples[name][rest:])
         slope = float(np.polyfit(times, values, 1)[0])

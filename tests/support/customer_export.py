@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from servescope.contract.identity import Identity
@@ -61,6 +62,11 @@ temporality = "delta"
 token_file = "acme.token"
 requests_per_minute = 100
 """
+REPLICAS = 20
+"""How many there are at a time in a fleet whose replicas come and go."""
+_CHURN_SECONDS = 60
+_LIFETIME_SECONDS = (1_800.0, 18_000.0)
+_KEPT_MS = 6 * 3_600_000
 TOKEN = "a-token-of-acme-that-nobody-knows"
 
 
@@ -172,3 +178,28 @@ def _fill(store: Store, clock: EmulatedTime, ended: threading.Event) -> None:
             scraped += 5
             sample = Sample("output_tokens_total", make_labels(ENGINE.labels()), 3.0 * (scraped - ORIGIN) + 1000)
             store.append_scrape(ENGINE.target_id, scraped * 1000, Snapshot.of([sample]))
+
+
+def fill_with_churn(store: Store, clock: EmulatedTime, ended: threading.Event) -> None:
+    """Scrapes each minute, of replicas with three tokens a second; one that ends is followed by one of another name."""
+    chance = random.Random(1)
+    alive: dict[str, float] = {}
+    scraped, number = ORIGIN - 2 * _CHURN_SECONDS, 0
+    while not ended.wait(0.02):
+        while scraped + _CHURN_SECONDS <= clock.now():
+            scraped += _CHURN_SECONDS
+            alive = {name: until for name, until in alive.items() if until > scraped}
+            while len(alive) < REPLICAS:
+                number += 1
+                alive[f"engine-{number}"] = scraped + chance.uniform(*_LIFETIME_SECONDS)
+            identities = {name: replace(ENGINE, replica=name) for name in alive}
+            with store.transaction():
+                for name, identity in identities.items():
+                    tokens = 3.0 * (scraped - ORIGIN) + 10_000
+                    sample = Sample("output_tokens_total", make_labels(identity.labels()), tokens)
+                    status = TargetStatus(identity.target_id, f"http://{name}/", identity, scrape_interval_ms=60_000)
+                    store.set_target(status)
+                    store.append_scrape(identity.target_id, scraped * 1000, Snapshot.of([sample]))
+                store.unlist_targets([identity.target_id for identity in identities.values()])
+            if scraped % (30 * _CHURN_SECONDS) == 0:
+                store.prune(scraped * 1000 - _KEPT_MS)

@@ -43,7 +43,7 @@ EXPORT_ALERTS: Final = (
             (),
             "Do not remove the customer to end the alert: that deletes what is owed.",
             "The customer's contact, when the answer comes from their side and lasts longer than an hour. What is "
-            "older than `most_age`, a day by default, is given up.",
+            "older than `max_age`, a day by default, is given up.",
             "The line is at the bottom, and the lag falls to less than two intervals.",
         ),
         CUSTOMERS, "servescope_customer_failing_seconds", wait="5m", panel="Failing",
@@ -61,7 +61,7 @@ EXPORT_ALERTS: Final = (
             "customer, and the duration of requests with the interval. Does it rise for all customers? Then the store "
             "cannot be read, or the process has too little CPU: its log and internal errors say which.",
             "A quota that is too low: raise it, or export fewer series. Slow requests: ask the customer, or have "
-            "larger requests (`most_bytes`). All customers: give the process a core of its own.",
+            "larger requests (`max_request_size`). All customers: give the process a core of its own.",
             "The first minutes after an outage, or a new destination that receives the past first.",
             Look(
                 _LAG,

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from tests.engines.captures import Captured, read_capture
 from tests.support.answering import Handler, answering
 from tests.support.programs import answers as is_answered
 from tests.support.programs import program
-from tests.support.prometheus import free_port, running
+from tests.support.prometheus import Prometheus, free_port, running
 from tests.support.translating import Answered, Translating, answers, translate, translating
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -135,21 +136,15 @@ def test_a_prometheus_scrapes_by_the_documented_job(tmp_path: Path, reference: P
         configuration.write_text(f'[translate]\ntargets = ["{target}", "127.0.0.1:1"]\n')
         process.send_signal(signal.SIGHUP)
         with running(prometheus, tmp_path / "prometheus", _documented(port, target)) as server:
-            wait_for(
-                lambda: server.answer("/api/v1/query", query="servescope_probe_success == 1")["data"]["result"],
-                "the target is scraped through the translator",
-            )
-            wait_for(
-                lambda: server.answer("/api/v1/query", query="servescope_probe_success == 0")["data"]["result"],
-                "the target that is not there is one that failed",
-            )
-            (found,) = server.answer("/api/v1/query", query="output_tokens_total")["data"]["result"]
-            states = server.answer("/api/v1/query", query='up{job="servescope-targets"}')["data"]["result"]
-            (own,) = server.answer("/api/v1/query", query="servescope_probe_build_info")["data"]["result"]
+            # A busy machine may miss a scrape of a second now and then.
+            _found(server, "servescope_probe_success == 1")
+            _found(server, 'servescope_probe_failed{reason="unreachable"} == 1')
+            _found(server, 'count(up{job="servescope-targets"} == 1) == 2')
+            (found,) = _found(server, "output_tokens_total")
+            (own,) = _found(server, "servescope_probe_build_info")
         process.terminate()
         assert process.wait(deadline_seconds()) == 0
     assert set(asked) == {"/metrics"}
-    assert {each["value"][1] for each in states} == {"1"}
     assert own["metric"]["job"] == "servescope-translate"
     assert found["value"][1] == "384"
     assert found["metric"] == {
@@ -160,6 +155,11 @@ def test_a_prometheus_scrapes_by_the_documented_job(tmp_path: Path, reference: P
     log = (tmp_path / "log").read_text()
     assert "reloaded" in log
     assert log.rstrip().endswith("stopping")
+
+
+def _found(server: Prometheus, query: str) -> list[dict[str, Any]]:
+    """The series that a query finds, once it finds any."""
+    return wait_for(lambda: server.answer("/api/v1/query", query=query)["data"]["result"] or None, query)
 
 
 def _documented(port: int, target: str) -> dict[str, object]:

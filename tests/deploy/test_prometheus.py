@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,13 +39,18 @@ LISTS = sorted((DEPLOYED / "targets").glob("*.json"))
 
 @pytest.mark.parametrize("program", ["promtool", "promtool_3"])
 def test_prometheus_accepts_both_configurations(program: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Each agent's, with its number filled in, and the receiver's, of Prometheus 2 and 3."""
+    """Each agent's, with its number filled in, and the receiver's; for Prometheus 2.42 less the line that it says."""
     promtool: Path = request.getfixturevalue(program)
     for number in range(AGENTS):
         (tmp_path / f"agent-{number}.yml").write_text(agent_text(number), encoding="utf-8")
     agents = [f"agent-{number}.yml" for number in range(AGENTS)]
 
-    for options in (["--agent", *agents], ["--syntax-only", str(DEPLOYED / "receiver.yml")]):
+    receiver = (DEPLOYED / "receiver.yml").read_text(encoding="utf-8")
+    if program == "promtool":
+        receiver = re.sub(r"(?m)^  rule_query_offset: .*\n", "", receiver)
+    (tmp_path / "receiver.yml").write_text(receiver, encoding="utf-8")
+
+    for options in (["--agent", *agents], ["--syntax-only", "receiver.yml"]):
         done = run(promtool, ["check", "config", *options], tmp_path)
         assert done.returncode == 0, done.stdout
 
@@ -171,11 +177,15 @@ def test_every_target_reaches_the_receiver_once(
 
 WINDOW_SECONDS = 300 // TIMES
 PARTS = ("agent", "translator", "receiver")
+# What is formed over more than the window grows until it is full.
+_LONG = re.compile(r"increase|rate(?:1h|2h|6h|30m|1d|3d)$")
 _RATIOS = ("ratio", "p50", "p95", "p99", "mean", "avg")
 _MANY = 2000
 """Samples that an agent keeps back in some seconds."""
-_JITTER = 0.15
+_JITTER = 0.25
 """A page is rendered some time after its scrape began, which is much of a window this short."""
+_NOISE = 0.002
+"""Of a ratio: the part of a scrape that a killed agent had sent already."""
 _FRESH_SECONDS = 3
 """An older scrape is one of three missed in a row: the board of the targets shows it by its age."""
 _AGES = f'servescope_target_scrape_age_seconds{{deployment_id="{STEADY}"}}'
@@ -184,7 +194,7 @@ _AGES = f'servescope_target_scrape_age_seconds{{deployment_id="{STEADY}"}}'
 @pytest.mark.proof
 @pytest.mark.parametrize("part", PARTS)
 def test_killed_part_costs_no_figure_and_no_alert(
-    part: str, reference: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
+    part: str, reference: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
     """An agent, a translator or the receiver is killed, and a deployment and a router of another fail meanwhile.
 
@@ -195,7 +205,12 @@ def test_killed_part_costs_no_figure_and_no_alert(
     with (
         _serving(reference, tmp_path, {STEADY: 3, DOWN: 1}) as served,
         past_one_machine(
-            tmp_path / "stack", served.groups(), prometheus=prometheus, alertmanager=alertmanager, times=TIMES
+            tmp_path / "stack",
+            served.groups(),
+            prometheus=prometheus,
+            receiver=prometheus_3,
+            alertmanager=alertmanager,
+            times=TIMES,
         ) as running,
     ):
         targets = len(served.places[STEADY])
@@ -239,7 +254,7 @@ def _wait_until_level(running: PastOneMachine, targets: int) -> None:
         f" >= {WINDOW_SECONDS - 2})"
     )
     steady = f'deployment:requests:rate5m{{deployment_id="{STEADY}"}}'
-    level = f"min_over_time({steady}[{WINDOW_SECONDS // 2}s]) / max_over_time({steady}[{WINDOW_SECONDS // 2}s]) > 0.9"
+    level = f"min_over_time({steady}[{WINDOW_SECONDS // 2}s]) / max_over_time({steady}[{WINDOW_SECONDS // 2}s]) > 0.8"
     wait_for(lambda: _values(running, expression) == [targets], "targets that are scraped all the time")
     wait_for(lambda: _values(running, level), "a level rate")
 
@@ -291,12 +306,14 @@ def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], marked: Sequenc
     found = []
     for each in figures:
         name = dict(each.labels)["__name__"]
+        if _LONG.search(name):
+            continue
         true = truth[each.labels]
         is_ratio = any(word in name.rpartition(":")[2] for word in _RATIOS)
         for at, value in zip(each.times, each.values, strict=True):
             is_marked = any(at - WINDOW_SECONDS * 1000 <= moment <= at for moment in marked)
-            lowest = true * (1 - 1e-3) if is_ratio else true * (0 if is_marked else 1 - _JITTER)
-            highest = true * (1 + 1e-3) if is_ratio else true * (1 + _JITTER)
+            lowest = true - (_NOISE + _NOISE * true if is_ratio else true * (1 if is_marked else _JITTER))
+            highest = true + (_NOISE + _NOISE * true if is_ratio else true * _JITTER)
             if not lowest <= value <= highest:
                 found.append(
                     f"{name} {value:g} in place of {true:g} at {at}, {'marked' if is_marked else 'not marked'}"

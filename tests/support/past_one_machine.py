@@ -31,6 +31,8 @@ RULES: Final = ROOT / "alerts" / "generated"
 TARGETS_JOB, AGENTS_JOB, TRANSLATE_JOB = "servescope-targets", "servescope-agents", "servescope-translate"
 AGENTS: Final = 3
 _LOOKBACK, _RESEND = "5m", "1m"
+# What passes until samples have arrived is the programs' own time, which is not divided.
+_OWN_OFFSET = "3s"
 # Below those that Linux gives to connections.
 _PORTS: Final = (15_000, 32_000)
 
@@ -98,14 +100,14 @@ def past_one_machine(
     *,
     prometheus: Path,
     alertmanager: Path,
+    receiver: Path | None = None,
     times: int = 1,
     scrape_interval: str = "",
-    agent_option: str = "--enable-feature=agent",
 ) -> Iterator[PastOneMachine]:
     """Three agents with a translator each, a receiver and an Alertmanager, all ready, for the length of the block.
 
     `groups` are the targets as `file_sd` lists them. A `scrape_interval`, undivided, may replace that of the files.
-    Prometheus 3 has the `agent_option` "--agent".
+    `prometheus` is a Prometheus 2, for the agents and, where no Prometheus 3 is given for it, for the receiver.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "targets").mkdir()
@@ -118,16 +120,16 @@ def past_one_machine(
         translators = [make_translator(folder, number) for number in range(AGENTS)]
         places = {f"agent-{number}:9090": free_address() for number in range(AGENTS)}
         places |= {"receiver:9090": free_address(), "alertmanager:9093": manager_url.removeprefix("http://")}
-        setting = _Setting(folder, times, scrape_interval, prometheus, agent_option, places)
-        receiver = _receiver(setting, [address_of(each) for each in translators])
+        setting = _Setting(folder, times, scrape_interval, prometheus, receiver, places)
+        receiving = _receiver(setting, [address_of(each) for each in translators])
         agents = [_agent(setting, number, address_of(translator)) for number, translator in enumerate(translators)]
-        for program in (*translators, receiver, *agents):
+        for program in (*translators, receiving, *agents):
             started.callback(program.end)
             program.start()
-        for program in (manager, *translators, receiver, *agents):
+        for program in (manager, *translators, receiving, *agents):
             program.wait_until_ready()
-        port = int(address_of(receiver).rpartition(":")[2])
-        yield PastOneMachine(folder, times, translators, agents, receiver, Prometheus(port), receivers)
+        port = int(address_of(receiving).rpartition(":")[2])
+        yield PastOneMachine(folder, times, translators, agents, receiving, Prometheus(port), receivers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class _Setting:
     times: int
     scrape_interval: str
     binary: Path
-    agent_option: str
+    newer: Path | None
     places: Mapping[str, str]
 
     def read(self, text: str, **more: str) -> dict[str, Any]:
@@ -171,9 +173,12 @@ def _agent(setting: _Setting, number: int, translator: str) -> Program:
     document = setting.read(
         agent_text(number), **{"translate:9905": translator, "/etc/prometheus": str(setting.folder)}
     )
+    (write,) = document["remote_write"]
+    queue = write["queue_config"]
+    queue["batch_send_deadline"] = divided(queue["batch_send_deadline"], setting.times)
     path = setting.write(f"agent-{number}", document)
-    options = [setting.agent_option, f"--storage.agent.path={setting.folder / path.stem}"]
-    return _prometheus(setting, path, setting.places[f"agent-{number}:9090"], options)
+    options = ["--enable-feature=agent", f"--storage.agent.path={setting.folder / path.stem}"]
+    return _prometheus(setting, setting.binary, path, setting.places[f"agent-{number}:9090"], options)
 
 
 def _receiver(setting: _Setting, translators: Sequence[str]) -> Program:
@@ -182,6 +187,9 @@ def _receiver(setting: _Setting, translators: Sequence[str]) -> Program:
     own = setting.places["receiver:9090"]
     document = setting.read(text, **{"localhost:9090": own, "/etc/prometheus": str(setting.folder)})
     document["global"]["evaluation_interval"] = divided(document["global"]["evaluation_interval"], setting.times)
+    offset = document["global"].pop("rule_query_offset")
+    if setting.newer:
+        document["global"]["rule_query_offset"] = _OWN_OFFSET if setting.times > 1 else offset
     for job in document["scrape_configs"]:
         if job["job_name"] == TRANSLATE_JOB:
             job["static_configs"] = [{"targets": list(translators)}]
@@ -191,12 +199,12 @@ def _receiver(setting: _Setting, translators: Sequence[str]) -> Program:
         f"--query.lookback-delta={divided(_LOOKBACK, setting.times)}",
         f"--rules.alert.resend-delay={divided(_RESEND, setting.times)}",
     ]
-    return _prometheus(setting, setting.write("receiver", document), own, options)
+    return _prometheus(setting, setting.newer or setting.binary, setting.write("receiver", document), own, options)
 
 
-def _prometheus(setting: _Setting, path: Path, address: str, options: Sequence[str]) -> Program:
+def _prometheus(setting: _Setting, binary: Path, path: Path, address: str, options: Sequence[str]) -> Program:
     command = [
-        str(setting.binary), f"--config.file={path}", f"--web.listen-address={address}", "--log.level=warn", *options,
+        str(binary), f"--config.file={path}", f"--web.listen-address={address}", "--log.level=warn", *options,
     ]  # fmt: skip
     return Program(path.stem, command, setting.folder, f"http://{address}/-/ready")
 

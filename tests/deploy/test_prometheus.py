@@ -236,7 +236,9 @@ def test_killed_part_costs_no_figure_and_no_alert(
         ended_ms = _now_ms()
         figures = _read(running, f'{{__name__=~"deployment:.+",deployment_id="{STEADY}"}}', began_ms, ended_ms)
         ages = _read(running, _AGES, began_ms, ended_ms)
-        scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', began_ms, ended_ms)
+        # From before it was killed on, so that a gap has two ends.
+        lately_ms = began_ms - WINDOW_SECONDS * 1000
+        scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', lately_ms, ended_ms)
         pages = running.notified("page")
 
     assert pages == {("ServescopeDeploymentDown", DOWN), ("ServescopeRouterDown", PHASED)}

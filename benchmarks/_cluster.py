@@ -6,7 +6,7 @@ import gzip
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -21,8 +21,9 @@ from benchmarks import _fleet
 from benchmarks._processes import Measured, collecting
 from servescope.store.history import History
 from tests.live.stack import Program
-from tests.support.past_one_machine import TARGETS_JOB, PastOneMachine, past_one_machine
+from tests.support.past_one_machine import TARGETS_JOB, PastOneMachine, address_of, past_one_machine
 from tests.support.prometheus import Prometheus
+from tests.support.victoria_cluster import VictoriaCluster, victoria_cluster
 
 _EVALUATION_SECONDS = 15
 _POLL_SECONDS = 0.25
@@ -53,13 +54,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One system in a span: `samples` of the contract became queryable, of `series` different ones.
+    """One system in a span: `samples` of the contract became queryable, of `series` different ones of `targets`.
 
     `wire` and `disk` are bytes a sample by what they are, `lag_seconds` from scrapes until their samples could be
-    queried, `paint_seconds` the queries of the console's page of the fleet.
+    queried, `paint_seconds` the queries of the console's page of the fleet, which found `painted` deployments.
     """
 
     name: str
+    targets: int
+    interval: int
     parts: Sequence[Part]
     samples: float
     series: float
@@ -67,6 +70,7 @@ class System:
     disk: Mapping[str, float]
     lag_seconds: Sequence[float]
     paint_seconds: float
+    painted: int
 
     def cpu_per_sample(self, part: Part) -> float:
         """Seconds of CPU that a part used for each sample."""
@@ -95,43 +99,95 @@ def measure_collector(fleet: _fleet.Fleet, folder: Path, span: Span) -> System:
         stored = sum(path.stat().st_size for path in folder.glob("servescope.db*"))
     rounds = after["servescope_scrape_duration_seconds_count"] / fleet.targets
     samples = scrapes / fleet.targets * held
-    return System("one collector", [part], samples, held, {}, {"store": stored / (rounds * held)}, [lag], paint)
+    return System(
+        "one collector",
+        fleet.targets,
+        span.interval,
+        [part],
+        samples,
+        held,
+        {},
+        {"store": stored / (rounds * held)},
+        [lag],
+        *paint,
+    )
 
 
-def measure_agents(fleet: _fleet.Fleet, folder: Path, span: Span, *, prometheus: Path, alertmanager: Path) -> System:
+def measure_agents(
+    fleet: _fleet.Fleet, folder: Path, span: Span, *, prometheus: Path, receiver: Path | None, alertmanager: Path
+) -> System:
     """Prometheus agents with a translator each, and the Prometheus that they write to."""
     with past_one_machine(
         folder,
-        list(_groups(fleet)),
+        list(_groups(fleet, fleet.targets)),
         prometheus=prometheus,
+        receiver=receiver,
         alertmanager=alertmanager,
         scrape_interval=f"{span.interval}s",
     ) as running:
-        time.sleep(span.warm_up)
-        urls = [_url(agent) for agent in running.agents]
-        before = [_series_of(url) for url in urls]
-        programs = [
-            ("translators", list(map(_measured, running.translators))),
-            ("agents", list(map(_measured, running.agents))),
-            ("receiver", [_measured(running.receiver)]),
-        ]
-        followed = "|".join(f"engine-{number}" for number in range(0, fleet.targets, _FOLLOWED_EVERY))
-        selector = f'concurrent_requests{{replica=~"{followed}"}}'
-        parts, lags = _used(programs, lambda: follow(running.prometheus, selector, span.seconds))
-        after = [_series_of(url) for url in urls]
-        sent = sum(map(_gained, before, after, ["prometheus_remote_storage_samples_total"] * len(urls)))
-        size = sum(map(_gained, before, after, ["prometheus_remote_storage_bytes_total"] * len(urls)))
-        held = _sum(running.prometheus, f'sum(scrape_samples_scraped{{job="{TARGETS_JOB}"}})')
-        appended = _series_of(_url(running.receiver))["prometheus_tsdb_head_samples_appended_total"]
-        wal = sum(path.stat().st_size for path in (folder / "receiver").rglob("*") if path.is_file())
-        paint = _paint(queries.open_prometheus(_url(running.receiver), {}))
-        page = _probed(running, fleet)
-    samples = held * span.seconds / span.interval
-    wire = {"page to translator": page.native / page.samples, "translator to agent": page.gzip / page.samples}
-    return System(
-        "three agents, one receiver", parts, samples, held, {**wire, "agent to receiver": size / sent},
-        {"receiver's write-ahead log": wal / appended}, lags, paint,
-    )  # fmt: skip
+        return _measure_cluster(
+            "agents and a receiver", running, running.prometheus, fleet, fleet.targets, span,
+            lambda exposed: exposed["prometheus_remote_storage_bytes_total"], running.agents,
+            lambda exposed: exposed["prometheus_tsdb_head_samples_appended_total"], running.receiver, "receiver", 1,
+        )  # fmt: skip
+
+
+def measure_victoria(fleet: _fleet.Fleet, folder: Path, span: Span, *, alertmanager: Path) -> System:
+    """vmagents with a translator each, two storage nodes and what reads them, on a part of the fleet.
+
+    Each target is scraped twice, and as often as the files of `deploy/victoriametrics/` say.
+    """
+    targets = fleet.targets // 4
+    often = replace(span, interval=15)
+    with victoria_cluster(folder, list(_groups(fleet, targets)), alertmanager=alertmanager) as running:
+        return _measure_cluster(
+            "vmagents and two storage nodes", running, running.reader, fleet, targets, often,
+            lambda exposed: exposed["vmagent_remotewrite_bytes_sent_total"], running.vmagents,
+            lambda exposed: exposed["vm_rows"], running.storages[0], "storage-0", 2,
+        )  # fmt: skip
+
+
+Exposed = Mapping[str, float]
+
+
+def _measure_cluster(
+    name: str, running: PastOneMachine | VictoriaCluster, reader: Prometheus, fleet: _fleet.Fleet, targets: int,
+    span: Span, sent: Callable[[Exposed], float], senders: Sequence[Program], stored: Callable[[Exposed], float],
+    storage: Program, storage_folder: str, scraped_by: int,
+) -> System:  # fmt: skip
+    """A cluster that runs: `sent` and `stored` read from its programs' own series bytes sent, and samples stored.
+
+    Each target is scraped by so many.
+    """
+    time.sleep(span.warm_up)
+    followed = "|".join(f"engine-{number}" for number in range(0, targets, _FOLLOWED_EVERY))
+    selector = f'concurrent_requests{{replica=~"{followed}"}}'
+    before, began = sum(sent(_series_of(_url(each))) for each in senders), time.time()
+    parts, lags = _used(list(_programs(running)), lambda: follow(reader, selector, span.seconds))
+    size, ended = sum(sent(_series_of(_url(each))) for each in senders) - before, time.time()
+    held = _sum(reader, f'sum(scrape_samples_scraped{{job="{TARGETS_JOB}"}})')
+    # As many as were really scraped, which a machine that is too busy delays.
+    times = [at for each in fleet.arrivals("servescope").values() for at in each]
+    samples = sum(began <= at < ended for at in times) / scraped_by * held / targets
+    kept = sum(path.stat().st_size for path in (running.folder / storage_folder).rglob("*") if path.is_file())
+    page = _probed(running.translators[0], fleet)
+    wire = {
+        "page to translator": page.native / page.samples,
+        "translator to scraper": page.gzip / page.samples,
+        "remote write": size / samples,
+    }
+    disk = {"disk, after minutes": kept / stored(_series_of(_url(storage)))}
+    paint = _paint(queries.open_prometheus(f"http://127.0.0.1:{reader.port}", {}))
+    return System(name, targets, span.interval, parts, samples, held, wire, disk, lags, *paint)
+
+
+def _programs(running: PastOneMachine | VictoriaCluster) -> Iterator[tuple[str, Sequence[Measured]]]:
+    """Its programs by what they are."""
+    for field in fields(running):
+        value = getattr(running, field.name)
+        alike = list(value) if isinstance(value, list | tuple) else [value]
+        if all(isinstance(each, Program) for each in alike):
+            yield field.name, list(map(_measured, alike))
 
 
 def follow(prometheus: Prometheus, selector: str, seconds: float) -> list[float]:
@@ -166,9 +222,9 @@ def _used(programs: Sequence[tuple[str, Sequence[Measured]]], wait: Callable[[],
     return parts, result
 
 
-def _groups(fleet: _fleet.Fleet) -> Iterator[dict[str, Any]]:
-    """The fleet's lists, with the labels that a collector's configuration gives its deployments."""
-    for number, path in enumerate(fleet.lists):
+def _groups(fleet: _fleet.Fleet, targets: int) -> Iterator[dict[str, Any]]:
+    """The lists of so many of the fleet, with the labels that a collector's configuration gives its deployments."""
+    for number, path in enumerate(fleet.lists[: targets // _fleet.REPLICAS]):
         labels = {
             "deployment_id": f"chat-{number}",
             "model_name": _fleet.model_of(number),
@@ -186,36 +242,41 @@ class _Page:
     samples: int
 
 
-def _probed(running: PastOneMachine, fleet: _fleet.Fleet) -> _Page:
+def _probed(translator: Program, fleet: _fleet.Fleet) -> _Page:
     """One target's page, and what a translator makes of it, as it is sent."""
     target = json.loads(fleet.lists[0].read_text(encoding="utf-8"))[0]["targets"][0]
     with urlopen(f"http://{target}/metrics", timeout=30) as answer:
         native = len(answer.read())
-    with urlopen(f"{_url(running.translators[0])}/probe?target={target}&source=vllm", timeout=30) as answer:
+    with urlopen(f"{_url(translator)}/probe?target={target}&source=vllm", timeout=30) as answer:
         translated = answer.read()
     lines = [line for line in translated.splitlines() if line and not line.startswith(b"#")]
     return _Page(native, len(gzip.compress(translated, 6)), len(lines))
 
 
-def _paint(store: History) -> float:
-    """Seconds that the queries of the console's page of the fleet take, the best of several."""
+def _paint(store: History) -> tuple[float, int]:
+    """Seconds that the queries of the console's page of the fleet take, the best of several, and its deployments."""
     seconds = []
+    found = 0
     for _ in range(_PAINTS):
         began = time.perf_counter()
         now_ms = round(time.time() * 1000)
         span = TimeRange(now_ms - _PAINTED_SECONDS * 1000, now_ms, live=True)
         shown = list(queries.list_deployments(store).values())
-        queries.read_fleet(store, shown, span)
+        found = len(queries.read_fleet(store, shown, span).dropna(how="all"))
         queries.targets_by_deployment(store)
         queries.read_trends(store, shown, span, SPARK_FIGURE)
         seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(seconds), found
 
 
 def _series_of(url: str) -> Mapping[str, float]:
     """What a program exposes of itself, without labels; series of several labels add up."""
     with urlopen(f"{url}/metrics", timeout=120) as answer:
-        lines = [line for line in answer.read().decode().splitlines() if line.startswith(("servescope_", "prom"))]
+        lines = [
+            line
+            for line in answer.read().decode().splitlines()
+            if line.startswith(("servescope_", "prometheus_", "vm"))
+        ]
     found: dict[str, float] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
@@ -238,7 +299,7 @@ def _measured(program: Program) -> Measured:
 
 
 def _url(program: Program) -> str:
-    return program.ready_url.removesuffix("/-/ready")
+    return f"http://{address_of(program)}"
 
 
 def quantiles(lags: Sequence[float]) -> tuple[float, float]:

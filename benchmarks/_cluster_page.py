@@ -15,24 +15,27 @@ BEGIN: Final = "<!-- cluster: written by `python -m benchmarks cluster --cluster
 END: Final = "<!-- end of cluster -->"
 _TARGETS: Final = (10_000, 100_000)
 _INTERVAL_SECONDS: Final = 15
+_HOLDING: Final = ("collector", "receiver", "storages")
+_SPREAD: Final = ("translators", "agents", "vmagents")
 _BUSY: Final = 0.7
 """How much of a core one program is to use at most: what it has to catch up with after a pause needs the rest."""
 
 
-def render(targets: int, span: Span, systems: Sequence[System]) -> str:
+def render(span: Span, systems: Sequence[System]) -> str:
     """The tables, the first system being what the others are compared with."""
     cores = len(os.sched_getaffinity(0))
     lines = [
-        f"{targets:,} engines, each scraped every {span.interval} s, on {cores} cores, of which their own server used "
-        f"some; one system after the other, {span.seconds} s each after {span.warm_up} s.",
-        f"Rules and figures over 5 minutes, every 15 s. A sample is one of the contract, of which an engine has "
-        f"{systems[0].series / targets:.0f}.",
+        f"Simulated engines, on {cores} cores, of which their own server used some; one system after the other, "
+        f"{span.seconds} s each after {span.warm_up} s.",
+        "Rules and figures over 5 minutes, every 15 s, when as much was there as had been scraped by then.",
+        f"A sample is one of the contract, of which an engine has {systems[0].series / systems[0].targets:.0f}; "
+        "one that is scraped twice, or kept twice, counts once.",
         "",
         *_measured(systems),
         "",
         f"From these costs, for targets scraped every {_INTERVAL_SECONDS} s:",
         "",
-        *_computed(targets, systems),
+        *_computed(systems),
     ]
     return "\n".join(lines) + "\n"
 
@@ -48,6 +51,9 @@ def write(text: str) -> None:
 def _measured(systems: Sequence[System]) -> Iterator[str]:
     one = systems[0]
     own = one.parts[0].cpu_seconds / one.samples
+    for system in systems:
+        yield f"- {system.name}: {system.targets:,} engines, each scraped every {system.interval} s"
+    yield ""
     yield "| | CPU a sample | beside one collector | memory | a series |"
     yield "|---|---:|---:|---:|---:|"
     for system in systems:
@@ -69,7 +75,7 @@ def _measured(systems: Sequence[System]) -> Iterator[str]:
     for system in systems:
         median, most = quantiles(system.lag_seconds)
         shown = f"{most:.2f} s" if len(system.lag_seconds) > 1 else ""
-        yield f"| {system.name} | {median:.2f} s | {shown} | {system.paint_seconds:.2f} s |"
+        yield f"| {system.name} | {median:.2f} s | {shown} | {system.paint_seconds:.2f} s, {system.painted} shown |"
 
 
 def _row(name: str, seconds: float, ratio: float, memory: float, series: float) -> str:
@@ -78,10 +84,10 @@ def _row(name: str, seconds: float, ratio: float, memory: float, series: float) 
     )
 
 
-def _computed(targets: int, systems: Sequence[System]) -> Iterator[str]:
+def _computed(systems: Sequence[System]) -> Iterator[str]:
     yield "| | " + " | ".join(f"{number:,} targets" for number in _TARGETS) + " |"
     yield "|---|" + "---:|" * len(_TARGETS)
-    held = systems[0].series / targets
+    held = systems[0].series / systems[0].targets
     rates = [number * held / _INTERVAL_SECONDS for number in _TARGETS]
     yield _cells("samples a second", (f"{rate / 1e6:.1f} M" for rate in rates))
     for system in systems:
@@ -89,7 +95,7 @@ def _computed(targets: int, systems: Sequence[System]) -> Iterator[str]:
             cores = [system.cpu_per_sample(part) * rate for rate in rates]
             yield _cells(f"{system.name}: {part.name}", (_programs(part, each) for each in cores))
             # Between scrapes a translator and an agent remember little; what holds the series grows with them.
-            if part.programs == 1 or part.name == "storage nodes":
+            if part.name in _HOLDING:
                 memory = part.resident_bytes / system.series * held
                 yield _cells(f"{system.name}: memory of {part.name}", (_gigabytes(memory * n) for n in _TARGETS))
         for what, size in system.wire.items():
@@ -97,7 +103,7 @@ def _computed(targets: int, systems: Sequence[System]) -> Iterator[str]:
 
 
 def _programs(part: Part, cores: float) -> str:
-    if part.programs == 1:
+    if part.name not in _SPREAD:
         return f"{cores:.1f} cores"
     return f"{cores:.1f} cores, {max(part.programs, math.ceil(cores / _BUSY))} programs"
 

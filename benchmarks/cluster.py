@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         tempfile.TemporaryDirectory(prefix="servescope-cluster-") as name,
         _fleet.serving(arguments.cluster_targets, Path(name) / "targets") as fleet,
     ):
-        text = _cluster_page.render(arguments.cluster_targets, span, list(_measure(fleet, Path(name), span)))
+        text = _cluster_page.render(span, list(_measure(fleet, Path(name), span)))
     print(text)
     if arguments.cluster_write:
         _cluster_page.write(text)
@@ -53,4 +53,11 @@ def _measure(fleet: _fleet.Fleet, folder: Path, span: _cluster.Span) -> Iterator
     if prometheus is None or alertmanager is None:
         print("prometheus or alertmanager is not there: not measured; `python -m tests.tools` prepares them")
         return
-    yield _cluster.measure_agents(fleet, folder / "agents", span, prometheus=prometheus, alertmanager=alertmanager)
+    yield _cluster.measure_agents(
+        fleet, folder / "agents", span, prometheus=prometheus, receiver=tools.prometheus_3_binary(),
+        alertmanager=alertmanager,
+    )  # fmt: skip
+    if tools.victoria_metrics_binary() is None:
+        print("VictoriaMetrics is not there: not measured; `python -m tests.tools` prepares it")
+        return
+    yield _cluster.measure_victoria(fleet, folder / "victoria", span, alertmanager=alertmanager)

@@ -266,10 +266,10 @@ def _wait_for_page(running: PastOneMachine, alert: str, deployment: str) -> None
 
 
 def _wait_until_named(running: PastOneMachine, part: str) -> None:
-    """Wait until the receiver says what is gone: the program, and the targets of which nothing comes."""
-    job = {"agent": "servescope-agents", "translator": "servescope-translate"}[part]
-    wait_for(lambda: _values(running, f'up{{job="{job}"}} == 0'), f"a dead {part}")
+    """Wait until the receiver says what is gone: an alert the program, the age of scrapes its targets."""
     wait_for(lambda: _values(running, f"{_AGES} > {_FRESH_SECONDS}"), "targets whose scrapes are old")
+    alert = {"agent": "ServescopeAgentDown", "translator": "ServescopeTranslatorDown"}[part]
+    wait_for(lambda: (alert, "") in running.firing(), alert)
 
 
 def _kept_back(agent: Program) -> float:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import yaml
 
 from alerts.alertmanager import RECEIVERS
+from servescope.contract import own_metrics
 from tests.live.compression import compress_rules, divided
 from tests.live.receivers import Receivers, listening
 from tests.live.stack import Program, make_alertmanager
@@ -28,7 +29,7 @@ from tests.support.prometheus import Prometheus
 ROOT: Final = Path(__file__).parent.parent.parent
 DEPLOYED: Final = ROOT / "deploy" / "prometheus"
 RULES: Final = ROOT / "alerts" / "generated"
-TARGETS_JOB, AGENTS_JOB, TRANSLATE_JOB = "servescope-targets", "servescope-agents", "servescope-translate"
+TARGETS_JOB, TRANSLATE_JOB = own_metrics.PROBED_JOB, own_metrics.TRANSLATE_JOB
 AGENTS: Final = 3
 _LOOKBACK, _RESEND = "5m", "1m"
 # What passes until samples have arrived is the programs' own time, which is not divided.

@@ -12,13 +12,17 @@ from typing import Any, Final
 from alerts.options import DEFAULTS, Options
 from alerts.recording import render_group
 from servescope.contract.expressions import once_promql
-from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
+from servescope.contract.metrics import COUNTED_STATUSES
 from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, SCRAPED_UP
 
 GROUP: Final = "servescope-without-collector"
 
 _REMEMBERED: Final = "1h"
 """For how long a metric that a target supplied counts as missing: a probe itself remembers nothing."""
+
+
+_ENGINES: Final = f',role=~"{"|".join(ENGINE_ROLES)}"'
 
 
 def render_without_collector(options: Options = DEFAULTS) -> str:
@@ -42,6 +46,14 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     # While scrapes fail: the age that was recorded last, and the time since then.
     since = once_promql(f"time() - timestamp({up}) and ({healthy}) == 1", collectors, best="min")
     grown = f"({age} + (time() - timestamp({age}))) and {once_promql(up, collectors)}"
+    engines = once_promql(
+        f"{_scraped('servescope_probe_success', options, _ENGINES)} or {_scraped(SCRAPED_UP, options, _ENGINES)}",
+        collectors,
+    )
+    names = ", ".join((*DEPLOYMENT_LABELS, *options.common.extra_labels))
+    reported = f'replica_count_by_status{{derived=""{f",{options.scope}" if options.scope else ""}}}'
+    unless = f"unless on ({names}) {reported}"
+    active, unhealthy = COUNTED_STATUSES
     expressions: tuple[tuple[str, str, dict[str, str]], ...] = (
         ("servescope_target_up", health, {}),
         (SCRAPE_AGE_SERIES, f"{since} or ({grown})", {}),
@@ -49,6 +61,17 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
         ("servescope_target_missing_metrics", once_promql(missing, collectors), {}),
         ("servescope_targets", f"count without (replica, role) (({health}) == 1)", {"health": "up"}),
         ("servescope_targets", f"count without (replica, role) (({health}) == 0)", {"health": "down"}),
+        # Where no autoscaler reports them, as a collector counts its own targets.
+        (
+            "replica_count_by_status",
+            f"sum without (replica, role) ({engines}) {unless}",
+            {"derived": "true", "status": active},
+        ),
+        (
+            "replica_count_by_status",
+            f"sum without (replica, role) (1 - ({engines})) {unless}",
+            {"derived": "true", "status": unhealthy},
+        ),
         # Alerts on targets that left the lists ask whether anything is listed at all.
         ("servescope_build_info", f"max without ({', '.join((*collectors, *IDENTITY_LABELS))}) ({up} == 1)", {}),
     )
@@ -59,6 +82,6 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     return {"name": GROUP, "interval": options.evaluation_interval, "rules": rules}
 
 
-def _scraped(name: str, options: Options) -> str:
+def _scraped(name: str, options: Options, where: str = "") -> str:
     """A series of each target with an identity, as its scrape adds or returns it."""
-    return f'{name}{{deployment_id!=""{f",{options.scope}" if options.scope else ""}}}'
+    return f'{name}{{deployment_id!=""{where}{f",{options.scope}" if options.scope else ""}}}'

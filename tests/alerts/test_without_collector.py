@@ -77,7 +77,7 @@ def test_what_is_recorded_is_a_collectors_series() -> None:
     }
     recorded = {rule["record"] for rule in without_collector_group()["rules"]}
 
-    assert read <= recorded <= OWN_METRICS.keys()
+    assert read <= recorded <= {*OWN_METRICS, "replica_count_by_status"}
     assert "servescope_target_up" in read
 
 
@@ -92,6 +92,7 @@ _UNKNOWN = {"job": "prometheus", "instance": "localhost:9090"}
 _UP = f"1 1 1 1 0 0 1 1 {STALE} _"
 _SUCCESS = f"1 1 0 0 {STALE} _ 1 1 {STALE} _"
 _HEALTH: list[float | None] = [1, 1, 0, 0, 0, 0, 1, 1, None, None]
+_DOWN = [None if value is None else 1 - value for value in _HEALTH]
 _AGE: list[float | None] = [0, 0, 60, 120, 180, 240, 0, 0, None, None]
 
 
@@ -138,6 +139,7 @@ def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
     }
     deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
     counted = {health: {**deployment, "health": health} for health in ("up", "down")}
+    replicas = {**deployment, "derived": "true"}
     seconds = [0.5, 0.5, 2, 2, 10, 10, 0.5, 0.5, None, None]
     checks = [
         *_recorded("servescope_target_up", TARGET, _HEALTH),
@@ -146,6 +148,8 @@ def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
         *_recorded("servescope_target_missing_metrics", TARGET, [0, 0, None, None, None, None, 2, 0, None, None]),
         *_recorded("servescope_targets", counted["up"], [value or None for value in _HEALTH]),
         *_recorded("servescope_targets", counted["down"], [1 if value == 0 else None for value in _HEALTH]),
+        *_recorded("replica_count_by_status", {**replicas, "status": "active"}, _HEALTH),
+        *_recorded("replica_count_by_status", {**replicas, "status": "unhealthy"}, _DOWN),
         *_recorded("servescope_build_info", {}, [1, 1, 1, 1, None, None, 1, 1, None, None]),
     ]
 
@@ -171,6 +175,31 @@ def test_targets_that_expose_the_contract_themselves_are_up_by_their_scrape(prom
         *_recorded("servescope_target_scrape_age_seconds", TARGET, [0, 0, 60]),
         *_recorded("servescope_targets", {**deployment, "health": "up"}, [2, 1, 1]),
         *_recorded("servescope_targets", {**deployment, "health": "down"}, [None, 1, 1]),
+    ]
+
+    assert _check(promtool, tmp_path, given, checks) == {}
+
+
+@pytest.mark.slow
+def test_replicas_are_counted_where_nothing_reports_them(promtool: Path, tmp_path: Path) -> None:
+    """Engines alone, and not those of a deployment whose autoscaler says how many there are."""
+    router = {**TARGET, "replica": "front", "role": "router", "job": "servescope-targets"}
+    reported = {**TARGET, "deployment_id": "scaled", "replica": "a", "role": "autoscaler", "status": "active"}
+    given = {
+        series("up", _PROBED): "1 1",
+        series("up", router): "1 1",
+        series("up", {**_PROBED, "deployment_id": "scaled"}): "1 1",
+        series("replica_count_by_status", reported): "_ 4",
+    }
+    checks = [
+        {
+            "expr": "sum by (deployment_id, status) (replica_count_by_status) > 0",
+            "eval_time": "1m",
+            "exp_samples": [
+                {"labels": '{deployment_id="d", status="active"}', "value": 1},
+                {"labels": '{deployment_id="scaled", status="active"}', "value": 4},
+            ],
+        }
     ]
 
     assert _check(promtool, tmp_path, given, checks) == {}

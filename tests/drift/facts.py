@@ -119,7 +119,7 @@ def _recording_rules(root: Path) -> Iterator[tuple[Key, object]]:
     for path in sorted((root / RULES).glob("*.rules.yml")):
         for rule in _rule_file(root, path.name):
             # In place of a collector's own series there are rules of scrapes, which are in no catalog.
-            if "record" in rule and not rule["record"].startswith("servescope_"):
+            if "record" in rule and ":" in rule["record"]:
                 # What is made of recorded series is no expression of the catalog.
                 is_raw = "deployment:" not in rule["expr"]
                 yield (path.name, rule["record"]), read_expression(rule["expr"]) if is_raw else parse(rule["expr"])

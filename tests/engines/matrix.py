@@ -35,9 +35,11 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
+from tests.engines.probes import probe, probed
 from tests.support.boards import panels, read_board, selectors
 from tests.support.filled_prometheus import END_MS, SECONDS, holding, make_stack, scrape
 from tests.support.prometheus import Prometheus
+from tests.support.recording_rules import RECORDING_FILES, WITHOUT_COLLECTOR
 
 Found = Literal["data", "partly", "idle", "off", "broken"]
 """A panel's answer: data of all its queries or of some; or empty, as nothing of it happened on the captured engine, as
@@ -86,12 +88,14 @@ class Line:
 class Matrix:
     """All panels and alerts on all engines, and what the collector read of each.
 
-    `alerts` has of each alert on an engine's metrics whether what it reads is there, by the engine's name.
+    `alerts` has of each alert on an engine's metrics whether what it reads is there, by the engine's name. `probed` has
+    the panels that work in another way through `servescope translate`, without a collector, by the engine's name.
     """
 
     recorded: Recorded
     lines: tuple[Line, ...]
     alerts: Mapping[str, Mapping[str, Cell]]
+    probed: Mapping[str, Sequence[str]]
 
     def is_elsewhere(self, engine: str, cell: Cell) -> bool:
         """Whether all that is missing is what a process beside the captured ones would supply."""
@@ -137,8 +141,21 @@ def make_matrix(
 ) -> Matrix:
     """Replay the captures, load what a collector shows of them into a Prometheus, and ask it for every panel."""
     recorded = replay([each for each in columns if each.targets], captures, folder)
-    with holding(prometheus, promtool, folder, (*recorded.pages, *scrape(make_stack(), SECONDS))) as server:
+    twins = {each.name: probed(each) for each in columns if each.targets}
+    pages = probe(tuple(twins.values()), captures, folder / "probed")
+    for name, twin in twins.items():
+        recorded.coverage[twin.name] = recorded.coverage[name]
+    samples = (*recorded.pages, *pages, *scrape(make_stack(), SECONDS))
+    with holding(prometheus, promtool, folder, samples, files=(WITHOUT_COLLECTOR, *RECORDING_FILES)) as server:
         asker = _Asker(server, recorded)
+        shown = [
+            (name, panel)
+            for name in dict.fromkeys(board for board, _ in _DECLARED)
+            if name != HEALTH
+            for panel in panels(read_board(name))
+            if _is_of_engines(panel)
+        ]
+        asked = [panel for _, panel in shown]
         lines = tuple(
             Line(
                 name,
@@ -146,17 +163,23 @@ def make_matrix(
                 _declared(name, panel),
                 {each.name: asker.judge(panel, each) for each in columns},
             )
-            for name in dict.fromkeys(board for board, _ in _DECLARED)
-            if name != HEALTH
-            for panel in panels(read_board(name))
-            if _is_of_engines(panel)
+            for name, panel in shown
         )
         alerts = {
             alert.name: {each.name: asker.judge_alert(alert.condition, each) for each in columns}
             for alert in CATALOG.values()
             if needs_of(alert.condition)
         }
-    return Matrix(recorded, lines, alerts)
+        differing = {
+            each.name: [
+                f"{line.board}: {line.panel}"
+                for line, panel in zip(lines, asked, strict=True)
+                if asker.judge(panel, twins[each.name]).found != line.cells[each.name].found
+            ]
+            for each in columns
+            if each.targets
+        }
+    return Matrix(recorded, lines, alerts, differing)
 
 
 _COMPILER = Compiler(replace(DEFAULTS, figures="raw"), SCOPE)

@@ -53,18 +53,21 @@ def _introduction(matrix: Matrix) -> Iterator[str]:
         "After a share s of the time, every counter and every part of a histogram is 1 + s times the captured value; "
         "gauges keep theirs.",
         "Nothing else is added: a counter that was 0 stays 0.",
+        "A Prometheus without a collector scrapes the same captures through [`servescope translate`](translate.md), "
+        "and records what a collector says of its targets: the table names the panels that then differ.",
         f"The last column is the emulated v2 of the tests, aggregated and in phases: "
         f"{INSTRUMENTS.title}, read by Prometheus without a collector.",
         "",
     )
     yield from _table(
-        ("Engine", "Captures", "Read as", "Panels with data"),
+        ("Engine", "Captures", "Read as", "Panels with data", "Through `servescope translate`"),
         (
             (
                 each.title,
                 ", ".join(f"`{target.capture}`" for target in each.targets) or "–",
                 " and ".join(sorted(matrix.recorded.read_as.get(each.name, ["the contract itself"]))),
                 _count(matrix, each.name),
+                _through_translate(matrix, each.name),
             )
             for each in COLUMNS
         ),
@@ -86,6 +89,13 @@ def _introduction(matrix: Matrix) -> Iterator[str]:
 def _count(matrix: Matrix, engine: str) -> str:
     found = [line.cells[engine].found for line in matrix.lines]
     return f"{found.count('data') + found.count('partly')} of {len(found)}"
+
+
+def _through_translate(matrix: Matrix, engine: str) -> str:
+    differing = matrix.probed.get(engine)
+    if differing is None:
+        return "–"
+    return f"differ: {', '.join(differing)}" if differing else "the same panels"
 
 
 def _board(name: str, matrix: Matrix, notes: _Notes) -> Iterator[str]:

@@ -58,6 +58,13 @@ def test_what_an_engine_counted_happens_once_more() -> None:
 
 
 @pytest.mark.slow
+def test_every_panel_is_the_same_without_a_collector(matrix: Matrix) -> None:
+    """Probes, and the rules in place of a collector, leave no panel empty that a collector fills, nor the reverse."""
+    assert {engine: panels for engine, panels in matrix.probed.items() if panels} == {}
+    assert len(matrix.probed) > 3
+
+
+@pytest.mark.slow
 @pytest.mark.reference
 def test_an_empty_panel_says_why_on_every_engine(matrix: Matrix) -> None:
     """None is empty if the engine exposes its metrics, and none gives idle or broken as reason if it does not."""

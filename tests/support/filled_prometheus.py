@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,9 +54,16 @@ def make_samples() -> list[bytes]:
 
 
 @contextmanager
-def holding(prometheus: Path, promtool: Path, folder: Path, samples: Iterable[bytes]) -> Iterator[Prometheus]:
-    """A Prometheus over samples and the committed recording rules, evaluated over them."""
-    fill(prometheus, promtool, folder, samples, seconds=SECONDS, times=EVERY_RULE)
+def holding(
+    prometheus: Path,
+    promtool: Path,
+    folder: Path,
+    samples: Iterable[bytes],
+    *,
+    files: Sequence[str] = RECORDING_FILES,
+) -> Iterator[Prometheus]:
+    """A Prometheus over samples and the committed recording rules in these files, evaluated over them."""
+    fill(prometheus, promtool, folder, samples, seconds=SECONDS, times=EVERY_RULE, files=files)
     with running(prometheus, folder, {}, options=RETENTION) as server:
         yield server
 
@@ -70,6 +77,7 @@ def fill(
     seconds: int,
     interval: str = INTERVAL,
     times: int = 1,
+    files: Sequence[str] = RECORDING_FILES,
 ) -> None:
     """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
 
@@ -78,17 +86,17 @@ def fill(
     """
     add_samples(promtool, folder, samples)
     for _ in range(times):
-        _record(prometheus, promtool, folder, seconds, interval)
+        _record(prometheus, promtool, folder, seconds, interval, files)
 
 
-def _record(prometheus: Path, promtool: Path, folder: Path, seconds: int, interval: str) -> None:
+def _record(prometheus: Path, promtool: Path, folder: Path, seconds: int, interval: str, files: Sequence[str]) -> None:
     with running(prometheus, folder, {}, options=RETENTION) as server:
         done = run(
             promtool,
             [
                 "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}", f"--end={START_SECONDS + seconds}",
                 f"--eval-interval={interval}", f"--output-dir={folder / 'recorded'}",
-                f"--url=http://127.0.0.1:{server.port}", *(RULES / name for name in RECORDING_FILES),
+                f"--url=http://127.0.0.1:{server.port}", *(RULES / name for name in files),
             ],
             folder,
         )  # fmt: skip

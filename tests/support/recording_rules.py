@@ -13,7 +13,8 @@ from servescope.contract.samples import format_edge
 from servescope.contract.types import DEFAULT_WINDOW, Objective
 from tests.support.alert_stories import minutes
 
-RECORDING_FILES = tuple(name for name in FILES if name not in ("alerting.rules.yml", "without-collector.rules.yml"))
+WITHOUT_COLLECTOR = "without-collector.rules.yml"
+RECORDING_FILES = tuple(name for name in FILES if name not in ("alerting.rules.yml", WITHOUT_COLLECTOR))
 """Those of the catalog's expressions; what is recorded in place of a collector's series is none."""
 
 

@@ -88,17 +88,19 @@ def measure_collector(fleet: _fleet.Fleet, folder: Path, span: Span) -> System:
     configuration, port = _fleet.write_configuration(fleet, folder, settings)
     with collecting(configuration, port) as collector:
         time.sleep(span.warm_up)
-        before = _series_of(collector.url)
+        began = time.time()
         (part,), _ = _used([("collector", [collector])], lambda: time.sleep(span.seconds))
-        after = _series_of(collector.url)
+        ended = time.time()
         held = sum(status["samples"] for status in json.loads(collector.read("/api/v1/targets"))["targets"])
-        scrapes = _gained(before, after, "servescope_scrape_duration_seconds_count")
-        lag = _gained(before, after, "servescope_scrape_duration_seconds_sum") / scrapes
+        # Of all scrapes so far: a page that took long to render is shown again for a while.
+        own = _series_of(collector.url)
+        lag = own["servescope_scrape_duration_seconds_sum"] / own["servescope_scrape_duration_seconds_count"]
         with queries.open_store(folder / "servescope.db") as store:
             paint = _paint(store)
+        times = _scrapes(fleet)
         stored = sum(path.stat().st_size for path in folder.glob("servescope.db*"))
-    rounds = after["servescope_scrape_duration_seconds_count"] / fleet.targets
-    samples = scrapes / fleet.targets * held
+    rounds = len(times) / fleet.targets
+    samples = sum(began <= at < ended for at in times) / fleet.targets * held
     return System(
         "one collector",
         fleet.targets,
@@ -167,8 +169,7 @@ def _measure_cluster(
     size, ended = sum(sent(_series_of(_url(each))) for each in senders) - before, time.time()
     held = _sum(reader, f'sum(scrape_samples_scraped{{job="{TARGETS_JOB}"}})')
     # As many as were really scraped, which a machine that is too busy delays.
-    times = [at for each in fleet.arrivals("servescope").values() for at in each]
-    samples = sum(began <= at < ended for at in times) / scraped_by * held / targets
+    samples = sum(began <= at < ended for at in _scrapes(fleet)) / scraped_by * held / targets
     kept = sum(path.stat().st_size for path in (running.folder / storage_folder).rglob("*") if path.is_file())
     page = _probed(running.translators[0], fleet)
     wire = {
@@ -284,8 +285,9 @@ def _series_of(url: str) -> Mapping[str, float]:
     return found
 
 
-def _gained(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
-    return after[name] - before.get(name, 0.0)
+def _scrapes(fleet: _fleet.Fleet) -> list[float]:
+    """When targets were scraped, whichever they are, in seconds since 1970."""
+    return [at for each in fleet.arrivals("servescope").values() for at in each]
 
 
 def _sum(prometheus: Prometheus, expression: str) -> float:

@@ -113,21 +113,22 @@ def _labels(deployment: str, number: int) -> dict[str, str]:
 
 @contextmanager
 def _serving(reference: Path, folder: Path, wanted: Mapping[str, int]) -> Iterator[Served]:
-    """Deployments of vLLM with so many engines of each agent, no two as fast, and one of Dynamo."""
+    """Deployments of vLLM with so many engines of each agent, no two as fast, and one of Dynamo with a worker each."""
     captures = reference / "captures"
     engines = sum(wanted.values()) * AGENTS
     recordings = [
         *(Recording(str(captures / f"{VLLM}.txt"), 1 + number / 100) for number in range(_SPARE * engines)),
         Recording(str(captures / f"{FRONTEND}.txt")),
-        *(Recording(str(captures / f"{WORKER}.txt")) for _ in range(2)),
+        *(Recording(str(captures / f"{WORKER}.txt")) for _ in range(_SPARE * AGENTS)),
     ]
+    frontend = _SPARE * engines
     with serving_recordings(recordings, folder) as targets:
         free: list[list[int]] = [[] for _ in range(AGENTS)]
-        for place, address in enumerate(targets.addresses[: _SPARE * engines]):
-            free[agent_of(address)].append(place)
+        workers: list[list[int]] = [[] for _ in range(AGENTS)]
+        for place, address in enumerate(targets.addresses):
+            (free if place < frontend else workers)[agent_of(address)].append(place)
         places = {name: [own.pop() for own in free for _ in range(count)] for name, count in wanted.items()}
-        last = len(recordings)
-        yield Served(targets, {**places, PHASED: [last - 3, last - 2, last - 1]})
+        yield Served(targets, {**places, PHASED: [frontend, *(own[-1] for own in workers)]})
 
 
 def _now_ms() -> int:

@@ -26,6 +26,7 @@ from servescope.settings.tables import read_document
 from servescope.sources.map_files import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
+HISTOGRAM_FORMS = ("both", "classic")
 TIMEZONES = ("browser", "utc")
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
@@ -52,6 +53,7 @@ class Options:
     `labels` renames identity labels, `selector` adds matchers to every query. `extra_labels` distinguish deployments
     beside the identity labels; of series that differ in `collector_labels` alone one counts. `figures` selects whether
     figures of a deployment are read from the recording rules over `window`, or computed over the displayed range.
+    `histograms` selects whether panels can show native histograms too, which not every database has.
     `thresholds` changes the thresholds of a figure's band. `engines` are the source maps in use; empty for all.
     `choices` are the table [alerts]: the numbers, objectives and stacks of the rules.
     """
@@ -66,6 +68,7 @@ class Options:
     extra_labels: tuple[str, ...] = ()
     collector_labels: tuple[str, ...] = COLLECTOR_LABELS
     figures: str = "recorded"
+    histograms: str = "both"
     window: str = DEFAULT_WINDOW
     thresholds: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
     scrape_interval: str = "15s"
@@ -216,7 +219,7 @@ def _thresholds(value: object, origin: str) -> dict[str, tuple[float, ...]]:
 
 
 def _check(options: Options, origin: str) -> None:
-    for key, allowed in (("figures", FIGURE_SOURCES), ("timezone", TIMEZONES)):
+    for key, allowed in (("figures", FIGURE_SOURCES), ("histograms", HISTOGRAM_FORMS), ("timezone", TIMEZONES)):
         value = getattr(options, key)
         if value not in allowed:
             raise _wrong(origin, key, value, f"one of {', '.join(allowed)}")

@@ -125,11 +125,16 @@ def histogram_queries(
 ) -> tuple[Query, ...]:
     """A quantile, or the buckets themselves, of a classic histogram and of a native one; the variable lets one through.
 
-    Both are executed: a histogram that is there in the other form only costs a look-up and gives nothing.
+    Both are executed: a histogram that is there in the other form only costs a look-up and gives nothing. Where the
+    options have no native histograms, there is only the classic one.
     """
     labels = ", ".join(options.group(label for label in by if label != "le"))
     histogram = expression.histogram if isinstance(expression, Quantile) else expression.name.removesuffix("_bucket")
     classic = compile_expression(expression, options, by=by, replica=replica)
+    # What is recorded has no exemplars.
+    traced = f"{histogram}_bucket{{" in classic and not instant
+    if options.histograms == "classic":
+        return (Query(classic, text, instant, format_, exemplar=traced),)
     chosen = scope(options, replica=replica)
     native = native_rate_promql(
         histogram, window=RATE_INTERVAL, by=labels, scope=chosen, collectors=options.collector_labels
@@ -139,10 +144,8 @@ def histogram_queries(
     else:
         # A histogram cannot be compared with a number; the number of its observations can.
         shown = f"{native} and histogram_count({native}) * 0 < (${HISTOGRAMS} * -1)"
-    # What is recorded has no exemplars.
-    traced = f"{histogram}_bucket{{" in classic
     return (
-        Query(f"({classic}) < (${HISTOGRAMS} * Inf)", text, instant, format_, exemplar=traced and not instant),
+        Query(f"({classic}) < (${HISTOGRAMS} * Inf)", text, instant, format_, exemplar=traced),
         Query(shown, text, instant, format_, exemplar=not instant),
     )
 

@@ -16,6 +16,7 @@ from dashboards.__main__ import main, render
 from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, make_options, read_options
+from dashboards.queries import HISTOGRAMS
 from servescope.alerting.links import dashboard_path
 from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.figures import FIGURES
@@ -98,6 +99,18 @@ def test_raw_figures_need_no_recording_rules() -> None:
     files = render(make_options({"figures": "raw"}, origin="options.toml"))
 
     assert not any("deployment:" in text for text in files.values())
+
+
+def test_classic_histograms_need_no_functions_of_native_ones() -> None:
+    """With `histograms = "classic"` no query reads a native histogram, and there is nothing to switch."""
+    both = render()
+    for name, text in render(make_options({"histograms": "classic"}, origin="options.toml")).items():
+        assert "histogram_count" not in text
+        assert f"${HISTOGRAMS}" not in text
+        variables = [each["name"] for each in json.loads(text)["templating"]["list"]]
+        assert variables == [
+            each["name"] for each in json.loads(both[name])["templating"]["list"] if each["name"] != HISTOGRAMS
+        ]
 
 
 def test_without_a_file_the_defaults_hold() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,22 @@ import pytest
 import yaml
 
 from alerts.__main__ import GENERATED as RULES
+from servescope.contract.samples import Labels
 from tests.support import past_one_machine
-from tests.support.victoria_cluster import DEPLOYED, FLAG_FILES, STORAGES, VMAGENTS, program_of, read_flags
-from tests.support.waiting import deadline_seconds
+from tests.support.prometheus import Range
+from tests.support.recorded_targets import Recording, serving_recordings
+from tests.support.victoria_cluster import (
+    DEPLOYED,
+    FLAG_FILES,
+    OWN_SECONDS,
+    STORAGES,
+    VMAGENTS,
+    VictoriaCluster,
+    program_of,
+    read_flags,
+    victoria_cluster,
+)
+from tests.support.waiting import deadline_seconds, wait_for
 
 _SECONDS = 60.0
 
@@ -83,14 +99,13 @@ def test_targets_get_the_labels_that_prometheus_agents_give_them() -> None:
 
 
 def test_parts_agree_on_times_and_sizes() -> None:
-    """Samples are deduplicated by the interval they are scraped at; rules look back as far as queries do."""
+    """Samples are deduplicated by the interval they are scraped at; rules are evaluated as of when queries answer."""
     storage, vmalert, vmagent, vmauth = (_flags(name) for name in ("storage", "vmalert", "vmagent", "vmauth"))
     (interval,) = storage["-dedup.minScrapeInterval"]
     rules = [group for path in RULES.glob("*.rules.yml") for group in yaml.safe_load(path.read_text())["groups"]]
 
     assert _scrapes()["global"]["scrape_interval"] == interval == min(group["interval"] for group in rules)
     assert storage["-search.latencyOffset"] == vmalert["-rule.evalDelay"]
-    assert storage["-search.maxLookback"] == vmalert["-datasource.queryStep"]
     assert storage["-search.maxQueryLen"] == vmauth["-maxRequestBodySizeToRetry"]
     assert vmagent["-promscrape.cluster.membersCount"] == [str(VMAGENTS)]
 
@@ -112,3 +127,124 @@ def test_parts_know_each_other() -> None:
         assert _flags("vmalert")[flag] == [f"http://{target}" for target in scraped["vmauth"]]
     assert _flags("vmalert")["-notifier.url"] == [f"http://{target}" for target in scraped["alertmanager"]]
     assert {len(scraped[job]) for job in ("vmagent", past_one_machine.TRANSLATE_JOB)} == {VMAGENTS}
+
+
+# --- Running, while a part of it is killed ----------------------------------------------------------------------------
+
+TIMES = 15
+"""How many times as fast time passes: the window of five minutes is 20 s."""
+WINDOW_SECONDS = 300 // TIMES
+STEADY = "steady"
+PARTS = ("vmagent", "translator", "storage")
+_ENGINES = 6
+_VLLM = "vllm-0.32.0-1"
+_GAP_MS = 3000
+"""Rules are evaluated every second; two that come late lose nothing."""
+_RATIOS = ("ratio", "p50", "p95", "p99", "mean", "avg")
+
+
+def _groups(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """The first engines are a deployment that stays; each of the others is one that fails."""
+    failing = zip(addresses[_ENGINES:], PARTS, strict=True)
+    return [
+        {"targets": list(addresses[:_ENGINES]), "labels": _labels(STEADY)},
+        *({"targets": [address], "labels": _labels(f"down-{part}")} for address, part in failing),
+    ]
+
+
+def _labels(deployment: str) -> dict[str, str]:
+    return {
+        "model_name": f"model-{deployment}", "deployment_id": deployment, "inference_stack": "v2",
+        "environment": "live", "__param_source": "vllm",
+    }  # fmt: skip
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1200)
+def test_killed_part_costs_no_figure_and_no_alert(reference: Path, alertmanager: Path, tmp_path: Path) -> None:
+    """A vmagent, a translator and the first storage node are killed one after the other, while a deployment fails.
+
+    Every figure that is recorded is that of the pages: of a target that two scrape, no sample counts twice, and none is
+    missing. What is dead is named. Each deployment that fails pages, and nothing else does.
+    """
+    for name in FLAG_FILES:
+        _program(name)
+    capture = str(reference / "captures" / f"{_VLLM}.txt")
+    recordings = [Recording(capture, 1 + number / 100) for number in range(_ENGINES + len(PARTS))]
+    with (
+        serving_recordings(recordings, tmp_path) as targets,
+        victoria_cluster(
+            tmp_path / "stack", _groups(targets.addresses), alertmanager=alertmanager, times=TIMES
+        ) as running,
+    ):
+        _wait_until_level(running)
+        began_ms = _now_ms()
+        truth = {
+            point.labels: point.value for point in running.reader.query(_figures(), at_ms=began_ms - OWN_SECONDS * 1000)
+        }
+        jobs = {"vmagent": "vmagent", "translator": past_one_machine.TRANSLATE_JOB, "storage": "victoria-metrics"}
+        killed = {
+            "vmagent": running.vmagents[0], "translator": running.translators[1], "storage": running.storages[0],
+        }  # fmt: skip
+        for number, part in enumerate(PARTS):
+            past_one_machine.kill(killed[part])
+            named = f'up{{job="{jobs[part]}"}} == 0'
+            wait_for(lambda named=named: _values(running, named), f"a dead {part}")  # type: ignore[misc]
+            targets.cut_off(range(_ENGINES, _ENGINES + number + 1))
+            page = ("ServescopeDeploymentDown", f"down-{part}")
+            wait_for(lambda page=page: page in running.notified("page"), f"the page {page}", seconds=180)  # type: ignore[misc]
+            killed[part].start()
+            killed[part].wait_until_ready()
+            wait_for(lambda named=named: not _values(running, named), f"{part} that is back")  # type: ignore[misc]
+        _wait_until_level(running)
+        ended_ms = _now_ms() - OWN_SECONDS * 1000
+        figures = running.reader.read_samples(_figures(), end_ms=ended_ms, range_ms=ended_ms - began_ms)
+        pages = running.notified("page")
+
+    assert pages == {("ServescopeDeploymentDown", f"down-{part}") for part in PARTS}
+    assert {each.labels for each in figures} == truth.keys()
+    assert _wrong(figures, truth) == []
+    assert [_name(each) for each in figures if _longest_gap_ms(each) > _GAP_MS] == []
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _figures() -> str:
+    return f'{{__name__=~"deployment:.+",deployment_id="{STEADY}"}}'
+
+
+def _values(running: VictoriaCluster, expression: str) -> list[float]:
+    return [point.value for point in running.reader.query(expression, at_ms=_now_ms())]
+
+
+def _wait_until_level(running: VictoriaCluster) -> None:
+    """Wait until every target of the steady deployment was scraped all the window long."""
+    scraped = f'count(count_over_time(servescope_probe_success{{deployment_id="{STEADY}"}}[{WINDOW_SECONDS}s]) >= 18)'
+    steady = f'deployment:requests:rate5m{{deployment_id="{STEADY}"}}[{WINDOW_SECONDS // 2}s]'
+    level = f"min_over_time({steady}) / max_over_time({steady}) > 0.97"
+    wait_for(lambda: _values(running, scraped) == [_ENGINES], "targets that are scraped all the time", seconds=180)
+    wait_for(lambda: _values(running, level), "a level rate", seconds=180)
+
+
+def _wrong(figures: Sequence[Range], truth: Mapping[Labels, float]) -> list[str]:
+    """What was recorded that is not so; a scrape's time is up to a tenth of its interval off on a busy machine."""
+    found = []
+    for each in figures:
+        true, operation = truth[each.labels], _name(each).rpartition(":")[2]
+        off = 1e-3 if any(word in operation for word in _RATIOS) else 0.1
+        found += [
+            f"{_name(each)} {value:g} in place of {true:g} at {at}"
+            for at, value in zip(each.times, each.values, strict=True)
+            if abs(value - true) > off * abs(true)
+        ]
+    return found
+
+
+def _name(samples: Range) -> str:
+    return dict(samples.labels)["__name__"]
+
+
+def _longest_gap_ms(samples: Range) -> int:
+    return max(after - before for before, after in itertools.pairwise(samples.times))

@@ -32,12 +32,12 @@ FLAG_FILES: Final[Mapping[str, str]] = {
 """The files of flags by their stems, each with the program that it is for."""
 
 _DIVIDED: Final = (
-    "-dedup.minScrapeInterval", "-search.maxLookback", "-evaluationInterval", "-rule.resendDelay",
+    "-dedup.minScrapeInterval", "-evaluationInterval", "-rule.resendDelay",
     "-rule.maxResolveDuration", "-datasource.queryStep",
 )  # fmt: skip
 # What passes until samples can be queried is the programs' own time, which is not divided.
 _OWN_TIME: Final = ("-search.latencyOffset", "-rule.evalDelay")
-_OWN_SECONDS: Final = "5s"
+OWN_SECONDS: Final = 5
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class _Setting:
         if key == "-httpListenAddr":
             value = listen
         elif key in _OWN_TIME and self.times > 1:
-            value = _OWN_SECONDS
+            value = f"{OWN_SECONDS}s"
         elif key in _DIVIDED:
             value = divided(value, self.times)
         elif key in ("-storageDataPath", "-remoteWrite.tmpDataPath"):

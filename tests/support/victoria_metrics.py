@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 from servescope.contract.samples import make_labels
 from tests.support.programs import answers, program
-from tests.support.prometheus import Range, free_port
+from tests.support.prometheus import Prometheus, Range, free_port
 from tests.support.waiting import deadline_seconds, wait_for
 
 _SECONDS = 60.0
@@ -19,10 +19,11 @@ _END_SECONDS = 4_000_000_000
 
 
 class VictoriaMetrics:
-    """The addresses of a VictoriaMetrics for what is sent to it, and what it has."""
+    """The addresses of a VictoriaMetrics for what is sent to it, what it has, and its answers to queries."""
 
     def __init__(self, port: int) -> None:
         self.url = self._base = f"http://127.0.0.1:{port}"
+        self.reader = Prometheus(port)
         self.otlp_url = f"{self._base}/opentelemetry/v1/metrics"
         self.remote_write_url = f"{self._base}/api/v1/write"
 
@@ -31,11 +32,15 @@ class VictoriaMetrics:
         body = "".join(samples).encode()
         with urlopen(f"{self._base}/api/v1/import/prometheus", body, timeout=deadline_seconds(_SECONDS)) as answer:
             assert answer.status < 300
+        self.flush()
+
+    def flush(self) -> None:
+        """Let queries find what was sent so far."""
         self._get("/internal/force_flush")
 
     def read_samples(self, selector: str) -> list[Range]:
         """All samples of the series, as they are stored; a stale marker is NaN."""
-        self._get("/internal/force_flush")
+        self.flush()
         # Without an end it leaves out what was stored within the last second.
         wanted = urlencode({"match[]": selector, "reduce_mem_usage": "1", "start": "0", "end": str(_END_SECONDS)})
         lines = self._get(f"/api/v1/export?{wanted}").splitlines()
@@ -56,7 +61,7 @@ class VictoriaMetrics:
 
 
 @contextmanager
-def running(binary: Path, folder: Path) -> Iterator[VictoriaMetrics]:
+def running(binary: Path, folder: Path, *, options: Sequence[str] = ()) -> Iterator[VictoriaMetrics]:
     """A VictoriaMetrics on a free port, which keeps samples of any time; its data are in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -67,6 +72,7 @@ def running(binary: Path, folder: Path) -> Iterator[VictoriaMetrics]:
         "-retentionPeriod=100y",
         "-memory.allowedBytes=256MB",
         "-loggerLevel=WARN",
+        *options,
     ]
     log = folder / "victoria-metrics.log"
     with program(command, log) as process:

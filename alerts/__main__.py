@@ -11,7 +11,7 @@ from types import MappingProxyType
 from alerts.alertmanager import render_alertmanager
 from alerts.histograms import render_histogram_rules
 from alerts.options import DEFAULTS, Options, read_options
-from alerts.rules import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
+from alerts.rules import FORMATS, render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
 from alerts.without_collector import render_without_collector
@@ -24,6 +24,8 @@ DEPLOYED = DEPLOY / "alertmanager.yml"
 
 KUBERNETES = DEPLOY / "kubernetes" / "rules" / "rules.yaml"
 """All rules as the resource that an operator gives its Prometheus."""
+VICTORIAMETRICS = DEPLOY / "victoriametrics" / "servescope.rules.yml"
+"""All rules for vmalert."""
 
 FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
     {
@@ -66,7 +68,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"default: {GENERATED}")
     parser.add_argument(
         "--format",
-        choices=("prometheus", "prometheusrule", "mimir", "thanos"),
+        choices=FORMATS,
         help="write all rules as one document of this format to standard output instead of files",
     )
     parser.add_argument(
@@ -93,6 +95,7 @@ def main() -> int:
         act(GENERATED, render()),
         act(DEPLOY, {DEPLOYED.name: render_deployed()}),
         act(KUBERNETES.parent, {KUBERNETES.name: render_bundle("prometheusrule")}),
+        act(VICTORIAMETRICS.parent, {VICTORIAMETRICS.name: render_bundle("victoriametrics")}),
     )
 
 

@@ -1,7 +1,8 @@
-"""Writes the alert rules and the recording rules they use, for Prometheus, its operator, Mimir and Thanos."""
+"""Writes the alert rules and their recording rules, for Prometheus, its operator, Mimir, Thanos, VictoriaMetrics."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ from alerts.without_collector import without_collector_group
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert
 
-Format = Literal["prometheus", "prometheusrule", "mimir", "thanos"]
+FORMATS = ("prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics")
+Format = Literal["prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics"]
 Group = dict[str, Any]
 
 
@@ -37,7 +39,7 @@ def render_alert_rules(options: Options = DEFAULTS) -> str:
 
 
 def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[str] = ()) -> str:
-    """All rules in one document: for Prometheus, its operator, Thanos Ruler, or as a namespace for mimirtool.
+    """All rules in one document: for Prometheus, its operator, Thanos Ruler, vmalert, or as a namespace for mimirtool.
 
     In Mimir's the groups read all of `tenants`, without any the one that they are loaded for.
     """
@@ -46,6 +48,11 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
         figures, histogram_group(options), objective_group(options), without_collector_group(options),
         *alert_groups(options=options),
     ]  # fmt: skip
+    if form == "victoriametrics":
+        groups = [
+            {**group, "rules": [{**rule, "expr": metricsql(rule["expr"])} for rule in group["rules"]]}
+            for group in groups
+        ]
     if form == "prometheusrule":
         document: dict[str, Any] = {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -63,6 +70,22 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
     else:
         document = {"groups": groups}
     return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
+
+
+_RATE = re.compile(r"\brate\(([^()\[\]]+)\[(\d+)([smhd])\]\)")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def metricsql(expression: str) -> str:
+    """The expression in MetricsQL, where `rate` is over the part of the window in which a series has samples.
+
+    A replica that began or ended within the window would count as if it had been there all the time. So a rate is the
+    increase divided by the window, as PromQL's is.
+    """
+    return _RATE.sub(
+        lambda found: f"(increase({found[1]}[{found[2]}{found[3]}]) / {int(found[2]) * _UNIT_SECONDS[found[3]]})",
+        expression,
+    )
 
 
 def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAULTS) -> list[Group]:

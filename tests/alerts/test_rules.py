@@ -17,7 +17,7 @@ from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.dividing import divide
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS
-from alerts.rules import alert_rule, annotations_of, render_bundle
+from alerts.rules import alert_rule, annotations_of, metricsql, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title
@@ -276,6 +276,18 @@ def test_rules_that_belong_together_are_not_divided() -> None:
         ["sum(x)", "2 * a:x:sum"], ["sum(y)", "z > 1"],
     ]  # fmt: skip
     assert divide({"name": "g", "rules": rules}, most=4)[0]["name"] == "g"
+
+
+def test_rules_of_victoriametrics_divide_an_increase_by_its_window() -> None:
+    """They are all rules, and no `rate` is left: MetricsQL's is over the part of the window with samples."""
+    plain, theirs = (yaml.safe_load(render_bundle(form))["groups"] for form in ("prometheus", "victoriametrics"))
+    expressions = [rule["expr"] for group in theirs for rule in group["rules"]]
+
+    assert [[{**rule, "expr": ""} for rule in group["rules"]] for group in plain] == [
+        [{**rule, "expr": ""} for rule in group["rules"]] for group in theirs
+    ]
+    assert not any(re.search(r"\brate\(", expression) for expression in expressions)
+    assert metricsql('sum(rate(a_total{x="y"}[5m])) > 2') == 'sum((increase(a_total{x="y"}[5m]) / 300)) > 2'
 
 
 # --- Alertmanager -----------------------------------------------------------------------------------------------------

@@ -7,32 +7,36 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import Request, urlopen
 
 import numpy as np
 import yaml
+from cramjam import snappy
 from numpy.typing import NDArray
 
-from alerts.__main__ import GENERATED as RULES
-from servescope.contract.identity import Identity
-from servescope.contract.samples import Labels, format_series, make_labels
+from alerts.rules import Format, render_bundle
+from servescope.contract.samples import Labels, make_labels
+from servescope.customers.prometheus_series import STALE
+from servescope.customers.remote_write_messages import WriteRequest
 from servescope.emulator.faults import Faults, make_fault
 from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
+from servescope.sources.parse import parse_exposition
 from tests.support import victoria_metrics
-from tests.support.filled_prometheus import EVERY_RULE, RETENTION, SCRAPE_SECONDS, START_SECONDS, add_samples
+from tests.support.filled_prometheus import RETENTION, SCRAPE_SECONDS, START_SECONDS
 from tests.support.prometheus import Prometheus, running
-from tests.support.recording_rules import RECORDING_FILES
 from tests.support.victoria_cluster import read_flags
 from tests.support.victoria_metrics import VictoriaMetrics
+from tests.support.waiting import deadline_seconds
 
 SECONDS: Final = 2400
 FIRST_SECONDS: Final = 600
@@ -47,26 +51,13 @@ _FAULTS: Final = (
     ("draft-misaligned", 0.5, _NEW, 1200, 1900),
     ("traffic-surge", 2.0, "", 1700, 2000),
 )
-_SAMPLE = re.compile(rb"^([a-zA-Z_:][^ ]*(?:\{.*\})?) (\S+)$", re.MULTILINE)
+_SERIES_A_REQUEST: Final = 1000
 # Of the shipped flags of a storage node, those that change what a query answers.
 _QUERY_FLAGS: Final = ("-dedup.", "-search.maxQueryLen")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One sample as a page had it, and when it was scraped."""
-
-    series: bytes
-    value: bytes
-    time_ms: int
-
-    def openmetrics(self) -> bytes:
-        """For promtool."""
-        return b"%s %s %.3f\n" % (self.series, self.value, self.time_ms / 1000)
-
-    def victoria(self) -> bytes:
-        """For VictoriaMetrics' import."""
-        return b"%s %s %d\n" % (self.series, self.value, self.time_ms)
+Samples = dict[Labels, list[tuple[int, float]]]
+"""By series, `__name__` among its labels: its samples in the order of their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,62 +101,88 @@ def make_stack() -> EmulatedStack:
     return stack
 
 
-def scrape(stack: EmulatedStack, seconds: int = SECONDS) -> Iterator[Line]:
-    """Every sample, in the order of the scrapes."""
+def scrape(stack: EmulatedStack, seconds: int = SECONDS) -> Samples:
+    """Every sample, and a stale marker wherever a scrape no longer has a series or a target is there no longer."""
+    samples: Samples = {}
+    shown: dict[str, list[Labels]] = {}
     for after in range(0, seconds, SCRAPE_SECONDS):
-        for offset_ms in sorted({_offset_ms(target.identity) for target in stack.targets()}):
+        offsets = {target.identity.target_id: _offset_ms(target.identity.target_id) for target in stack.targets()}
+        for name in [*offsets, *(name for name in shown if name not in offsets)]:
+            offsets.setdefault(name, _offset_ms(name))
+        for name, offset_ms in sorted(offsets.items(), key=itemgetter(1)):
             stack.clock.run_until(after + offset_ms / 1000)
-            time_ms = (START_SECONDS + after) * 1000 + offset_ms
-            for target in stack.targets():
-                if _offset_ms(target.identity) == offset_ms:
-                    found = _SAMPLE.findall(render(target.instruments))
-                    yield from (Line(series, value, time_ms) for series, value in found)
+            page = next((each for each in stack.targets() if each.identity.target_id == name), None)
+            found = [] if page is None else parse_exposition(render(page.instruments).decode()).samples
+            values = {make_labels({"__name__": sample, **dict(labels)}): value for sample, labels, value in found}
+            values |= {series: STALE for series in shown.get(name, ()) if series not in values}
+            for series, value in values.items():
+                samples.setdefault(series, []).append(((START_SECONDS + after) * 1000 + offset_ms, value))
+            shown[name] = [series for series, value in values.items() if not math.isnan(value)]
+    return samples
 
 
-def _offset_ms(identity: Identity) -> int:
-    digest = hashlib.md5(identity.target_id.encode(), usedforsecurity=False).digest()
+def _offset_ms(target_id: str) -> int:
+    digest = hashlib.md5(target_id.encode(), usedforsecurity=False).digest()
     return 1 + int.from_bytes(digest[:4], "big") % (SCRAPE_SECONDS * 1000 - 1)
 
 
 @contextmanager
-def both_servers(prometheus: Path, promtool: Path, victoria: Path, folder: Path) -> Iterator[Both]:
+def both_servers(prometheus: Path, victoria: Path, folder: Path) -> Iterator[Both]:
     """Both, filled and at rest, for the length of the block."""
-    lines = sorted(scrape(make_stack()), key=lambda line: line.time_ms)
-    filled = folder / "prometheus"
-    add_samples(promtool, filled, map(Line.openmetrics, lines))
-    for _ in range(EVERY_RULE):
-        with running(prometheus, filled, {}, options=RETENTION) as server:
-            recorded = [line for rule in recording_rules() for line in _recorded(server, rule)]
-        add_samples(promtool, filled, map(Line.openmetrics, sorted(recorded, key=lambda line: line.time_ms)))
     flags = [flag for flag in read_flags("storage") if flag.startswith(_QUERY_FLAGS)]
     # Without the cache, a range of queries is not moved to multiples of its step.
     flags.append("-search.disableCache")
+    options = (*RETENTION, "--web.enable-remote-write-receiver")
+    samples = scrape(make_stack())
     with (
-        running(prometheus, filled, {}, options=RETENTION) as reference,
+        running(prometheus, folder / "prometheus", {}, options=options) as reference,
         victoria_metrics.running(victoria, folder / "victoria", options=flags) as beside,
     ):
-        beside.add_samples(b"".join(map(Line.victoria, lines)))
-        for rule in recording_rules():
-            beside.add_samples(b"".join(map(Line.victoria, _recorded(beside.reader, rule))))
+        url = f"http://127.0.0.1:{reference.port}/api/v1/write"
+        for server, write_url in ((reference, url), (beside.reader, beside.remote_write_url)):
+            _write(write_url, samples)
+            beside.flush()
+            for rule in recording_rules("prometheus" if server is reference else "victoriametrics"):
+                _write(write_url, _recorded(server, rule))
+                beside.flush()
         yield Both(reference, beside)
 
 
-def recording_rules() -> Iterator[Mapping[str, Any]]:
-    """Every recording rule; those that read what others record come after them."""
-    for name in RECORDING_FILES:
-        for group in yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]:
-            yield from group["rules"]
+def _write(url: str, samples: Samples) -> None:
+    every = list(samples.items())
+    for first in range(0, len(every), _SERIES_A_REQUEST):
+        request = WriteRequest()
+        for labels, values in every[first : first + _SERIES_A_REQUEST]:
+            series = request.timeseries.add()
+            for name, value in labels:
+                series.labels.add(name=name, value=value)
+            for time_ms, number in values:
+                series.samples.add(value=number, timestamp=time_ms)
+        headers = {
+            "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        }  # fmt: skip
+        body = bytes(snappy.compress_raw(request.SerializeToString()))
+        with urlopen(Request(url, body, headers), timeout=deadline_seconds()):
+            pass
 
 
-def _recorded(server: Prometheus, rule: Mapping[str, Any]) -> Iterator[Line]:
+def recording_rules(form: Format) -> Iterator[Mapping[str, Any]]:
+    """Every recording rule for this engine; those that read what others record come after them."""
+    for group in yaml.safe_load(render_bundle(form))["groups"]:
+        yield from (rule for rule in group["rules"] if "record" in rule)
+
+
+def _recorded(server: Prometheus, rule: Mapping[str, Any]) -> Samples:
     """What a rule makes of what a server has, at every evaluation."""
     start_ms = START_SECONDS * 1000
     end_ms = start_ms + SECONDS * 1000
-    for each in server.query_range(rule["expr"], start_ms=start_ms, end_ms=end_ms, step_ms=STEP_MS):
-        labels = {**_unnamed(each.labels), **rule.get("labels", {})}
-        series = format_series(rule["record"], make_labels(labels)).encode()
-        for at, value in zip(each.times, each.values, strict=True):
-            yield Line(series, repr(value).encode(), at)
+    return {
+        make_labels({**_unnamed(each.labels), **rule.get("labels", {}), "__name__": rule["record"]}): list(
+            zip(each.times, each.values, strict=True)
+        )
+        for each in server.query_range(rule["expr"], start_ms=start_ms, end_ms=end_ms, step_ms=STEP_MS)
+    }
 
 
 def _unnamed(labels: Labels) -> dict[str, str]:

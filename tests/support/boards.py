@@ -55,4 +55,4 @@ def substitute(expression: str, **chosen: str) -> str:
         HISTOGRAMS: "1",
     }
     # What a pattern has matched is no variable, as `$1`.
-    return re.sub(r"\$([a-z_]\w*)", lambda found: chosen.get(found[1], every[found[1]]), expression)
+    return re.sub(r"\$([a-z_]\w*)", lambda found: {**every, **chosen}[found[1]], expression)

@@ -7,6 +7,7 @@ divided by `times` as in `make live`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ import yaml
 
 from alerts.alertmanager import RECEIVERS
 from tests import tools
-from tests.live.compression import divided
+from tests.live.compression import compress_rules, divided
 from tests.live.receivers import Receivers, listening
 from tests.live.stack import Program, make_alertmanager
-from tests.support.past_one_machine import address_of, free_address, make_translator, notified, write_rules
+from tests.support.past_one_machine import address_of, free_address, make_translator, notified
 from tests.support.prometheus import Prometheus
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -42,7 +43,7 @@ OWN_SECONDS: Final = 5
 
 @dataclass(slots=True)
 class VictoriaCluster:
-    """The running parts; vmagent number i asks translator number i. `reader` is what vmauth answers."""
+    """The running parts; vmauth number i is beside vmagent number i. `reader` is what the first answers."""
 
     folder: Path
     times: int
@@ -50,7 +51,7 @@ class VictoriaCluster:
     vmagents: Sequence[Program]
     storages: Sequence[Program]
     vmalert: Program
-    vmauth: Program
+    vmauths: Sequence[Program]
     reader: Prometheus
     receivers: Receivers
 
@@ -78,35 +79,50 @@ def victoria_cluster(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "targets").mkdir()
     (folder / "targets" / "all.json").write_text(json.dumps(groups), encoding="utf-8")
-    write_rules(folder / "rules", times)
+    _write_rules(folder / "rules", times)
     with ExitStack() as started:
         receivers = started.enter_context(listening({name: f"token-of-{name}" for name in RECEIVERS.values()}))
         manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
+        started.callback(manager.end)
+        manager.start()
         translators = [make_translator(folder, number) for number in range(VMAGENTS)]
         setting = _Setting(folder, times, _places(translators, manager_url))
         storages = [setting.make_program("storage", number) for number in range(STORAGES)]
         vmagents = [setting.make_program("vmagent", number) for number in range(VMAGENTS)]
-        vmauth, vmalert = setting.make_program("vmauth"), setting.make_program("vmalert")
-        programs = (manager, *translators, *storages, *vmagents, vmauth, vmalert)
+        vmauths = [setting.make_program("vmauth", number) for number in range(VMAGENTS)]
+        vmalert = setting.make_program("vmalert")
+        programs = (*translators, *storages, *vmauths, *vmagents, vmalert)
         for program in programs:
             started.callback(program.end)
             program.start()
-        for program in programs:
+        for program in (manager, *programs):
             program.wait_until_ready()
-        reader = Prometheus(int(address_of(vmauth).rpartition(":")[2]))
+        reader = Prometheus(int(address_of(vmauths[0]).rpartition(":")[2]))
         yield VictoriaCluster(
-            folder, times, translators, vmagents, storages, vmalert, vmauth, reader, receivers
+            folder, times, translators, vmagents, storages, vmalert, vmauths, reader, receivers
         )  # fmt: skip
+
+
+def _write_rules(folder: Path, times: int) -> None:
+    text = (DEPLOYED / "servescope.rules.yml").read_text(encoding="utf-8")
+    # The seconds of a window that an increase is divided by.
+    text = re.sub(r"(?<=\]\) / )\d+", lambda found: f"{int(found[0]) / times:g}", text)
+    folder.mkdir()
+    (folder / "servescope.rules.yml").write_text(
+        yaml.safe_dump(compress_rules(yaml.safe_load(text), times), sort_keys=False), encoding="utf-8"
+    )
 
 
 def _places(translators: Sequence[Program], manager_url: str) -> dict[str, str]:
     """By the address that the files name: where it is here."""
+    vmauths = [free_address() for _ in range(VMAGENTS)]
     return {
+        **{f"vmagent-{number}:8427": address for number, address in enumerate(vmauths)},
+        "vmauth:8427": vmauths[0],
         **{f"vmagent-{number}:9905": address_of(each) for number, each in enumerate(translators)},
         **{f"vmagent-{number}:8429": free_address() for number in range(VMAGENTS)},
         **{f"storage-{number}:8428": free_address() for number in range(STORAGES)},
         "vmalert:8880": free_address(),
-        "vmauth:8427": free_address(),
         "alertmanager:9093": manager_url.removeprefix("http://"),
     }
 
@@ -128,7 +144,7 @@ class _Setting:
         assert binary is not None, f"{FLAG_FILES[name]} not found: `python -m tests.tools` prepares it"
         flags = [self._flag(flag, own, listen, number) for flag in read_flags(name)]
         if name == "vmagent":
-            self._write_scrapes(own / "scrape.yml", f"vmagent-{number}:9905")
+            self._write_scrapes(own / "scrape.yml", f"vmagent-{number}:8427")
         if name == "vmauth":
             (own / "vmauth.yml").write_text(self._placed((DEPLOYED / "vmauth.yml").read_text("utf-8")), "utf-8")
         limits = ["-memory.allowedBytes=128MB"] if name in ("storage", "vmagent") else []
@@ -136,7 +152,9 @@ class _Setting:
         return Program(called, command, self.folder, f"http://{listen}/health")
 
     def _own_address(self, called: str) -> str:
-        ports = {"storage": 8428, "vmagent": 8429, "vmauth": 8427, "vmalert": 8880}
+        if called.startswith("vmauth-"):
+            return self.places[f"{called.replace('vmauth', 'vmagent')}:8427"]
+        ports = {"storage": 8428, "vmagent": 8429, "vmalert": 8880}
         return self.places[f"{called}:{ports[called.partition('-')[0]]}"]
 
     def _flag(self, flag: str, own: Path, listen: str, number: int | None) -> str:
@@ -160,9 +178,9 @@ class _Setting:
             text = text.replace(named, here)
         return text
 
-    def _write_scrapes(self, path: Path, translator: str) -> None:
+    def _write_scrapes(self, path: Path, vmauth: str) -> None:
         text = (DEPLOYED / "scrape.yml").read_text(encoding="utf-8")
-        text = text.replace("localhost:9905", translator).replace("/etc/vmagent/targets", str(self.folder / "targets"))
+        text = text.replace("localhost:8427", vmauth).replace("/etc/vmagent/targets", str(self.folder / "targets"))
         document: dict[str, Any] = yaml.safe_load(self._placed(text))
         interval = divided(document["global"]["scrape_interval"], self.times)
         # A machine that is busy with all of it at once may take as long as there is.

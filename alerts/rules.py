@@ -80,8 +80,9 @@ def metricsql(expression: str) -> str:
     """The expression in MetricsQL, where `rate` is over the part of the window in which a series has samples.
 
     A replica that began or ended within the window would count as if it had been there all the time. So a rate is the
-    increase divided by the window, as PromQL's is.
+    increase divided by the window, as PromQL's is. Its `changes` counts a series' first value too.
     """
+    expression = re.sub(r"\bchanges\(", "changes_prometheus(", expression)
     return _RATE.sub(
         lambda found: f"(increase({found[1]}[{found[2]}{found[3]}]) / {int(found[2]) * _UNIT_SECONDS[found[3]]})",
         expression,

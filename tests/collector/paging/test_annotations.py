@@ -30,10 +30,12 @@ def _values() -> list[str]:
 
 @pytest.mark.slow
 def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
-    """Prefixes, percentages and durations of small and large, negative and round numbers; a label that is absent."""
+    """Prefixes, percentages and durations of small and large, negative and round numbers; labels that are absent."""
     template = (
         " ".join(f"{{{{ $value | {form} }}}}" for form in FORMS)
         + " {{ $labels.n }}{{ $labels.absent }} {{ $labels.n | urlquery }}"
+        + " {{ if $labels.n }}n {{ $labels.n }}{{ else }}none{{ end }}"
+        + " {{ if $labels.absent }}some{{ else }}none of {{ $labels.n }}{{ end }}"
     )
     rule = {"alert": "Read", "expr": "x > -Inf", "annotations": {"description": template}}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "read", "rules": [rule]}]}))

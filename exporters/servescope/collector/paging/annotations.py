@@ -17,6 +17,7 @@ from servescope.errors import UsageError
 _PLACE: Final = re.compile(
     r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|\$value \| (?P<form>humanize\w*)) \}\}"
 )
+_CHOICE: Final = re.compile(r"\{\{ if \$labels\.(\w+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def _is_beside(other: Mapping[str, str], labels: Mapping[str, str]) -> bool:
 def render(template: str, labels: Mapping[str, str], value: float) -> str:
     """Render `{{ $labels.x }}` and `{{ $value | humanize… }}`; an absent label is "".
 
-    `{{ $labels.x | urlquery }}` escapes the label for a URL.
+    `{{ $labels.x | urlquery }}` escapes the label for a URL. `{{ if $labels.x }}…{{ else }}…{{ end }}` is its first
+    part where the label is there, and else its second.
 
     Raises UsageError for any other `{{ … }}`.
     """
@@ -74,11 +76,13 @@ def render(template: str, labels: Mapping[str, str], value: float) -> str:
             return quote_plus(text) if found["query"] else text
         return _FORMS[found["form"]](value)
 
+    template = _CHOICE.sub(lambda found: found[2] if labels.get(found[1]) else found[3], template)
     for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):
         found = _PLACE.fullmatch(place)
         if found is None or found["form"] not in (None, *_FORMS):
             raise UsageError(
-                f"unknown template {place!r}, supported: $labels.…, $labels.… | urlquery, $value | {', '.join(_FORMS)}"
+                f"unknown template {place!r}, supported: $labels.…, $labels.… | urlquery, if $labels.… else, "
+                f"$value | {', '.join(_FORMS)}"
             )
     return _PLACE.sub(fill, template)
 

@@ -24,6 +24,8 @@ DEPLOYED = DEPLOY / "alertmanager.yml"
 
 KUBERNETES = DEPLOY / "kubernetes" / "rules" / "rules.yaml"
 """All rules as the resource that an operator gives its Prometheus."""
+KUBERNETES_VICTORIA = DEPLOY / "kubernetes" / "rules-victoria-metrics" / "rules.yaml"
+"""All rules as the resource that an operator gives its vmalert."""
 VICTORIAMETRICS = DEPLOY / "victoriametrics" / "servescope.rules.yml"
 """All rules for vmalert."""
 
@@ -95,6 +97,7 @@ def main() -> int:
         act(GENERATED, render()),
         act(DEPLOY, {DEPLOYED.name: render_deployed()}),
         act(KUBERNETES.parent, {KUBERNETES.name: render_bundle("prometheusrule")}),
+        act(KUBERNETES_VICTORIA.parent, {KUBERNETES_VICTORIA.name: render_bundle("vmrule")}),
         act(VICTORIAMETRICS.parent, {VICTORIAMETRICS.name: render_bundle("victoriametrics")}),
     )
 

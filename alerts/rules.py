@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
@@ -18,9 +18,13 @@ from alerts.without_collector import without_collector_group
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert
 
-FORMATS = ("prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics")
-Format = Literal["prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics"]
+FORMATS = ("prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule")
+Format = Literal["prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule"]
 Group = dict[str, Any]
+_RESOURCES: Mapping[str, tuple[str, str]] = {
+    "prometheusrule": ("monitoring.coreos.com/v1", "PrometheusRule"),
+    "vmrule": ("operator.victoriametrics.com/v1beta1", "VMRule"),
+}
 
 
 def render_figure_rules(options: Options = DEFAULTS) -> str:
@@ -39,7 +43,7 @@ def render_alert_rules(options: Options = DEFAULTS) -> str:
 
 
 def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[str] = ()) -> str:
-    """All rules in one document: for Prometheus, its operator, Thanos Ruler, vmalert, or as a namespace for mimirtool.
+    """All rules in one document: for Prometheus, its operator, Thanos Ruler, vmalert, its operator, or for mimirtool.
 
     In Mimir's the groups read all of `tenants`, without any the one that they are loaded for.
     """
@@ -48,15 +52,16 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
         figures, histogram_group(options), objective_group(options), without_collector_group(options),
         *alert_groups(options=options),
     ]  # fmt: skip
-    if form == "victoriametrics":
+    if form in ("victoriametrics", "vmrule"):
         groups = [
             {**group, "rules": [{**rule, "expr": metricsql(rule["expr"])} for rule in group["rules"]]}
             for group in groups
         ]
-    if form == "prometheusrule":
+    if form in _RESOURCES:
+        version, kind = _RESOURCES[form]
         document: dict[str, Any] = {
-            "apiVersion": "monitoring.coreos.com/v1",
-            "kind": "PrometheusRule",
+            "apiVersion": version,
+            "kind": kind,
             "metadata": {"name": "servescope", "labels": {"app.kubernetes.io/name": "servescope"}},
             "spec": {"groups": groups},
         }

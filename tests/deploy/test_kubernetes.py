@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from alerts.__main__ import KUBERNETES
-from alerts.rules import render_bundle
+from alerts.__main__ import KUBERNETES, KUBERNETES_VICTORIA
+from alerts.rules import Format, render_bundle
 from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
 from tests.conftest import ROOT
@@ -238,20 +238,21 @@ def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:
     assert {"name": "model", "emptyDir": {}} in pod["spec"]["volumes"]
 
 
-def test_committed_rules_are_those_of_the_catalog() -> None:
+@pytest.mark.parametrize(("path", "form"), [(KUBERNETES, "prometheusrule"), (KUBERNETES_VICTORIA, "vmrule")])
+def test_committed_rules_are_those_of_the_catalog(path: Path, form: Format) -> None:
     """`python -m alerts` would change nothing."""
-    text = KUBERNETES.read_text(encoding="utf-8")
-
-    assert text == render_bundle("prometheusrule"), f"{KUBERNETES} is out of date: run `python -m alerts`"
+    assert path.read_text(encoding="utf-8") == render_bundle(form), f"{path} is out of date: run `python -m alerts`"
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("prometheus-operator", "PrometheusRule"), ("victoria-metrics-operator", "VMRule")]
+    ("name", "form"), [("prometheus-operator", "prometheusrule"), ("victoria-metrics-operator", "vmrule")]
 )
-def test_operators_get_every_rule_as_it_is(rendered: tuple[Document, ...], kind: str) -> None:
-    """Both have all the groups of the rule files, with no text changed on the way."""
-    (found,) = _of_kind(rendered, kind)
-    said = yaml.load(render_bundle("prometheusrule"), yaml.CSafeLoader)
+def test_operators_get_every_rule_as_it_is(rendered: tuple[Document, ...], form: Format) -> None:
+    """Both have all the groups of the rule files, in their own language, with no text changed on the way."""
+    (found,) = _of_kind(rendered, "PrometheusRule", "VMRule")
+    said = yaml.load(render_bundle(form), yaml.CSafeLoader)
+
+    assert found["kind"] == said["kind"]
 
     assert found["spec"] == said["spec"]
     assert found["metadata"]["namespace"] == "servescope"

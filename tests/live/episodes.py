@@ -386,5 +386,12 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 NOT_SHOWN: Final[Mapping[str, str]] = {
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
-}
+    **dict.fromkeys(
+        (
+            "ServescopeAgentDown", "ServescopeTranslatorDown", "ServescopeProbesFail", "ServescopeProbesRefused",
+            "ServescopeTranslatorVersionsMixed",
+        ),
+        "a collector scrapes this stack, without translators or agents",
+    ),
+}  # fmt: skip
 """Alerts without an episode, with the reason."""

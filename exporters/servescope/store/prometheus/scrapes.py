@@ -128,7 +128,8 @@ def interval_of(times: Sequence[int]) -> int:
 
 
 def _invalid_at(prometheus: Prometheus, marker: str, instants: Sequence[int], step_ms: int) -> list[bool]:
-    first = instants[0]
+    # A VictoriaMetrics, and the query frontend of Thanos, answer at multiples of the step, whatever the start is.
+    first = instants[0] // step_ms * step_ms
     tracks = prometheus.query_range(marker, start_ms=first, end_ms=instants[-1] + step_ms, step_ms=step_ms)
     valid = {time_ms for track in tracks for time_ms in track.times.tolist()}
     return [first + -(-(instant - first) // step_ms) * step_ms not in valid for instant in instants]

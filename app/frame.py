@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +15,8 @@ from streamlit.delta_generator import DeltaGenerator
 from app import display, queries, selection
 from app.queries import Shown
 from app.selection import TimeRange
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
 from servescope.store.embedded import Store
@@ -235,6 +237,27 @@ def name_missing_rules(store: History) -> list[str]:
     """A sentence for each file of rules that a Prometheus does not evaluate, and what is missing without it."""
     missing = store.missing_rules() if isinstance(store, PrometheusHistory) else {}
     return [f"The Prometheus does not evaluate `{file}`: {effect}." for file, effect in missing.items()]
+
+
+def name_places(store: History, deployments: Container[Deployment]) -> list[str]:
+    """A sentence for each of the deployments that several clusters or tenants of a Prometheus have."""
+    spread = store.spread() if isinstance(store, PrometheusHistory) else {}
+    return [
+        f"`{deployment.deployment_id}` ({deployment.inference_stack}) has targets in "
+        f"{' and in '.join(_differing(places))}: its figures are of all of them together."
+        for deployment, places in spread.items()
+        if deployment in deployments
+    ]
+
+
+def _differing(places: Sequence[Labels]) -> list[str]:
+    """Each place by the labels in which they differ."""
+    shared = set.intersection(*map(set, places))
+    return [
+        ", ".join(f"`{name}={value}`" for name, value in place if (name, value) not in shared)
+        or "a place without these labels"
+        for place in places
+    ]
 
 
 def nothing_in_range(store: History) -> None:

@@ -76,7 +76,7 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
         if queries.has_values(history, name)
     ]
     st.html(markup.draw_tiles(tiles, frame.moment(span)))
-    st.caption(frame.explain_moment(store, span))
+    st.caption(" ".join([frame.explain_moment(store, span), *frame.name_places(store, [one.deployment])]))
     found = _read_marks(store, one, span)
     charts.let_numbers_paint()
     for group, members in families.by_group(history, one.promised).items():

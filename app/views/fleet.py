@@ -60,8 +60,11 @@ def show() -> None:
         parameters = selection.range_parameters()
         seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
         st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters))
+        places = frame.name_places(store, [one.deployment for one in shown])
         st.caption(
-            " ".join([frame.explain_moment(store, span), *_name_left_out(fleet), *frame.name_missing_rules(store)])
+            " ".join(
+                [frame.explain_moment(store, span), *_name_left_out(fleet), *frame.name_missing_rules(store), *places]
+            )
         )
         unseen = [one for one in ordered if one not in seen]
         if unseen:

@@ -22,7 +22,7 @@ from servescope.store.prometheus.client import MAX_STEPS, LateError, Prometheus,
 from servescope.store.prometheus.events import read_events
 from servescope.store.prometheus.figure_queries import figures_queries, matchers
 from servescope.store.prometheus.increments import read_increments
-from servescope.store.prometheus.places import far_of, page_of, place_of
+from servescope.store.prometheus.places import far_of, names_apart, page_of, place_of
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.steps import read_series
 from servescope.store.prometheus.targets import (
@@ -50,6 +50,8 @@ PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
 """The environment variable with the Prometheus that the console's pages read, as JSON for `connect`."""
 
 T = TypeVar("T")
+_Process = tuple[Identity, Labels]
+"""A target's identity, and which cluster, namespace and tenant it is of."""
 
 STEP_MS: Final = 15_000
 """The shortest distance of the instants at which a Prometheus is asked for figures."""
@@ -290,13 +292,29 @@ class PrometheusHistory:
     # --- Targets and samples ------------------------------------------------------------------------------------------
 
     def targets(self) -> list[TargetStatus]:
-        """The latest status of every target as far as a Prometheus holds it, by target id."""
-        return self._keep("targets", _PAGE_SECONDS, self._read_targets)
+        """The latest status of every target as far as a Prometheus holds it, by target id.
 
-    def _read_targets(self) -> list[TargetStatus]:
+        Processes of one identity in several clusters or tenants have those in their names, as in their increments.
+        """
+        found = self._processes()
+        named = ((name, found[process]) for process, name in names_apart(found).items())
+        statuses = (replace(status, identity=name, target_id=name.target_id) for name, status in named)
+        return sorted(statuses, key=lambda status: status.target_id)
+
+    def spread(self) -> dict[Deployment, list[Labels]]:
+        """The deployments with targets in several clusters, namespaces or tenants, and which these are."""
+        places: dict[Deployment, set[Labels]] = {}
+        for identity, far in self._processes():
+            places.setdefault(identity.deployment(), set()).add(far)
+        return {deployment: sorted(fars) for deployment, fars in sorted(places.items()) if len(fars) > 1}
+
+    def _processes(self) -> dict[_Process, TargetStatus]:
+        return self._keep("targets", _PAGE_SECONDS, self._read_processes)
+
+    def _read_processes(self) -> dict[_Process, TargetStatus]:
         now = self._now_ms
         series = [
-            self._by_identity(query, now)
+            self._by_process(query, now)
             for query in (
                 TARGET_UP,
                 f"timestamp({TARGET_UP})",
@@ -304,54 +322,56 @@ class PrometheusHistory:
                 "servescope_target_samples",
             )
         ]
-        collected = []
-        for identity, pages in series[1].items():
+        infos = self._target_infos(now)
+        found: dict[_Process, TargetStatus] = {}
+        for process, pages in series[1].items():
             # Of two collectors that watch it, the one that was scraped last.
             newest = max(pages, key=lambda page: pages[page])
-            up, seconds, duration, samples = (each.get(identity, {}).get(newest) for each in series)
-            collected.append(_status(identity, bool(up), seconds, duration, samples))
-        infos = self._target_infos(now)
-        collected = [_with_info(status, infos.get(status.identity, {})) for status in collected]
-        known = {status.identity.deployment() for status in collected}
-        return sorted([*collected, *self._bare_targets(now, known)], key=lambda status: status.target_id)
+            up, seconds, duration, samples = (each.get(process, {}).get(newest) for each in series)
+            status = _status(process[0], bool(up), seconds, duration, samples)
+            found[process] = _with_info(status, infos.get(process, {}))
+        known = {identity.deployment() for identity, _ in found}
+        return found | self._bare_targets(now, known)
 
-    def _target_infos(self, at_ms: int) -> dict[Identity, Mapping[str, str]]:
+    def _target_infos(self, at_ms: int) -> dict[_Process, Mapping[str, str]]:
         """What collectors found each target to be, as labels."""
-        found: dict[Identity, Mapping[str, str]] = {}
+        found: dict[_Process, Mapping[str, str]] = {}
         for point in self.prometheus.query(TARGET_INFO, at_ms=at_ms):
             identity = _identity_of(point.labels)
             if identity is not None:
-                found[identity] = dict(point.labels)
+                found[identity, far_of(point.labels)] = dict(point.labels)
         return found
 
-    def _by_identity(self, query: str, at_ms: int) -> dict[Identity, dict[Labels, float]]:
+    def _by_process(self, query: str, at_ms: int) -> dict[_Process, dict[Labels, float]]:
         """The values of each target by the collector's page they are from."""
-        found: dict[Identity, dict[Labels, float]] = {}
+        found: dict[_Process, dict[Labels, float]] = {}
         for point in self.prometheus.query(query, at_ms=at_ms):
             identity = _identity_of(point.labels)
             if identity is not None:
-                found.setdefault(identity, {})[page_of(point.labels)] = point.value
+                process = identity, far_of(point.labels)
+                found.setdefault(process, {})[page_of(point.labels)] = point.value
         return found
 
-    def _bare_targets(self, now_ms: int, known: Container[Deployment]) -> list[TargetStatus]:
+    def _bare_targets(self, now_ms: int, known: Container[Deployment]) -> dict[_Process, TargetStatus]:
         """The targets a Prometheus scrapes itself, of deployments that have no health by a collector or a rule."""
         if all(source.kind == "exposed" or one in known for one, source in self._sources().items()):
-            return []
+            return {}
         found, _ = find_contract_targets(self.prometheus, start_ms=now_ms - 3_600_000, end_ms=now_ms)
         ups: dict[Labels, float] = {}
         for name in (UP, PROBE_SUCCESS):
             # A translator that is up may not reach the target.
             ups |= {place_of(point.labels): point.value for point in self.prometheus.query(name, at_ms=now_ms)}
-        statuses: dict[Identity, TargetStatus] = {}
+        statuses: dict[_Process, TargetStatus] = {}
         for target in found:
             place = place_of(target.attached)
             if target.identity.deployment() in known:
                 continue
+            process = target.process, far_of(place)
             status = _status(target.process, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None)
-            other = statuses.get(target.process)
+            other = statuses.get(process)
             # Of a pair that scrapes it, one that reaches it suffices.
-            statuses[target.process] = other if other is not None and other.healthy else status
-        return list(statuses.values())
+            statuses[process] = other if other is not None and other.healthy else status
+        return statuses
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
         """The native samples of a deployment's processes, one window for each that has any; as an import reads them.

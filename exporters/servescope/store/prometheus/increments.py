@@ -26,7 +26,7 @@ from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.blocks import Blocks
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
-from servescope.store.prometheus.places import Key, far_of, key_of
+from servescope.store.prometheus.places import Key, far_of, key_of, name_at
 from servescope.store.prometheus.scrapes import own_series, place_samples, read_all_samples, read_scrapes
 from servescope.store.prometheus.targets import (
     CONTRACT_NAMES,
@@ -122,8 +122,7 @@ def _told_apart(found: Mapping[Labels, TargetIncrements]) -> Iterator[TargetIncr
         yield _merge(list(found.values()))
         return
     for far, each in found.items():
-        replica = "@".join((each.identity.replica, *(value for _, value in far)))
-        identity = replace(each.identity, replica=replica)
+        identity = name_at(each.identity, far)
         yield replace(each, identity=identity, target_id=identity.target_id)
 
 

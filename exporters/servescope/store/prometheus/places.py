@@ -6,9 +6,12 @@ are read by themselves, and counted once.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.contract.samples import Labels, pick_labels
 
 PAIR_LABELS: Final = ("prometheus_replica", "receive_replica", "rule_replica", "__replica__")
@@ -41,3 +44,15 @@ def key_of(labels: Labels) -> Key:
 def far_of(labels: Labels) -> Labels:
     """Which cluster, namespace and tenant a series is of."""
     return pick_labels(labels, FAR_LABELS)
+
+
+def name_at(identity: Identity, far: Labels) -> Identity:
+    """What a process is called where others have its identity: with its cluster, namespace and tenant."""
+    return replace(identity, replica="@".join((identity.replica, *(value for _, value in far))))
+
+
+def names_apart(processes: Iterable[tuple[Identity, Labels]]) -> dict[tuple[Identity, Labels], Identity]:
+    """What each process is called, by its identity and `far_of` its series; each once, in their order."""
+    found = sorted(set(processes))
+    several = Counter(identity for identity, _ in found)
+    return {(identity, far): name_at(identity, far) if several[identity] > 1 else identity for identity, far in found}

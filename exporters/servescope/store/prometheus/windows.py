@@ -11,7 +11,7 @@ from servescope.contract.samples import Labels, Window, escape_label_value
 from servescope.errors import IdentityError
 from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.client import Prometheus, Track
-from servescope.store.prometheus.places import Key, far_of, key_of, place_of
+from servescope.store.prometheus.places import Key, far_of, key_of, names_apart, place_of
 from servescope.store.prometheus.scrapes import MARGIN_MS, interval_of, place_samples, read_all_samples, scrape_times
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.targets import HEALTH, UP, Place, ScrapedTarget, by_place, make_target
@@ -51,27 +51,16 @@ def read_windows(
     for place, window in (each for part in parts for each in part):
         found.setdefault(place, []).append(window)
     best = {place: max(windows, key=_scrapes) for place, windows in found.items()}
-    return list(_named_apart(best))
+    return [_renamed(best[place], name) for place, name in names_apart(best).items()]
 
 
 def _scrapes(read: TargetWindow) -> int:
     return int((read.window.values == read.window.values).any(axis=0).sum())
 
 
-def _named_apart(found: Mapping[Place, TargetWindow]) -> Iterator[TargetWindow]:
-    """Processes of one identity in several clusters have those in their names."""
-    places: dict[Identity, list[Labels]] = {}
-    for identity, far in sorted(found):
-        places.setdefault(identity, []).append(far)
-    for identity, fars in places.items():
-        for far in fars:
-            read = found[identity, far]
-            if len(fars) > 1:
-                read = _renamed(read, replace(identity, replica="@".join((identity.replica, *(v for _, v in far)))))
-            yield read
-
-
 def _renamed(read: TargetWindow, identity: Identity) -> TargetWindow:
+    if read.identity == identity:
+        return read
     labels = dict(identity.labels())
     series = tuple(
         each._replace(labels=tuple(sorted({**dict(each.labels), **labels}.items()))) for each in read.window.series

@@ -1,0 +1,84 @@
+"""The console on a Prometheus that holds several tenants, or clusters, which have a deployment and replicas alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from servescope.contract.identity import Identity
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.history import PrometheusHistory
+from tests.conftest import ROOT
+from tests.support.answering import Handler, answering
+
+R0 = Identity("llama", "chat", "v2", "production", replica="r0")
+ALONE = Identity("llama", "code", "v2", "production", replica="r0")
+NOW = 1_800_000_000.0
+_TENANTS = {"a": 1.0, "b": 0.0}
+_SCRAPED = [
+    ({**dict(R0.labels()), "cluster": "eu", "__tenant_id__": tenant}, up) for tenant, up in _TENANTS.items()
+] + [({**dict(ALONE.labels()), "cluster": "eu", "__tenant_id__": "a"}, 1.0)]
+_FIGURES = [{"servescope_figure": figure, **dict(R0.deployment().labels())} for figure in ("request_rate", "time")]
+
+
+def _answer(request: Handler) -> None:
+    """What a federated query returns: the health of the same replica of two tenants, one of which is down."""
+    query = request.parameters.get("query", [""])[0]
+    values: list[tuple[dict[str, str], float]] = []
+    if query in ("servescope_target_up", "timestamp(servescope_target_up)"):
+        values = [
+            ({"__name__": "servescope_target_up", **labels}, NOW if "(" in query else up) for labels, up in _SCRAPED
+        ]
+    elif "servescope_figure" in query:
+        values = [(labels, NOW if labels["servescope_figure"] == "time" else 3.0) for labels in _FIGURES]
+    if request.path.endswith("/series"):
+        data: object = [{"__name__": "servescope_target_up", **labels} for labels, _ in _SCRAPED]
+    elif request.path.endswith("/query"):
+        data = {"resultType": "vector", "result": [_point(labels, value) for labels, value in values]}
+    else:
+        data = {"resultType": "matrix", "result": []}
+    request.reply(200, json.dumps({"status": "success", "data": data}))
+
+
+def _point(labels: dict[str, str], value: float) -> dict[str, object]:
+    return {"metric": labels, "value": [NOW, str(value)]}
+
+
+def test_replicas_of_two_tenants_are_two() -> None:
+    """The one that is down is not hidden behind the other's health; a replica that nobody else has keeps its name."""
+    with answering(_answer) as url:
+        history = PrometheusHistory(Prometheus(url), clock=lambda: NOW)
+        assert [(status.identity.replica, status.healthy) for status in history.targets()] == [
+            ("r0@a@eu", True), ("r0@b@eu", False), ("r0", True),
+        ]  # fmt: skip
+        assert list(history.spread()) == [R0.deployment()]
+
+
+@pytest.fixture
+def read_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
+    """The captions and tables of a page of the console on a Prometheus."""
+    testing = pytest.importorskip("streamlit.testing.v1", reason="the console needs the extra 'console'")
+    import streamlit as st
+
+    def open_(name: str, url: str) -> str:
+        monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
+        page = testing.AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=30)
+        page.switch_page(f"views/{name}.py")
+        page.run()
+        assert not page.exception, page.exception[0].message
+        return "\n".join([*(each.value for each in page.caption), *(each.body for each in page.get("html"))])
+
+    yield open_
+    st.cache_resource.clear()
+
+
+@pytest.mark.slow
+def test_pages_name_the_tenants(read_page: Callable[[str, str], str]) -> None:
+    """By the labels in which they differ; each replica has its tenant in its name."""
+    with answering(_answer) as url:
+        assert "`chat` (v2) has targets in `__tenant_id__=a` and in `__tenant_id__=b`" in read_page("fleet", url)
+        sources = read_page("sources", url)
+        assert "r0@a@eu" in sources
+        assert "r0@b@eu" in sources

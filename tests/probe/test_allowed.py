@@ -43,6 +43,8 @@ def test_a_pattern_allows_its_hosts_and_ports(pattern: str, target: str, allowed
         "a\r\nHost:8000", "a%00.svc:8000", "ⅰ.svc:8000", "-a.svc:8000", "10.0.0.7#:8000",
         # The system would take these for addresses: 127.0.0.1 all of them.
         "127.1:8000", "2130706433:8000", "0x7f000001:8000", "0x7f.0.0.1:8000", "017700000001:8000", "127.0.0.01:8000",
+        # A zone is any text, so that one target would have any number of names.
+        "[fe80::1%eth0]:8000", "[fd00::7%a b\n]:8000",
     ],
 )  # fmt: skip
 def test_what_is_no_host_and_port_is_no_target(target: str) -> None:
@@ -52,7 +54,19 @@ def test_what_is_no_host_and_port_is_no_target(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "10.0.0.0/8", "10.0.0.1/8:80", "10.0.0.0/33:80", "a:90-80", "a:0", "a:80-", "a b:80", "http://a:80"]
+    "pattern",
+    [
+        "",
+        "[fe80::1%eth0]:80",
+        "10.0.0.0/8",
+        "10.0.0.1/8:80",
+        "10.0.0.0/33:80",
+        "a:90-80",
+        "a:0",
+        "a:80-",
+        "a b:80",
+        "http://a:80",
+    ],
 )
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     """Host bits behind a network too: they are a mistake."""
@@ -68,6 +82,11 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         ("vllm.svc", "127.0.0.1", False),
         ("vllm.svc", "::ffff:127.0.0.1", False),
         ("vllm.svc", "169.254.169.254", False),
+        ("vllm.svc", "100.100.100.200", False),
+        ("vllm.svc", "168.63.129.16", False),
+        ("vllm.svc", "fd00:ec2::254", False),
+        ("vllm.svc", "fd20:ce::254", False),
+        ("vllm.svc", "fd00:ec2::7", True),
         ("vllm.svc", "fe80::1%eth0", False),
         ("vllm.svc", "0.0.0.0", False),
         ("vllm.svc", "224.0.0.1", False),

@@ -7,17 +7,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from servescope.collector.scrape import Limits
 from servescope.contract.identity import Identity
+from servescope.contract.samples import Labels, Series, format_series
 from servescope.errors import ServescopeError
 from servescope.probe.layouts import PageLayouts
 from servescope.probe.outer import NOTHING, read_outer
 from servescope.probe.translation import Translator, Wanted
+from servescope.sources import series_plan
 from servescope.sources.cache import SeriesCache
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage
 from servescope.sources.reader import Reader, ReadError, parse_page
+from servescope.sources.series_plan import StoredSeries
+from servescope.sources.translate import Plan
 from tests.engines.captures import grow
 from tests.support.captures import read_captures
 
@@ -113,3 +118,22 @@ def test_what_was_not_used_for_longest_is_dropped() -> None:
     assert layouts.get("a") is not None
     layouts.add("d", page(*"abcdefg"))
     assert (len(layouts), layouts.series) == (1, 7)
+
+
+def test_targets_of_one_layout_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that overflow leave out their own series, whichever are left out of another target's in between."""
+    series = tuple(Series(f"tokens_{number}", ()) for number in range(4))
+    places = np.arange(4)
+    stored = StoredSeries(Plan(series, places, places, np.full(4, 2.0), {}), {}, ())
+    others = iter([np.array([1e308, 1.0, 2.0, 1e308])])
+
+    def interrupted(name: str, labels: Labels) -> str:
+        for other in others:
+            stored.snapshot(other, ())
+        return format_series(name, labels)
+
+    monkeypatch.setattr(series_plan, "format_series", interrupted)
+    snapshot, overflown = stored.snapshot(np.array([1.0, 1e308, 2.0, 3.0]), ())
+    assert overflown == ["tokens_1"]
+    assert [each.name for each in snapshot.series] == ["tokens_0", "tokens_2", "tokens_3"]
+    assert snapshot.values.tolist() == [2.0, 4.0, 6.0]

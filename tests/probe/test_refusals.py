@@ -80,7 +80,7 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         for (name, labels), value in own.samples().items()
         if name == "servescope_probe_refused_total"
     }
-    assert refused == {"target": 3, "source": 1, "behind": 1, "parameter": 3, "busy": 0}
+    assert refused == {"target": 3, "source": 1, "behind": 1, "parameter": 4, "busy": 0}
 
 
 async def _redirect(request: web.Request) -> web.Response:

@@ -14,6 +14,8 @@ from aiohttp import web
 
 from servescope import __version__
 from servescope.contract.own_metrics import OWN_METRICS, UNTRANSLATED
+from servescope.probe.config import read_probe_configuration
+from servescope.probe.serve import apply_configuration
 from tests.conftest import ROOT
 from tests.engines.captures import Captured, read_capture
 from tests.support.answering import Handler, answering
@@ -65,6 +67,41 @@ def test_one_probe_too_many_is_refused(tmp_path: Path) -> None:
     assert refused.text == '{"error":"1 probes are in progress (max_probes), ask again"}'
     assert own.value("servescope_probe_in_progress") == 1.0
     assert [each.failure() for each in (first, after)] == ["unknown_source", "unknown_source"]
+
+
+def test_more_probes_are_taken_after_a_reload(tmp_path: Path) -> None:
+    """As many as the configuration then says, whatever it said at the start."""
+    go, arrived = asyncio.Event(), []
+
+    async def answer(_: web.Request) -> web.Response:
+        arrived.append(1)
+        await go.wait()
+        return web.Response(text="x 1\n")
+
+    async def act(stage: Translating) -> list[Answered]:
+        path = tmp_path / "more.toml"
+        path.write_text(f'[translate]\ntargets = ["{stage.target}"]\nmax_probes = 40\n')
+        apply_configuration(stage.prober, stage.application, read_probe_configuration(path))
+        probes = [asyncio.create_task(stage.probe()) for _ in range(40)]
+        await asyncio.to_thread(
+            wait_for, lambda: len(arrived) + sum(probe.done() for probe in probes) == 40, "each was taken or refused"
+        )
+        go.set()
+        return await asyncio.gather(*probes)
+
+    configuration = '[translate]\ntargets = ["TARGET"]\nmax_probes = 1\n'
+    probes = translate(tmp_path, {"/metrics": answer}, act, configuration)
+    assert [probe.status for probe in probes] == [200] * 40
+
+
+def test_connections_of_a_scraper_end_now_and_then(tmp_path: Path) -> None:
+    """So that its next one may lead to a translator that was added behind the same name."""
+
+    async def act(stage: Translating) -> list[bool]:
+        return [(await stage.probe()).headers.get("Connection") == "close" for _ in range(120)]
+
+    ended = translate(tmp_path, {"/metrics": answers("x 1\n")}, act)
+    assert ended.count(True) == 2
 
 
 def test_a_probe_in_progress_is_answered_before_the_end(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.collector.api.listening import Listener
@@ -56,9 +57,16 @@ class Translating:
     """A running translator; `target` is the `host:port` of the targets beside it."""
 
     def __init__(
-        self, url: str, target: str, prober: Prober, listener: Listener, session: aiohttp.ClientSession
+        self,
+        url: str,
+        target: str,
+        prober: Prober,
+        application: web.Application,
+        listener: Listener,
+        session: aiohttp.ClientSession,
     ) -> None:
         self.url, self.target, self.prober, self.listener = url, target, prober, listener
+        self.application = application
         self._session = session
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None, **query: str) -> Answered:
@@ -86,11 +94,12 @@ async def translating(
         resolver = AllowedResolver(settings.networks)
         async with open_session(resolver) as session, aiohttp.ClientSession() as client:
             prober = Prober(settings, HttpFetch(session, redirects=0), resolver, ProbeTelemetry())
-            listener = Listener(make_translate_application(prober), certificates=settings.api.certificates())
+            application = make_translate_application(prober)
+            listener = Listener(application, certificates=settings.api.certificates())
             await listener.start("127.0.0.1", 0)
             try:
                 port = listener.addresses[0][1]
-                yield Translating(f"http://127.0.0.1:{port}", target, prober, listener, client)
+                yield Translating(f"http://127.0.0.1:{port}", target, prober, application, listener, client)
             finally:
                 await listener.close()
 
@@ -112,8 +121,6 @@ def translate(
 
 def answers(text: str | bytes, **options: Any) -> Handler:
     """A target that always answers this."""
-    from aiohttp import web
-
     body = text.encode() if isinstance(text, str) else text
 
     async def answer(_: web.Request) -> web.Response:

@@ -26,6 +26,14 @@ _LABEL = r"[a-z0-9_*](?:[a-z0-9_*-]{0,61}[a-z0-9_*])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # What the system's resolver takes for an address in an old spelling: 127.1, 0x7f000001, 2130706433.
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
+# Where clouds serve machines their credentials and settings, beside link-local addresses: Alibaba, Azure, Oracle; AWS,
+# Google, Oracle.
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe"),
+    )
+)
 
 
 class Address(NamedTuple):
@@ -73,6 +81,8 @@ def read_pattern(text: str) -> TargetPattern:
     lowest, highest = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 0 < lowest <= highest <= _HIGHEST_PORT:
         raise ValueError(f"{text!r} is not HOST:PORT")
+    if "%" in host:
+        raise ValueError(f"{text!r} is not HOST:PORT")
     if "[" in text or "/" in host or _read_ip(host) is not None:
         return TargetPattern(ipaddress.ip_network(host), lowest, highest)
     if not _is_name(host):
@@ -88,6 +98,9 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _read_ip(host: str) -> IPAddress | None:
+    # A zone behind % may be any text, and names an interface of this machine.
+    if "%" in host:
+        return None
     try:
         return _unmapped(ipaddress.ip_address(host))
     except ValueError:
@@ -111,7 +124,7 @@ def _is_name(host: str) -> bool:
 def permits(networks: Sequence[IPNetwork], host: str, address: str) -> bool:
     """Whether a name may lead to an address: one of the networks, or, where there are none, no special address.
 
-    Special are loopback, which only `localhost` may lead to, link-local (such as a cloud's metadata), multicast,
+    Special are loopback, which only `localhost` may lead to, those of clouds' metadata, link-local, multicast,
     unspecified and reserved addresses.
     """
     found = _unmapped(ipaddress.ip_address(address.partition("%")[0]))
@@ -119,7 +132,7 @@ def permits(networks: Sequence[IPNetwork], host: str, address: str) -> bool:
         return any(found in network for network in networks)
     if host == "localhost":
         return found.is_loopback
-    return not (
+    return found not in _METADATA and not (
         found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified or found.is_reserved
     )
 

@@ -15,6 +15,8 @@ from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.settings.values import parse_address
 
 if TYPE_CHECKING:
+    from aiohttp.web import Application
+
     from servescope.probe.config import ProbeConfiguration
     from servescope.probe.prober import Prober
 
@@ -68,10 +70,11 @@ async def _serve(configuration: ProbeConfiguration, arguments: argparse.Namespac
     resolver = AllowedResolver(configuration.networks)
     async with open_session(resolver) as session:
         prober = Prober(configuration, HttpFetch(session, redirects=0), resolver, ProbeTelemetry())
+        application = make_translate_application(prober)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: _reload(prober, arguments))
-        listener = Listener(make_translate_application(prober), certificates=configuration.api.certificates())
+        loop.add_signal_handler(signal.SIGHUP, lambda: _reload(prober, application, arguments))
+        listener = Listener(application, certificates=configuration.api.certificates())
         try:
             await listener.start(*configuration.listen)
         except OSError as error:
@@ -85,10 +88,12 @@ async def _serve(configuration: ProbeConfiguration, arguments: argparse.Namespac
         await listener.close()
 
 
-def _reload(prober: Prober, arguments: argparse.Namespace) -> None:
+def _reload(prober: Prober, application: Application, arguments: argparse.Namespace) -> None:
     """Read the configuration again; one that is wrong is logged, and the former stays. The listener stays as it is."""
+    from servescope.probe.serve import apply_configuration
+
     try:
-        prober.apply(_read(arguments))
+        apply_configuration(prober, application, _read(arguments))
     except ServescopeError as error:
         prober.telemetry.reload_success.set(0)
         _logger.warning("not reloaded: %s", error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -65,7 +66,10 @@ class Prober:
         self._rule_for = lru_cache(_MOST_ADDRESSES)(configuration.rule_for)
 
     async def probe(self, query: Mapping[str, str], scrape_timeout: str | None, *, openmetrics: bool) -> bytes:
-        """The page of one probe; raises RequestError when it may not be made, BusyError when too many are."""
+        """The page of one probe; raises RequestError when it may not be made, BusyError when too many are.
+
+        A parameter that is given twice is twice among the items of `query`.
+        """
         started = time.perf_counter()
         try:
             probe = self._read(query, scrape_timeout)
@@ -118,6 +122,9 @@ class Prober:
     # --- What is asked for --------------------------------------------------------------------------------------------
 
     def _read(self, query: Mapping[str, str], scrape_timeout: str | None) -> Probe:
+        twice = next((name for name, times in Counter(name for name, _ in query.items()).items() if times > 1), None)
+        if twice is not None:
+            raise _RefusedError("parameter", f"parameter {_shown(twice)} is given twice")
         unknown = next((name for name in query if name not in PARAMETERS), None)
         if unknown is not None:
             raise _RefusedError("parameter", f"unknown parameter {_shown(unknown)}, supported: {', '.join(PARAMETERS)}")

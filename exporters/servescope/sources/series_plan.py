@@ -119,11 +119,14 @@ class StoredSeries:
         if finite.all():
             return Snapshot(series, values), []
         mask = finite.tobytes()
-        if mask != self._part[0]:
+        # A translator does this in several threads at once, so the part is read once.
+        kept, part = self._part
+        if mask != kept:
             part = tuple(series[place] for place in np.flatnonzero(finite).tolist())
-            self._part = mask, former if part == former else part
+            part = former if part == former else part
+            self._part = mask, part
         overflown = [format_series(*series[place]) for place in np.flatnonzero(~finite).tolist()]
-        return Snapshot(self._part[1], values[finite]), overflown
+        return Snapshot(part, values[finite]), overflown
 
 
 def list_first(texts: list[str], count: int | None = None) -> str:

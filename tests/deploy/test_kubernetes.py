@@ -175,6 +175,14 @@ def test_every_pod_has_a_network_policy_and_what_it_names_exists(rendered: tuple
         assert "replicas" not in only(list(rendered), target["kind"], target["name"])["spec"]
 
 
+def test_translators_end_after_nodes_forgot_them(monitored: tuple[Document, ...]) -> None:
+    """A pod that ends at once refuses the scrapes that nodes send it until they know."""
+    pod = only(monitored, "Deployment", "servescope-translate")["spec"]["template"]["spec"]
+    command, seconds = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    assert 3 <= int(seconds) < pod.get("terminationGracePeriodSeconds", 30) - 5
+
+
 def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ...]) -> None:
     """Its NetworkPolicy, its configuration and the scrape jobs name the same ports, and only private networks.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,6 +17,7 @@ from servescope.customers.cursors import CursorFile
 from servescope.customers.program import CustomersProgram
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
+from tests.support.answering import Handler, answering
 from tests.support.customer_export import TOKEN, Exported, exporting
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -43,6 +45,35 @@ def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(exported: Exporte
     assert all(end == start for (_, end, _), (start, _, _) in pairwise(spans)), spans
     assert all(value == 3 * (end - start) for start, end, value in spans), spans
     assert sum(count - 1 for count in points.values()) <= kills + 1
+
+
+def test_rules_that_a_prometheus_lacks_are_named(exported: Exported) -> None:
+    """Once, at the start of the export and of `check`, with what is missing without them; it exports all the same."""
+    labels = {"deployment_id": "chat", "model_name": "llama", "inference_stack": "v2", "environment": "prod"}
+
+    def answer(request: Handler) -> None:
+        """A Prometheus with a target that no rule says anything of."""
+        query = request.parameters.get("query", [""])[0]
+        lists_it = request.path.endswith("/series") and "output_tokens_total" in request.parameters["match[]"][0]
+        kind = "matrix" if "query_range" in request.path or query.endswith("]") else "vector"
+        scraped = [{"metric": {}, "value": [1.5, "1"]}] if query.startswith("group(servescope_probe_success") else []
+        found: object = {"resultType": kind, "result": scraped}
+        listed = [{"__name__": "output_tokens_total", **labels}] if lists_it else []
+        data = found if "query" in request.path else listed
+        request.reply(200, json.dumps({"status": "success", "data": data}))
+
+    with answering(answer) as url:
+        with exported.running("--prometheus", url):
+            pass
+        log = (exported.folder / "run.log").read_text(encoding="utf-8")
+        checked = exported.run("check", "--prometheus", url, errors=True)
+    for said in (log, checked):
+        for file, effect in (
+            ("recording.rules.yml", "figures are computed from the samples at each request"),
+            ("alerting.rules.yml", "no alert is evaluated"),
+            ("without-collector.rules.yml", "replicas are not counted"),
+        ):
+            assert said.count(f"the Prometheus at {url} does not evaluate {file}: {effect}") == 1, said
 
 
 def test_a_customer_is_served_shown_and_removed(exported: Exported) -> None:

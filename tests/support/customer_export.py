@@ -85,25 +85,24 @@ class Exported:
         """A verb of `servescope customers` on this folder."""
         return [sys.executable, "-m", "servescope.cli", "customers", verb, "--config", "customers.toml", *arguments]
 
-    def run(self, verb: str, *arguments: str) -> str:
-        """What a verb prints."""
+    def run(self, verb: str, *arguments: str, errors: bool = False) -> str:
+        """What a verb prints; with `errors` what it warns of."""
         done = subprocess.run(
             self.command(verb, *arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stderr if errors else done.stdout
 
     def environment(self) -> dict[str, str]:
         """Of a process that lives in the clock's time."""
         return {**os.environ, "SERVESCOPE_CLOCK": str(self.folder / "clock")}
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The export, once it answers; killed in the end as `kill -9` does."""
-        command = self.command(
-            "run", "--store", "past.db", "--listen", self.address, "--pull-listen", self.pull_address
-        )
+    def running(self, *past: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The export of the store, or of a past of its own, once it answers; killed in the end as `kill -9` does."""
+        chosen = past or ("--store", "past.db")
+        command = self.command("run", *chosen, "--listen", self.address, "--pull-listen", self.pull_address)
         with (self.folder / "run.log").open("ab") as log:
             process = subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log)
         try:

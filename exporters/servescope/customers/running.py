@@ -35,7 +35,7 @@ from servescope.settings.clock import program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
-from servescope.store.opening import open_past
+from servescope.store.opening import open_past, warn_of_missing_rules
 
 _logger = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     # What is wrong with it is reported before anything is opened.
     startable = read_startable(arguments.config, _read_removed(cursors_path))
     with open_past(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
+        warn_of_missing_rules(history)
         asyncio.run(_serve_until_signalled(arguments.config, startable, history, cursors, addresses))
     return 0
 

@@ -232,7 +232,7 @@ def _figure_entry(
     elif own.status in SUPPLIED:
         vector = evaluate_increases(figure.expression, samples, by=figure.by, seconds=seconds)
         value, parts = _figure_value(figure, vector)
-        reason = own.reason if vector else _joined(_explain_no_data(figure.expression), own.reason)
+        reason = own.reason if vector else _joined(_explain_no_data(figure.expression, samples), own.reason)
     return Entry(
         figure.name,
         "metric" if figure.name in METRICS else "figure",
@@ -298,12 +298,14 @@ def _verdict(figure: Figure, value: float | None) -> str | None:
     return f"{verdict.status}: {verdict.label}"
 
 
-def _explain_no_data(expression: Expression) -> str:
+def _explain_no_data(expression: Expression, samples: Sequence[Sample]) -> str:
     match expression:
-        case Ratio(_, denominator):
+        case Ratio(divided, denominator):
+            if any(evaluate_increases(denominator, samples, by=()).values()):
+                return f"no data: no such series of {' - '.join(sorted(leaves(divided)))}"
             return f"no data: nothing to divide by, {' - '.join(sorted(leaves(denominator)))} is 0"
         case Difference(left, _):
-            return _explain_no_data(left)
+            return _explain_no_data(left, samples)
         case Quantile(_, histogram):
             return f"no data: no observation in {histogram}"
         case _:

@@ -70,6 +70,5 @@ def _edges(histogram: str, source: str, versions: str) -> tuple[float, ...]:
     metric = known.metrics[histogram]
     if not metric.alternatives and metric.status not in SUPPLIED:
         return ()
-    # The first rule of a map with edges of older releases is that of its newest one.
-    is_newest = not metric.edges_before or versions == known.versions[0].versions
-    return metric.edges if is_newest else metric.edges_before
+    is_oldest = bool(metric.edges_before) and versions == known.versions[-1].versions
+    return metric.edges_before if is_oldest else metric.edges

@@ -15,7 +15,7 @@ from alerts.runbooks import queries_of, render_index, render_runbook
 from servescope.alerting import playbooks
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_path
-from servescope.alerting.playbooks.families import FAMILIES, Playbook
+from servescope.alerting.playbooks.families import FAMILIES, Family, Playbook
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, labels_of
 from servescope.alerting.sections import families_of, is_alive
@@ -125,10 +125,25 @@ def test_an_engine_raises_alerts_on_the_objectives_that_it_is_held_to() -> None:
     """Time per output token or the gaps between tokens, whichever it shows; and on nothing of a router by itself."""
     per_token, gap = (ALERTS[f"Servescope{each}BudgetBurns"] for each in ("TimePerOutputToken", "InterTokenLatency"))
 
-    assert [is_alive(per_token, "vLLM"), is_alive(per_token, "Dynamo")] == [True, False]
-    assert [is_alive(gap, "vLLM"), is_alive(gap, "Dynamo")] == [False, True]
+    families: tuple[Family, ...] = ("vLLM", "SGLang", "Dynamo")
+    assert [is_alive(per_token, each) for each in families] == [True, True, False]
+    assert [is_alive(gap, each) for each in families] == [False, False, True]
     assert not is_alive(ALERTS["ServescopeCacheChurn"], "vLLM")
     assert not is_alive(ALERTS["ServescopeRouterIndexDegraded"], "Dynamo")
+
+
+def test_a_family_that_does_not_raise_an_alert_says_why() -> None:
+    """SGLang exposes no rate of speculation, TensorRT-LLM has no source map, and a router's skew is of no engine."""
+    text = {
+        name: read_sections(ALERTS[f"Servescope{name}"])["Do now"]
+        for name in ("SpeculationBelowBreakEven", "CacheChurn", "QueueGrowing")
+    }
+
+    assert "SGLang does not expose what this alert reads" in text["SpeculationBelowBreakEven"]
+    assert "No engine raises this alert by its own metrics" in text["CacheChurn"]
+    assert "SGLang does not" not in text["QueueGrowing"]
+    assert "TensorRT-LLM has no source map" in text["QueueGrowing"]
+    assert "has no source map" not in text["CacheChurn"]
 
 
 def test_every_playbook_is_of_use() -> None:

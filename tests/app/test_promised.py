@@ -31,6 +31,8 @@ def target(source: str, versions: str = "") -> TargetStatus:
     [
         ([("vllm", "")], 2.5),
         ([("servescope", "")], 2.5),
+        ([("sglang", "0.5.7 to about 0.5.9")], 4),
+        ([("sglang", "before 0.4.5")], 2.5),
         ([("dynamo-frontend", NEWEST), ("dynamo-mocker", NEWEST)], 4.7),
         ([("dynamo-frontend", OLDER)], 4.7),
     ],

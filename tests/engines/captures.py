@@ -67,6 +67,8 @@ class Engine:
 ENGINES = (
     Engine("vllm-0-32", "vLLM 0.32", (Captured("vllm-0.32.0-1"),)),
     Engine("vllm-0-13", "vLLM 0.13", (Captured("vllm-0.13era-1"),)),
+    Engine("sglang-0-5", "SGLang 0.5.7", (Captured("sglang-0.5.7era-1"),)),
+    Engine("sglang-0-4", "SGLang 0.4", (Captured("sglang-0.4.x-1"),)),
     Engine(
         "dynamo-1-6", "Dynamo 1.6", (Captured("dynamo-frontend-1.6.1-1", "router"), Captured("dynamo-mocker-1.6.1-1"))
     ),

@@ -76,7 +76,15 @@ def test_values_of_the_captures(
 
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    "capture", ["vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1"]
+    "capture",
+    [
+        "vllm-0.32.0-1",
+        "vllm-0.13era-1",
+        "sglang-0.5.7era-1",
+        "sglang-0.4.x-1",
+        "dynamo-frontend-1.6.1-1",
+        "dynamo-mocker-1.6.1-1",
+    ],
 )
 def test_everything_has_a_value_or_a_reason(reference: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
     """Every metric of the contract and every derived figure is listed once, with a value or a reason."""
@@ -194,7 +202,8 @@ def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], reference:
 
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    ("capture", "guess"), [("sglang-0.5.7era-1", "SGLang"), ("vllm-0.5.0-1", "vLLM"), ("llamacpp-2026-1", "llama.cpp")]
+    ("capture", "guess"),
+    [("trtllm-1.2rc-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("llamacpp-2026-1", "llama.cpp")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
     reference: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str
@@ -257,6 +266,6 @@ def test_two_engines_are_not_compared(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str], tmp_path: Path
 ) -> None:
     """Increases from one engine to another would mean nothing."""
-    (tmp_path / "other.txt").write_text("sglang:num_running_reqs 1\n")
+    (tmp_path / "other.txt").write_text("trtllm_request_success_total 1\n")
     assert main(["inspect", files[0], str(tmp_path / "other.txt")]) == 1
-    assert "the earlier exposition is vLLM, the later unknown (it looks like SGLang)" in capsys.readouterr().err
+    assert "the earlier exposition is vLLM, the later unknown (it looks like TensorRT-LLM)" in capsys.readouterr().err

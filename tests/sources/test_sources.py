@@ -112,6 +112,8 @@ def test_a_map_must_say_how_it_is_identified() -> None:
     [
         ("vllm-0.32.0-1", "vllm", "newer than 0.13, read up to 0.32"),
         ("vllm-0.13era-1", "vllm", "about 0.13"),
+        ("sglang-0.5.7era-1", "sglang", "0.5.7 to about 0.5.9"),
+        ("sglang-0.4.x-1", "sglang", "before 0.4.5"),
         ("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
         ("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
         ("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
@@ -131,8 +133,6 @@ def test_identifies_engines_and_versions_by_their_names(
     ("capture", "nearest", "reason"),
     [
         ("vllm-0.5.0-1", "vLLM", "reads vLLM 0.13 to 0.32"),
-        ("sglang-0.5.7era-1", "SGLang", "no source map"),
-        ("sglang-0.4.x-1", "SGLang", "no source map"),
         ("trtllm-1.2rc-1", "TensorRT-LLM", "no source map"),
         ("triton-trtllm-1.0.0-1", "Triton with TensorRT-LLM", "no source map"),
         ("llamacpp-2026-1", "llama.cpp server", "no source map"),
@@ -150,10 +150,11 @@ def test_the_unknown_is_unknown_with_a_nearest_guess(reference: Path, capture: s
 
 
 @pytest.mark.reference
-def test_underscores_for_colons_are_the_same_engine(reference: Path) -> None:
+@pytest.mark.parametrize(("capture", "source"), [("vllm-0.32.0-1", "vllm"), ("sglang-0.5.7era-1", "sglang")])
+def test_underscores_for_colons_are_the_same_engine(reference: Path, capture: str, source: str) -> None:
     """A pipeline that rewrites vllm: to vllm_ changes nothing."""
-    text = (reference / "captures" / "vllm-0.32.0-1.txt").read_text().replace("vllm:", "vllm_")
-    assert identify(parse_exposition(text)).source is load_sources()["vllm"]
+    text = (reference / "captures" / f"{capture}.txt").read_text().replace(f"{source}:", f"{source}_")
+    assert identify(parse_exposition(text)).source is load_sources()[source]
 
 
 def test_nothing_is_guessed_from_nothing() -> None:

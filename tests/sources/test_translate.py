@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS
-from servescope.contract.samples import format_series
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.router import RouterInstruments
-from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
-from servescope.sources.parse import Exposition, parse_exposition
-from servescope.sources.translate import Translation, translate
-
-IDENTITY = Identity("tiny", "chat", "vllm-0.32", replica="a:1")
+from servescope.sources.parse import parse_exposition
+from servescope.sources.translate import translate
+from tests.support.translations import IDENTITY, read_capture, show, total, translate_identified
 
 VLLM = """
 vllm:num_requests_running{engine="0",model_name="tiny"} 2
@@ -38,36 +35,6 @@ dynamo_frontend_model_context_length{model="tiny"} 4096
 dynamo_component_router_kv_hit_rate_sum{router_id="1"} 0
 dynamo_component_router_kv_hit_rate_count{router_id="1"} 0
 """
-
-
-def read_capture(reference: Path, name: str) -> Exposition:
-    return parse_exposition((reference / "captures" / f"{name}.txt").read_text())
-
-
-def translate_identified(exposition: Exposition, identity: Identity = IDENTITY) -> Translation:
-    source = identify(exposition).source
-    assert source is not None
-    return translate(exposition, source, identity)
-
-
-def show(translation: Translation, prefix: str = "") -> dict[str, float]:
-    """The samples as text without the identity labels, those that begin so."""
-    shown = {}
-    for sample in translation.samples:
-        own = tuple(pair for pair in sample.labels if pair[0] not in IDENTITY_LABELS)
-        if sample.name.startswith(prefix):
-            shown[format_series(sample.name, own)] = sample.value
-    return shown
-
-
-def total(translation: Translation, name: str, **labels: str) -> float:
-    values = [
-        sample.value
-        for sample in translation.samples
-        if sample.name == name and labels.items() <= dict(sample.labels).items()
-    ]
-    assert values, name
-    return sum(values)
 
 
 def map_of(metric: str, body: str) -> Source:
@@ -145,7 +112,15 @@ def test_dynamo_mocker_adds_only_what_the_frontend_cannot_know(reference: Path) 
 
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    "capture", ["vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-frontend-0.8dev-1"]
+    "capture",
+    [
+        "vllm-0.32.0-1",
+        "vllm-0.13era-1",
+        "sglang-0.5.7era-1",
+        "sglang-0.4.x-1",
+        "dynamo-frontend-1.6.1-1",
+        "dynamo-frontend-0.8dev-1",
+    ],
 )
 def test_what_is_supplied_has_samples_and_what_is_not_has_none(reference: Path, capture: str) -> None:
     """Coverage and samples never contradict one another, no series is given twice, all bear the identity."""
@@ -187,6 +162,12 @@ def test_a_target_cannot_fill_an_identity_label_left_empty() -> None:
     text = VLLM.replace('model_name="tiny"', 'model_name="tiny",environment="prod"')
     shown = show(translate_identified(parse_exposition(text)), "queued_requests")
     assert list(shown) == ['queued_requests{engine="0",exported_environment="prod"}']
+
+
+def test_a_repeated_series_counts_by_its_first_value() -> None:
+    """Neither by both, nor by the last."""
+    text = VLLM + 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 5\n'
+    assert show(translate_identified(parse_exposition(text)), "output") == {'output_tokens_total{engine="0"}': 10}
 
 
 def test_requests_in_flight_are_running_and_waiting() -> None:

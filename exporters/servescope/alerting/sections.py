@@ -19,7 +19,7 @@ _WORST: Final = 10
 
 _SOURCES: Final[dict[Family, tuple[str, ...]]] = {
     "vLLM": ("vllm",),
-    "SGLang": (),
+    "SGLang": ("sglang",),
     "TensorRT-LLM": (),
     "Dynamo": ("dynamo-frontend", "dynamo-mocker"),
 }
@@ -140,15 +140,18 @@ def is_alive(alert: Alert, family: Family) -> bool:
 def _caveat(alert: Alert, families: Sequence[Family]) -> Iterator[str]:
     """Where the alert's metrics come from, for families that do not expose them by themselves."""
     behind_dynamo = is_alive(alert, "Dynamo")
-    if not is_alive(alert, "vLLM"):
+    silent = [family for family in ENGINES if not is_alive(alert, family)]
+    if len(silent) == len(ENGINES):
         yield (
             "No engine raises this alert by its own metrics: what it reads comes from servescope's instruments in the "
             f"engine, or from a program beside it, such as {'Dynamo, ' if behind_dynamo else ''}a router, an "
             "autoscaler or the collector."
         )
-    elif {"SGLang", "TensorRT-LLM"} & {*families}:
-        workers = "workers of Dynamo, or for " if behind_dynamo else ""
-        yield (
-            f"SGLang and TensorRT-LLM have no source map: their parts are for {workers}engines with servescope's "
-            "instruments or a source map of your own."
-        )
+        return
+    for family in silent:
+        if family in families:
+            why = "does not expose what this alert reads" if _SOURCES[family] else "has no source map"
+            yield (
+                f"{family} {why}: its part is for {'workers of Dynamo, or for ' if behind_dynamo else ''}engines with "
+                "servescope's instruments or a source map of your own."
+            )

@@ -63,6 +63,7 @@ _ENGINE_METRICS = (
         "tokens",
         "engine",
         "Prompt tokens of each finished request that produced a token.",
+        absent="the engine does not observe the size of each request",
         edges=_TOKEN_EDGES,
     ),
     Metric(
@@ -71,6 +72,7 @@ _ENGINE_METRICS = (
         "tokens",
         "engine",
         "Output tokens of each finished request that produced a token.",
+        absent="the engine does not observe the size of each request",
         edges=_TOKEN_EDGES,
     ),
     Metric("concurrent_requests", "gauge", "requests", "engine", "Requests in flight, queued ones included."),
@@ -188,7 +190,14 @@ _ENGINE_METRICS = (
     ),
     Metric("queued_requests", "gauge", "requests", "engine", "Requests waiting to be scheduled."),
     Metric("kv_cache_usage", "gauge", "ratio", "engine", "Share of the KV cache in use."),
-    Metric("preemptions_total", "counter", "preemptions", "engine", "Requests preempted to free KV cache."),
+    Metric(
+        "preemptions_total",
+        "counter",
+        "preemptions",
+        "engine",
+        "Requests preempted to free KV cache.",
+        absent="the engine does not count them",
+    ),
     Metric(
         "decode_seconds_total",
         "counter",

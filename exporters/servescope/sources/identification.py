@@ -10,7 +10,6 @@ from servescope.sources.parse import Exposition, canonical_name
 
 # Engines that are recognised by their names and have no map.
 _UNMAPPED = (
-    ("sglang:", "SGLang"),
     ("trtllm_", "TensorRT-LLM"),
     ("nv_trt_llm_", "Triton with TensorRT-LLM"),
     ("nv_inference_", "Triton Inference Server"),

@@ -46,7 +46,7 @@ _FIRST_USE = _keys("when", "like", "labels")
 _TAKEN = _keys("take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason")
 _MISSING = _keys("status!", "reason!")
 _ALTERNATIVE = _keys("requires", "unless", "status", "reason")
-_TERM = _keys("native!", "select", "except", "drop", "set", "scale", "optional")
+_TERM = _keys("native!", "select", "except", "same_across", "drop", "set", "scale", "optional")
 _TAKE = (*_ALTERNATIVE, *_keys("from", "native"), *_TERM[1:])
 _RULE = _keys("is!", "when")
 
@@ -186,6 +186,7 @@ def _read_term(metric: Metric, table: Table) -> Term:
         table.string("native", None),
         table.string_lists("select"),
         table.string_lists("except"),
+        frozenset(table.strings("same_across", [])),
         frozenset(table.strings("drop", [])),
         tuple((label, _read_rules(metric, label, rules)) for label in rules.values),
         _read_scale(table),

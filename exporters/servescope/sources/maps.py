@@ -37,13 +37,15 @@ class LabelRule:
 class Term:
     """Native series that feed a metric: a series by its exposed name, or a histogram by its family's.
 
-    `select` keeps, `exclude` drops series by their labels; `drop` are labels to remove, `labels` those of the contract
-    to set, by the first rule that matches; values are multiplied by `scale`.
+    `select` keeps, `exclude` drops series by their labels. Of series that differ in the labels `same_across` alone, the
+    one with their lowest values is used: they all report the same. `drop` are labels to remove, `labels` those of the
+    contract to set, by the first rule that matches; values are multiplied by `scale`.
     """
 
     native: str
     select: Values = ()
     exclude: Values = ()
+    same_across: frozenset[str] = frozenset()
     drop: frozenset[str] = frozenset()
     labels: tuple[tuple[str, tuple[LabelRule, ...]], ...] = ()
     scale: float = 1.0
@@ -70,7 +72,7 @@ class MetricMap:
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
     if the series in `zero_when` are exposed. `edges` are the finite edges of a histogram, which its zeros have;
-    `edges_before` are those of older releases.
+    `edges_before` are those of the releases of the last version rule.
     """
 
     metric: Metric

@@ -7,7 +7,7 @@ the values of every scrape.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -180,14 +180,34 @@ def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _L
     suffixes = _HISTOGRAM_PARTS if metric.kind == "histogram" else ("",)
     for suffix in suffixes:
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
-        seen = set()
-        for native in exposition.places.get(canonical_name(term.native) + suffix, ()):
-            own = exposition.samples[native].labels
-            if own in seen or not _is_selected(own, term):
-                continue
-            seen.add(own)
+        places = exposition.places.get(canonical_name(term.native) + suffix, ())
+        for own, native in _select(exposition, places, term).items():
             labels = labelling.relabel(_scale_edge(own, term.scale), term)
             yield _Part(native, (metric.name + suffix, labels), scale)
+
+
+def _select(exposition: Exposition, places: Iterable[int], term: Term) -> dict[Labels, int]:
+    """The places of the series that a term selects, by their labels; of a repeated series, the first place."""
+    selected: dict[Labels, int] = {}
+    for place in places:
+        own = exposition.samples[place].labels
+        if own not in selected and _is_selected(own, term):
+            selected[own] = place
+    return _keep_lowest(selected, term.same_across) if term.same_across else selected
+
+
+def _keep_lowest(selected: Mapping[Labels, int], same_across: Collection[str]) -> dict[Labels, int]:
+    """Of series that differ in these labels alone, the one with their lowest values."""
+    lowest: dict[Labels, Labels] = {}
+    for own in selected:
+        rest = tuple(pair for pair in own if pair[0] not in same_across)
+        lowest[rest] = min(lowest.get(rest, own), own, key=lambda labels: _order(labels, same_across))
+    return {own: selected[own] for own in lowest.values()}
+
+
+def _order(labels: Labels, compared: Collection[str]) -> list[tuple[int, str]]:
+    # Ranks are whole numbers as text, so that the shorter one is the lower one.
+    return [(len(value), value) for label, value in labels if label in compared]
 
 
 def _is_selected(labels: Labels, term: Term) -> bool:

@@ -29,6 +29,8 @@ def show() -> None:
     st.subheader("Sources", anchor=False)
     store = frame.open_store()
     names = sorted(target.target_id for target in store.targets())
+    if isinstance(store, PrometheusHistory) and (problems := store.unidentified()):
+        st.warning(f"Not shown, as they have no identity: {'; '.join(problems)}.", icon=":material/label_off:")
     if not names:
         frame.invite_collector(store)
         return

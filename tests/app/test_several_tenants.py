@@ -14,12 +14,13 @@ from tests.conftest import ROOT
 from tests.support.answering import Handler, answering
 
 R0 = Identity("llama", "chat", "v2", "production", replica="r0")
+UNKNOWN = {**dict(R0.labels()), "replica": "r7", "role": "worker"}
 ALONE = Identity("llama", "code", "v2", "production", replica="r0")
 NOW = 1_800_000_000.0
 _TENANTS = {"a": 1.0, "b": 0.0}
 _SCRAPED = [
     ({**dict(R0.labels()), "cluster": "eu", "__tenant_id__": tenant}, up) for tenant, up in _TENANTS.items()
-] + [({**dict(ALONE.labels()), "cluster": "eu", "__tenant_id__": "a"}, 1.0)]
+] + [({**dict(ALONE.labels()), "cluster": "eu", "__tenant_id__": "a"}, 1.0), (UNKNOWN, 1.0)]
 _FIGURES = [{"servescope_figure": figure, **dict(R0.deployment().labels())} for figure in ("request_rate", "time")]
 
 
@@ -68,7 +69,8 @@ def read_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], 
         page.switch_page(f"views/{name}.py")
         page.run()
         assert not page.exception, page.exception[0].message
-        return "\n".join([*(each.value for each in page.caption), *(each.body for each in page.get("html"))])
+        said = [*page.caption, *page.warning]
+        return "\n".join([*(each.value for each in said), *(each.body for each in page.get("html"))])
 
     yield open_
     st.cache_resource.clear()
@@ -82,3 +84,4 @@ def test_pages_name_the_tenants(read_page: Callable[[str, str], str]) -> None:
         sources = read_page("sources", url)
         assert "r0@a@eu" in sources
         assert "r0@b@eu" in sources
+        assert "target 'r7': unknown role 'worker', supported: aggregated" in sources

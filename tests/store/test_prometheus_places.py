@@ -23,6 +23,8 @@ PAIRED = Identity("llama", "paired", "v2", "production", replica="r0")
 """Translated, and scraped by both of a pair of Prometheus servers; what rules record of it has no instance."""
 SPREAD = Identity("llama", "spread", "v2", "production", replica="r0")
 """One in each of two clusters, by the same name and address."""
+MISTAKEN = Deployment("llama", "mistaken", "v2", "production")
+"""One whose only engine has a role that is none."""
 MINUTES = 35
 FAILED_SECONDS = 705
 _IDENTITY = re.compile(r'(?:model_name|deployment_id|inference_stack|environment|replica|role)="[^"]*",?')
@@ -49,6 +51,10 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     end_ms = start_ms + MINUTES * 60_000
     tokens: dict[str, list[float]] = {}
     scrapes = [*_paired(start_ms, end_ms, tokens), *_spread(start_ms, end_ms, tokens)]
+    scrapes += [
+        Scraped(time_ms, {**dict(MISTAKEN.labels()), "role": "worker", "job": "engines"}, "output_tokens_total 1\n")
+        for time_ms in range(start_ms, end_ms, INTERVAL_MS)
+    ]
     folder = tmp_path_factory.mktemp("places")
     write_blocks(scrapes, promtool, folder)
     with remembering(prometheus, folder) as running:
@@ -106,6 +112,12 @@ def test_a_process_of_two_clusters_is_two(past: Past) -> None:
     assert [each.identity.replica for each in found] == ["r0@a@a", "r0@b@b"]
     (row,) = [row for row, series in enumerate(found[0].series) if series.name == "output_tokens_total"]
     assert found[0].gains[row, 1:-1].tolist() == pytest.approx(past.gains("r0@a@a")[: len(found[0].blocks) - 2])
+
+
+def test_series_that_are_of_no_target_are_named(past: Past) -> None:
+    """A judge that reads nothing of an engine states why."""
+    assert past.history.read_increments(MISTAKEN, ["output_tokens_total"], past.start_ms, past.end_ms) == []
+    assert any("unknown role 'worker', supported: aggregated" in remark for remark in past.history.remarks())
 
 
 @pytest.mark.parametrize(("identity", "replicas"), [(PAIRED, ["r0"]), (SPREAD, ["r0@a@a", "r0@b@b"])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -12,26 +12,32 @@ import numpy as np
 
 from servescope.contract.events import Event
 from servescope.contract.figures import FIGURES
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.increments import TargetIncrements
 from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
-from servescope.errors import IdentityError
-from servescope.store.prometheus.client import MAX_STEPS, LateError, Prometheus, PrometheusError, TooMuchError, Track
+from servescope.store.prometheus.client import (
+    MAX_STEPS,
+    MAX_WARNINGS,
+    LateError,
+    Prometheus,
+    PrometheusError,
+    TooMuchError,
+    Track,
+)
 from servescope.store.prometheus.events import read_events
 from servescope.store.prometheus.figure_queries import figures_queries, matchers
 from servescope.store.prometheus.increments import read_increments
-from servescope.store.prometheus.places import far_of, names_apart, page_of, place_of
+from servescope.store.prometheus.places import far_of, names_apart, page_of
+from servescope.store.prometheus.processes import Process, SeenProcesses, read_processes
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.steps import read_series
 from servescope.store.prometheus.targets import (
     CONTRACT_NAMES,
     PROBE_SUCCESS,
-    TARGET_INFO,
     TARGET_UP,
     UP,
-    find_contract_targets,
 )
 from servescope.store.prometheus.tracks import (
     FigureTracks,
@@ -50,8 +56,6 @@ PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
 """The environment variable with the Prometheus that the console's pages read, as JSON for `connect`."""
 
 T = TypeVar("T")
-_Process = tuple[Identity, Labels]
-"""A target's identity, and which cluster, namespace and tenant it is of."""
 
 STEP_MS: Final = 15_000
 """The shortest distance of the instants at which a Prometheus is asked for figures."""
@@ -113,6 +117,7 @@ class PrometheusHistory:
         self._clock = clock
         self._kept: dict[object, tuple[float, object]] = {}
         self._intervals: dict[Identity, int] = {}
+        self._unidentified: dict[str, None] = {}
         self._lock = threading.Lock()
 
     @property
@@ -294,7 +299,7 @@ class PrometheusHistory:
     def targets(self) -> list[TargetStatus]:
         """The latest status of every target as far as a Prometheus holds it, by target id.
 
-        Processes of one identity in several clusters or tenants have those in their names, as in their increments.
+        SeenProcesses of one identity in several clusters or tenants have those in their names, as in their increments.
         """
         found = self._processes()
         named = ((name, found[process]) for process, name in names_apart(found).items())
@@ -308,70 +313,20 @@ class PrometheusHistory:
             places.setdefault(identity.deployment(), set()).add(far)
         return {deployment: sorted(fars) for deployment, fars in sorted(places.items()) if len(fars) > 1}
 
-    def _processes(self) -> dict[_Process, TargetStatus]:
-        return self._keep("targets", _PAGE_SECONDS, self._read_processes)
+    def unidentified(self) -> tuple[str, ...]:
+        """The problems of targets whose labels are no identity, so that no page shows them."""
+        return self._read().problems
 
-    def _read_processes(self) -> dict[_Process, TargetStatus]:
-        now = self._now_ms
-        series = [
-            self._by_process(query, now)
-            for query in (
-                TARGET_UP,
-                f"timestamp({TARGET_UP})",
-                "servescope_target_scrape_duration_seconds",
-                "servescope_target_samples",
-            )
-        ]
-        infos = self._target_infos(now)
-        found: dict[_Process, TargetStatus] = {}
-        for process, pages in series[1].items():
-            # Of two collectors that watch it, the one that was scraped last.
-            newest = max(pages, key=lambda page: pages[page])
-            up, seconds, duration, samples = (each.get(process, {}).get(newest) for each in series)
-            status = _status(process[0], bool(up), seconds, duration, samples)
-            found[process] = _with_info(status, infos.get(process, {}))
-        known = {identity.deployment() for identity, _ in found}
-        return found | self._bare_targets(now, known)
+    def _processes(self) -> Mapping[Process, TargetStatus]:
+        return self._read().statuses
 
-    def _target_infos(self, at_ms: int) -> dict[_Process, Mapping[str, str]]:
-        """What collectors found each target to be, as labels."""
-        found: dict[_Process, Mapping[str, str]] = {}
-        for point in self.prometheus.query(TARGET_INFO, at_ms=at_ms):
-            identity = _identity_of(point.labels)
-            if identity is not None:
-                found[identity, far_of(point.labels)] = dict(point.labels)
-        return found
+    def _read(self) -> SeenProcesses:
+        def read() -> SeenProcesses:
+            sources = self._sources()
+            unwatched = [one for one, source in sources.items() if source.kind != "exposed"]
+            return read_processes(self.prometheus, self._now_ms, unwatched)
 
-    def _by_process(self, query: str, at_ms: int) -> dict[_Process, dict[Labels, float]]:
-        """The values of each target by the collector's page they are from."""
-        found: dict[_Process, dict[Labels, float]] = {}
-        for point in self.prometheus.query(query, at_ms=at_ms):
-            identity = _identity_of(point.labels)
-            if identity is not None:
-                process = identity, far_of(point.labels)
-                found.setdefault(process, {})[page_of(point.labels)] = point.value
-        return found
-
-    def _bare_targets(self, now_ms: int, known: Container[Deployment]) -> dict[_Process, TargetStatus]:
-        """The targets a Prometheus scrapes itself, of deployments that have no health by a collector or a rule."""
-        if all(source.kind == "exposed" or one in known for one, source in self._sources().items()):
-            return {}
-        found, _ = find_contract_targets(self.prometheus, start_ms=now_ms - 3_600_000, end_ms=now_ms)
-        ups: dict[Labels, float] = {}
-        for name in (UP, PROBE_SUCCESS):
-            # A translator that is up may not reach the target.
-            ups |= {place_of(point.labels): point.value for point in self.prometheus.query(name, at_ms=now_ms)}
-        statuses: dict[_Process, TargetStatus] = {}
-        for target in found:
-            place = place_of(target.attached)
-            if target.identity.deployment() in known:
-                continue
-            process = target.process, far_of(place)
-            status = _status(target.process, ups.get(place, 0.0) > 0, now_ms / 1000 if place in ups else None)
-            other = statuses.get(process)
-            # Of a pair that scrapes it, one that reaches it suffices.
-            statuses[process] = other if other is not None and other.healthy else status
-        return statuses
+        return self._keep("targets", _PAGE_SECONDS, read)
 
     def read_samples(self, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int) -> list[Window]:
         """The native samples of a deployment's processes, one window for each that has any; as an import reads them.
@@ -396,7 +351,10 @@ class PrometheusHistory:
         PartialError where a part of the samples could not be read.
         """
         settled_ms = min(end_ms, self._now_ms - _SETTLED_MS)
-        return read_increments(self._whole, deployment, names, start_ms, settled_ms)
+        found, problems = read_increments(self._whole, deployment, names, start_ms, settled_ms)
+        with self._lock:
+            self._unidentified |= dict.fromkeys(problems[: MAX_WARNINGS - len(self._unidentified)])
+        return found
 
     def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
         """The events after start up to end that its series show, without deploys. Raises PartialError."""
@@ -424,12 +382,13 @@ class PrometheusHistory:
         return missing
 
     def remarks(self) -> tuple[str, ...]:
-        """What is not in a Prometheus, and what it warned of while increments and events were read."""
+        """What is not in a Prometheus, and what was not read or was warned of in increments and events."""
         try:
             unevaluated = (_NO_ALERTS,) if ALERT_RULES in self.missing_rules() else ()
         except PrometheusError as error:
             unevaluated = (str(error),)
-        return _UNHELD, *unevaluated, *self.prometheus.warnings, *self._whole.warnings
+        unread = (f"not read: {problem}" for problem in self._unidentified)
+        return _UNHELD, *unevaluated, *unread, *self.prometheus.warnings, *self._whole.warnings
 
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """None: a Prometheus holds the figures, not how they were derived."""
@@ -457,37 +416,3 @@ def _of_one_cluster(found: Iterable[Labels]) -> Iterator[Deployment]:
         if deployment is not None:
             clusters.setdefault(deployment, set()).add(far_of(labels))
     return (deployment for deployment, seen in clusters.items() if len(seen) == 1)
-
-
-def _identity_of(labels: Labels) -> Identity | None:
-    """The identity that a series has; None without one, which an import reports."""
-    values = dict(labels)
-    try:
-        return Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS})
-    except IdentityError:
-        return None
-
-
-def _with_info(status: TargetStatus, info: Mapping[str, str]) -> TargetStatus:
-    source, versions, layer = (info.get(label, "") for label in ("source", "version", "layer"))
-    return replace(status, source=source, versions=versions, layer=layer)
-
-
-def _status(
-    identity: Identity,
-    healthy: bool,
-    scraped_seconds: float | None,
-    duration_seconds: float | None = None,
-    samples: float | None = None,
-) -> TargetStatus:
-    scraped_ms = None if scraped_seconds is None else round(scraped_seconds * 1000)
-    return TargetStatus(
-        target_id=identity.target_id,
-        url="",
-        identity=identity,
-        healthy=healthy,
-        last_scrape_ms=scraped_ms,
-        last_success_ms=scraped_ms if healthy else None,
-        duration_seconds=duration_seconds,
-        samples=round(samples or 0),
-    )

@@ -52,17 +52,19 @@ _SUCCEEDED: Final = Series(TARGET_UP, ())
 
 def read_increments(
     prometheus: Prometheus, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
-) -> list[TargetIncrements]:
+) -> tuple[list[TargetIncrements], list[str]]:
     """The increments of a deployment's targets in the blocks that lie between start and end; `names` are metrics.
+
+    The texts are the problems of series without an identity, which are read of no target.
 
     A target that several collectors expose is taken, block by block, from the one with the most scrapes of it. `torn`,
     `resets` and `gaps` are those of the metrics that are read.
     """
     first_ms, last_ms = -(-start_ms // BLOCK_MS) * BLOCK_MS, end_ms // BLOCK_MS * BLOCK_MS
     if last_ms <= first_ms:
-        return []
+        return [], []
     wanted = _Wanted.of(names)
-    targets = _find_targets(prometheus, deployment, first_ms, last_ms)
+    targets, problems = _find_targets(prometheus, deployment, first_ms, last_ms)
 
     def read(part: Sequence[ScrapedTarget]) -> list[tuple[ScrapedTarget, TargetIncrements]]:
         batch = _batch_of(deployment, part, is_all=len(part) == len(targets))
@@ -72,11 +74,12 @@ def read_increments(
     for computed in read_in_parts(targets, _text_length, read):
         for target, increments in computed:
             found.setdefault(increments.identity, {}).setdefault(far_of(target.attached), []).append(increments)
-    return [
+    merged = (
         each
         for _, places in sorted(found.items())
         for each in _told_apart({far: _merge(pages) for far, pages in sorted(places.items())})
-    ]
+    )
+    return list(merged), problems
 
 
 def _batch_of(deployment: Deployment, targets: Sequence[ScrapedTarget], *, is_all: bool) -> AskedTargets:
@@ -154,12 +157,18 @@ class _Wanted:
 # --- The targets ------------------------------------------------------------------------------------------------------
 
 
-def _find_targets(prometheus: Prometheus, deployment: Deployment, start_ms: int, end_ms: int) -> list[ScrapedTarget]:
-    """The targets of a deployment; those that a collector exposes are not read a second time where they are scraped."""
+def _find_targets(
+    prometheus: Prometheus, deployment: Deployment, start_ms: int, end_ms: int
+) -> tuple[list[ScrapedTarget], list[str]]:
+    """The targets of a deployment, and the problems of series that are of none.
+
+    Those that a collector exposes are not read a second time where they are scraped.
+    """
     match = f"{{{matchers(deployment)}}}"
-    found, _ = find_contract_targets(prometheus, match, start_ms=start_ms - BLOCK_MS, end_ms=end_ms)
+    found, problems = find_contract_targets(prometheus, match, start_ms=start_ms - BLOCK_MS, end_ms=end_ms)
     collected = {target.identity for target in found if target.form == "collected"}
-    return [target for target in found if target.form == "collected" or target.identity not in collected]
+    read = [target for target in found if target.form == "collected" or target.identity not in collected]
+    return read, problems
 
 
 def _key(target: ScrapedTarget) -> Key:

@@ -1,0 +1,143 @@
+"""Which processes there are now, and how they are, as far as a Prometheus holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.samples import Labels
+from servescope.errors import IdentityError
+from servescope.store.prometheus.client import Prometheus
+from servescope.store.prometheus.places import far_of, page_of, place_of
+from servescope.store.prometheus.targets import PROBE_SUCCESS, TARGET_INFO, TARGET_UP, UP, find_contract_targets
+from servescope.store.records import TargetStatus
+
+_LISTED_MS = 3_600_000
+_MOST_PROBLEMS = 20
+
+Process = tuple[Identity, Labels]
+"""A target's identity, and which cluster, namespace and tenant it is of."""
+
+
+class SeenProcesses(NamedTuple):
+    """The latest status of each, and the problems of series that have a deployment and no identity."""
+
+    statuses: Mapping[Process, TargetStatus]
+    problems: tuple[str, ...]
+
+
+def read_processes(prometheus: Prometheus, now_ms: int, unwatched: Collection[Deployment]) -> SeenProcesses:
+    """The processes with a health by a collector or a rule, and those without one of the `unwatched` deployments.
+
+    The latter are what a Prometheus scrapes itself. Raises PrometheusError.
+    """
+    reading = _Reading(prometheus, now_ms)
+    found = reading.collected()
+    known = {identity.deployment() for identity, _ in found}
+    if any(one not in known for one in unwatched):
+        found |= {process: status for process, status in reading.bare().items() if process[0].deployment() not in known}
+    return SeenProcesses(found, tuple(reading.problems)[:_MOST_PROBLEMS])
+
+
+class _Reading:
+    """What is read at one time, and what of it had no identity."""
+
+    def __init__(self, prometheus: Prometheus, now_ms: int) -> None:
+        self._prometheus, self._now_ms = prometheus, now_ms
+        self.problems: dict[str, None] = {}
+
+    def collected(self) -> dict[Process, TargetStatus]:
+        """The processes with a health by a collector or a rule."""
+        series = [
+            self._by_process(query)
+            for query in (
+                TARGET_UP,
+                f"timestamp({TARGET_UP})",
+                "servescope_target_scrape_duration_seconds",
+                "servescope_target_samples",
+            )
+        ]
+        infos = self._infos()
+        found: dict[Process, TargetStatus] = {}
+        for process, pages in series[1].items():
+            # Of two collectors that watch it, the one that was scraped last.
+            newest = max(pages, key=lambda page: pages[page])
+            up, seconds, duration, samples = (each.get(process, {}).get(newest) for each in series)
+            status = _status(process[0], bool(up), seconds, duration, samples)
+            found[process] = _with_info(status, infos.get(process, {}))
+        return found
+
+    def bare(self) -> dict[Process, TargetStatus]:
+        """The targets that a Prometheus scrapes itself."""
+        start_ms = self._now_ms - _LISTED_MS
+        found, problems = find_contract_targets(self._prometheus, start_ms=start_ms, end_ms=self._now_ms)
+        self.problems |= dict.fromkeys(problems)
+        ups: dict[Labels, float] = {}
+        for name in (UP, PROBE_SUCCESS):
+            # A translator that is up may not reach the target.
+            points = self._prometheus.query(name, at_ms=self._now_ms)
+            ups |= {place_of(point.labels): point.value for point in points}
+        statuses: dict[Process, TargetStatus] = {}
+        for target in found:
+            place = place_of(target.attached)
+            process = target.process, far_of(place)
+            status = _status(target.process, ups.get(place, 0.0) > 0, self._now_ms / 1000 if place in ups else None)
+            other = statuses.get(process)
+            # Of a pair that scrapes it, one that reaches it suffices.
+            statuses[process] = other if other is not None and other.healthy else status
+        return statuses
+
+    def _infos(self) -> dict[Process, Mapping[str, str]]:
+        """What collectors found each target to be, as labels."""
+        found: dict[Process, Mapping[str, str]] = {}
+        for point in self._prometheus.query(TARGET_INFO, at_ms=self._now_ms):
+            process = self._process_of(point.labels)
+            if process is not None:
+                found[process] = dict(point.labels)
+        return found
+
+    def _by_process(self, query: str) -> dict[Process, dict[Labels, float]]:
+        """The values of each target by the collector's page they are from."""
+        found: dict[Process, dict[Labels, float]] = {}
+        for point in self._prometheus.query(query, at_ms=self._now_ms):
+            process = self._process_of(point.labels)
+            if process is not None:
+                found.setdefault(process, {})[page_of(point.labels)] = point.value
+        return found
+
+    def _process_of(self, labels: Labels) -> Process | None:
+        """Whose series it is; None where its labels are no identity."""
+        values = dict(labels)
+        try:
+            return Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS}), far_of(labels)
+        except IdentityError as error:
+            if values.get("deployment_id"):
+                self.problems[f"target {values.get('replica') or values.get('instance', '')!r}: {error}"] = None
+            return None
+
+
+def _with_info(status: TargetStatus, info: Mapping[str, str]) -> TargetStatus:
+    source, versions, layer = (info.get(label, "") for label in ("source", "version", "layer"))
+    return replace(status, source=source, versions=versions, layer=layer)
+
+
+def _status(
+    identity: Identity,
+    healthy: bool,
+    scraped_seconds: float | None,
+    duration_seconds: float | None = None,
+    samples: float | None = None,
+) -> TargetStatus:
+    scraped_ms = None if scraped_seconds is None else round(scraped_seconds * 1000)
+    return TargetStatus(
+        target_id=identity.target_id,
+        url="",
+        identity=identity,
+        healthy=healthy,
+        last_scrape_ms=scraped_ms,
+        last_success_ms=scraped_ms if healthy else None,
+        duration_seconds=duration_seconds,
+        samples=round(samples or 0),
+    )

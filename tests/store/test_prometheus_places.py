@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.increments import BLOCK_MS
 from servescope.store.prometheus.client import Prometheus
@@ -23,6 +24,8 @@ PAIRED = Identity("llama", "paired", "v2", "production", replica="r0")
 """Translated, and scraped by both of a pair of Prometheus servers; what rules record of it has no instance."""
 SPREAD = Identity("llama", "spread", "v2", "production", replica="r0")
 """One in each of two clusters, by the same name and address."""
+TEAMS = Identity("llama", "teams", "v2", "production", replica="r0")
+"""One in each of two tenants, with a label that nothing is known of, in which the recorded figures differ as well."""
 MISTAKEN = Deployment("llama", "mistaken", "v2", "production")
 """One whose only engine has a role that is none."""
 MINUTES = 35
@@ -51,6 +54,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     end_ms = start_ms + MINUTES * 60_000
     tokens: dict[str, list[float]] = {}
     scrapes = [*_paired(start_ms, end_ms, tokens), *_spread(start_ms, end_ms, tokens)]
+    scrapes += _teams(start_ms, end_ms, tokens)
     scrapes += [
         Scraped(time_ms, {**dict(MISTAKEN.labels()), "role": "worker", "job": "engines"}, "output_tokens_total 1\n")
         for time_ms in range(start_ms, end_ms, INTERVAL_MS)
@@ -88,6 +92,18 @@ def _spread(start_ms: int, end_ms: int, tokens: dict[str, list[float]]) -> Itera
             page = _IDENTITY.sub("", fake.exposition((time_ms - start_ms) / 1000))
             tokens.setdefault(f"r0@{cluster}@{cluster}", []).append(_tokens(page))
             yield Scraped(time_ms, attached, page)
+
+
+def _teams(start_ms: int, end_ms: int, tokens: dict[str, list[float]]) -> Iterator[Scraped]:
+    for seed, team in enumerate(("a", "b")):
+        fake = FakeTarget(team, TEAMS, 17 + seed)
+        attached = {**dict(TEAMS.labels()), "job": "engines", "instance": f"{team}:8000", "team": team}
+        for time_ms in range(start_ms, end_ms, INTERVAL_MS):
+            page = _IDENTITY.sub("", fake.exposition((time_ms - start_ms) / 1000))
+            tokens.setdefault(team, []).append(_tokens(page))
+            yield Scraped(time_ms, attached, page)
+            recorded = f"{FIGURES['output_tokens_per_second'].record()} 1\n"
+            yield Scraped(time_ms, {**dict(TEAMS.deployment().labels()), "team": team}, recorded)
 
 
 def _tokens(page: str) -> float:
@@ -149,6 +165,8 @@ def test_figures_count_a_pair_once_and_clusters_both(past: Past) -> None:
     assert _rate(past, PAIRED.deployment()) == pytest.approx(ends["r0"] / seconds, rel=0.1)
     both = (ends["r0@a@a"] + ends["r0@b@b"]) / seconds
     assert _rate(past, SPREAD.deployment()) == pytest.approx(both, rel=0.1)
+    # A part that rules recorded is not shown as the whole, by whatever label they divide.
+    assert _rate(past, TEAMS.deployment()) == pytest.approx((ends["a"] + ends["b"]) / seconds, rel=0.1)
 
 
 def test_the_rules_that_are_not_evaluated_are_named(past: Past) -> None:

@@ -29,7 +29,7 @@ from servescope.store.prometheus.client import (
 from servescope.store.prometheus.events import read_events
 from servescope.store.prometheus.figure_queries import figures_queries, matchers
 from servescope.store.prometheus.increments import read_increments
-from servescope.store.prometheus.places import far_of, names_apart, page_of
+from servescope.store.prometheus.places import PAIR_LABELS, far_of, names_apart, page_of
 from servescope.store.prometheus.processes import Process, SeenProcesses, read_processes
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.steps import read_series
@@ -79,6 +79,9 @@ _WATCHDOG = 'ALERTS{alertname="ServescopeWatchdog"}'
 _NO_ALERTS = f"this Prometheus does not evaluate {ALERT_RULES}, so that no alert of it is known"
 _EXPOSED: Mapping[str, str] = {figure.exposed: figure.name for figure in FIGURES.values() if figure.exposed}
 _RECORDED: Mapping[str, str] = {figure.record(): figure.name for figure in FIGURES.values()}
+_RECORDED_LABELS = frozenset(
+    {"__name__", *DEPLOYMENT_LABELS, *PAIR_LABELS, *(label for figure in FIGURES.values() for label in figure.by)}
+)
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
 
 SCRAPE_COLLECTOR: Final = """\
@@ -299,7 +302,7 @@ class PrometheusHistory:
     def targets(self) -> list[TargetStatus]:
         """The latest status of every target as far as a Prometheus holds it, by target id.
 
-        SeenProcesses of one identity in several clusters or tenants have those in their names, as in their increments.
+        Processes of one identity in several clusters or tenants have those in their names, as in their increments.
         """
         found = self._processes()
         named = ((name, found[process]) for process, name in names_apart(found).items())
@@ -409,10 +412,14 @@ class PrometheusHistory:
 
 
 def _of_one_cluster(found: Iterable[Labels]) -> Iterator[Deployment]:
-    """The deployments of recorded series; not those of several clusters, each of which has figures of its own."""
+    """The deployments of recorded series; not those of several clusters, each of which has figures of its own.
+
+    A cluster is whatever the rules' `extra_labels` distinguish: labels beside those of the figures and of a pair.
+    """
     clusters: dict[Deployment, set[Labels]] = {}
     for labels in found:
         deployment = deployment_of(labels)
         if deployment is not None:
-            clusters.setdefault(deployment, set()).add(far_of(labels))
+            others = tuple(pair for pair in labels if pair[0] not in _RECORDED_LABELS)
+            clusters.setdefault(deployment, set()).add(others)
     return (deployment for deployment, seen in clusters.items() if len(seen) == 1)

@@ -164,6 +164,19 @@ def test_a_target_cannot_fill_an_identity_label_left_empty() -> None:
     assert list(shown) == ['queued_requests{engine="0",exported_environment="prod"}']
 
 
+def test_what_is_beside_the_terms_is_of_each_that_has_none_of_its_own() -> None:
+    """Of the second term, which has a `select`, the other series is read; the label is dropped from both."""
+    source = map_of(
+        "queued_requests",
+        """[[metrics.queued_requests.take]]
+        from = [{ native = "a" }, { native = "b", select = { of = "2" } }]
+        select = { of = "1" }
+        drop = ["of"]""",
+    )
+    text = 'a{of="1"} 1\na{of="2"} 2\nb{of="1"} 4\nb{of="2"} 8\n'
+    assert show(translate(parse_exposition(text), source, IDENTITY)) == {"queued_requests": 9}
+
+
 def test_a_repeated_series_counts_by_its_first_value() -> None:
     """Neither by both, nor by the last."""
     text = VLLM + 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 5\n'

@@ -46,6 +46,7 @@ _FIRST_USE = _keys("when", "like", "labels")
 _TAKEN = _keys("take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason")
 _MISSING = _keys("status!", "reason!")
 _ALTERNATIVE = _keys("requires", "unless", "status", "reason")
+_SHARED = ("select", "except", "same_across", "drop")
 _TERM = _keys("native!", "select", "except", "same_across", "drop", "set", "scale", "optional")
 _TAKE = (*_ALTERNATIVE, *_keys("from", "native"), *_TERM[1:])
 _RULE = _keys("is!", "when")
@@ -165,8 +166,12 @@ def _read_missing(metric: Metric, table: Table) -> MetricMap:
 
 def _read_alternative(metric: Metric, table: Table) -> Alternative:
     if "from" in table.values:
-        table.check_keys(["from", *(setting.key for setting in _ALTERNATIVE)])
-        terms = tuple(_read_term(metric, each) for each in table.tables("from", _TERM))
+        table.check_keys(["from", *_SHARED, *(setting.key for setting in _ALTERNATIVE)])
+        shared = {key: table.values[key] for key in _SHARED if key in table.values}
+        terms = tuple(
+            _read_term(metric, Table({**shared, **each.values}, each.origin, each.path))
+            for each in table.tables("from", _TERM)
+        )
     else:
         terms = (_read_term(metric, table),)
     if all(term.optional for term in terms):

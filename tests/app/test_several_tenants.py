@@ -55,6 +55,8 @@ def test_replicas_of_two_tenants_are_two() -> None:
             ("r0@a@eu", True), ("r0@b@eu", False), ("r0", True),
         ]  # fmt: skip
         assert list(history.spread()) == [R0.deployment()]
+        # The parts of the one are recorded: no rule is missing for that its whole is computed.
+        assert set(history.missing_rules()) == {"alerting.rules.yml"}
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -99,11 +99,12 @@ class _FigureSource:
     """Where a deployment's figures are read: `exposed` by a collector, `recorded` by rules, or `computed` from samples.
 
     `pages` are the `job` and `instance` of each collector that exposes its figures, current ones first: of two that
-    watch the same at once, the first counts.
+    watch the same at once, the first counts. `in_parts` are computed ones of which rules record parts.
     """
 
     kind: str
     pages: tuple[Labels, ...] = ()
+    in_parts: bool = False
 
 
 class PrometheusHistory:
@@ -158,7 +159,11 @@ class PrometheusHistory:
         pages = [selector(names=list(_EXPOSED), extra='{window!="",deployment_id!=""}'), TARGET_UP]
         found = {deployment: _FigureSource("computed") for deployment in self._computed(bounds)}
         recorded = read_series(self.prometheus, [selector(names=list(_RECORDED))], **bounds)
-        found |= dict.fromkeys(_of_one_cluster(recorded), _FigureSource("recorded"))
+        for one, clusters in _count_clusters(recorded).items():
+            if clusters == 1:
+                found[one] = _FigureSource("recorded")
+            elif one in found:
+                found[one] = _FigureSource("computed", in_parts=True)
         places: dict[Deployment, dict[Labels, None]] = {}
         # A page may expose the targets of a deployment without its figures, which are then read elsewhere.
         watched: dict[Deployment, dict[Labels, None]] = {}
@@ -375,7 +380,7 @@ class PrometheusHistory:
         now = self._now_ms
         missing = {}
         sources = self._sources()
-        if any(source.kind == "computed" for source in sources.values()):
+        if any(source.kind == "computed" and not source.in_parts for source in sources.values()):
             missing["recording.rules.yml"] = "figures are computed from the samples at each request"
         if sources and not self.prometheus.query(_WATCHDOG, at_ms=now):
             missing[ALERT_RULES] = "no alert is evaluated"
@@ -411,8 +416,8 @@ class PrometheusHistory:
         return made
 
 
-def _of_one_cluster(found: Iterable[Labels]) -> Iterator[Deployment]:
-    """The deployments of recorded series; not those of several clusters, each of which has figures of its own.
+def _count_clusters(found: Iterable[Labels]) -> dict[Deployment, int]:
+    """How many clusters the recorded series of each deployment are of; of several, each has figures of its own.
 
     A cluster is whatever the rules' `extra_labels` distinguish: labels beside those of the figures and of a pair.
     """
@@ -422,4 +427,4 @@ def _of_one_cluster(found: Iterable[Labels]) -> Iterator[Deployment]:
         if deployment is not None:
             others = tuple(pair for pair in labels if pair[0] not in _RECORDED_LABELS)
             clusters.setdefault(deployment, set()).add(others)
-    return (deployment for deployment, seen in clusters.items() if len(seen) == 1)
+    return {deployment: len(seen) for deployment, seen in clusters.items()}

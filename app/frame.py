@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import pandas as pd
@@ -16,12 +16,12 @@ from app import display, queries, selection
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.identity import Deployment
-from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
 from servescope.store.embedded import Store
 from servescope.store.history import History
 from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
+from servescope.store.prometheus.places import describe_places
 
 STORE_VARIABLE = "SERVESCOPE_STORE"
 REFRESH = "5s"
@@ -244,19 +244,9 @@ def name_places(store: History, deployments: Container[Deployment]) -> list[str]
     spread = store.spread() if isinstance(store, PrometheusHistory) else {}
     return [
         f"`{deployment.deployment_id}` ({deployment.inference_stack}) has targets in "
-        f"{' and in '.join(_differing(places))}: its figures are of all of them together."
+        f"{' and in '.join(describe_places(places))}: its figures are of all of them together."
         for deployment, places in spread.items()
         if deployment in deployments
-    ]
-
-
-def _differing(places: Sequence[Labels]) -> list[str]:
-    """Each place by the labels in which they differ."""
-    shared = set.intersection(*map(set, places))
-    return [
-        ", ".join(f"`{name}={value}`" for name, value in place if (name, value) not in shared)
-        or "a place without these labels"
-        for place in places
     ]
 
 

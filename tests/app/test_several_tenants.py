@@ -82,7 +82,7 @@ def read_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], 
 def test_pages_name_the_tenants(read_page: Callable[[str, str], str]) -> None:
     """By the labels in which they differ; each replica has its tenant in its name."""
     with answering(_answer) as url:
-        assert "`chat` (v2) has targets in `__tenant_id__=a` and in `__tenant_id__=b`" in read_page("fleet", url)
+        assert "`chat` (v2) has targets in __tenant_id__=a and in __tenant_id__=b" in read_page("fleet", url)
         sources = read_page("sources", url)
         assert "r0@a@eu" in sources
         assert "r0@b@eu" in sources

@@ -47,8 +47,8 @@ def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(exported: Exporte
     assert sum(count - 1 for count in points.values()) <= kills + 1
 
 
-def test_rules_that_a_prometheus_lacks_are_named(exported: Exported) -> None:
-    """Once, at the start of the export and of `check`, with what is missing without them; it exports all the same."""
+def test_what_a_prometheus_lacks_or_has_of_several_is_named(exported: Exported) -> None:
+    """Once, at the start of the export and of `check`: rules, with what is missing without them; tenants."""
     labels = {"deployment_id": "chat", "model_name": "llama", "inference_stack": "v2", "environment": "prod"}
 
     def answer(request: Handler) -> None:
@@ -56,7 +56,11 @@ def test_rules_that_a_prometheus_lacks_are_named(exported: Exported) -> None:
         query = request.parameters.get("query", [""])[0]
         lists_it = request.path.endswith("/series") and "output_tokens_total" in request.parameters["match[]"][0]
         kind = "matrix" if "query_range" in request.path or query.endswith("]") else "vector"
-        scraped = [{"metric": {}, "value": [1.5, "1"]}] if query.startswith("group(servescope_probe_success") else []
+        metrics: list[dict[str, str]] = [{}] if query.startswith("group(servescope_probe_success") else []
+        if query in ("servescope_target_up", "timestamp(servescope_target_up)"):
+            target = {**labels, "replica": "r0", "role": "aggregated"}
+            metrics = [{**target, "__tenant_id__": tenant} for tenant in ("acme", "globex")]
+        scraped = [{"metric": metric, "value": [1.5, "1"]} for metric in metrics]
         found: object = {"resultType": kind, "result": scraped}
         listed = [{"__name__": "output_tokens_total", **labels}] if lists_it else []
         data = found if "query" in request.path else listed
@@ -74,6 +78,7 @@ def test_rules_that_a_prometheus_lacks_are_named(exported: Exported) -> None:
             ("without-collector.rules.yml", "replicas are not counted"),
         ):
             assert said.count(f"the Prometheus at {url} does not evaluate {file}: {effect}") == 1, said
+        assert said.count("deployment chat has targets in __tenant_id__=acme and in __tenant_id__=globex, all of") == 1
 
 
 def test_a_customer_is_served_shown_and_removed(exported: Exported) -> None:

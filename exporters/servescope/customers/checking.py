@@ -13,11 +13,12 @@ from typing import Any
 from servescope.customers.config import find_policy, read_policies
 from servescope.customers.explaining import GEN_AI, Explanation, PolicyChange, compare_explanations, explain_policy
 from servescope.customers.policy import Policy
+from servescope.customers.prometheus_past import warn_of_prometheus
 from servescope.customers.quotas import most_series
 from servescope.customers.secrecy import warn_of_loose_files
 from servescope.settings.values import format_duration, format_instant
 from servescope.store.history import History
-from servescope.store.opening import open_past, read_time, warn_of_missing_rules
+from servescope.store.opening import open_past, read_time
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -28,7 +29,7 @@ def check(arguments: argparse.Namespace) -> int:
     warn_of_loose_files(policies)
     former = read_policies(arguments.diff) if arguments.diff is not None else ()
     with open_past(arguments) as history:
-        warn_of_missing_rules(history)
+        warn_of_prometheus(history, policies)
         time_ms = _newest(history, read_time("--at", arguments.at))
         explained = [explain_policy(policy, history, time_ms) for policy in policies]
         if arguments.diff is None:

@@ -27,6 +27,7 @@ from servescope.customers.cursors import CursorFile
 from servescope.customers.listener import make_pull_application
 from servescope.customers.policy import Policy
 from servescope.customers.program import CustomersProgram
+from servescope.customers.prometheus_past import warn_of_prometheus
 from servescope.customers.secrecy import warn_of_loose_files
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError, UsageError
@@ -35,7 +36,7 @@ from servescope.settings.clock import program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
-from servescope.store.opening import open_past, warn_of_missing_rules
+from servescope.store.opening import open_past
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     # What is wrong with it is reported before anything is opened.
     startable = read_startable(arguments.config, _read_removed(cursors_path))
     with open_past(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
-        warn_of_missing_rules(history)
+        warn_of_prometheus(history, startable[0])
         asyncio.run(_serve_until_signalled(arguments.config, startable, history, cursors, addresses))
     return 0
 

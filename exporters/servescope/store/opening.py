@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,9 @@ from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
 from servescope.store.embedded import Store
 from servescope.store.history import History
-from servescope.store.prometheus.client import PrometheusError
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.options import OPTIONS, open_prometheus
 from servescope.store.spans import read_instant
-
-_logger = logging.getLogger(__name__)
 
 DEFAULT_STORE: Final = "servescope.db"
 
@@ -42,18 +38,6 @@ def open_past(arguments: argparse.Namespace) -> Iterator[History]:
         raise UsageError(f"no {DEFAULT_STORE} here, expected --store DB or --prometheus URL")
     with Store(path, read_only=True) as store:
         yield store
-
-
-def warn_of_missing_rules(past: History) -> None:
-    """Log each file of our rules that a Prometheus does not evaluate, and what is missing without it."""
-    if not isinstance(past, PrometheusHistory):
-        return
-    url = past.prometheus.url
-    try:
-        for file, effect in past.missing_rules().items():
-            _logger.warning("the Prometheus at %s does not evaluate %s: %s", url, file, effect)
-    except PrometheusError as error:
-        _logger.warning("it is not known which rules are evaluated: %s", error)
 
 
 def read_time(option: str, text: str | None) -> int:

@@ -7,7 +7,7 @@ are read by themselves, and counted once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -56,3 +56,13 @@ def names_apart(processes: Iterable[tuple[Identity, Labels]]) -> dict[tuple[Iden
     found = sorted(set(processes))
     several = Counter(identity for identity, _ in found)
     return {(identity, far): name_at(identity, far) if several[identity] > 1 else identity for identity, far in found}
+
+
+def describe_places(places: Sequence[Labels]) -> list[str]:
+    """Each of several places by the labels in which they differ."""
+    shared = set.intersection(*map(set, places))
+    return [
+        ", ".join(f"{name}={value}" for name, value in place if (name, value) not in shared)
+        or "a place without these labels"
+        for place in places
+    ]

@@ -26,6 +26,8 @@ SPREAD = Identity("llama", "spread", "v2", "production", replica="r0")
 """One in each of two clusters, by the same name and address."""
 TEAMS = Identity("llama", "teams", "v2", "production", replica="r0")
 """One in each of two tenants, with a label that nothing is known of, in which the recorded figures differ as well."""
+MOVED = Identity("llama", "moved", "v2", "production", replica="r0")
+"""One that was in a cluster, and is in another one since."""
 MISTAKEN = Deployment("llama", "mistaken", "v2", "production")
 """One whose only engine has a role that is none."""
 MINUTES = 35
@@ -55,6 +57,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     tokens: dict[str, list[float]] = {}
     scrapes = [*_paired(start_ms, end_ms, tokens), *_spread(start_ms, end_ms, tokens)]
     scrapes += _teams(start_ms, end_ms, tokens)
+    scrapes += _moved(start_ms, end_ms)
     scrapes += [
         Scraped(time_ms, {**dict(MISTAKEN.labels()), "role": "worker", "job": "engines"}, "output_tokens_total 1\n")
         for time_ms in range(start_ms, end_ms, INTERVAL_MS)
@@ -106,6 +109,14 @@ def _teams(start_ms: int, end_ms: int, tokens: dict[str, list[float]]) -> Iterat
             yield Scraped(time_ms, {**dict(TEAMS.deployment().labels()), "team": team}, recorded)
 
 
+def _moved(start_ms: int, end_ms: int) -> Iterator[Scraped]:
+    fake, middle_ms = FakeTarget("moved", MOVED, 23), (start_ms + end_ms) // 2
+    for time_ms in range(start_ms, end_ms, INTERVAL_MS):
+        cluster = "a" if time_ms < middle_ms else "b"
+        attached = {**dict(MOVED.labels()), "job": "engines", "instance": "moved:8000", "cluster": cluster}
+        yield Scraped(time_ms, attached, _IDENTITY.sub("", fake.exposition((time_ms - start_ms) / 1000)))
+
+
 def _tokens(page: str) -> float:
     found = re.search(r"^output_tokens_total\S* (\S+)", page, re.MULTILINE)
     assert found is not None
@@ -128,6 +139,17 @@ def test_a_process_of_two_clusters_is_two(past: Past) -> None:
     assert [each.identity.replica for each in found] == ["r0@a@a", "r0@b@b"]
     (row,) = [row for row, series in enumerate(found[0].series) if series.name == "output_tokens_total"]
     assert found[0].gains[row, 1:-1].tolist() == pytest.approx(past.gains("r0@a@a")[: len(found[0].blocks) - 2])
+
+
+def test_targets_now_are_where_they_are_scraped_now(past: Past) -> None:
+    """Two of one name are two, each named after its place; one that moved is one."""
+    healthy = {
+        (status.identity.deployment_id, status.identity.replica): status.healthy for status in past.history.targets()
+    }
+    expected = {("paired", "r0"), ("spread", "r0@a@a"), ("spread", "r0@b@b"), ("moved", "r0")}
+    assert {each for each in healthy if each[0] in ("paired", "spread", "moved")} == expected
+    assert all(healthy[each] for each in expected)
+    assert set(past.history.spread()) == {SPREAD.deployment()}
 
 
 def test_series_that_are_of_no_target_are_named(past: Past) -> None:

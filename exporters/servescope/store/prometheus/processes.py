@@ -87,7 +87,13 @@ class _Reading:
             other = statuses.get(process)
             # Of a pair that scrapes it, one that reaches it suffices.
             statuses[process] = other if other is not None and other.healthy else status
-        return statuses
+        # One that moved to another cluster is no longer in the former.
+        there = {identity for (identity, _), status in statuses.items() if status.last_scrape_ms is not None}
+        return {
+            process: status
+            for process, status in statuses.items()
+            if status.last_scrape_ms is not None or process[0] not in there
+        }
 
     def _infos(self) -> dict[Process, Mapping[str, str]]:
         """What collectors found each target to be, as labels."""

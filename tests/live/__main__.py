@@ -18,6 +18,7 @@ from tests.live.campaign import check_notifications, check_rendered, find_strays
 from tests.live.deployments import EMULATED, Emulated, find_emulator
 from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
 from tests.live.frontend import FRONTENDS
+from tests.live.pace import Pace, find_laggards
 from tests.live.report import Run, read_version, render, write
 from tests.live.stack import live_stack
 from tests.live.watch import Watch
@@ -77,11 +78,12 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
         Watch(stack) as watch,
     ):  # fmt: skip
         say("the stack runs")
+        pace = Pace(stack.emulators, arguments.times)
         health = run_healthy_hour(stack, watch, lead=arguments.lead, length=arguments.healthy)
         say(f"healthy: {', '.join(health.fired) or 'nothing'} fired")
         outcomes = run_lanes(stack, watch, _choose(EPISODES, arguments.only), say)
         outcomes += run_lanes(stack, watch, _choose(OF_ALL, arguments.only), say)
-        received = watch.received()
+        received, shares = watch.received(), pace.shares()
         return Run(
             times=arguments.times,
             seconds=time.monotonic() - began,
@@ -90,8 +92,9 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
             outcomes=outcomes,
             watchdogs=sum(each.receiver == "watchdog" for each in received),
             notifications=len(stack.receivers.sent()),
+            slowest=min(shares.values()),
             problems=[
-                *(f"emulator {name} fell behind: the machine is too busy" for name in stack.find_laggards()),
+                *find_laggards(shares),
                 *check_notifications(watch),
                 *check_rendered(stack.receivers),
                 *find_strays(watch, outcomes, since=health.ended, grace=stack.seconds(GRACE)),

@@ -117,9 +117,10 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     )),
     # So few in each that one that waits for a core does not fall far behind.
     "scale": Emulated((
-        # More than one by its load, and room for them.
+        # More than one by its load, and room for them; slow to stop those that the next burst needs, so that it flaps
+        # neither before the fault nor after it.
         Deployed("pinned", tables={"autoscaling": {
-            "min_replica": 1, "max_replica": 8, "target_in_flight_tokens": 5_000,
+            "min_replica": 1, "max_replica": 8, "target_in_flight_tokens": 5_000, "scale_down_delay": "30m",
         }}),
         Deployed("slow-start"),
         Deployed("stuck"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -36,6 +37,9 @@ class Run:
     outcomes: Sequence[Outcome]
     watchdogs: int
     notifications: int
+    slowest: float
+    """The least share of the time that should have passed for an emulator and did."""
+
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -108,6 +112,7 @@ def _head(run: Run) -> list[str]:
         + ", ".join(f"{name} {version}" for name, version in run.programs.items()),
         f"- Time: {run.times} times as fast, so every duration of rules and routes is divided by {run.times}; "
         f"scrape interval {SCRAPE_INTERVAL}, evaluation interval {EVALUATION_INTERVAL} of that time",
+        f"- Emulators: each was at least {math.floor(run.slowest * 1000) / 10:.1f} % as fast as that",
         f"- Healthy hour, with bursts and tides of conversations: {called}{information}",
         f"- Notifications: {run.notifications}, {run.watchdogs} of them the watchdog's",
         f"- Failures: {'; '.join(run.failed) or 'nothing'}",

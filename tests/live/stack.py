@@ -39,7 +39,6 @@ that a machine of two cores keeps up."""
 _WINDOW, _RESEND, _LOOKBACK = "5m", "1m", "5m"
 _HELD_SERIES = 2_000
 """Few, so that a target that shows new series all the time is soon at the limit."""
-_SLOWER = "this machine cannot keep up"
 _START_SECONDS, _END_SECONDS = 60.0, 20.0
 
 
@@ -131,10 +130,6 @@ class LiveStack:
     def seconds(self, duration: str) -> float:
         """How long a duration of the emulated stack lasts on the wall clock."""
         return milliseconds(duration) / 1000 / self.times
-
-    def find_laggards(self) -> list[str]:
-        """The emulators for which time passed slower than it should, as the machine had too little of it."""
-        return [name for name in self.emulators if _SLOWER in (self.folder / f"emulator-{name}.log").read_text("utf-8")]
 
     def firing(self) -> list[dict[str, Any]]:
         """Prometheus' alerts, pending ones too, each with `labels` and `state`."""

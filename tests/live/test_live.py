@@ -20,6 +20,7 @@ from tests.live.compression import compress_alertmanager, compress_promql, compr
 from tests.live.deployments import EMULATED, Emulated, find_emulator
 from tests.live.episodes import EPISODES, NOT_SHOWN, OF_ALL
 from tests.live.frontend import FRONTENDS
+from tests.live.pace import find_laggards
 from tests.live.report import BEGIN, END, PAGE, Run, render, write
 from tests.live.stack import GENERATED, live_stack
 from tests.live.watch import Messages, Watch
@@ -140,7 +141,7 @@ def test_page_has_a_row_for_every_alert() -> None:
 
 def _run_of(*outcomes: Outcome) -> Run:
     health = Health(180.0, 200.0, fired=["ServescopeSpeculationNeedsTuning", "ServescopeWatchdog"])
-    return Run(20, 700.0, {"Prometheus": "2.42.0"}, health, outcomes, watchdogs=9, notifications=30)
+    return Run(20, 700.0, {"Prometheus": "2.42.0"}, health, outcomes, watchdogs=9, notifications=30, slowest=0.9996)
 
 
 def test_a_row_has_the_receiver_and_the_times_of_an_alert() -> None:
@@ -170,6 +171,13 @@ def test_problems_are_reported_and_fail_the_run() -> None:
     ]
     assert "| **nobody** | **never** | **never** |" in render(run)
     assert "conversations: ServescopeQueueGrowing" in render(run)
+
+
+def test_an_emulator_for_which_time_passed_too_slowly_is_a_failure() -> None:
+    """What it measured would be too short; one that lost a moment is not, and the slowest is named in the report."""
+    (found,) = find_laggards({"cache": 0.981, "queue": 0.9951})
+    assert found == "emulator cache fell behind: only 98.1% of the time passed, as the machine is too busy"
+    assert "- Emulators: each was at least 99.9 % as fast as that" in render(_run_of())
 
 
 def test_table_is_written_between_its_markers(tmp_path: Path) -> None:

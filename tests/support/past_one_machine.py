@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 import yaml
 
@@ -25,6 +26,7 @@ from tests.live.compression import compress_rules, divided
 from tests.live.receivers import Receivers, listening
 from tests.live.stack import Program, make_alertmanager
 from tests.support.prometheus import Prometheus
+from tests.support.waiting import deadline_seconds
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DEPLOYED: Final = ROOT / "deploy" / "prometheus"
@@ -69,6 +71,21 @@ def kill(program: Program) -> None:
     assert program.process is not None
     program.process.kill()
     program.end()
+
+
+def unsent_seconds(agent: Program) -> float:
+    """How much older the newest sample that an agent has sent is than the newest that it has read."""
+    with urlopen(agent.ready_url.replace("/-/ready", "/metrics"), timeout=deadline_seconds()) as answer:
+        lines = answer.read().decode().splitlines()
+    newest = {
+        line.partition("{")[0].partition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("prometheus_remote_storage_") and "timestamp" in line
+    }
+    return (
+        newest["prometheus_remote_storage_highest_timestamp_in_seconds"]
+        - newest["prometheus_remote_storage_queue_highest_sent_timestamp_seconds"]
+    )
 
 
 def agent_text(number: int) -> str:

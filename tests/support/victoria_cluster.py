@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,8 +34,7 @@ FLAG_FILES: Final[Mapping[str, str]] = {
 """The files of flags by their stems, each with the program that it is for."""
 
 _DIVIDED: Final = (
-    "-dedup.minScrapeInterval", "-evaluationInterval", "-rule.resendDelay",
-    "-rule.maxResolveDuration", "-datasource.queryStep",
+    "-evaluationInterval", "-rule.resendDelay", "-rule.maxResolveDuration", "-datasource.queryStep",
 )  # fmt: skip
 # What passes until samples can be queried is the programs' own time, which is not divided.
 _OWN_TIME: Final = ("-search.latencyOffset", "-rule.evalDelay")
@@ -59,6 +59,17 @@ class VictoriaCluster:
         """The alerts that a receiver of Alertmanager was notified of so far, with their deployments."""
         return notified(self.receivers, receiver)
 
+    def read_first(self, number: int) -> None:
+        """Let every vmauth read from this storage node as long as it is up, as before one starts that was away."""
+        first = address_of(self.storages[number])
+        for vmauth in self.vmauths:
+            path = self.folder / vmauth.name / "vmauth.yml"
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            read = document["unauthorized_user"]["url_map"][-1]
+            read["url_prefix"].sort(key=lambda url: not url.endswith(first))
+            path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+            vmauth.signal(signal.SIGHUP)
+
 
 def read_flags(name: str) -> list[str]:
     """The flags of a file, one a line, in its order."""
@@ -73,9 +84,17 @@ def program_of(name: str) -> Path | None:
 
 @contextmanager
 def victoria_cluster(
-    folder: Path, groups: Sequence[Mapping[str, Any]], *, alertmanager: Path, times: int = 1
+    folder: Path,
+    groups: Sequence[Mapping[str, Any]],
+    *,
+    alertmanager: Path,
+    times: int = 1,
+    scrape_interval: str = "",
 ) -> Iterator[VictoriaCluster]:
-    """All of it ready, for the length of the block; `groups` are the targets as `file_sd` lists them."""
+    """All of it ready, for the length of the block; `groups` are the targets as `file_sd` lists them.
+
+    A `scrape_interval`, undivided, may replace that of the files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "targets").mkdir()
     (folder / "targets" / "all.json").write_text(json.dumps(groups), encoding="utf-8")
@@ -86,7 +105,7 @@ def victoria_cluster(
         started.callback(manager.end)
         manager.start()
         translators = [make_translator(folder, number) for number in range(VMAGENTS)]
-        setting = _Setting(folder, times, _places(translators, manager_url))
+        setting = _Setting(folder, times, scrape_interval, _places(translators, manager_url))
         storages = [setting.make_program("storage", number) for number in range(STORAGES)]
         vmagents = [setting.make_program("vmagent", number) for number in range(VMAGENTS)]
         vmauths = [setting.make_program("vmauth", number) for number in range(VMAGENTS)]
@@ -133,6 +152,7 @@ class _Setting:
 
     folder: Path
     times: int
+    scrape_interval: str
     places: Mapping[str, str]
 
     def make_program(self, name: str, number: int | None = None) -> Program:
@@ -163,6 +183,8 @@ class _Setting:
             value = listen
         elif key in _OWN_TIME and self.times > 1:
             value = f"{OWN_SECONDS}s"
+        elif key == "-dedup.minScrapeInterval":
+            value = divided(self.scrape_interval or value, self.times)
         elif key in _DIVIDED:
             value = divided(value, self.times)
         elif key in ("-storageDataPath", "-remoteWrite.tmpDataPath"):
@@ -182,7 +204,7 @@ class _Setting:
         text = (DEPLOYED / "scrape.yml").read_text(encoding="utf-8")
         text = text.replace("localhost:8427", vmauth).replace("/etc/vmagent/targets", str(self.folder / "targets"))
         document: dict[str, Any] = yaml.safe_load(self._placed(text))
-        interval = divided(document["global"]["scrape_interval"], self.times)
+        interval = divided(self.scrape_interval or document["global"]["scrape_interval"], self.times)
         # A machine that is busy with all of it at once may take as long as there is.
         document["global"] |= {"scrape_interval": interval, "scrape_timeout": interval}
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")

@@ -25,6 +25,9 @@ from tests.support.past_one_machine import TARGETS_JOB, PastOneMachine, address_
 from tests.support.prometheus import Prometheus
 from tests.support.victoria_cluster import VictoriaCluster, victoria_cluster
 
+VICTORIA_PART = 4
+"""VictoriaMetrics scrapes one in so many of the fleet's targets, each twice."""
+
 _EVALUATION_SECONDS = 15
 _POLL_SECONDS = 0.25
 _PAINTED_SECONDS = 3600
@@ -139,7 +142,7 @@ def measure_victoria(fleet: _fleet.Fleet, folder: Path, span: Span, *, alertmana
 
     Each target is scraped twice, and as often as the files of `deploy/victoriametrics/` say.
     """
-    targets = fleet.targets // 4
+    targets = fleet.targets // VICTORIA_PART
     often = replace(span, interval=15)
     with victoria_cluster(folder, list(_groups(fleet, targets)), alertmanager=alertmanager) as running:
         return _measure_cluster(

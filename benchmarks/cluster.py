@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import _cluster, _cluster_page, _fleet
+from servescope.errors import UsageError
 from tests import tools
 
 _TARGETS = 2000
+_LEAST_TARGETS = _cluster.VICTORIA_PART * _fleet.REPLICAS
+"""A deployment in the smallest part of the fleet."""
 _INTERVAL_SECONDS = 30
 _WARM_UP_SECONDS, _SECONDS = 45, 60
 
@@ -36,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what each system uses for the fleet, and what more targets would take."""
+    if arguments.cluster_targets < _LEAST_TARGETS:
+        raise UsageError(f"--cluster-targets is {arguments.cluster_targets}, expected {_LEAST_TARGETS} or more")
     span = _cluster.Span(arguments.cluster_interval, _WARM_UP_SECONDS, arguments.cluster_seconds)
     with (
         tempfile.TemporaryDirectory(prefix="servescope-cluster-") as name,

@@ -202,7 +202,8 @@ class _Setting:
 
     def _write_scrapes(self, path: Path, vmauth: str) -> None:
         text = (DEPLOYED / "scrape.yml").read_text(encoding="utf-8")
-        text = text.replace("localhost:8427", vmauth).replace("/etc/vmagent/targets", str(self.folder / "targets"))
+        text = text.replace("replacement: vmauth:8427", f"replacement: {vmauth}")
+        text = text.replace("/etc/vmagent/targets", str(self.folder / "targets"))
         document: dict[str, Any] = yaml.safe_load(self._placed(text))
         interval = divided(self.scrape_interval or document["global"]["scrape_interval"], self.times)
         # A machine that is busy with all of it at once may take as long as there is.

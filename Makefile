@@ -8,7 +8,7 @@ FAST := -m 'not slow and not proof and not real'
 PYTEST := -m pytest -q -n auto --dist loadgroup --no-loadscope-reorder --durations=20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check types tests fast proofs lowest latest lock firstpage generate bench soak live real truth capture engines pictures clean
+.PHONY: help demo test check types tests fast proofs lowest latest lock firstpage generate bench soak live outages real truth capture engines pictures clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; noth
 live: $(VENV)/.develop  ## cause every alert in a running stack, twenty times as fast, and record which receiver got it
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.live --write
+
+outages: $(VENV)/.develop  ## kill every part of the systems past one machine while they scrape 2 000 targets, for 40 minutes
+	$(BIN)/python -m tests.tools
+	$(BIN)/python -m tests.outages --write
 
 real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator on loopback and check the contract against the clients' counts
 	$(BIN)/python -m tests.real

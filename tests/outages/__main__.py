@@ -1,0 +1,209 @@
+"""2 000 targets past one machine, while a scraper, a translator and what stores are killed in turn.
+
+For each of the systems of `deploy/prometheus/` and `deploy/victoriametrics/`, over loopback: while each part is dead,
+one deployment of twenty engines fails. Each failure has to page, nothing else may, and of all other deployments every
+ratio that is recorded has to stay that of their pages; every total too, unless the health of the targets names those
+that are missing. About twenty minutes a system: durations are half of the files', and a target is scraped every 30 s
+of the clock, as two cores serve, translate, store and evaluate all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from servescope.errors import ServescopeError, UsageError
+from tests.outages.figures import TOTAL, Compared, compare, read_recorded
+from tests.outages.systems import SYSTEMS, WAIT_SECONDS, Running, Scale, now_ms
+from tests.support.past_one_machine import ROOT, kill
+from tests.support.proofs import run_in_folder
+from tests.support.recorded_targets import RecordedTargets, Recording, serving_recordings
+from tests.support.waiting import wait_for
+
+PAGE = ROOT / "docs" / "scale.md"
+BEGIN = "<!-- outages: written by `python -m tests.outages --write`, do not edit -->"
+END = "<!-- end of outages -->"
+_CAPTURE = "vllm-0.32.0-1"
+_SPEEDS = 20
+_ALERT, _BESIDE = "ServescopeDeploymentDown", "ServescopeNoActiveReplica"
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A part: seconds of the clock until its death was seen, and from another deployment's failure to the page."""
+
+    name: str
+    seen_seconds: float
+    paged_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one system did."""
+
+    system: str
+    killed: Sequence[Killed]
+    compared: Sequence[Compared]
+    problems: Sequence[str]
+
+
+def main() -> int:
+    """0 when no figure was wrong and no alert was missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.outages", description=__doc__)
+    parser.add_argument("--system", choices=SYSTEMS, action="append", help="one alone, or several; all by default")
+    parser.add_argument("--targets", type=int, default=2000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--replicas", type=int, default=20, metavar="N", help="of a deployment (default: %(default)s)")
+    parser.add_argument(
+        "--interval", type=int, default=30, metavar="S", help="seconds between scrapes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--times", type=int, default=2, help="how many times as fast time passes (default: %(default)s)"
+    )
+    parser.add_argument("--write", action="store_true", help="put the result into docs/scale.md")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and data")
+    arguments = parser.parse_args()
+    return run_in_folder("tests.outages", lambda folder: _prove(folder, arguments), keep=arguments.keep)
+
+
+def _prove(folder: Path, arguments: argparse.Namespace) -> int:
+    scale = Scale(arguments.targets, arguments.replicas, arguments.interval, arguments.times)
+    if scale.targets % scale.replicas or scale.targets < 5 * scale.replicas:
+        raise UsageError(f"--targets is {scale.targets}, expected five or more times --replicas, {scale.replicas}")
+    reference = Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared"))
+    capture = reference / "captures" / f"{_CAPTURE}.txt"
+    if not capture.exists():
+        raise UsageError(f"{capture} not found: set SERVESCOPE_REFERENCE to the folder of the reference data")
+    results = [_run(name, capture, folder / name, scale) for name in arguments.system or SYSTEMS]
+    text = render(results, scale)
+    print(text)
+    problems = [f"{each.system}: {problem}" for each in results for problem in each.problems]
+    for problem in problems:
+        print(f"not as it should be: {problem}", file=sys.stderr)
+    if arguments.write:
+        write(text, PAGE)
+    return 1 if problems else 0
+
+
+def _run(system: str, capture: Path, folder: Path, scale: Scale) -> Result:
+    folder.mkdir()
+    recordings = [Recording(str(capture), 1 + number % _SPEEDS / 100) for number in range(scale.targets)]
+    with (
+        serving_recordings(recordings, folder) as targets,
+        SYSTEMS[system](_groups(targets, scale), folder / "stack", scale) as running,
+    ):
+        failing = [f"chat-{number}" for number in range(len(running.parts))]
+        judged = [f"chat-{number}" for number in range(len(failing), scale.targets // scale.replicas)]
+        _wait_until_level(running, judged, scale)
+        began_ms = now_ms()
+        truth = {name: read_recorded(running, name, began_ms) for name in judged}
+        killed = [
+            _kill(running, number, targets, failing[number], scale) for number in range(len(running.parts))
+        ]  # fmt: skip
+        _wait_until_level(running, judged, scale)
+        ended_ms = now_ms()
+        compared = [compare(running, name, truth[name], scale, began_ms, ended_ms) for name in judged]
+        pages = running.system.notified("page")
+    expected = {(_ALERT, name) for name in failing}
+    strays = pages - expected - {(_BESIDE, name) for name in failing}
+    problems = [line for each in compared for line in each.wrong]
+    return Result(system, killed, compared, [*problems, *(f"page {alert} of {name}" for alert, name in sorted(strays))])
+
+
+def _kill(running: Running, number: int, targets: RecordedTargets, failing: str, scale: Scale) -> Killed:
+    """Kill a part, let a deployment fail while it is dead, wait for the page, and bring the part back."""
+    part = running.parts[number]
+    began = _say(f"{part.name} is killed")
+    kill(part.program)
+    part.wait_until_seen()
+    failed = _say(f"{failing} fails")
+    targets.cut_off(range((number + 1) * scale.replicas))
+    if part.evaluates:
+        part.bring_back()
+    page = (_ALERT, failing)
+    wait_for(lambda: page in running.system.notified("page"), f"the page on {failing}", seconds=WAIT_SECONDS)
+    paged = _say(f"{failing} paged")
+    if not part.evaluates:
+        part.bring_back()
+    return Killed(part.name, failed - began, paged - failed)
+
+
+def _wait_until_level(running: Running, judged: Sequence[str], scale: Scale) -> None:
+    """Wait until every target was scraped all the window long, and the recorded rates have been level."""
+    selector, window = f'deployment_id=~"{"|".join(judged)}"', round(scale.window_seconds)
+    often = window // scale.interval_seconds - 1
+    scraped = f"count(sum_over_time(servescope_probe_success{{{selector}}}[{window}s]) >= {often})"
+    wanted = [float(len(judged) * scale.replicas)]
+    wait_for(lambda: running.values(scraped) == wanted, "targets that are scraped", seconds=WAIT_SECONDS)
+    steady = f"deployment:requests:rate5m{{{selector}}}[{window // 2}s]"
+    running.wait_for(
+        f"min(min_over_time({steady}) / max_over_time({steady})) > {1 - TOTAL} and min(count_over_time({steady})) > 7",
+        "level rates",
+    )
+
+
+def _groups(targets: RecordedTargets, scale: Scale) -> list[dict[str, Any]]:
+    return [
+        {
+            "targets": list(targets.addresses[first : first + scale.replicas]),
+            "labels": {
+                "model_name": f"model-{number % 5}", "deployment_id": f"chat-{number}", "inference_stack": "v2",
+                "environment": "live", "__param_source": "vllm",
+            },
+        }
+        for number, first in enumerate(range(0, scale.targets, scale.replicas))
+    ]  # fmt: skip
+
+
+def _say(line: str) -> float:
+    """Print where the run is; the seconds of a clock that does not jump."""
+    print(f"{time.strftime('%X')}  {line}", flush=True)
+    return time.monotonic()
+
+
+# --- The report -------------------------------------------------------------------------------------------------------
+
+
+def render(results: Sequence[Result], scale: Scale) -> str:
+    """What was killed, how soon it was seen and paged, and what was recorded meanwhile, as Markdown."""
+    lines = [
+        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores: {scale.targets:,} targets of vLLM 0.32 in deployments "
+        f"of {scale.replicas}, each scraped every {scale.scrape_interval} of a time that passes {scale.times} times as "
+        "fast.",
+        "",
+        "| system | killed | seen after | another deployment's failure paged after |",
+        "|---|---|---:|---:|",
+        *(
+            f"| {each.system} | {killed.name} | {killed.seen_seconds:.0f} s | {killed.paged_seconds:.0f} s |"
+            for each in results
+            for killed in each.killed
+        ),
+        "",
+        "| system | values recorded meanwhile of all other deployments | ratios off by at most | failures |",
+        "|---|---:|---:|---|",
+        *(
+            f"| {each.system} | {sum(one.values for one in each.compared):,} | "
+            f"{max(one.ratio_off for one in each.compared):.2%} | {len(each.problems) or 'none'} |"
+            for each in results
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def write(text: str, page: Path) -> None:
+    """Put the report between its markers in a page; raises ServescopeError where they are not there."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ServescopeError(f"{page}: expected the markers {BEGIN!r} and {END!r}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What rules recorded of a deployment while parts were dead, beside what they recorded before."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from servescope.contract.samples import Labels
+from tests.outages.systems import Running, Scale
+from tests.support.prometheus import Range
+
+RATIO: Final = 0.01
+"""So far a ratio may be off: one engine of a deployment of which half a scrape had been sent when its agent died."""
+TOTAL: Final = 0.1
+"""So far a total may be off: when engines are scraped moves by up to an interval where another scraper continues."""
+# What is formed over more than five minutes grows until that has passed.
+_GROWING = re.compile(r":(?:increase|rate)(?!5m)")
+_SHARES = ("ratio", "p50", "p95", "p99", "mean", "avg")
+_REPLICAS_BY_STATUS = "deployment:replica_count_by_status:sum"
+_HEALTH = ("servescope_target_scrape_age_seconds", "servescope_target_up")
+_LATE_SECONDS = 15
+"""As old as samples are for rules, and a little older, a scrape of the last interval is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """So many recorded values, the share that a ratio was off by at most, and what was wrong."""
+
+    values: int
+    ratio_off: float
+    wrong: Sequence[str]
+
+
+def read_recorded(running: Running, deployment: str, at_ms: int) -> dict[Labels, float]:
+    """What is recorded of a deployment at a moment."""
+    return {point.labels: point.value for point in running.reader.query(_figures(deployment), at_ms=at_ms)}
+
+
+def compare(
+    running: Running, deployment: str, truth: Mapping[Labels, float], scale: Scale, began_ms: int, ended_ms: int
+) -> Compared:
+    """Everything that was recorded of a deployment between two moments, beside what is true of it.
+
+    A total may be too low while the health of the targets, or the age of their scrapes, names some that are missing;
+    meanwhile their replicas are counted as unhealthy.
+    """
+
+    def read(selector: str) -> list[Range]:
+        return running.reader.read_samples(selector, end_ms=ended_ms, range_ms=ended_ms - began_ms)
+
+    ages, healthy = (read(f'{name}{{deployment_id="{deployment}"}}') for name in _HEALTH)
+    named = _find_named(ages, healthy, scale)
+    figures = [each for each in read(_figures(deployment)) if not _GROWING.search(_name(each.labels))]
+    found = {each.labels for each in figures}
+    wrong = [
+        f"{deployment} {_name(labels)} is absent"
+        for labels in truth.keys() - found
+        if not _GROWING.search(_name(labels))
+    ]
+    values, ratio_off = 0, 0.0
+    for each in figures:
+        name, true = _name(each.labels), truth[each.labels]
+        is_ratio = any(word in name.rpartition(":")[2] for word in _SHARES)
+        for at, value in zip(each.times, each.values, strict=True):
+            off = abs(value - true) / (abs(true) or 1)
+            is_named = any(at - scale.window_seconds * 1000 <= moment <= at for moment in named)
+            may_be_low = is_named and not is_ratio and (value <= true or name == _REPLICAS_BY_STATUS)
+            values += 1
+            ratio_off = max(ratio_off, off) if is_ratio else ratio_off
+            if off > (RATIO if is_ratio else TOTAL) and not may_be_low:
+                wrong.append(f"{deployment} {name} {value:g} in place of {true:g} at {at}, missing named: {is_named}")
+    return Compared(values, ratio_off, wrong)
+
+
+def _figures(deployment: str) -> str:
+    return f'{{__name__=~"deployment:.+",deployment_id="{deployment}"}}'
+
+
+def _find_named(ages: Sequence[Range], healthy: Sequence[Range], scale: Scale) -> list[int]:
+    """When fewer targets than there are were up, or had a recent scrape, as it was recorded then."""
+    fresh: Counter[int] = Counter()
+    up: Counter[int] = Counter()
+    for each in ages:
+        recent = scale.interval_seconds + _LATE_SECONDS
+        fresh.update({at: int(age <= recent) for at, age in zip(each.times, each.values, strict=True)})
+    for each in healthy:
+        up.update({at: int(value) for at, value in zip(each.times, each.values, strict=True)})
+    return sorted(at for at in fresh.keys() | up.keys() if min(fresh[at], up[at]) < scale.replicas)
+
+
+def _name(labels: Labels) -> str:
+    return dict(labels)["__name__"]

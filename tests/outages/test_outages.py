@@ -1,0 +1,98 @@
+"""What the proof counts as wrong, without the systems: canned answers in place of a query API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from servescope.contract.samples import Labels, make_labels
+from servescope.errors import ServescopeError
+from tests.outages.__main__ import BEGIN, END, PAGE, Killed, Result, render, write
+from tests.outages.figures import Compared, compare
+from tests.outages.systems import Running, Scale
+from tests.support.prometheus import Prometheus, Range
+
+SCALE = Scale(targets=10, replicas=2, interval_seconds=30, times=2)
+RATE, RATIO = "deployment:requests:rate5m", "deployment:speculation_rate:ratio_rate5m"
+TRUTH = {RATE: 10.0, RATIO: 0.8}
+
+
+class _Canned(Prometheus):
+    """What was recorded, by name; the ages of two targets' scrapes beside it."""
+
+    def __init__(self, recorded: dict[str, list[float]], ages: list[float]) -> None:
+        super().__init__(0)
+        self._recorded, self._ages = recorded, ages
+
+    def read_samples(self, selector: str, *, end_ms: int, range_ms: int) -> list[Range]:
+        del end_ms, range_ms
+        if selector.startswith("servescope_target_up"):
+            return [_series("servescope_target_up", [1.0] * len(self._ages), replica=name) for name in "ab"]
+        if selector.startswith("servescope_target_scrape_age_seconds"):
+            fresh = [5.0] * len(self._ages)
+            return [_series("age", ages, replica=name) for name, ages in (("a", self._ages), ("b", fresh))]
+        return [_series(name, values) for name, values in self._recorded.items()]
+
+
+def _labels(name: str, **more: str) -> Labels:
+    return make_labels({"__name__": name, "deployment_id": "chat-5", **more})
+
+
+def _series(name: str, values: list[float], **more: str) -> Range:
+    return Range(_labels(name, **more), [300_000 * (number + 1) for number in range(len(values))], values)
+
+
+def compared(recorded: dict[str, list[float]], ages: list[float]) -> Compared:
+    """What two recorded figures are beside the truth, while one of two targets was scraped so many seconds ago."""
+    running = Running(cast("Any", None), _Canned(recorded, ages))
+    truth = {_labels(name): value for name, value in TRUTH.items()}
+    return compare(running, "chat-5", truth, SCALE, 0, 1_000_000)
+
+
+def test_what_stays_the_same_is_right() -> None:
+    """Within a hundredth of a ratio, and within a tenth of a total."""
+    found = compared({RATE: [10.0, 9.2, 10.8], RATIO: [0.8, 0.804, 0.8]}, [5.0, 20.0, 35.0])
+
+    assert found.wrong == []
+    assert found.values == 6
+    assert found.ratio_off == pytest.approx(0.005)
+
+
+def test_a_total_may_be_low_while_what_is_missing_is_named() -> None:
+    """At the moment at which the age of a scrape was recorded, and never too high."""
+    assert compared({RATE: [5.0], RATIO: [0.8]}, [90.0]).wrong == []
+    (low,) = compared({RATE: [5.0], RATIO: [0.8]}, [5.0]).wrong
+    assert low == f"chat-5 {RATE} 5 in place of 10 at 300000, missing named: False"
+    (high,) = compared({RATE: [12.0], RATIO: [0.8]}, [90.0]).wrong
+    assert "12 in place of 10" in high
+
+
+def test_a_ratio_may_be_wrong_at_no_time() -> None:
+    """Whoever is missing, those that are there have the same ratio."""
+    (wrong,) = compared({RATE: [10.0], RATIO: [0.7]}, [90.0]).wrong
+    assert "0.7 in place of 0.8" in wrong
+
+
+def test_an_absent_figure_is_wrong() -> None:
+    """One that was recorded before anything was killed."""
+    assert compared({RATE: [10.0]}, [5.0]).wrong == [f"chat-5 {RATIO} is absent"]
+
+
+def test_the_report_is_written_between_its_markers(tmp_path: Path) -> None:
+    """A row for each part, and for each system; a page without the markers is refused."""
+    assert BEGIN in PAGE.read_text(encoding="utf-8")
+    result = Result("agents", [Killed("receiver", 61.2, 204.4)], [Compared(1200, 0.0021, [])], [])
+    page = tmp_path / "scale.md"
+    page.write_text(f"before\n{BEGIN}\nof the run before\n{END}\nafter\n", encoding="utf-8")
+
+    write(render([result], SCALE), page)
+
+    text = page.read_text(encoding="utf-8")
+    assert "| agents | receiver | 61 s | 204 s |" in text
+    assert "| agents | 1,200 | 0.21% | none |" in text
+    assert "run before" not in text
+    page.write_text("before\n", encoding="utf-8")
+    with pytest.raises(ServescopeError, match="expected the markers"):
+        write("", page)

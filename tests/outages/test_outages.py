@@ -70,9 +70,11 @@ def test_a_total_may_be_low_while_what_is_missing_is_named() -> None:
 
 
 def test_a_ratio_may_be_wrong_at_no_time() -> None:
-    """Whoever is missing, those that are there have the same ratio."""
-    (wrong,) = compared({RATE: [10.0], RATIO: [0.7]}, [90.0]).wrong
-    assert "0.7 in place of 0.8" in wrong
+    """Whoever is missing, those that are there have the same ratio, to a hundredth; three while somebody is."""
+    for off, ages in ((0.78, [5.0]), (0.7, [90.0])):
+        (wrong,) = compared({RATE: [10.0], RATIO: [off]}, ages).wrong
+        assert f"{off} in place of 0.8" in wrong
+    assert compared({RATE: [10.0], RATIO: [0.78]}, [90.0]).wrong == []
 
 
 def test_an_absent_figure_is_wrong() -> None:

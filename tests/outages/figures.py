@@ -15,7 +15,7 @@ from tests.support.prometheus import Range
 RATIO: Final = 0.01
 """So far a ratio may be off: one engine of a deployment of which half a scrape had been sent when its agent died."""
 RATIO_NAMED: Final = 0.03
-"""And so far at the first evaluation of a receiver that was away, when each agent has sent half of an engine's scrape."""
+"""At the first evaluation of a receiver that was away, when each agent has sent half of a scrape of some engine."""
 TOTAL: Final = 0.1
 """So far a total may be off: when engines are scraped moves by up to an interval where another scraper continues."""
 # What is formed over more than five minutes grows until that has passed.

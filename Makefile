@@ -80,7 +80,7 @@ live: $(VENV)/.develop  ## cause every alert in a running stack, twenty times as
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.live --write
 
-outages: $(VENV)/.develop  ## kill every part of the systems past one machine while they scrape 2 000 targets, for 40 minutes
+outages: $(VENV)/.develop  ## kill every part of the systems past one machine while they scrape many targets, for half an hour
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.outages --write
 

@@ -85,14 +85,14 @@ def test_an_absent_figure_is_wrong() -> None:
 def test_the_report_is_written_between_its_markers(tmp_path: Path) -> None:
     """A row for each part, and for each system; a page without the markers is refused."""
     assert BEGIN in PAGE.read_text(encoding="utf-8")
-    result = Result("agents", [Killed("receiver", 61.2, 204.4)], [Compared(1200, 0.0021, [])], [])
+    result = Result("agents", SCALE, [Killed("receiver", 61.2, 204.4)], [Compared(1200, 0.0021, [])], [])
     page = tmp_path / "scale.md"
     page.write_text(f"before\n{BEGIN}\nof the run before\n{END}\nafter\n", encoding="utf-8")
 
-    write(render([result], SCALE), page)
+    write(render([result]), page)
 
     text = page.read_text(encoding="utf-8")
-    assert "| agents | receiver | 61 s | 204 s |" in text
+    assert "| agents | 10 | 30 s | 2 × as fast | receiver | 61 s | 204 s |" in text
     assert "| agents | 1,200 | 0.21% | none |" in text
     assert "run before" not in text
     page.write_text("before\n", encoding="utf-8")

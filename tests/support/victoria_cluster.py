@@ -167,7 +167,7 @@ class _Setting:
             self._write_scrapes(own / "scrape.yml", f"vmagent-{number}:8427")
         if name == "vmauth":
             (own / "vmauth.yml").write_text(self._placed((DEPLOYED / "vmauth.yml").read_text("utf-8")), "utf-8")
-        limits = ["-memory.allowedBytes=128MB"] if name in ("storage", "vmagent") else []
+        limits = ["-memory.allowedBytes=1GB"] if name in ("storage", "vmagent") else []
         command = [str(binary), *flags, *limits, "-loggerLevel=WARN"]
         return Program(called, command, self.folder, f"http://{listen}/health")
 

@@ -164,7 +164,7 @@ class _Setting:
         assert binary is not None, f"{FLAG_FILES[name]} not found: `python -m tests.tools` prepares it"
         flags = [self._flag(flag, own, listen, number) for flag in read_flags(name)]
         if name == "vmagent":
-            self._write_scrapes(own / "scrape.yml", f"vmagent-{number}:8427")
+            self._write_scrapes(own / "scrape.yml")
         if name == "vmauth":
             (own / "vmauth.yml").write_text(self._placed((DEPLOYED / "vmauth.yml").read_text("utf-8")), "utf-8")
         limits = ["-memory.allowedBytes=1GB"] if name in ("storage", "vmagent") else []
@@ -200,9 +200,8 @@ class _Setting:
             text = text.replace(named, here)
         return text
 
-    def _write_scrapes(self, path: Path, vmauth: str) -> None:
+    def _write_scrapes(self, path: Path) -> None:
         text = (DEPLOYED / "scrape.yml").read_text(encoding="utf-8")
-        text = text.replace("replacement: vmauth:8427", f"replacement: {vmauth}")
         text = text.replace("/etc/vmagent/targets", str(self.folder / "targets"))
         document: dict[str, Any] = yaml.safe_load(self._placed(text))
         interval = divided(self.scrape_interval or document["global"]["scrape_interval"], self.times)

@@ -146,9 +146,9 @@ def _wait_until_level(running: Running, judged: Sequence[str], scale: Scale) -> 
     scraped = f"count(sum_over_time(servescope_probe_success{{{selector}}}[{window}s]) >= {often})"
     wanted = [float(len(judged) * scale.replicas)]
     wait_for(lambda: running.values(scraped) == wanted, "targets that are scraped", seconds=WAIT_SECONDS)
-    steady = f"deployment:requests:rate5m{{{selector}}}[{window // 2}s]"
+    steady = f"deployment:requests:rate5m{{{selector}}}[{window}s]"
     running.wait_for(
-        f"min(min_over_time({steady}) / max_over_time({steady})) > {1 - TOTAL} and min(count_over_time({steady})) > 1",
+        f"min(min_over_time({steady}) / max_over_time({steady})) > {1 - TOTAL} and min(count_over_time({steady})) > 3",
         "level rates",
     )
 

@@ -15,6 +15,7 @@ from alerts.objectives import objective_group
 from alerts.options import DEFAULTS, Options
 from alerts.recording import HEADER, recording_group, render_group
 from alerts.without_collector import without_collector_group
+from dashboards.options import seconds
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import Alert
 
@@ -54,7 +55,12 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
     ]  # fmt: skip
     if form in ("victoriametrics", "vmrule"):
         groups = [
-            {**group, "rules": [{**rule, "expr": metricsql(rule["expr"])} for rule in group["rules"]]}
+            {
+                **group,
+                "rules": [
+                    {**rule, "expr": metricsql(rule["expr"], options.common.scrape_interval)} for rule in group["rules"]
+                ],
+            }
             for group in groups
         ]
     if form in _RESOURCES:
@@ -77,24 +83,27 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
     return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
 
 
-_RATE = re.compile(r"\brate\([^()\[\]]+\[(\d+)([smhd])\]\)")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SERIES = r'[\w:]+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\})?'
+_GAIN = re.compile(rf"\b(rate|increase)\(({_SERIES})\[(\w+)\]\)")
 
 
-def metricsql(expression: str) -> str:
-    """The expression in MetricsQL, where `rate` is over the part of the window in which a series has samples.
+def metricsql(expression: str, scrape_interval: str) -> str:
+    """The expression in MetricsQL, with what PromQL's `rate`, `increase` and `changes` stand for.
 
-    A replica that began or ended within the window would count as if it had been there all the time. So a rate is the
-    increase divided by the window, as PromQL's is. Its `changes` counts a series' first value too.
+    MetricsQL's `rate` is over the part of the window in which a series has samples: a replica that began a minute ago
+    would count as if it had been there for five. Its `increase` counts a new series from 0 where the first value is
+    small: errors of weeks ago would be of now when a fleet is first scraped, and buckets of a histogram would begin at
+    other values than its count. So gains are from the first sample to the last, as in PromQL, and since PromQL
+    extrapolates to the ends of the window, it begins one scrape earlier here.
     """
     expression = re.sub(r"\bchanges\(", "changes_prometheus(", expression)
-    return _RATE.sub(_divide_increase, expression)
 
+    def gained(found: re.Match[str]) -> str:
+        function, series, window = found.groups()
+        gain = f"increase_prometheus({series}[{window}{scrape_interval}])"
+        return gain if function == "increase" else f"({gain} / {seconds(window):g})"
 
-def _divide_increase(rate: re.Match[str]) -> str:
-    number, unit = rate.groups()
-    gained = rate[0].replace("rate", "increase", 1)
-    return f"({gained} / {int(number) * _UNIT_SECONDS[unit]})"
+    return _GAIN.sub(gained, expression)
 
 
 def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAULTS) -> list[Group]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests import tools
-from tests.support.waiting import timeout_of_a_test
+from tests.support.waiting import deadline_seconds, timeout_of_a_test
 from tests.support.workers import ByFile, slow_files_first
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 # A machine that is busy fails no test.
 settings.register_profile("servescope", deadline=None)
@@ -128,6 +134,28 @@ def grafana_schema() -> Path:
 def chromium() -> Path:
     """The browser tests look at pages with."""
     return _required("chromium", tools.chromium_binary())
+
+
+@pytest.fixture
+def open_on_prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
+    """Opens a page of the console on the Prometheus at a URL: `open_on_prometheus(name, url, **parameters)`."""
+    testing = pytest.importorskip("streamlit.testing.v1", reason="the console needs the extra 'console'")
+    import streamlit as st
+
+    def open_(name: str, url: str, **parameters: str) -> AppTest:
+        monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
+        page: AppTest = testing.AppTest.from_file(
+            str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()
+        )  # fmt: skip
+        page.switch_page(f"views/{name}.py")
+        for key, value in parameters.items():
+            page.query_params[key] = value
+        page.run()
+        assert not page.exception, page.exception[0].message
+        return page
+
+    yield open_
+    st.cache_resource.clear()
 
 
 def _required(name: str, found: Path | None) -> Path:

@@ -278,17 +278,19 @@ def test_rules_that_belong_together_are_not_divided() -> None:
     assert divide({"name": "g", "rules": rules}, most=4)[0]["name"] == "g"
 
 
-def test_rules_of_victoriametrics_divide_an_increase_by_its_window() -> None:
-    """They are all rules, and no `rate` is left: MetricsQL's is over the part of the window with samples."""
+def test_rules_of_victoriametrics_have_the_gains_of_prometheus() -> None:
+    """They are all rules, and no `rate` or `increase` of MetricsQL's own is left."""
     plain, theirs = (yaml.safe_load(render_bundle(form))["groups"] for form in ("prometheus", "victoriametrics"))
     expressions = [rule["expr"] for group in theirs for rule in group["rules"]]
 
     assert [[{**rule, "expr": ""} for rule in group["rules"]] for group in plain] == [
         [{**rule, "expr": ""} for rule in group["rules"]] for group in theirs
     ]
-    assert not any(re.search(r"\brate\(", expression) for expression in expressions)
-    assert metricsql("changes(a[1h]) > 3") == "changes_prometheus(a[1h]) > 3"
-    assert metricsql('sum(rate(a_total{x="y"}[5m])) > 2') == 'sum((increase(a_total{x="y"}[5m]) / 300)) > 2'
+    assert not any(re.search(r"\b(rate|increase|changes)\(", expression) for expression in expressions)
+    assert metricsql("changes(a[1h]) > 3", "15s") == "changes_prometheus(a[1h]) > 3"
+    assert metricsql("sum(increase(a_total[1h])) > 2", "1m") == "sum(increase_prometheus(a_total[1h1m])) > 2"
+    rate = 'sum(rate(a_total{x="y"}[5m])) > 2'
+    assert metricsql(rate, "15s") == 'sum((increase_prometheus(a_total{x="y"}[5m15s]) / 300)) > 2'
 
 
 # --- Alertmanager -----------------------------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from servescope.contract.identity import Identity
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
-from tests.conftest import ROOT
 from tests.support.answering import Handler, answering
+from tests.support.console_pages import html
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 R0 = Identity("llama", "chat", "v2", "production", replica="r0")
 UNKNOWN = {**dict(R0.labels()), "replica": "r7", "role": "worker"}
@@ -59,31 +63,16 @@ def test_replicas_of_two_tenants_are_two() -> None:
         assert set(history.missing_rules()) == {"alerting.rules.yml"}
 
 
-@pytest.fixture
-def read_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
-    """The captions and tables of a page of the console on a Prometheus."""
-    testing = pytest.importorskip("streamlit.testing.v1", reason="the console needs the extra 'console'")
-    import streamlit as st
-
-    def open_(name: str, url: str) -> str:
-        monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
-        page = testing.AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=30)
-        page.switch_page(f"views/{name}.py")
-        page.run()
-        assert not page.exception, page.exception[0].message
-        said = [*page.caption, *page.warning]
-        return "\n".join([*(each.value for each in said), *(each.body for each in page.get("html"))])
-
-    yield open_
-    st.cache_resource.clear()
-
-
 @pytest.mark.slow
-def test_pages_name_the_tenants(read_page: Callable[[str, str], str]) -> None:
+def test_pages_name_the_tenants(open_on_prometheus: Callable[..., AppTest]) -> None:
     """By the labels in which they differ; each replica has its tenant in its name."""
     with answering(_answer) as url:
-        assert "`chat` (v2) has targets in __tenant_id__=a and in __tenant_id__=b" in read_page("fleet", url)
-        sources = read_page("sources", url)
-        assert "r0@a@eu" in sources
-        assert "r0@b@eu" in sources
-        assert "target 'r7': unknown role 'worker', supported: aggregated" in sources
+        fleet, sources = (open_on_prometheus(name, url) for name in ("fleet", "sources"))
+        assert "`chat` (v2) has targets in __tenant_id__=a and in __tenant_id__=b" in _captions_and_warnings(fleet)
+        assert "r0@a@eu" in html(sources)
+        assert "r0@b@eu" in html(sources)
+        assert "target 'r7': unknown role 'worker', supported: aggregated" in _captions_and_warnings(sources)
+
+
+def _captions_and_warnings(page: AppTest) -> str:
+    return "\n".join(each.value for each in (*page.caption, *page.warning))

@@ -13,8 +13,9 @@ from servescope.emulator.stack import V1, V2
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from tests.metricsql import compare_alerts, compare_rules
-from tests.support.beside_victoria import SECONDS, both_servers
-from tests.support.filled_prometheus import START_SECONDS
+from tests.support import victoria_metrics as victoria
+from tests.support.beside_victoria import SECONDS, both_servers, recording_rules
+from tests.support.filled_prometheus import SCRAPE_SECONDS, START_SECONDS
 
 _GAUGES = re.compile(r":(sum|avg|max|min)$")
 # Shares of rare events, and latencies while they change: one event or scrape more in a window is much of them.
@@ -64,3 +65,26 @@ def test_judge_reads_the_same_increments(prometheus: Path, victoria_metrics: Pat
         np.testing.assert_allclose(one.gains, other.gains[rows], rtol=1e-9, atol=1e-9)
         for tally in ("scrapes", "failed", "resets", "gaps"):
             assert getattr(one.tallies, tally).tolist() == getattr(other.tallies, tally).tolist(), tally
+
+
+def test_a_fleet_that_is_first_scraped_in_mid_life_has_no_errors(victoria_metrics: Path, tmp_path: Path) -> None:
+    """What its counters had before is not what happened now: of the errors of weeks, none is of these minutes.
+
+    MetricsQL's `increase` would count nine errors of each replica as having happened at the first scrape.
+    """
+    labels = 'model_name="m",deployment_id="chat",inference_stack="v2",environment="live",rollout_phase=""'
+    rule = next(each for each in recording_rules("victoriametrics") if "request_error_share" in each["record"])
+    times = range(START_SECONDS, START_SECONDS + 600, SCRAPE_SECONDS)
+    with victoria.running(victoria_metrics, tmp_path) as server:
+        server.load(
+            f'requests_total{{{labels},replica="r{replica}",outcome="{outcome}"}} {value} {at * 1000}\n'
+            for replica in range(3)
+            for number, at in enumerate(times)
+            for outcome, value in (("success", 1_000_000 + 10 * number), ("error", 9))
+        )
+        (share,) = server.reader.query_range(
+            rule["expr"], start_ms=times[2] * 1000, end_ms=times[-1] * 1000, step_ms=SCRAPE_SECONDS * 1000
+        )
+
+    assert len(share.values) == len(times) - 2
+    assert set(share.values) == {0.0}

@@ -23,6 +23,8 @@ _GROWING = re.compile(r":(?:increase|rate)(?!5m)")
 _SHARES = ("ratio", "p50", "p95", "p99", "mean", "avg")
 _REPLICAS_BY_STATUS = "deployment:replica_count_by_status:sum"
 _HEALTH = ("servescope_target_scrape_age_seconds", "servescope_target_up")
+_NOTHING = 1e-9
+"""Closer to 0 is what rounding leaves of the difference of two equal rates: how far it is off is not relative then."""
 _RECENT_INTERVALS = 1.5
 """A scrape that is older is one of a target that was not scraped since: what rules read is some seconds old."""
 
@@ -67,7 +69,7 @@ def compare(
         name, true = _name(each.labels), truth[each.labels]
         is_ratio = any(word in name.rpartition(":")[2] for word in _SHARES)
         for at, value in zip(each.times, each.values, strict=True):
-            off = abs(value - true) / (abs(true) or 1)
+            off = abs(value - true) / (abs(true) if abs(true) > _NOTHING else 1)
             is_named = any(at - scale.window_seconds * 1000 <= moment <= at for moment in named)
             may_be_low = is_named and not is_ratio and (value <= true or name == _REPLICAS_BY_STATUS)
             values += 1

@@ -8,6 +8,7 @@ import pytest
 from servescope.cli import main
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
+from tests.support.captures import OF_EACH_ERA
 from tests.support.inspecting import FIRST, inspect_as_json, rows_by_name, write_expositions
 
 
@@ -75,17 +76,7 @@ def test_values_of_the_captures(
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(
-    "capture",
-    [
-        "vllm-0.32.0-1",
-        "vllm-0.13era-1",
-        "sglang-0.5.7era-1",
-        "sglang-0.4.x-1",
-        "dynamo-frontend-1.6.1-1",
-        "dynamo-mocker-1.6.1-1",
-    ],
-)
+@pytest.mark.parametrize("capture", OF_EACH_ERA)
 def test_everything_has_a_value_or_a_reason(reference: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
     """Every metric of the contract and every derived figure is listed once, with a value or a reason."""
     document = inspect_as_json(capsys, str(reference / "captures" / f"{capture}.txt"))

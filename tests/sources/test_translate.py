@@ -14,6 +14,7 @@ from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
 from servescope.sources.translate import translate
+from tests.support.captures import OF_EACH_ERA
 from tests.support.translations import IDENTITY, read_capture, show, total, translate_identified
 
 VLLM = """
@@ -111,17 +112,7 @@ def test_dynamo_mocker_adds_only_what_the_frontend_cannot_know(reference: Path) 
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(
-    "capture",
-    [
-        "vllm-0.32.0-1",
-        "vllm-0.13era-1",
-        "sglang-0.5.7era-1",
-        "sglang-0.4.x-1",
-        "dynamo-frontend-1.6.1-1",
-        "dynamo-frontend-0.8dev-1",
-    ],
-)
+@pytest.mark.parametrize("capture", OF_EACH_ERA)
 def test_what_is_supplied_has_samples_and_what_is_not_has_none(reference: Path, capture: str) -> None:
     """Coverage and samples never contradict one another, no series is given twice, all bear the identity."""
     found = translate_identified(read_capture(reference, capture))

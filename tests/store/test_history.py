@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.targets import TARGET_UP
 from servescope.store.records import FigureTable
-from tests.conftest import ROOT
+from tests.support.console_pages import html
 from tests.support.fake_targets import FakeTarget, Incident, render
 from tests.support.past import INTERVAL_MS, Scraped, remembering, write_blocks
 from tests.support.prometheus import free_port
@@ -340,34 +339,9 @@ def test_a_prometheus_without_the_contract_has_no_deployments(prometheus: Path, 
 # --- The console ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
-    """Opens a page of the console on a Prometheus."""
-    testing = pytest.importorskip("streamlit.testing.v1", reason="the console needs the extra 'console'")
-    import streamlit as st
-
-    def open_(name: str, url: str, **parameters: str) -> AppTest:
-        monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
-        page: AppTest = testing.AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=30)
-        page.switch_page(f"views/{name}.py")
-        for key, value in parameters.items():
-            page.query_params[key] = value
-        page.run()
-        assert not page.exception, page.exception[0].message
-        return page
-
-    yield open_
-    st.cache_resource.clear()
-
-
-def html(page: AppTest) -> str:
-    """All tables and tiles of a page."""
-    return "\n".join(element.proto.body for element in page.get("html"))
-
-
-def test_the_fleet_shows_what_a_prometheus_holds(past: Past, open_page: Callable[..., AppTest]) -> None:
+def test_the_fleet_shows_what_a_prometheus_holds(past: Past, open_on_prometheus: Callable[..., AppTest]) -> None:
     """Every deployment in a row, with the figures of now."""
-    shown = html(open_page("fleet", past.url))
+    shown = html(open_on_prometheus("fleet", past.url))
     rows = {name: row for name in ("chat", "bare", "recorded") for row in shown.split("<tr") if f">{name}<" in row}
     assert rows.keys() == {"chat", "bare", "recorded"}
     from app.display import format_bare
@@ -382,39 +356,39 @@ def test_the_fleet_shows_what_a_prometheus_holds(past: Past, open_page: Callable
     ("compare", {"left": "chat", "right": "bare"}),
 ])  # fmt: skip
 def test_pages_over_time_are_drawn(
-    past: Past, open_page: Callable[..., AppTest], name: str, parameters: dict[str, str]
+    past: Past, open_on_prometheus: Callable[..., AppTest], name: str, parameters: dict[str, str]
 ) -> None:
     """Charts and numbers, as from a store."""
-    page = open_page(name, past.url, range="15m", **parameters)
+    page = open_on_prometheus(name, past.url, range="15m", **parameters)
     charts = [*page.get("vega_lite_chart"), *page.get("arrow_vega_lite_chart")]
     assert len(charts) > 5
 
 
-def test_what_a_prometheus_does_not_hold_is_said(past: Past, open_page: Callable[..., AppTest]) -> None:
+def test_what_a_prometheus_does_not_hold_is_said(past: Past, open_on_prometheus: Callable[..., AppTest]) -> None:
     """Targets show their health; the page says that a Prometheus does not hold how they are read."""
-    page = open_page("sources", past.url)
+    page = open_on_prometheus("sources", past.url)
     shown = html(page)
     assert "failing" in shown
     assert "not identified" not in shown
     assert "last success not known" in shown
     assert any("does not store a target's address" in caption.value for caption in page.caption)
     target = next(one.target_id for one in past.history.targets())
-    coverage = open_page("sources", past.url, view="coverage", target=target)
+    coverage = open_on_prometheus("sources", past.url, view="coverage", target=target)
     assert "collector's store" in coverage.info[0].value
 
 
 def test_an_empty_prometheus_is_reported_with_what_to_scrape(
-    prometheus: Path, tmp_path: Path, open_page: Callable[..., AppTest]
+    prometheus: Path, tmp_path: Path, open_on_prometheus: Callable[..., AppTest]
 ) -> None:
     """Without series of the contract the page says so, with the text to paste into prometheus.yml."""
     with remembering(prometheus, tmp_path) as running:
         for name in ("fleet", "sources"):
-            page = open_page(name, f"http://127.0.0.1:{running.port}")
+            page = open_on_prometheus(name, f"http://127.0.0.1:{running.port}")
             assert "holds no series of the contract" in page.info[0].value
             assert yaml.safe_load(page.code[0].value)["scrape_configs"][0]["job_name"] == "servescope"
 
 
-def test_a_prometheus_that_is_away_is_named(open_page: Callable[..., AppTest]) -> None:
+def test_a_prometheus_that_is_away_is_named(open_on_prometheus: Callable[..., AppTest]) -> None:
     """The page shows the URL and the cause, and no traceback."""
-    page = open_page("fleet", f"http://127.0.0.1:{free_port()}")
+    page = open_on_prometheus("fleet", f"http://127.0.0.1:{free_port()}")
     assert "Connection refused" in page.error[0].value

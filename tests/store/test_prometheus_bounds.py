@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,8 +15,10 @@ from servescope.store.prometheus.client import LateError, PartialError, Promethe
 from servescope.store.prometheus.figure_queries import figures_queries, matchers
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.steps import read_series
-from tests.conftest import ROOT
 from tests.support.answering import Handler, answering
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 VICTORIA_BYTES = 16_384
 DEPLOYMENT = Deployment("m" * 100, "chat-v1", "vllm-0.32", "production", "promoting")
@@ -113,27 +116,11 @@ def test_a_part_is_shown_as_one_and_never_judged() -> None:
                 question()
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
-    """The warnings on a page of the console on a Prometheus."""
-    testing = pytest.importorskip("streamlit.testing.v1", reason="the console needs the extra 'console'")
-    import streamlit as st
-
-    def open_(name: str, url: str) -> str:
-        monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
-        page = testing.AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=30)
-        page.switch_page(f"views/{name}.py")
-        page.run()
-        assert not page.exception, page.exception[0].message
-        return "\n".join(each.value for each in page.warning)
-
-    yield open_
-    st.cache_resource.clear()
-
-
 @pytest.mark.slow
-def test_pages_warn_of_partial_answers_and_of_missing_rules(shown: Callable[[str, str], str]) -> None:
+def test_pages_warn_of_partial_answers_and_of_missing_rules(open_on_prometheus: Callable[..., AppTest]) -> None:
     """With the server's words, and the file to load."""
     with answering(_partial) as url:
-        assert "store-gateway-2: unavailable" in shown("fleet", url)
-        assert "alerts/generated/alerting.rules.yml" in shown("alerts", url)
+        fleet, alerts = ([each.value for each in open_on_prometheus(name, url).warning] for name in ("fleet", "alerts"))
+
+    assert "store-gateway-2: unavailable" in "\n".join(fleet)
+    assert "alerts/generated/alerting.rules.yml" in "\n".join(alerts)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streamlit.testing.v1 import AppTest
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 
 def html(page: AppTest) -> str:

@@ -11,13 +11,16 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from alerts.alertmanager import RECEIVERS
+from alerts.options import DEFAULTS
+from alerts.rules import render_bundle
+from dashboards import options as shared
 from tests import tools
 from tests.live.compression import compress_rules, divided
 from tests.live.receivers import Receivers, listening
@@ -98,7 +101,7 @@ def victoria_cluster(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "targets").mkdir()
     (folder / "targets" / "all.json").write_text(json.dumps(groups), encoding="utf-8")
-    _write_rules(folder / "rules", times)
+    _write_rules(folder / "rules", times, scrape_interval)
     with ExitStack() as started:
         receivers = started.enter_context(listening({name: f"token-of-{name}" for name in RECEIVERS.values()}))
         manager, manager_url = make_alertmanager(folder, times, alertmanager, receivers)
@@ -122,8 +125,12 @@ def victoria_cluster(
         )  # fmt: skip
 
 
-def _write_rules(folder: Path, times: int) -> None:
+def _write_rules(folder: Path, times: int, scrape_interval: str) -> None:
     text = (DEPLOYED / "servescope.rules.yml").read_text(encoding="utf-8")
+    if scrape_interval:
+        text = render_bundle(
+            "victoriametrics", replace(DEFAULTS, common=shared.Options(scrape_interval=scrape_interval))
+        )
     # The seconds of a window that an increase is divided by.
     text = re.sub(r"(?<=\]\) / )\d+", lambda found: f"{int(found[0]) / times:g}", text)
     folder.mkdir()

@@ -11,10 +11,10 @@ from app import display
 from app.charts import Dash, Line
 from app.colors import REPLICA_COLORS
 from app.promised import Promises
-from app.queries import Shown, figure_columns, label_order
+from app.queries import DRAWN, Shown, figure_columns, label_order
 from app.readings import objective_line
 from servescope.contract.expressions import leaves
-from servescope.contract.figures import FIGURES, GROUPS
+from servescope.contract.figures import GROUPS
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Band, Figure
 
@@ -45,7 +45,7 @@ def by_group(history: pd.DataFrame, promised: Promises) -> dict[str, list[Family
 
 def _families(group: str, history: pd.DataFrame, promised: Promises) -> list[Family]:
     members: dict[tuple[str, str], list[Figure]] = {}
-    for figure in FIGURES.values():
+    for figure in DRAWN.values():
         if figure.group == group:
             members.setdefault((display.short_title(figure)[0], figure.unit), []).append(figure)
     return [_family(base, figures, history, promised) for (base, _), figures in members.items()]

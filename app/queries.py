@@ -17,7 +17,7 @@ from app.promised import Promises, choices, promises_of
 from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.contract.metrics import METRICS, REPLICA_STATUSES
+from servescope.contract.metrics import METRICS, REPLICA_START_TIME, REPLICA_STATUSES
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.store.embedded import Store
@@ -40,6 +40,9 @@ OBSERVED = ("present", "derived", "approximate")
 """The coverages under which a metric has a value."""
 COVERAGES = (*OBSERVED, "elsewhere", "impossible")
 
+
+DRAWN = {name: figure for name, figure in FIGURES.items() if name != REPLICA_START_TIME}
+"""The figures of charts and averages: without a date, which is neither; charts mark the restarts."""
 
 Trend = list[tuple[float, float]]
 """Where in a range (0 … 1), and the value there; NaN where absent."""
@@ -207,7 +210,7 @@ def read_levels(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     average of ratios or quantiles would be neither.
     """
     rows = []
-    for figure in FIGURES.values():
+    for figure in DRAWN.values():
         if not isinstance(figure.expression, Rate | Level):
             continue
         of_left, of_right = figure_columns(left, figure), figure_columns(right, figure)
@@ -251,9 +254,9 @@ def _source_row(target: TargetStatus) -> tuple[object, ...]:
     return (
         target.target_id, target.url, identity.deployment_id, identity.inference_stack, identity.model_name,
         identity.role, identity.replica, target.source, target.versions, target.healthy, target.last_scrape_ms,
-        target.last_success_ms, target.duration_seconds, target.samples, target.error or "",
-        "\n".join(target.warnings), len(target.missing_metrics),
-        *(counts[status] for status in COVERAGES),
+        target.last_success_ms, target.duration_seconds, math.nan if target.samples is None else target.samples,
+        target.error or "",
+        "\n".join(target.warnings), len(target.missing_metrics), *(counts[status] for status in COVERAGES),
     )  # fmt: skip
 
 

@@ -329,7 +329,12 @@ def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:
 
 def _scrape(record: Record) -> tuple[str, str]:
     duration = display.format_value(record["duration_seconds"], "seconds")
-    return element("span", duration, "value"), element("span", f"{display.format_bare(record['samples'], '1')} samples")
+    return element("span", duration, "value"), element("span", describe_samples(record["samples"]))
+
+
+def describe_samples(samples: float | None) -> str:
+    """How many samples a scrape had, "" where that is not known."""
+    return "" if samples is None or display.is_absent(samples) else f"{display.format_bare(samples, '1')} samples"
 
 
 def draw_coverage(counts: Mapping[str, int], missing: int) -> tuple[str, str]:

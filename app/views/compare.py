@@ -97,7 +97,9 @@ def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> 
     with headlines:
         charts.show_grid(_charts(HEADLINES, histories, (left, right), span), columns=2)
     for group in GROUPS:
-        rest = [figure.name for figure in FIGURES.values() if figure.group == group and figure.name not in HEADLINES]
+        rest = [
+            figure.name for figure in queries.DRAWN.values() if figure.group == group and figure.name not in HEADLINES
+        ]
         drawn = _charts(rest, histories, (left, right), span)
         if drawn:
             st.subheader(group, anchor=False)

@@ -120,7 +120,7 @@ def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
         ("Role", escape(identity.role), escape(identity.replica or display.ABSENT)),
         ("Source", escape(target.source or "not identified"), escape(target.versions or display.ABSENT)),
         ("Health", markup.element("span", health[0], f"value {health[1]}"), escape(said)),
-        ("Scrape", display.format_value(target.duration_seconds, "seconds"), f"{target.samples} samples"),
+        ("Scrape", display.format_value(target.duration_seconds, "seconds"), tables.describe_samples(target.samples)),
         ("Coverage", bar, observed),
     ]
 
@@ -147,9 +147,9 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
             "their last scrape failed",
         ),
         ("Slowest", escape(display.format_value(slowest, "seconds")), "from request to answer"),
-        ("Samples", display.format_bare(float(sources["samples"].sum()), "1"), "in all of them"),
+        ("Samples", display.format_bare(float(sources["samples"].sum(min_count=1)), "1"), "in all of them"),
         ("Sources", str(len(kinds)), escape(" · ".join(f"{count} {name}" for name, count in kinds.items())))
-        if sources_known
+        if sources_known or sources["source"].any()
         else ("Sources", display.ABSENT, "not stored in a Prometheus"),
     ]
 

@@ -371,6 +371,7 @@ def test_what_a_prometheus_does_not_hold_is_said(past: Past, open_on_prometheus:
     assert "failing" in shown
     assert "not identified" not in shown
     assert "last success not known" in shown
+    assert " samples<" not in next(row for row in shown.split("<tr") if ">bare " in row)
     assert any("does not store a target's address" in caption.value for caption in page.caption)
     target = next(one.target_id for one in past.history.targets())
     coverage = open_on_prometheus("sources", past.url, view="coverage", target=target)

@@ -196,7 +196,7 @@ _CATALOG = _catalog_families()
 TARGET_GAUGES: Mapping[str, Callable[[TargetStatus], float]] = MappingProxyType(
     {
         "servescope_target_up": lambda target: float(target.healthy),
-        "servescope_target_samples": lambda target: float(target.samples),
+        "servescope_target_samples": lambda target: float(target.samples or 0),
         "servescope_target_scrape_duration_seconds": lambda target: target.duration_seconds or 0.0,
         "servescope_target_missing_metrics": lambda target: float(len(target.missing_metrics)),
     }

@@ -46,9 +46,10 @@ class TargetStatus:
     """The latest health of one target; times in milliseconds, None before there is one.
 
     `source`, `versions` and `layer` are "" until it is identified; `scrape_interval_ms` is how often it is scraped, as
-    far as its host's limit allows. `coverage` says per contract metric its `status`, `native`
-    name and `reason`, None where there is none. `warnings` say what is wrong with a text that could be read;
-    `missing_metrics` are those that were there before, with the native series that fed them.
+    far as its host's limit allows. `samples` is None in a Prometheus where nothing counted them. `coverage` says per
+    contract metric its `status`, `native` name and `reason`, None where there is none. `warnings` say what is wrong
+    with a text that could be read; `missing_metrics` are those that were there before, with the native series that fed
+    them.
     """
 
     target_id: str
@@ -60,7 +61,7 @@ class TargetStatus:
     last_scrape_ms: int | None = None
     last_success_ms: int | None = None
     duration_seconds: float | None = None
-    samples: int = 0
+    samples: int | None = 0
     error: str | None = None
     coverage: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)

@@ -145,5 +145,5 @@ def _status(
         last_scrape_ms=scraped_ms,
         last_success_ms=scraped_ms if healthy else None,
         duration_seconds=duration_seconds,
-        samples=round(samples or 0),
+        samples=None if samples is None else round(samples),
     )

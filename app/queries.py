@@ -15,7 +15,7 @@ import pandas as pd
 from app.colors import color_stacks
 from app.promised import Promises, choices, promises_of
 from servescope.contract.expressions import Level, Rate, leaves
-from servescope.contract.figures import FIGURES
+from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, REPLICA_STATUSES
 from servescope.contract.objectives import OBJECTIVES
@@ -298,6 +298,15 @@ def records(frame: pd.DataFrame) -> list[Record]:
 def fleet_row(fleet: pd.DataFrame, name: str) -> Record:
     """A deployment's row of the fleet."""
     return {str(column): value for column, value in fleet.loc[name].to_dict().items()}
+
+
+def count_replicas(row: Record) -> dict[str, float]:
+    """How many replicas have each status, of those statuses that are known."""
+    counts = {
+        status: row.get(figure_key("replica_count_by_status", {"status": status}), math.nan)
+        for status in REPLICA_STATUSES
+    }
+    return {status: count for status, count in counts.items() if not math.isnan(count)}
 
 
 def targets_by_deployment(store: History) -> Mapping[Deployment, list[TargetStatus]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -17,6 +17,7 @@ from servescope.contract.types import Band, Figure, Objective, Status, Step, Ver
 
 _PAGES_FROM: Final = BURN_WINDOWS[0].factor
 _OF_REQUESTS: Final = ("request_error_share", "request_rejected_share")
+NONE_ACTIVE: Final = Verdict("critical", "no active replica", "Every request fails or waits.")
 _WITHIN: Final = Verdict("good", "within the objective", "Nothing to do.")
 _WEIGHTS: Final = {"good": 0, "warning": 1, "critical": 2}
 
@@ -41,6 +42,12 @@ def read(figure: Figure, value: float | None, promised: Promises) -> Reading | N
     if band is None or value is None or math.isnan(value):
         return None
     return Reading(band.judge(value), harm)
+
+
+def read_replicas(counts: Mapping[str, float]) -> Reading | None:
+    """That no replica is active, where some are unhealthy or failed: none at all may be what was asked for."""
+    broken = counts.get("unhealthy", 0) + counts.get("failed", 0)
+    return Reading(NONE_ACTIVE, harm=True) if broken and not counts.get("active") else None
 
 
 def band_of(figure: Figure, promised: Promises) -> tuple[Band | None, bool]:

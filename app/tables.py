@@ -15,10 +15,9 @@ from app.charts import Dash
 from app.display import ABSENT
 from app.markup import cell, chip, draw_lines, element, grid, heading, image, link
 from app.promised import Promises
-from app.queries import COVERAGES, Record, Shown, Trend, fleet_row, has_values, records
+from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_row, has_values, records
 from servescope.contract.extrapolation import LOOKBACK_MS
-from servescope.contract.figures import FIGURES, figure_key
-from servescope.contract.metrics import REPLICA_STATUSES
+from servescope.contract.figures import FIGURES
 from servescope.contract.types import Figure
 
 Explain = Callable[[str, Figure], str]
@@ -196,11 +195,7 @@ def _replicas(one: Shown, row: Record, explain: Explain) -> tuple[str, str]:
 
 def draw_replicas(row: Record) -> tuple[str, str]:
     """How many replicas are active, and how many have another status; "" for what is not known."""
-    counts = {
-        status: row.get(figure_key("replica_count_by_status", {"status": status}), float("nan"))
-        for status in REPLICA_STATUSES
-    }
-    known = {status: count for status, count in counts.items() if not math.isnan(count)}
+    known = count_replicas(row)
     if not known:
         return "", ""
     others = [
@@ -208,7 +203,13 @@ def draw_replicas(row: Record) -> tuple[str, str]:
         for status, count in known.items()
         if count and status != "active"
     ]
-    active = element("span", f"{display.format_number(known.get('active', 0.0))} active", "value")
+    reading = readings.read_replicas(known)
+    text, look = f"{display.format_number(known.get('active', 0.0))} active", "value"
+    if reading is None:
+        active = element("span", text, look)
+    else:
+        tip = f"{reading.verdict.label}\n{reading.verdict.advice}"
+        active = element("span", text, f"{look} band {reading.verdict.status}", data_tip=tip, tabindex="0")
     return active, " ".join(others) or element("span", "", "none")
 
 

@@ -108,8 +108,10 @@ def worst_reading(one: Shown, row: Record) -> Reading | None:
 
 
 def _read_all(one: Shown, row: Record) -> Iterator[Reading]:
+    # Before all others that are as bad: where nothing answers, nothing else needs to be read.
+    replicas = readings.read_replicas(queries.count_replicas(row))
     found = (readings.read(figure, row.get(name), one.promised) for name, figure in FIGURES.items())
-    return (reading for reading in found if reading is not None)
+    return (reading for reading in (replicas, *found) if reading is not None)
 
 
 def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[Shown]:
@@ -183,15 +185,20 @@ def _total(fleet: pd.DataFrame, key: str) -> float | None:
 def _count_readings(read: Sequence[Sequence[Reading]], *, harm: bool) -> tuple[str, str]:
     """How many deployments are beyond an objective, or outside a band that is about tuning, and how far."""
     found = [readings.worst(each for each in of_one if each.harm is harm) for of_one in read]
+    silent = sum(each is not None and each.verdict is readings.NONE_ACTIVE for each in found)
     counts = Counter(each.verdict.status for each in found if each is not None)
     if not counts:
         return display.ABSENT, "nothing to judge"
     far, near = ("far beyond an objective", "beyond") if harm else ("to tune soon", "to tune")
-    said: tuple[tuple[Status, str], ...] = (("critical", far), ("warning", near))
+    said: tuple[tuple[int, Status, str], ...] = (
+        (silent, "critical", "without an active replica"),
+        (counts["critical"] - silent, "critical", far),
+        (counts["warning"], "warning", near),
+    )
     parts = [
-        markup.element("span", f"{counts[status]} {words}", f"value {status}" if harm else "")
-        for status, words in said
-        if counts[status]
+        markup.element("span", f"{count} {words}", f"value {status}" if harm else "")
+        for count, status, words in said
+        if count
     ]
     all_good = "all within their objectives" if harm else "all within their bands"
     return str(counts["critical"] + counts["warning"]), " · ".join(parts) or all_good

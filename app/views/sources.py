@@ -17,8 +17,8 @@ STATES = {"any": "Any state", "failing": "Failing", "warnings": "With warnings"}
 _FOUND_BY = ("target_id", "url", "deployment_id", "model_name", "inference_stack", "role", "replica", "source")
 
 NOT_IN_PROMETHEUS = (
-    "A Prometheus does not store a target's address, its source, its coverage of the contract, or why it fails: "
-    "open the console on the collector's store, or query the collector's /api/v1/targets."
+    "A Prometheus does not store a target's address, its coverage of the contract, or why it fails: open the console "
+    "on the collector's store, query the collector's /api/v1/targets, or ask a translator, /probe?target=HOST:PORT."
 )
 
 
@@ -125,6 +125,10 @@ def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
     ]
 
 
+def _in_deployments(count: int) -> str:
+    return f"of {count} deployment{'' if count == 1 else 's'}"
+
+
 def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str, str, str]]:
     """The tiles above the table: how many targets there are, and how they are."""
     healthy = int(sources["healthy"].sum())
@@ -133,7 +137,7 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
     warned = int(((sources["warnings"] != "") & sources["healthy"]).sum())
     slowest = sources["duration_seconds"].max()
     return [
-        ("Targets", str(len(sources)), f"of {sources['deployment_id'].nunique()} deployments"),
+        ("Targets", str(len(sources)), _in_deployments(sources["deployment_id"].nunique())),
         (
             "Healthy",
             markup.element("span", str(healthy), "value good" if healthy else "value"),

@@ -255,6 +255,26 @@ def test_fleet_sorts_by_attention(open_page: Open) -> None:
     assert len(names) == len(PLANS)
 
 
+def test_a_deployment_without_an_active_replica_leads(open_page: Open, tmp_path: Path) -> None:
+    """It has no figure that is beyond an objective, as it has none; one that was scaled to zero asks for nothing."""
+    counts = {"calm": (2, 0), "dead": (0, 2), "scaled-to-zero": (0, 0)}
+    with Store(tmp_path / "three.db") as store:
+        for name, (active, unhealthy) in counts.items():
+            figures = {
+                'replica_count_by_status{status="active"}': float(active),
+                'replica_count_by_status{status="unhealthy"}': float(unhealthy),
+                **({"request_error_share": 0.002} if active else {}),
+            }
+            store.append_figures(Deployment("llama", name, "v2"), NOW_MS, figures)
+    page = open_page(store=tmp_path / "three.db", sort="attention")
+
+    assert re.findall(r'class="name"[^>]*>([^<]+)<', html(page)) == ["dead", "calm", "scaled-to-zero"]
+    assert 'class="value band critical" data-tip="no active replica' in row(page, "dead")
+    assert "band critical" not in row(page, "scaled-to-zero")
+    assert "1 without an active replica" in html(page)
+    assert "1 beyond" in html(page)
+
+
 def test_harm_is_read_by_the_objectives(open_page: Open) -> None:
     """A latency beyond its objective has a background and the promise on hover, and the key says what that means."""
     text = html(open_page())

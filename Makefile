@@ -80,7 +80,7 @@ live: $(VENV)/.develop  ## cause every alert in a running stack, twenty times as
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.live --write
 
-outages: $(VENV)/.develop  ## kill every part of the systems past one machine while they scrape many targets, for half an hour
+outages: $(VENV)/.develop  ## kill every part of the systems past one machine while they scrape many targets, in 75 minutes
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.outages --write
 

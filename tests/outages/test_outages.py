@@ -9,9 +9,9 @@ import pytest
 
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ServescopeError
-from tests.outages.__main__ import BEGIN, END, PAGE, Killed, Result, render, write
+from tests.outages.__main__ import PAGE, Killed, Result, markers, write
 from tests.outages.figures import Compared, compare
-from tests.outages.systems import Running, Scale
+from tests.outages.systems import SYSTEMS, Running, Scale
 from tests.support.prometheus import Prometheus, Range
 
 SCALE = Scale(targets=10, replicas=2, interval_seconds=30, times=2)
@@ -83,18 +83,23 @@ def test_an_absent_figure_is_wrong() -> None:
 
 
 def test_the_report_is_written_between_its_markers(tmp_path: Path) -> None:
-    """A row for each part, and for each system; a page without the markers is refused."""
-    assert BEGIN in PAGE.read_text(encoding="utf-8")
+    """That of its system alone; a page without the markers is refused."""
     result = Result("agents", SCALE, [Killed("receiver", 61.2, 204.4)], [Compared(1200, 0.0021, [])], [])
+    for system in SYSTEMS:
+        assert all(marker in PAGE.read_text(encoding="utf-8") for marker in markers(system))
     page = tmp_path / "scale.md"
-    page.write_text(f"before\n{BEGIN}\nof the run before\n{END}\nafter\n", encoding="utf-8")
+    page.write_text("\n".join(f"{{}}\nrun before of {name}\n{{}}".format(*markers(name)) for name in SYSTEMS))
 
-    write(render([result]), page)
+    write(result, page)
 
     text = page.read_text(encoding="utf-8")
-    assert "| agents | 10 | 30 s | 2 × as fast | receiver | 61 s | 204 s |" in text
-    assert "| agents | 1,200 | 0.21% | none |" in text
-    assert "run before" not in text
+    assert "10 engines of vLLM 0.32, each scraped every 30 s, time passing 2 × as fast" in text
+    assert "| receiver | 61 s | 204 s |" in text
+    assert (
+        "1,200 values recorded meanwhile of all other deployments; ratios off by at most 0.21%; failures: none" in text
+    )
+    assert "run before of agents" not in text
+    assert "run before of victoria" in text
     page.write_text("before\n", encoding="utf-8")
     with pytest.raises(ServescopeError, match="expected the markers"):
-        write("", page)
+        write(result, page)

@@ -16,8 +16,6 @@ RATIO: Final = 0.01
 """So far a ratio may be off: one engine of a deployment of which half a scrape had been sent when its agent died."""
 RATIO_NAMED: Final = 0.03
 """At the first evaluation of a receiver that was away, when each agent has sent half of a scrape of some engine."""
-TOTAL: Final = 0.1
-"""So far a total may be off: when engines are scraped moves by up to an interval where another scraper continues."""
 # What is formed over more than five minutes grows until that has passed.
 _GROWING = re.compile(r":(?:increase|rate)(?!5m)")
 _SHARES = ("ratio", "p50", "p95", "p99", "mean", "avg")
@@ -31,10 +29,13 @@ _RECENT_INTERVALS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """So many recorded values, the share that a ratio was off by at most, and what was wrong."""
+    """So many recorded values, the shares that a ratio was off by at most, and a total of which no target was named as
+    missing, and what was wrong.
+    """
 
     values: int
     ratio_off: float
+    total_off: float
     wrong: Sequence[str]
 
 
@@ -49,7 +50,8 @@ def compare(
     """Everything that was recorded of a deployment between two moments, beside what is true of it.
 
     A total may be too low while the health of the targets, or the age of their scrapes, names some that are missing;
-    meanwhile their replicas are counted as unhealthy.
+    meanwhile their replicas are counted as unhealthy. Where another scraper continues, an engine is scraped at other
+    seconds of the interval: a total may be off by as much of the window as an interval is.
     """
 
     def read(selector: str) -> list[Range]:
@@ -64,7 +66,7 @@ def compare(
         for labels in truth.keys() - found
         if not _GROWING.search(_name(labels))
     ]
-    values, ratio_off = 0, 0.0
+    values, ratio_off, total_off = 0, 0.0, 0.0
     for each in figures:
         name, true = _name(each.labels), truth[each.labels]
         is_ratio = any(word in name.rpartition(":")[2] for word in _SHARES)
@@ -73,11 +75,15 @@ def compare(
             is_named = any(at - scale.window_seconds * 1000 <= moment <= at for moment in named)
             may_be_low = is_named and not is_ratio and (value <= true or name == _REPLICAS_BY_STATUS)
             values += 1
-            ratio_off = max(ratio_off, off) if is_ratio else ratio_off
-            allowed = TOTAL if not is_ratio else RATIO_NAMED if is_named else RATIO
+            if is_ratio:
+                ratio_off = max(ratio_off, off)
+            elif not is_named:
+                total_off = max(total_off, off)
+            total = scale.interval_seconds / scale.window_seconds
+            allowed = total if not is_ratio else RATIO_NAMED if is_named else RATIO
             if off > allowed and not may_be_low:
                 wrong.append(f"{deployment} {name} {value:g} in place of {true:g} at {at}, missing named: {is_named}")
-    return Compared(values, ratio_off, wrong)
+    return Compared(values, ratio_off, total_off, wrong)
 
 
 def _figures(deployment: str) -> str:

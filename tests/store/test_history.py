@@ -257,6 +257,7 @@ def test_targets_have_their_health_and_nothing_made_up(past: Past) -> None:
     )
     chat = targets["chat", "r0"]
     assert (chat.last_scrape_ms, chat.duration_seconds) == (past.end_ms, 0.25)
+    assert chat.samples is not None
     assert chat.samples > 100
     assert targets["chat", "r1"].last_success_ms is None
 

@@ -106,6 +106,12 @@ def harm_column(options: Options) -> str:
     return f"max by ({_deployment(options)}) ({Compiler(options).term(Badness(options.objectives['requests'], '5m'))})"
 
 
+def replicas_column(options: Options, *statuses: str) -> str:
+    """How many replicas have one of these statuses, for a table: also of a deployment that has no other figure."""
+    counted = compile_figure("replica_count_by_status", options, nameless=True, where=(("status", statuses),))
+    return f"sum by ({_deployment(options)}) ({counted})"
+
+
 def unrecorded(no_data: NoData) -> NoData:
     """Why a panel of an objective can be empty."""
     return replace(no_data, text=f"{no_data.text}; or the recording rules of the objectives are not loaded")

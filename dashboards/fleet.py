@@ -6,10 +6,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dashboards.board import Board, board_uid
-from dashboards.composed import harm_column, harm_panel
+from dashboards.colors import STATUS_COLORS
+from dashboards.composed import harm_column, harm_panel, replicas_column
 from dashboards.firing import firing_panel
 from dashboards.options import Options
 from dashboards.panels import (
+    NO_THRESHOLDS,
     UNITS,
     Column,
     NoData,
@@ -32,6 +34,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS
 NAME = "fleet"
 MOST_LINES = 5
 _LATENCIES = ("time_to_first_token", "time_per_output_token")
+_BROKEN = (*NO_THRESHOLDS, Threshold(STATUS_COLORS["warning"], 1))
 # Room for five alerts.
 _HEADLINE = 8
 
@@ -116,7 +119,7 @@ def _deployments(options: Options) -> Panel:
         meaning="One row per deployment, that with the most failed or rejected requests first. Harm is colored by the "
         f"objectives: {promised}. Figures for tuning have color only "
         "outside of their normal range.",
-        normal="no orange or red cells among failed requests and latencies, and nothing queued.",
+        normal="no orange or red cells among failed requests, replicas and latencies, and nothing queued.",
         first="click the deployment's name to see its requests.",
         no_data=NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),
         columns=MappingProxyType(columns),
@@ -131,11 +134,13 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...
     promised = options.objectives
     edges = {f"{name}_p95": quiet(edge_steps(promised[name])) for name in _LATENCIES if name in promised}
     shown = (
-        "request_rejected_share", "request_rate", "queued_requests", *(f"{name}_p95" for name in _LATENCIES),
-        "speculation_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
+        "request_rate", "queued_requests", *(f"{name}_p95" for name in _LATENCIES), "speculation_rate",
+        "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
     )  # fmt: skip
     return [
         ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(promised["requests"]))),
+        ("Active", UNITS["replicas"], replicas_column(options, "active"), NO_THRESHOLDS),
+        ("Unhealthy", UNITS["replicas"], replicas_column(options, "unhealthy", "failed"), _BROKEN),
         *(
             (
                 FIGURES[name].title,

@@ -120,3 +120,13 @@ def test_three_days_are_of_all_phases_by_their_requests(executes: Any) -> None:
         column("requests", "Error budgets", KEPT), series, {f"{{{WHO}}}": round(1 - 0.5 * 6 / (6 + 54), 4)}, at="110m",
         interval="10m",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("heading", "expected"), [("Active", 0.0), ("Unhealthy", 3.0)])
+def test_a_deployment_that_is_down_keeps_its_row(executes: Any, heading: str, expected: float) -> None:
+    """It has no other figure than its replicas; statuses of one column are added up."""
+    name = FIGURES["replica_count_by_status"].record()
+    counts = {"active": 0, "unhealthy": 2, "failed": 1, "starting": 5}
+    series = {f'{name}{{{WHO},status="{status}"}}': f"{count}x6" for status, count in counts.items()}
+
+    executes(column("fleet", "Deployments", heading), series, {f"{{{WHO}}}": expected}, at="5m")

@@ -134,12 +134,11 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...
     promised = options.objectives
     edges = {f"{name}_p95": quiet(edge_steps(promised[name])) for name in _LATENCIES if name in promised}
     shown = (
-        "request_rate", "queued_requests", *(f"{name}_p95" for name in _LATENCIES), "speculation_rate",
-        "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
+        "request_rejected_share", "request_rate", "queued_requests", *(f"{name}_p95" for name in _LATENCIES),
+        "speculation_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
     )  # fmt: skip
     return [
         ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(promised["requests"]))),
-        ("Active", UNITS["replicas"], replicas_column(options, "active"), NO_THRESHOLDS),
         ("Unhealthy", UNITS["replicas"], replicas_column(options, "unhealthy", "failed"), _BROKEN),
         *(
             (

@@ -8,6 +8,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +261,36 @@ def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
     assert [str(error) for error in writing.errors] == [
         f"store {writing.path}: the file was removed, replaced or out of reach; the one at its place now is written"
     ]
+
+
+@pytest.mark.parametrize("with_reader", [False, True])
+def test_a_file_in_its_place_gets_nothing_of_the_former_log(writing: Writing, with_reader: bool) -> None:
+    """SQLite would write the former file's log to it, pages of the one among those of the other.
+
+    A reader may have the two open together before the writer notices; it reads the new file alone soon after.
+    """
+    first = writing.scrape()
+    writing.settle()
+    former = writing.path.with_name("former.db")
+    with Store(writing.path, read_only=True) as reader:
+        Store(writing.path.with_name("other.db")).close()
+        writing.path.rename(former)
+        writing.path.with_name("other.db").rename(writing.path)
+        if with_reader:
+            reader.read_scrapes("chat/r0", 0, NOW * 2)
+        steps = []
+        for _ in range(3):
+            steps.append(writing.scrape())
+            writing.settle()
+        times = [(time_ms - NOW) // STEP for time_ms, _ in reader.read_scrapes("chat/r0", 0, NOW * 2)]
+    stored = writing.stored()
+    writing.writer.close()
+
+    assert times == stored == steps
+    with closing(sqlite3.connect(writing.path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    with Store(former) as store:
+        assert [(time_ms - NOW) // STEP for time_ms, _ in store.read_scrapes("chat/r0", 0, NOW * 2)] == [first]
 
 
 def test_a_new_file_gets_its_targets_before_the_scrapes_that_wait(

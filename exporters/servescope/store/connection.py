@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -19,6 +19,7 @@ from servescope.store.file import (
     file_size,
     lock_for_writing,
     open_file,
+    remove_file,
     replace_by_copy,
     set_aside,
 )
@@ -118,8 +119,9 @@ class StoreConnection:
         return not file_size(self.path) or file_identity(self.path) != self._file
 
     def lacks_log(self) -> bool:
-        """Whether the write-ahead log was removed, so that other processes no longer see what is written."""
-        return self._log_files() != self._log
+        """Whether the write-ahead log was removed or replaced, so that other processes no longer share it."""
+        log = self._log_files()
+        return log != self._log or None in log
 
     def has_shorter_log(self) -> bool:
         """Whether the write-ahead log is shorter than when this was last asked; it may have been truncated in use."""
@@ -146,6 +148,8 @@ class StoreConnection:
         if self._closed:
             return
         is_emptied = file_identity(self.path) == self._file and not file_size(self.path)
+        if not self.read_only and self.is_open and file_identity(self.path) != self._file:
+            self._remove_log()
         self._disconnect()
         if not self.read_only:
             # The lock file may have gone with its directory, and then keeps nobody out any more.
@@ -189,6 +193,19 @@ class StoreConnection:
         self._connection.close()
         self._file = _NO_FILE
         self._log, self._log_bytes = [], 0
+
+    def _remove_log(self) -> None:
+        """Remove the log of a file that is no longer at the path, once all it has is in that file.
+
+        SQLite would apply it to the file that is there now, and mix the two: https://www.sqlite.org/howtocorrupt.html,
+        section 1.4.
+        """
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        for ending, former in zip(_LOG_ENDINGS, self._log, strict=True):
+            log = Path(f"{self.path}{ending}")
+            if former is not None and file_identity(log) == former:
+                remove_file(log)
 
     def _log_files(self) -> list[tuple[int, int] | None]:
         return [file_identity(f"{self.path}{ending}") for ending in _LOG_ENDINGS]
@@ -234,7 +251,7 @@ class StoreConnection:
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
         """Several reads that see the same state of the file at the path now."""
-        if self.read_only and not self._closed and self.is_replaced():
+        if self.read_only and not self._closed and (self.is_replaced() or self._log_files() != self._log):
             self.reopen()
         if self._connection.in_transaction:
             yield

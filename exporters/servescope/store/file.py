@@ -132,6 +132,14 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
+def remove_file(path: Path) -> None:
+    """Remove a file of a store, if it is there. Raises StoreError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_be_written(path, error) from error
+
+
 def replace_by_copy(connection: sqlite3.Connection, path: Path) -> None:
     """Write all that a connection reads to a new file and move it to the path. Raises StoreError, sqlite3.Error."""
     copy = Path(f"{path}-copy")

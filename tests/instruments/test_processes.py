@@ -29,7 +29,7 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import render, render_openmetrics
 from servescope.exposition.web import AsgiApp
-from servescope.instruments import member, processes
+from servescope.instruments import keeper, member, processes
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.processes import ProcessGroup
@@ -331,6 +331,27 @@ def test_a_process_that_leaves_before_its_thread_ran_loses_nothing(
         assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 1)
         assert value(group, "requests_total", outcome="ok") == 20
         assert value(group, "servescope_group_processes") == 1
+
+
+def test_what_a_process_sent_is_read_though_it_left_before_it_was_asked(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last state and its leave wait behind its introduction, to which the keeper can no longer answer."""
+    engine, worker = EngineInstruments(IDENTITY), EngineInstruments(IDENTITY)
+    ask, left = keeper.Keeper._ask, threading.Event()
+
+    def ask_late(asking: keeper.Keeper, process: keeper._Process) -> None:
+        left.wait(deadline_seconds())
+        ask(asking, process)
+
+    with ProcessGroup(name, engine) as group:
+        monkeypatch.setattr(keeper.Keeper, "_ask", ask_late)
+        with ProcessGroup(name, worker):
+            # Recorded after it introduced itself.
+            serve_requests(worker, 20)
+        left.set()
+        assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 1)
+        assert value(group, "requests_total", outcome="ok") == 20
 
 
 def test_the_first_process_has_joined_when_it_goes_on(name: str) -> None:

@@ -164,7 +164,7 @@ class Member:
         fetched: dict[bytes, tuple[float, PageRequest]] = {}
         # What this process may have kept before, another keeps now.
         self._keeper = Keeper(part)
-        while not wire.lost and not part.closing:
+        while not part.closing:
             self._sockets.poll({wire.socket.fileno(): wire}, due - time.monotonic())
             wire.flush()
             for kind, body in wire.receive():
@@ -178,6 +178,8 @@ class Member:
                 elif kind == REFUSE:
                     self._leave_refused(body.decode(errors="replace"))
                     return
+            if wire.lost:
+                break
             self._fetch(wire, fetched)
             if time.monotonic() >= due:
                 due = time.monotonic() + part.interval_seconds

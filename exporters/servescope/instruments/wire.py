@@ -58,7 +58,16 @@ class Wire:
             self.lost = True
 
     def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """The frames that have come. Raises FormatError for anything else."""
+        """The frames that have come, the last ones too when the other side is gone. Raises FormatError otherwise."""
+        while True:
+            was_lost = self.lost
+            self._read()
+            yield from self._take_frames()
+            # An answer to a frame may have found the other side gone, with more frames behind that one.
+            if was_lost or not self.lost:
+                return
+
+    def _read(self) -> None:
         try:
             while chunk := self.socket.recv(2**18):
                 self._incoming += chunk
@@ -69,6 +78,8 @@ class Wire:
             pass
         except OSError:
             self.lost = True
+
+    def _take_frames(self) -> Iterator[tuple[bytes, bytes]]:
         while len(self._incoming) >= _frame_head.size:
             kind, length = _frame_head.unpack_from(self._incoming)
             if length > _MAX_FRAME:

@@ -46,10 +46,14 @@ class WorstSpan:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A range judged: the judgement of right beside left, and the worst span of each metric by name."""
+    """A range judged: the judgement of right beside left, and the worst span of each metric by name.
+
+    `planned` is the name of the plan whose margins and bands it was judged by, None of the documented ones.
+    """
 
     judgement: Judgement
     worst: Mapping[str, WorstSpan]
+    planned: str | None = None
 
 
 def whole_blocks(span: TimeRange, now_ms: int) -> TimeRange:
@@ -62,24 +66,37 @@ def whole_blocks(span: TimeRange, now_ms: int) -> TimeRange:
     return TimeRange(min(-(-span.start_ms // BLOCK_MS) * BLOCK_MS, end_ms - blocks * BLOCK_MS), end_ms, live=False)
 
 
-def compare(past: Past, left: Deployment, right: Deployment, span: TimeRange) -> Compared:
+def compare(
+    past: Past, left: Deployment, right: Deployment, span: TimeRange, planned: CutoverPlan | None = None
+) -> Compared:
     """Judge the range as one stage that began with it; the noise is that of the left side before the range.
 
-    Raises UsageError, EvidenceError.
+    Margins and bands are those of `planned` where it is the plan of a cutover from left to right, else the documented
+    ones. Raises UsageError, EvidenceError.
     """
-    plan = make_plan(left, right)
+    if planned is not None and not (_selects(planned.v1, left) and _selects(planned.v2, right)):
+        planned = None
+    plan = make_plan(left, right, planned)
     frozen = freeze_plan(past, plan, span.start_ms)
     decisions = (Decision("start", span.start_ms, stage=0),)
     at_ms = span.end_ms + SETTLED_MS
     folded, evidence = fold_case(past, frozen, decisions, at_ms)
     judgement = judge_folded(frozen, folded, evidence, decisions, at_ms)
-    return Compared(judgement, find_worst(folded, judgement.metrics, span.start_ms))
+    worst = find_worst(folded, judgement.metrics, span.start_ms)
+    return Compared(judgement, worst, None if planned is None else planned.name)
 
 
-def make_plan(left: Deployment, right: Deployment) -> CutoverPlan:
-    """The documented expectations for two deployments, the left one in the place of v1."""
+def make_plan(left: Deployment, right: Deployment, planned: CutoverPlan | None = None) -> CutoverPlan:
+    """What is expected of two deployments, as planned or else as documented, the left one in the place of v1."""
     v1, v2 = (dict(each.labels()) for each in (left, right))
-    return CutoverPlan("compare", Arm("v1", (v1,)), Arm("v2", (v2,)), (Stage(0.5),), preset_metrics())
+    metrics = preset_metrics() if planned is None else planned.metrics
+    return CutoverPlan("compare", Arm("v1", (v1,)), Arm("v2", (v2,)), (Stage(0.5),), metrics)
+
+
+def _selects(arm: Arm, deployment: Deployment) -> bool:
+    """Whether all targets of a deployment belong to an arm."""
+    labels = dict(deployment.labels())
+    return any(selector.items() <= labels.items() for selector in arm.selectors)
 
 
 # --- The worst span ---------------------------------------------------------------------------------------------------

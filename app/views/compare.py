@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, comparison, display, families, frame, markup, queries, selection, tables, verdicts
+from app import charts, comparison, cutovers, display, families, frame, markup, queries, selection, tables, verdicts
 from app.charts import Chart, Dash, Line
 from app.comparison import Compared
 from app.queries import Shown
@@ -18,6 +18,7 @@ from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import Deployment
 from servescope.contract.types import Figure
+from servescope.cutover.plan import CutoverPlan
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
 from servescope.store.embedded import Store
@@ -114,15 +115,19 @@ def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared 
         return None
     try:
         with st.spinner("Judging the range", show_time=True):
-            return _compared(store, left.deployment, right.deployment, judged.start_ms, judged.end_ms)
+            plan = cutovers.read_plan()
+            planned = None if isinstance(plan, cutovers.Missing) else plan
+            return _compared(store, left.deployment, right.deployment, judged.start_ms, judged.end_ms, planned)
     except ServescopeError as error:
         st.info(str(error), icon=":material/rule:")
         return None
 
 
 @st.cache_resource(max_entries=8, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
-def _compared(store: Past, left: Deployment, right: Deployment, start_ms: int, end_ms: int) -> Compared:
-    return comparison.compare(store, left, right, TimeRange(start_ms, end_ms, live=False))
+def _compared(
+    store: Past, left: Deployment, right: Deployment, start_ms: int, end_ms: int, planned: CutoverPlan | None
+) -> Compared:
+    return comparison.compare(store, left, right, TimeRange(start_ms, end_ms, live=False), planned)
 
 
 def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
@@ -139,7 +144,8 @@ def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
             st.html(comparison.draw_table(compared, folded, left, right, swatches, zone))
     st.caption(
         f"{right.name} judged beside {left.name} as a cutover would be: ratios of sums over the range, with intervals "
-        f"that account for noise as {left.name} showed it before the range, for prompts and for load."
+        f"that account for noise as {left.name} showed it before the range, for prompts and for load. "
+        f"Margins are {'the documented ones' if compared.planned is None else f'those of the plan {compared.planned}'}."
     )
 
 

@@ -25,6 +25,7 @@ from servescope.judge.runs import start_run
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
 from tests.support.cutover_past import MadePast, made_past
 
+ERRORS = "request_error_share"
 FROZEN_ENGINE = Side(rejected=0.08, first_token=1.6)
 """What a v2 does whose engine stands still: the requests that come through are slower, and many are refused."""
 
@@ -58,6 +59,27 @@ def test_equal_deployments_are_not_called_better_by_noise() -> None:
     assert first_token.high is not None
     assert first_token.low < 1.0 < first_token.high
     assert not [name for name, each in metrics.items() if each.required and each.verdict == "DEGRADED"]
+
+
+def test_the_margins_are_those_of_the_plan_of_this_cutover() -> None:
+    """The same metric reads the same on both pages; of any other pair the documented margins hold."""
+    story = Story(hours=3, share=0.5)
+    past = made_past(story)
+    left, right = past.deployments()
+    span = TimeRange(story.started_ms, story.end_ms, live=False)
+    documented = comparison.make_plan(left, right)
+    metrics = tuple(replace(each, margin=4.0) if each.name == ERRORS else each for each in documented.metrics)
+    plan = replace(documented, name="chat", metrics=metrics)
+
+    def margin(judged: Compared) -> float | None:
+        (found,) = (each.margin for each in judged.judgement.metrics if each.name == ERRORS)
+        return found
+
+    planned = comparison.compare(past, left, right, span, plan)
+    assert (planned.planned, margin(planned)) == ("chat", 4.0)
+    back = comparison.compare(past, right, left, span, plan)
+    (usual,) = (each.margin for each in documented.metrics if each.name == ERRORS)
+    assert (back.planned, margin(back)) == (None, usual)
 
 
 @pytest.mark.parametrize("minute", range(5))

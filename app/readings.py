@@ -12,6 +12,7 @@ from app import display
 from app.promised import Promises
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import BROKEN_STATUSES
 from servescope.contract.objectives import BURN_WINDOWS
 from servescope.contract.types import Band, Figure, Objective, Status, Step, Verdict
 
@@ -46,7 +47,7 @@ def read(figure: Figure, value: float | None, promised: Promises) -> Reading | N
 
 def read_replicas(counts: Mapping[str, float]) -> Reading | None:
     """That no replica is active, where some are unhealthy or failed: none at all may be what was asked for."""
-    broken = counts.get("unhealthy", 0) + counts.get("failed", 0)
+    broken = any(counts.get(status) for status in BROKEN_STATUSES)
     return Reading(NONE_ACTIVE, harm=True) if broken and not counts.get("active") else None
 
 

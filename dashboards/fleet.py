@@ -30,6 +30,7 @@ from dashboards.queries import Query, compile_figure, legend
 from servescope.contract.expressions import Ratio, level, rate
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
+from servescope.contract.metrics import BROKEN_STATUSES
 
 NAME = "fleet"
 MOST_LINES = 5
@@ -139,7 +140,7 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...
     )  # fmt: skip
     return [
         ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(promised["requests"]))),
-        ("Unhealthy", UNITS["replicas"], replicas_column(options, "unhealthy", "failed"), _BROKEN),
+        ("Unhealthy", UNITS["replicas"], replicas_column(options, *BROKEN_STATUSES), _BROKEN),
         *(
             (
                 FIGURES[name].title,

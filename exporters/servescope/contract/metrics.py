@@ -13,6 +13,8 @@ OUTCOMES = ("ok", "client_abort", "client_error", "rejected", "error")
 REPLICA_STATUSES = ("starting", "active", "draining", "unhealthy", "failed")
 COUNTED_STATUSES = ("active", "unhealthy")
 """Statuses of the replicas that the collector counts by itself where no source reports them."""
+BROKEN_STATUSES = ("unhealthy", "failed")
+"""Statuses of the replicas that should serve requests and do not."""
 INDEX_STATES = ("exact", "degraded", "recovering")
 RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
 """What a router rebuilds its index from: events sent again, a worker's whole list, a file, or nothing."""

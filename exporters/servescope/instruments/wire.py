@@ -58,7 +58,10 @@ class Wire:
             self.lost = True
 
     def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """The frames that have come, the last ones too when the other side is gone. Raises FormatError otherwise."""
+        """The frames that have come, the last ones too when the other side is gone.
+
+        Raises FormatError for anything else.
+        """
         while True:
             was_lost = self.lost
             self._read()

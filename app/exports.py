@@ -55,10 +55,10 @@ class Destination:
         if self.policy is None:
             return "unlisted"
         lag = self.status.lag_seconds
-        if lag is None:
-            return "waiting"
-        if lag > LANE_LAG.value:
+        if lag is not None and lag > LANE_LAG.value:
             return "late"
+        if lag is None or self.status.edge_ms is None:
+            return "waiting"
         return "behind" if lag > 2 * self.policy.interval_ms / 1000 else "current"
 
     @property

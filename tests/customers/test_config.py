@@ -34,6 +34,15 @@ def test_a_policy_has_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
     assert (globex.metrics, globex.figures, globex.labels) == (("requests_total",), (), ())
 
 
+def test_a_deployment_may_have_been_the_customers_before(tmp_path: Path) -> None:
+    """From the time that its table has, in every phase of a rollout; without one the policy says nothing of it."""
+    acme, globex = read_policies(
+        write_customers(tmp_path, CUSTOMERS.replace(_SEARCH, f'{_SEARCH}since = "2026-11-20T14:00:00Z"\n'))
+    )
+    assert acme.since_ms == {}
+    assert globex.since_ms == {Deployment("llama", "search", "v2"): 1_795_183_200_000}
+
+
 def test_a_preset_has_protocol_temporality_and_headers(tmp_path: Path) -> None:
     """What the table says itself wins; without a preset points are cumulative."""
     acme, globex = read_policies(write_customers(tmp_path))
@@ -98,6 +107,11 @@ WRONG = {
         'deployment_id = "search"',
         'deployment_id = "Search"',
         r"deployment_id='Search'.* is not under .* of .*servescope\.toml",
+    ),
+    "since": (
+        _SEARCH,
+        f'{_SEARCH}since = "yesterday"\n',
+        r"deployments\[0\]\.since: 'yesterday' is wrong, expected a time",
     ),
     "loose deployment": (
         'deployment_id = "search"',

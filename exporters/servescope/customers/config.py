@@ -24,7 +24,7 @@ from servescope.customers.selection import select_figures, select_metrics
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import AccessError
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
-from servescope.settings.values import format_duration
+from servescope.settings.values import format_duration, parse_instant
 
 _logger = logging.getLogger(__name__)
 
@@ -49,8 +49,9 @@ CUSTOMERS_SETTINGS: Final[Mapping[str, tuple[Setting, ...]]] = MappingProxyType(
             Setting("push", "[]"),
             Setting("pull", ""),
         ),
-        "customers.deployments": tuple(
-            Setting(name, REQUIRED if name != "environment" else '""') for name in GROUP_LABELS
+        "customers.deployments": (
+            *(Setting(name, REQUIRED if name != "environment" else '""') for name in GROUP_LABELS),
+            Setting("since", ""),
         ),
         "customers.quotas": (
             Setting("series", ""),
@@ -139,7 +140,8 @@ class _Reader:
 
     def claim(self) -> Policy:
         """The name and the deployments of a customer, which receives nothing."""
-        return Policy(self._name(), self._deployments())
+        deployments, since_ms = self._deployments()
+        return Policy(self._name(), deployments, since_ms=since_ms)
 
     def policy(self) -> Policy:
         """All of the customer."""
@@ -156,9 +158,10 @@ class _Reader:
             )
         naming = Naming(table.choice("naming", [each.value for each in Naming], Naming.DOCUMENTED.value))
         pushes, pull = self._destinations(name)
+        deployments, since_ms = self._deployments()
         policy = Policy(
             name,
-            self._deployments(),
+            deployments,
             metrics,
             figures,
             self._labels(resolution),
@@ -173,6 +176,7 @@ class _Reader:
             push=pushes,
             pull=pull,
             most_age_ms=table.duration("max_age", 86_400_000),
+            since_ms=since_ms,
         )
         self._check_replicas(policy)
         self._check_names(policy)
@@ -185,10 +189,11 @@ class _Reader:
             raise self._table.wrong("name", "small letters, digits, - and _, at most 63")
         return name
 
-    def _deployments(self) -> frozenset[Deployment]:
-        """The identities of the customer's deployments, in whatever phase of a rollout they are."""
+    def _deployments(self) -> tuple[frozenset[Deployment], Mapping[Deployment, int]]:
+        """The customer's deployments, in whatever phase of a rollout they are, and since when they are, if it says."""
         table = self._table
         found: dict[Deployment, str] = {}
+        since_ms: dict[Deployment, int] = {}
         tables = table.tables("deployments", CUSTOMERS_SETTINGS["customers.deployments"])
         if not tables:
             raise table.wrong("deployments", "at least one [[customers.deployments]] table")
@@ -199,7 +204,9 @@ class _Reader:
             if identity in found:
                 raise ConfigurationError(f"{each.origin}: {each.path}: is the same deployment as {found[identity]}")
             found |= {Deployment(**labels, rollout_phase=phase): each.path for phase in ROLLOUT_PHASES}
-        return frozenset(found)
+            if "since" in each.values:
+                since_ms[identity] = _read_since(each)
+        return frozenset(found), MappingProxyType(since_ms)
 
     def _labels(self, resolution: Resolution) -> tuple[str, ...]:
         table = self._table
@@ -309,6 +316,13 @@ class _Reader:
                     f"{' or '.join(map(repr, differing))} among them: deployments {former.deployment_id!r} and "
                     f"{each.deployment_id!r} differ in nothing else, and would be mixed",
                 )
+
+
+def _read_since(table: Table) -> int:
+    try:
+        return parse_instant(table.string("since", None))
+    except ValueError:
+        raise table.wrong("since", "a time like '2026-11-20T14:00:00Z'") from None
 
 
 def _added_labels(policy: Policy) -> tuple[str, ...]:

@@ -109,3 +109,5 @@ class Policy:
     pull: Pull | None = None
     most_age_ms: int = 86_400_000
     """What a destination did not accept for so long is given up, and reported as a gap."""
+    since_ms: Mapping[Deployment, int] = field(default_factory=lambda: MappingProxyType({}))
+    """From when deployments are the customer's, without their phase, where the configuration says that."""

@@ -74,8 +74,7 @@ class LaneTelemetry:
 
     def __init__(self, telemetry: CustomersTelemetry, lane: LaneId, clock: ProgramClock) -> None:
         self._telemetry, self._labels, self._clock = telemetry, (lane.customer, lane.destination), clock
-        self.begun_ms = clock.now_ms()
-        self.edge_ms: int | None = None
+        self.edge_ms = clock.now_ms()
         self.last_success_ms: int | None = None
         self.failing_since_ms: int | None = None
         self.skew_seconds: float | None = None
@@ -90,8 +89,8 @@ class LaneTelemetry:
     def _count(self, name: str, amount: float, *labels: str) -> None:
         self._telemetry._counters[name].labels(*self._labels, *labels).inc(amount)
 
-    def set_edge(self, edge_ms: int | None) -> None:
-        """Set the last edge that was acknowledged."""
+    def set_edge(self, edge_ms: int) -> None:
+        """Set the last edge that was acknowledged; before the first, when the lane began."""
         self.edge_ms = edge_ms
 
     def set_exported(self, streams: int, withheld: Counter[str]) -> None:
@@ -142,8 +141,8 @@ class LaneTelemetry:
         return 0.0 if self.failing_since_ms is None else max(now_ms - self.failing_since_ms, 0) / 1000
 
     def lag_seconds(self, now_ms: int) -> float:
-        """How far behind the lane is."""
-        return max(now_ms - (self.begun_ms if self.edge_ms is None else self.edge_ms), 0) / 1000
+        """How far behind the lane is; of a cursor from the future, how long nothing is sent."""
+        return abs(now_ms - self.edge_ms) / 1000
 
 
 class _Levels(Collector):

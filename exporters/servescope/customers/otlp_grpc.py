@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from yarl import URL
 
 from servescope import __version__
-from servescope.collector.connections import shortened
+from servescope.collector.connections import bounded_retry, shortened
 from servescope.customers.batches import BatchLimit
 from servescope.customers.otlp import count_bytes, encode
 from servescope.customers.points import Accepted, SendError, StreamPoint
@@ -30,6 +30,8 @@ from servescope.settings.credentials import Keyring
 
 _EXPORT: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 _DETAILS: Final = "grpc-status-details-bin"
+# An odd number, by which our own limit is known in an error from a limit of the receiver's.
+_MOST_ANSWER_BYTES: Final = (1 << 20) + 1
 _OPTIONS: Final = (
     ("grpc.primary_user_agent", f"servescope/{__version__}"),
     # The lane retries, and backs off.
@@ -38,6 +40,7 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Connections are shared with no other customer's channel.
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
 )
 _Code = grpc.StatusCode
 _REASONS: Final = {
@@ -92,10 +95,13 @@ class OtlpGrpcSender:
                 body, timeout=self._push.timeout_seconds, metadata=metadata, compression=self._compression
             )
         except grpc.aio.AioRpcError as error:
+            if f" vs. {_MOST_ANSWER_BYTES})" in (error.details() or ""):
+                # Only a receiver that took the request has an answer.
+                return Accepted.in_part(len(batch), 0, "the answer is too long: it is not read", sent_bytes=len(body))
             raise self._explain(batch, error) from None
         partial = response.partial_success
-        rejected = partial.rejected_data_points
-        return Accepted(len(batch) - rejected, rejected, self._shown(partial.error_message), len(body))
+        message = self._shown(partial.error_message)
+        return Accepted.in_part(len(batch), partial.rejected_data_points, message, sent_bytes=len(body))
 
     async def close(self) -> None:
         """Close the connection."""
@@ -185,7 +191,7 @@ def _retry_seconds(error: grpc.aio.AioRpcError) -> float | None:
             try:
                 for detail in Status.FromString(value).details:
                     if detail.Unpack(info):
-                        return float(info.retry_delay.ToTimedelta().total_seconds())
-            except (DecodeError, ValueError):
+                        return bounded_retry(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+            except DecodeError:
                 return None
     return None

@@ -78,6 +78,16 @@ class Accepted:
     sent_bytes: int = 0
     skew_seconds: float | None = None
 
+    @classmethod
+    def in_part(
+        cls, sent: int, rejected: int, message: str = "", *, sent_bytes: int = 0, skew_seconds: float | None = None
+    ) -> Accepted:
+        """The answer of a receiver that says of how many of the points sent it `rejected`, which may be any number."""
+        bounded = min(max(rejected, 0), sent)
+        if bounded != rejected:
+            message = f"it says that it rejected {rejected} of {sent} points; {message}"
+        return cls(sent - bounded, bounded, message, sent_bytes, skew_seconds)
+
 
 class SendError(ServescopeError):
     """A request failed.

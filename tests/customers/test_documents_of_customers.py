@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from servescope.cli import main
+from servescope.contract.identity import Deployment
 from servescope.customers.config import read_policies
 from servescope.customers.documents import make_bundles, render_document, render_files
 from servescope.customers.naming import describe_metric
@@ -20,6 +22,7 @@ from servescope.customers.stored_names import TRANSLATIONS
 from tests.support.customer_points import push_to
 from tests.support.customers_config import write_customers
 from tests.support.promtool import run
+from tests.support.tenants import LOOK_ALIKES
 
 
 @pytest.fixture
@@ -207,6 +210,25 @@ def test_a_deployment_that_falls_silent_has_an_alert_of_its_own(acme: Policy, pr
     done = run(promtool, ["test", "rules", "test.json"], tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_deployments_may_have_any_name(acme: Policy, promtool: Path, tmp_path: Path) -> None:
+    """Each is asked for by its own: quotes, patterns, separators of lines and characters beyond the basic plane."""
+    deployments = frozenset(Deployment("llama", name, "v2") for name in LOOK_ALIKES)
+    text = alerts_of(replace(acme, deployments=deployments, labels=("deployment_id",)))
+    rules = yaml.safe_load(text)["groups"][0]["rules"]
+    asked = [rule["expr"] for rule in rules if rule["alert"] == "AcmeMetricsMissing"]
+    named = [re.fullmatch(r'absent_over_time\(concurrent_requests\{service="(.*)"\}\[5m\]\)', each) for each in asked]
+    (tmp_path / "alerts.yml").write_text(text, encoding="utf-8")
+
+    assert {re.sub(r"\\(.)", r"\1", each[1]) for each in named if each} == {*LOOK_ALIKES}
+    assert run(promtool, ["check", "rules", "alerts.yml"], tmp_path).returncode == 0
+
+
+def test_of_figures_alone_silence_is_noticed_too(acme: Policy) -> None:
+    """By one that is 0 while a deployment is idle; not by one that is absent then."""
+    assert "absent_over_time(request_rate{" in alerts_of(replace(acme, metrics=(), figures=("request_rate",)))
+    assert "MetricsMissing" not in alerts_of(replace(acme, metrics=(), figures=("time_to_first_token_p95",)))
 
 
 def test_a_document_names_no_deployment_that_the_policy_withholds(acme: Policy) -> None:

@@ -116,17 +116,23 @@ def _windows(policy: Policy) -> list[BurnWindow]:
 def render_alerts(names: StoredNames) -> str:
     """The alerts as a rule file of Prometheus."""
     alerts = list(customer_alerts(names))
-    name = json.dumps(f"servescope customer {names.policy.name}")
+    name = _yaml(f"servescope customer {names.policy.name}")
     lines = ["groups:", f"  - name: {name}", "    rules:" if alerts else "    rules: []"]
     for alert in alerts:
         lines += [
             f"      - alert: {alert.name}",
-            f"        expr: {json.dumps(alert.expression)}",
+            f"        expr: {_yaml(alert.expression)}",
             f"        for: {alert.pending}",
             f"        labels: {{severity: {alert.severity}}}",
-            f"        annotations: {{summary: {json.dumps(alert.summary)}}}",
+            f"        annotations: {{summary: {_yaml(alert.summary)}}}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _yaml(text: str) -> str:
+    """The text as a scalar of YAML, which has no surrogates, and breaks lines at characters that names can have."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
 def render_dashboard(names: StoredNames, board: str) -> str:
@@ -210,8 +216,11 @@ def _promql(names: StoredNames, expression: Expression, window: str, by: Sequenc
 
 def _presence(names: StoredNames) -> str | None:
     """The name of a series that every deployment has while it runs."""
-    name = next((name for name in _ALWAYS if name in names.policy.metrics), None)
-    return None if name is None else names.series(name)
+    policy = names.policy
+    if metric := next((name for name in _ALWAYS if name in policy.metrics), None):
+        return names.series(metric)
+    figures = (name for name in policy.figures if FIGURES[name].idle == "zero" and not FIGURES[name].by)
+    return names.figure(figure) if (figure := next(figures, None)) else None
 
 
 def _selected(expression: Expression) -> set[str]:

@@ -14,7 +14,7 @@ from servescope.customers.presets import PRESETS
 from servescope.customers.running import read_startable
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS
-from tests.support.customers_config import CUSTOMERS, write_customers
+from tests.support.customers_config import COLLECTOR, CUSTOMERS, write_customers
 
 
 def test_a_policy_has_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
@@ -100,6 +100,42 @@ WRONG = {
     "renamed label": ("renames = { deployment_id", "renames = { environment", r"renames\.environment: is not exported"),
     "rename": ('"service"', '"__name__"', r"renames\.deployment_id: '__name__' is wrong"),
     "dots": ('"service"', '"service.name"', r"renames\.deployment_id: 'service.name' is wrong, expected a name"),
+    "service": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["model_name"]\nrenames = { model_name = "service.name" }',
+        r"customers\[1\]\.renames\.model_name: 'service.name' is wrong, expected a name that OTLP .* no other use for",
+    ),
+    "escaped service": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["deployment_id"]\nrenames = { deployment_id = "service_name" }',
+        r"renames\.deployment_id: 'service_name' is wrong",
+    ),
+    "scope": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["outcome"]\nrenames = { outcome = "scope.name" }',
+        r"renames\.outcome: 'scope.name' is wrong",
+    ),
+    "two signs": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["outcome"]\nrenames = { outcome = "a._b" }',
+        r"renames\.outcome: 'a._b' is wrong, expected .*no two signs in a row",
+    ),
+    "one escaped name": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["outcome", "model_name"]\n'
+        'renames = { outcome = "a.b", model_name = "a_b" }',
+        r"renames: 'outcome' and 'model_name' are both called",
+    ),
+    "names of remote write": (
+        'protocol = "otlp-http"',
+        'protocol = "remote-write"\nstores_names_as = "prometheus"',
+        r"push\[0\]\.stores_names_as: 'prometheus' is wrong, expected no such key",
+    ),
+    "names of another backend": (
+        'preset = "datadog"',
+        'preset = "datadog"\nstores_names_as = "prometheus"',
+        r'stores_names_as: .*"other": Datadog answers no PromQL',
+    ),
     "one name": ('"service"', '"pod"', r"renames: 'deployment_id' and 'replica' are both called 'pod'"),
     "key": ("[customers.pull]", "[customers.pul]", r"unknown key 'customers\[0\]\.pul'; did you mean 'pull'"),
     "same name": ('"globex"', '"acme"', r"customers\[1\]\.name: 'acme' is wrong"),
@@ -209,6 +245,33 @@ def test_deployments_that_labels_do_not_distinguish_are_refused(tmp_path: Path) 
     assert len(read_policies(write_customers(tmp_path, text.replace(_SEARCH, two)))) == 1
 
 
+def test_deployments_that_are_one_service_are_refused_where_series_have_nothing_else_of_them(tmp_path: Path) -> None:
+    """As in a Prometheus by OTLP; not where the other labels are on series, or each has a service.name of its own."""
+    twin = _SEARCH.replace('"v2"', '"v1"')
+    two = f"{_SEARCH}\n[[customers.deployments]]\n{twin}"
+    labelled = 'name = "globex"\nlabels = ["deployment_id", "inference_stack"]'
+    text = CUSTOMERS.replace(_SEARCH, two).replace('name = "globex"', labelled)
+    collected = (
+        f'{COLLECTOR}\n[[deployments]]\n{twin}fixed_labels = true\ntargets = [{{ url = "http://127.0.0.1:11" }}]'
+    )
+
+    def read(changed: str) -> int:
+        path = write_customers(tmp_path, changed)
+        (tmp_path / "servescope.toml").write_text(collected, encoding="utf-8")
+        return len(read_policies(path))
+
+    with pytest.raises(ConfigurationError, match=r"destination 'push': 2 deployments have the service.name 'search'"):
+        read(text)
+    otlp = 'protocol = "otlp-http"'
+    for changed in (
+        text.replace(otlp, f'{otlp}\nstores_names_as = "victoriametrics"'),
+        text.replace(otlp, f'{otlp}\nstores_names_as = "other"'),
+        text.replace(otlp, 'protocol = "remote-write"'),
+        text.replace(labelled, 'name = "globex"\nlabels = ["inference_stack"]'),
+    ):
+        assert read(changed) == 2
+
+
 @pytest.mark.parametrize("kind", ["key", "token"])
 def test_a_secret_that_two_customers_have_is_refused(tmp_path: Path, kind: str) -> None:
     """Whatever its file is called."""
@@ -269,11 +332,12 @@ def test_the_reference_lists_every_key_with_its_default() -> None:
 
 
 def test_the_reference_lists_every_preset() -> None:
-    """With its protocol, its temporality, and the header it needs."""
+    """With its protocol, its temporality, the header it needs, and whose names it stores of OTLP's."""
     text = (Path(__file__).parents[2] / "docs" / "customers.md").read_text(encoding="utf-8")
     for name, preset in PRESETS.items():
         (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
-        protocol, temporality, header = row.split(" | ")
+        protocol, temporality, header, stored = row.split(" | ")
+        assert stored.strip("`") == ("–" if protocol == "remote-write" else preset.stores_names_as)
         assert (protocol, temporality.partition(",")[0]) == (preset.protocol, preset.temporality)
         assert preset.only == ("," not in temporality)
         assert header.partition(",")[0].strip("`–") == preset.needs

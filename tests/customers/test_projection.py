@@ -9,8 +9,9 @@ import pytest
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.customers.points import HistogramValue, StreamPoint
-from servescope.customers.policy import HashKey, Naming, Policy, Quotas
+from servescope.customers.policy import HashKey, Naming, Policy, Quotas, Resolution
 from servescope.customers.projection import Projection, Projector
+from servescope.customers.prometheus_series import labels_of
 from servescope.customers.totals import Totals, dump_totals, load_totals
 from servescope.settings.access import AccessError
 from tests.support.customer_edges import BORN, MINUTE, T0, Seen, fleet, histogram, series, target
@@ -291,6 +292,34 @@ def test_names_follow_the_policy() -> None:
         {"service.name": "chat", "service.instance.id": "pod-1"},
     )
     assert (point.stream.metric.unit, point.stream.metric.whole) == ("{token}", True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "service"),
+    [
+        (("deployment_id", "model_name", "replica"), {"service.name": "chat", "service.instance.id": "pod-1"}),
+        (("model_name", "inference_stack"), {"service.name": "llama/v2"}),
+        (("rollout_phase",), {"service.name": "acme"}),
+        ((), {"service.name": "acme"}),
+    ],
+)
+def test_every_resource_is_a_service(labels: tuple[str, ...], service: dict[str, str]) -> None:
+    """Named after what is exported of the deployment, or after the customer: never after what is withheld."""
+    resolution: Resolution = "replica" if "replica" in labels else "deployment"
+    policy = replace(PLAIN, labels=labels, resolution=resolution)
+    (point,) = project(policy, target(ENGINE, {TOKENS: Seen(7, 2)})).points
+
+    assert dict(point.stream.service) == service
+    assert "service_name" not in dict(labels_of(point.stream))  # which the page and remote write have
+
+
+def test_a_service_that_the_policy_names_is_not_named_again() -> None:
+    """Where labels are called so already."""
+    (point,) = project(replace(PLAIN, naming=Naming.OTEL), target(ENGINE, {TOKENS: Seen(7, 2)})).points
+    assert point.stream.service == ()
+    renamed = replace(PLAIN, renames={"deployment_id": "service.name"})
+    (point,) = project(renamed, target(ENGINE, {TOKENS: Seen(7, 2)})).points
+    assert dict(point.stream.service) == {"service.instance.id": "pod-1"}
 
 
 def test_figures_have_the_names_of_the_policy_too() -> None:

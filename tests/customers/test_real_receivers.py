@@ -241,11 +241,11 @@ def test_victoria_metrics_has_what_the_store_has(
 
 
 def canonical(labels: Labels) -> Labels:
-    """Labels with the text of `le` as the contract has it, and without the name of OpenTelemetry's scope."""
+    """Labels with the text of `le` as the contract has it, and without those of OTLP's scope and service."""
     return make_labels(
         (name, value if name != "le" or value == "+Inf" else repr(float(value)))
         for name, value in labels
-        if not name.startswith("scope")
+        if not name.startswith(("scope", "service."))
     )
 
 

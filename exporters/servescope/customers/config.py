@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -18,9 +19,19 @@ from servescope.collector.deployments import read_fixed_labels
 from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Identity
 from servescope.customers.destinations import PULL_SETTINGS, PUSH_SETTINGS, read_pull, read_pushes
 from servescope.customers.hashing import ReplicaHash
-from servescope.customers.naming import KEY_LABEL, WINDOW_LABEL, exported_labels, known_labels, label_name
+from servescope.customers.naming import (
+    KEY_LABEL,
+    OTEL_LABELS,
+    WINDOW_LABEL,
+    exported_labels,
+    known_labels,
+    label_name,
+    service_name,
+)
 from servescope.customers.policy import HashKey, Naming, Policy, Pull, Push, Quotas, Resolution
+from servescope.customers.prometheus_series import safe_name
 from servescope.customers.selection import select_figures, select_metrics
+from servescope.customers.stored_names import StoredNames, translation_at
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import AccessError
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
@@ -68,6 +79,8 @@ _PREFIX: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,62}")
 _PROMETHEUS_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
 _OTLP_ATTRIBUTE: Final = re.compile(r"[a-zA-Z][\w.-]{0,127}", re.ASCII)
 _TAKEN: Final = ("le", "quantile", "job", "instance")
+# What a resource and a scope have in OTLP beside exported labels, as backends escape it.
+_OF_OTLP: Final = re.compile(r"service_(name|instance_id|namespace)$|(otel_)?scope_")
 _SHORTEST_INTERVAL_MS: Final = 10_000
 _LONGEST_INTERVAL_MS: Final = 3_600_000
 _LEAST_BYTES: Final = 1_000_000
@@ -181,6 +194,7 @@ class _Reader:
         self._check_replicas(policy)
         self._check_names(policy)
         self._check_distinguished(policy)
+        self._check_services(policy)
         return policy
 
     def _name(self) -> str:
@@ -284,6 +298,7 @@ class _Reader:
         table = self._table
         renames = Table(policy.renames, table.origin, table.key("renames"))
         safe = policy.pull is not None or any(push.protocol == "remote-write" for push in policy.push)
+        by_otlp = any(push.protocol != "remote-write" for push in policy.push)
         if safe and policy.naming is Naming.OTEL:
             raise table.wrong("naming", "another one: Prometheus' formats have no dots in names")
         exported = (*exported_labels(policy), *_added_labels(policy))
@@ -294,9 +309,13 @@ class _Reader:
                 )
             if name in _TAKEN or not (_PROMETHEUS_LABEL if safe else _OTLP_ATTRIBUTE).fullmatch(name):
                 raise renames.wrong(label, "a name that Prometheus has for labels" if safe else "an attribute's name")
+            if by_otlp and name != OTEL_LABELS.get(label) and _OF_OTLP.match(safe_name(name)):
+                raise renames.wrong(label, "a name that OTLP and its backends have no other use for")
+            if by_otlp and ("__" in safe_name(name) or name.startswith("_")):
+                raise renames.wrong(label, "a letter first, and no two signs in a row: backends of OTLP change them")
         by_name: dict[str, str] = {}
         for label in exported:
-            former = by_name.setdefault(label_name(policy, label), label)
+            former = by_name.setdefault(safe_name(label_name(policy, label)), label)
             if former != label:
                 raise ConfigurationError(
                     f"{table.origin}: {renames.path}: {former!r} and {label!r} are both called "
@@ -316,6 +335,20 @@ class _Reader:
                     f"{' or '.join(map(repr, differing))} among them: deployments {former.deployment_id!r} and "
                     f"{each.deployment_id!r} differ in nothing else, and would be mixed",
                 )
+
+    def _check_services(self, policy: Policy) -> None:
+        """No two deployments are one service where series have nothing else of a resource: they would be mixed."""
+        alike = Counter(
+            service_name(policy, dict(each.labels())) for each in policy.deployments if not each.rollout_phase
+        )
+        (service, count), *_ = alike.most_common(1)
+        mixing = [push.name for push in policy.push if StoredNames(policy, translation_at(push)).has_jobs]
+        if mixing and count > 1:
+            raise ConfigurationError(
+                f"{self._table.origin}: {self._table.path}: destination {mixing[0]!r}: {count} deployments have the "
+                f"service.name {service!r}, and would be mixed where series have nothing else of them; expected a "
+                f"deployment_id for each, or a protocol or stores_names_as that keeps other labels"
+            )
 
 
 def _read_since(table: Table) -> int:

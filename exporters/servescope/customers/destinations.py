@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, cast, get_args
 
 from servescope.collector.api.tokens import Tokens
-from servescope.customers.policy import LEFT_OUT, Protocol, Pull, Push, Temporality
+from servescope.customers.policy import LEFT_OUT, OtlpBackend, Protocol, Pull, Push, Temporality
 from servescope.customers.presets import PRESETS, Preset
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
@@ -26,6 +26,7 @@ PUSH_SETTINGS: Final = (
     Setting("max_request_size", '"3MB"'),
     Setting("timeout", '"10s"'),
     Setting("backfill", ""),
+    Setting("stores_names_as", '"prometheus"'),
     *ACCESS_SETTINGS,
 )
 PULL_SETTINGS: Final = (Setting("token_file", REQUIRED), Setting("requests_per_minute", "6"))
@@ -81,7 +82,18 @@ def _read_push(table: Table) -> Push:
         timeout_seconds=timeout_ms / 1000,
         backfill_ms=table.duration("backfill", 1) if "backfill" in table.values else 0,
         name=name,
+        stores_names_as=_read_backend(table, protocol, preset),
     )
+
+
+def _read_backend(table: Table, protocol: Protocol, preset: Preset | None) -> OtlpBackend:
+    default: OtlpBackend = preset.stores_names_as if preset else "prometheus"
+    backend = cast("OtlpBackend", table.choice("stores_names_as", get_args(OtlpBackend), default))
+    if protocol == "remote-write" and "stores_names_as" in table.values:
+        raise table.wrong("stores_names_as", "no such key: what remote write sends has the names that are stored")
+    if default == "other" and backend != "other" and preset is not None:
+        raise table.wrong("stores_names_as", f'"other": {preset.title} answers no PromQL')
+    return backend
 
 
 def _read_protocol(table: Table, preset: Preset | None) -> Protocol:

@@ -30,12 +30,14 @@ class Descriptor:
 class Stream:
     """One stream of a customer: its metric, and its labels as they are exported: `resource` and `attributes`.
 
-    In an exposition and in remote write both are labels of the series; their names never overlap.
+    In an exposition and in remote write both are labels of the series; their names never overlap. `service` are the
+    attributes of the resource that OTLP alone has: `service.name` at least, unless `resource` has it.
     """
 
     metric: Descriptor
     resource: Labels
     attributes: Labels
+    service: Labels
 
 
 @dataclass(frozen=True, slots=True)

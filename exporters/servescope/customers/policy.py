@@ -14,6 +14,8 @@ from servescope.settings.access import Access
 Resolution = Literal["replica", "deployment"]
 Temporality = Literal["cumulative", "delta"]
 Protocol = Literal["otlp-http", "otlp-grpc", "remote-write"]
+OtlpBackend = Literal["prometheus", "mimir", "victoriametrics", "victoriametrics-prometheus", "other"]
+"""What makes names of its own of what OTLP sends: see `stored_names`; "other" answers no PromQL."""
 Backfill = int
 """How many milliseconds of the past a new destination receives first; 0 begins now."""
 
@@ -62,6 +64,8 @@ class Push:
     backfill_ms: Backfill = 0
     name: str = "push"
     """Its name within the customer."""
+    stores_names_as: OtlpBackend = "prometheus"
+    """Whose names metrics have there; of OTLP alone, as remote write has the names that are stored."""
 
     @property
     def place(self) -> str:

@@ -27,6 +27,7 @@ from servescope.customers.naming import (
     describe_metric,
     exported_labels,
     rename_labels,
+    service_attributes,
 )
 from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.policy import Policy, Temporality
@@ -158,7 +159,10 @@ class Projector:
             resource = {name: value for name, value in key.labels if name in RESOURCE_LABELS}
             attributes = {name: value for name, value in key.labels if name not in RESOURCE_LABELS}
             known = self._streams[key] = Stream(
-                descriptor, rename_labels(self._policy, resource), rename_labels(self._policy, attributes)
+                descriptor,
+                rename_labels(self._policy, resource),
+                rename_labels(self._policy, attributes),
+                service_attributes(self._policy, resource),
             )
         return known
 

@@ -186,7 +186,7 @@ def write_configuration(folder: Path, customers: Sequence[Customer], urls: Mappi
                 f'{label} = "{getattr(identity, label)}"'
                 for label in ("model_name", "deployment_id", "inference_stack", "environment")
             ]
-            configured += ["[[customers.deployments]]", *described]
+            configured += ["[[customers.deployments]]", *described, 'since = "2020-01-01T00:00:00Z"']
             collector += ["[[deployments]]", *described, "fixed_labels = true"]
             collector += [f'targets = [{{ url = "http://127.0.0.1:9/{identity.deployment_id}" }}]']
         for kind in kinds_of(customer, urls):

@@ -140,8 +140,8 @@ def test_a_move_while_nothing_ran_is_of_when_it_is_seen(tmp_path: Path) -> None:
     assert total(ledgers["acme"], "chat") <= RATES["chat"] * 8 * 60
 
 
-def test_a_backfill_reaches_as_far_back_as_the_policy_says(tmp_path: Path) -> None:
-    """`since` is what an operator knows of the time before the export did."""
+def test_a_backfill_reaches_as_far_back_as_the_policy_says(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`since` is what an operator knows of the time before the export did; without it, the log says what is missing."""
 
     async def receive(since_ms: int | None) -> float:
         folder = tmp_path / str(since_ms)
@@ -154,9 +154,12 @@ def test_a_backfill_reaches_as_far_back_as_the_policy_says(tmp_path: Path) -> No
             await run(Export(world), [("own", "chat", "acme", 8 * MINUTE), ("restart",)])
             return total(backend.ledger, "chat")
 
-    unknown, known = asyncio.run(receive(None)), asyncio.run(receive(T0 - 5 * MINUTE))
+    known = asyncio.run(receive(T0 - 8 * MINUTE))
+    assert "backfill leaves out" not in caplog.text
+    unknown = asyncio.run(receive(None))
+    assert "customer acme: push: backfill leaves out what is from before" in caplog.text
     assert unknown <= RATES["chat"] * 10 * 60
-    assert unknown + RATES["chat"] * 4 * 60 < known <= RATES["chat"] * 15 * 60
+    assert unknown + RATES["chat"] * 6 * 60 < known <= RATES["chat"] * 18 * 60
 
 
 # --- Real receivers ---------------------------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ class CustomersProgram:
         sender: Sender
         if isinstance(to, Push):
             sender, route = make_sender(to, self._threads), Route(to.temporality, to.backfill_ms)
+            self._warn_of_short_backfill(lane, made_of, to.backfill_ms)
         else:
             page = CustomerPage(_INTERVALS_SHOWN * policy.interval_ms, self._threads, self._clock.now_ms)
             sender, route = page, Route(only_latest=True)
@@ -118,6 +119,17 @@ class CustomersProgram:
         task = asyncio.create_task(running.run(), name=f"{lane.customer} {lane.destination}")
         self._running[lane] = _Running(made_of, sender, task)
         _logger.info("customer %s: delivering to %s", lane.customer, lane.destination)
+
+    def _warn_of_short_backfill(self, lane: LaneId, made_of: _MadeOf, backfill_ms: int) -> None:
+        """Log what of the past that a new lane is to begin with is not known to be its customer's."""
+        from_ms = self._clock.now_ms() - backfill_ms
+        later = sorted(each.deployment_id for each, since_ms in made_of.since_ms.items() if since_ms > from_ms)
+        if backfill_ms and later and self._cursors.begun_ms(lane) is None:
+            _logger.warning(
+                "customer %s: %s: backfill leaves out what is from before deployments were known to be the customer's: "
+                "%s; `since` under [[customers.deployments]] is for those that were before",
+                lane.customer, lane.destination, ", ".join(dict.fromkeys(later)),
+            )  # fmt: skip
 
     async def _end(self, lane: LaneId) -> None:
         running = self._running.pop(lane)

@@ -19,6 +19,7 @@ from servescope.migration.config_yaml import ACCELERATORS, CONFIG
 from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode
 from servescope.migration.json_document import is_named_json, read_named
 from servescope.migration.llm_config import SPECULATIVE, require
+from servescope.migration.masking import Masker
 from servescope.migration.meaning import describe_backend_move, describe_meaning, describe_rollback, token_target
 from servescope.migration.measuring import CHOOSING, measure
 from servescope.migration.report import FileReport, NewFile
@@ -79,9 +80,9 @@ def read_options(arguments: argparse.Namespace, numbers: TokenTargets | None = N
     errors = [each for each in body.findings if each.severity == "error"]
     if errors:
         place = f"{arguments.llm_config}:{errors[0].line}:{errors[0].column}: " if given is not None else ""
-        raise UsageError(f"{place}{errors[0].sentence}")
+        raise UsageError(f"{place}{_quote(given, errors[0].sentence, arguments)}")
     backend_answers = _read_backend_answers(arguments, has_speculation="speculative_config" in body.body["llm_config"])
-    pipeline = _read_pipeline(arguments.pipeline, strict=arguments.strict) if arguments.pipeline is not None else None
+    pipeline = _read_pipeline(arguments) if arguments.pipeline is not None else None
     return MigrationOptions(
         "v1" if arguments.back else "v2",
         Answers(answer),
@@ -127,6 +128,7 @@ def _refuse_folder(error: OSError) -> NoReturn:
 def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
     """What becomes of one file, which is written where the options say so; no error of one file is raised."""
     name = path.as_posix()
+    document: Document | None = None
     try:
         document = _read(path)
         report = report_document(document, options)
@@ -137,12 +139,16 @@ def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
             kept = replace_file(path, document.text, found.text, found.stack or "")
             report = replace(report, written=name, kept=kept.as_posix())
     except ServescopeError as error:
-        return FileReport(name, "error", error=str(error))
+        return FileReport(name, "error", error=str(error), document=document)
     return report
 
 
 def report_document(document: Document, options: MigrationOptions) -> FileReport:
     """What becomes of a document, of which nothing is written; raises DocumentError where it cannot be edited."""
+    return replace(_report_any(document, options), document=document)
+
+
+def _report_any(document: Document, options: MigrationOptions) -> FileReport:
     if is_management_body(document):
         return _check_body(document.origin, document, options)
     if find_part(document) is not None:
@@ -206,7 +212,7 @@ def _place_new_files(path: Path, document: Document, report: FileReport, options
     if all(each.before == each.text for each in new_files) and report.translation is not None:
         note = f"{' and '.join(Path(each.name).name for each in new_files)} are there already: nothing to do"
         unchanged = replace(report.translation, changes=())
-        return FileReport(report.name, "unchanged", unchanged, report.findings, note=note, new_files=new_files)
+        return replace(report, status="unchanged", translation=unchanged, meaning=(), body=None, note=note)
     if options.is_written:
         create_files(path, document.text, new_files)
         report = replace(report, written=new_files[0].name, kept=report.name)
@@ -282,15 +288,22 @@ def _read_backend_answers(arguments: argparse.Namespace, *, has_speculation: boo
     )  # fmt: skip
 
 
-def _read_pipeline(path: Path, *, strict: bool) -> Document:
+def _read_pipeline(arguments: argparse.Namespace) -> Document:
     """The pipeline configuration of the backend server; raises UsageError where it is another file, or has errors."""
+    path: Path = arguments.pipeline
     document = _read(path)
     if not is_named_json(path.as_posix()) or find_part(document) != "pipeline":
         raise UsageError(f"{path}: is no pipeline configuration in JSON, expected mode, loras, lora_repo …")
     for finding in check_backend_server(document, "pipeline"):
-        if strict or finding.severity == "error":
-            raise UsageError(f"{path}:{finding.line}:{finding.column}: {finding.sentence}")
+        if arguments.strict or finding.severity == "error":
+            said = _quote(document, finding.sentence, arguments)
+            raise UsageError(f"{path}:{finding.line}:{finding.column}: {said}")
     return document
+
+
+def _quote(document: Document | None, sentence: str, arguments: argparse.Namespace) -> str:
+    """What is said of a document, as it may be printed."""
+    return sentence if document is None or arguments.show_secrets else Masker(document).text(sentence)
 
 
 def _read_text(path: Path) -> str | None:

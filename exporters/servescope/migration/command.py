@@ -112,12 +112,13 @@ def migrate(arguments: argparse.Namespace, numbers: TokenTargets | None = None) 
 
     Raises UsageError for arguments that are wrong, or do not go together.
     """
-    from servescope.migration.files import find_configs, migrate_file, read_options
+    from servescope.migration.files import migrate_file, read_options
+    from servescope.migration.finding import Found, find_configs
 
     with _wrong_usage(arguments):
         options = read_options(arguments, numbers)
         configs = list(find_configs(arguments.configs))  # all are found before one is written
-        return [migrate_file(path, options) for path in configs]
+        return [migrate_file(each.path, options, each.folder) if isinstance(each, Found) else each for each in configs]
 
 
 @contextmanager

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISREG
-from typing import Final, NoReturn
 
 from servescope.errors import ServescopeError, UsageError
 from servescope.migration.backend_server import check_backend_server, find_part
@@ -17,6 +15,7 @@ from servescope.migration.backend_translation import BackendAnswers, BackendMigr
 from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body, with_speculation
 from servescope.migration.config_yaml import ACCELERATORS, CONFIG
 from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode
+from servescope.migration.finding import follow
 from servescope.migration.json_document import is_named_json, read_named
 from servescope.migration.llm_config import SPECULATIVE, require
 from servescope.migration.masking import Masker
@@ -26,10 +25,7 @@ from servescope.migration.report import FileReport, NewFile
 from servescope.migration.token_target import TokenTargets
 from servescope.migration.translation import Answers, Migration, translate
 from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, V2_BUILD_TABLE, V2_RUNTIME, Stack
-from servescope.migration.writing import create_files, replace_file
-
-NAMES: Final = ("config.yaml", "config.yml")
-"""The files that are migrated in a folder."""
+from servescope.migration.writing import create_files, remove_leftovers, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,49 +90,24 @@ def read_options(arguments: argparse.Namespace, numbers: TokenTargets | None = N
     )
 
 
-def find_configs(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files that were named, and those of the folders that were, hidden folders left out, in order.
+def migrate_file(path: Path, options: MigrationOptions, folder: Path | None = None) -> FileReport:
+    """What becomes of one file, which is written where the options say so; no error of one file is raised.
 
-    Raises UsageError for a folder without such a file, of which nothing would be checked, and for one that cannot be
-    read.
+    A link is followed within the folder, which is that of the file unless another is given.
     """
-    for path in paths:
-        if not _is_folder(path):
-            yield path
-            continue
-        found = False
-        for folder, folders, files in os.walk(path, onerror=_refuse_folder):
-            folders[:] = sorted(each for each in folders if not each.startswith("."))
-            for name in sorted(set(files) & set(NAMES)):
-                found = True
-                yield Path(folder) / name
-        if not found:
-            raise UsageError(f"{path}: has no {' or '.join(NAMES)} in it")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # which is reported when it is read
-        return False
-
-
-def _refuse_folder(error: OSError) -> NoReturn:
-    raise UsageError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
-
-
-def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
-    """What becomes of one file, which is written where the options say so; no error of one file is raised."""
     name = path.as_posix()
     document: Document | None = None
     try:
-        document = _read(path)
+        target = follow(path, folder or path.parent)
+        if options.is_written:
+            remove_leftovers(target.parent)
+        document = _read(path, target)
         report = report_document(document, options)
         if report.new_files:
-            return _place_new_files(path, document, report, options)
+            return _place_new_files(path, target, document, report, options)
         found = report.translation
         if options.is_written and found is not None and found.text is not None and found.is_changed:
-            kept = replace_file(path, document.text, found.text, found.stack or "")
+            kept = replace_file(path, target, document.text, found.text, found.stack or "")
             report = replace(report, written=name, kept=kept.as_posix())
     except ServescopeError as error:
         return FileReport(name, "error", error=str(error), document=document)
@@ -205,8 +176,12 @@ def _beside(name: str, other: str) -> str:
     return Path(name).with_name(other).as_posix()
 
 
-def _place_new_files(path: Path, document: Document, report: FileReport, options: MigrationOptions) -> FileReport:
+def _place_new_files(
+    path: Path, target: Path, document: Document, report: FileReport, options: MigrationOptions
+) -> FileReport:
     """Compare the files that are made with those that are there, and write them where the options say so."""
+    if options.is_written:
+        remove_leftovers(path.parent)
     new_files = tuple(replace(each, before=_read_text(Path(each.name))) for each in report.new_files)
     report = replace(report, new_files=new_files)
     if all(each.before == each.text for each in new_files) and report.translation is not None:
@@ -214,7 +189,7 @@ def _place_new_files(path: Path, document: Document, report: FileReport, options
         unchanged = replace(report.translation, changes=())
         return replace(report, status="unchanged", translation=unchanged, meaning=(), body=None, note=note)
     if options.is_written:
-        create_files(path, document.text, new_files)
+        create_files(path, target, document.text, new_files)
         report = replace(report, written=new_files[0].name, kept=report.name)
     return report
 
@@ -308,20 +283,23 @@ def _quote(document: Document | None, sentence: str, arguments: argparse.Namespa
 
 def _read_text(path: Path) -> str | None:
     """What is in a file now, None where there is none; raises DocumentError where it cannot be read."""
-    return decode(_read_bytes(path), path.as_posix()) if path.exists() or path.is_symlink() else None
+    if not os.path.lexists(path):
+        return None
+    return decode(_read_bytes(path, follow(path, path.parent)), path.as_posix())
 
 
-def _read(path: Path) -> Document:
+def _read(path: Path, target: Path | None = None) -> Document:
+    """What is in a file, or in the one that it leads to."""
     origin = path.as_posix()
-    return read_named(decode(_read_bytes(path), origin), origin)
+    return read_named(decode(_read_bytes(path, target or path), origin), origin)
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, target: Path) -> bytes:
     origin = path.as_posix()
     try:
-        if not S_ISREG(path.stat().st_mode):
+        if not S_ISREG(target.stat().st_mode):
             raise DocumentError(origin, 0, 0, "is no regular file")  # a pipe would be waited for
-        with path.open("rb") as file:
+        with target.open("rb") as file:
             return file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise DocumentError(origin, 0, 0, f"cannot be read: {error.strerror or error}") from error

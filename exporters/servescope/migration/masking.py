@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from servescope.migration.document import Document, DocumentError
@@ -84,22 +84,8 @@ def mask_document(document: Document) -> Document:
     """
     if document.root is None:
         return document
-    text, spans = document.text, dict(_comments(document))
-    for node, value in _masked(document.root):
-        place = node.start + len(_properties(text, node)), node.end
-        if spans.get(place) != f'"{MASK}"':
-            spans[place] = _write(text, node, value)
-    parts, at = [], 0
-    for (start, end), new in sorted(spans.items()):
-        if start < at:
-            continue
-        parts += [text[at:start], new + "\n" * (text.count("\n", start, end) - new.count("\n"))]
-        at = end
-    shown = mask_text("".join([*parts, text[at:]]))
-    for secret in _repeated(document):
-        shown = shown.replace(secret, MASK)
     try:
-        return read_named(shown, document.origin)
+        return read_named(Masker(document).whole(), document.origin)
     except DocumentError as error:
         raise DocumentError(document.origin, error.line, 0, "cannot be shown with its secrets masked") from None
 
@@ -131,14 +117,34 @@ def mask_reading(error: DocumentError) -> str:
 
 
 class Masker:
-    """Masks what is said of a document: the values of it that are quoted, and what repeats a secret of it."""
+    """Masks a document and what is said of it: values that are quoted, and what repeats a secret of it elsewhere."""
 
     def __init__(self, document: Document) -> None:
-        masked = _masked(document.root) if document.root is not None else ()
-        quoted = [(node.value, each) for node, each in masked if isinstance(node.value, str)]
+        self._document = document
+        self._masked = list(_masked(document.root)) if document.root is not None else []
+        self._repeated = _repeated(document, [node for node, new in self._masked if new in (MASK, 0)])
+        quoted = [(node.value, new) for node, new in self._masked if isinstance(node.value, str)]
         new = {spell(value): spell(each) for value, each in quoted for spell in (show, repr)}
-        new |= dict.fromkeys(_repeated(document), MASK)
+        new |= dict.fromkeys(self._repeated, MASK)
         self._new = sorted(new.items(), key=lambda pair: len(pair[0]), reverse=True)
+
+    def whole(self) -> str:
+        """The text of the document, comments included; places in a line move, lines do not."""
+        text, spans = self._document.text, dict(_comments(self._document))
+        for node, value in self._masked:
+            place = node.start + len(_properties(text, node)), node.end
+            if spans.get(place) != f'"{MASK}"':
+                spans[place] = _write(text, node, value)
+        parts, at = [], 0
+        for (start, end), new in sorted(spans.items()):
+            if start < at:
+                continue
+            parts += [text[at:start], new + "\n" * (text.count("\n", start, end) - new.count("\n"))]
+            at = end
+        shown = mask_text("".join([*parts, text[at:]]))
+        for secret in self._repeated:
+            shown = shown.replace(secret, MASK)
+        return shown
 
     def text(self, text: str) -> str:
         """A sentence of ours, which quotes values as `show` does."""
@@ -285,12 +291,9 @@ def _write(text: str, node: DocumentNode, value: Any) -> str:
     return f'"{_UNPRINTABLE.sub(lambda found: f"{chr(92)}u{ord(found.group()):04x}", value)}"'
 
 
-def _repeated(document: Document) -> list[str]:
+def _repeated(document: Document, nodes: Iterable[DocumentNode]) -> list[str]:
     """The secrets that are masked wherever else they are, as they are and as they are written; the longest first."""
-    masked = _masked(document.root) if document.root is not None else ()
-    whole = [node for node, new in masked if new in (MASK, 0)]
-    found = {str(node.value) for node in whole}
-    found |= {document.text[node.start : node.end].strip("\"' \n") for node in whole}
+    found = {text for node in nodes for text in (str(node.value), document.text[node.start : node.end].strip("\"' \n"))}
     return sorted(filter(_is_telling, found), key=len, reverse=True)
 
 

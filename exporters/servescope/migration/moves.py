@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from servescope.errors import UsageError
 from servescope.migration.masked_report import mask_report
-from servescope.migration.masking import hash_configuration
+from servescope.migration.masking import hash_configuration, mask_document
 from servescope.migration.report import FileReport
 from servescope.migration.translation import FieldChange
 
@@ -59,14 +59,11 @@ def read_move(report: FileReport) -> Move:
         }[real.status]  # fmt: skip
         raise UsageError(f"{report.name}: nothing can be drafted from it: {why}")
     shown = report if report.unmasked is not None else mask_report(report)
-    masked = shown.translation
-    if masked is None or masked.new is None:
-        raise UsageError(shown.error)
+    v1, v2 = mask_document(found.document).value, mask_document(found.new).value
     hashes = {"v1": hash_configuration(found.document.value), "v2": hash_configuration(found.new.value)}
     body: Mapping[str, Any] = {}
     if real.body is not None and real.body.call and shown.body is not None:
         hashes["management_api"], body = hash_configuration(real.body.body), shown.body.body
-    v1, v2 = masked.document.value, masked.new.value
     return Move(report.name, _name(v2, report.name), v1, v2, body, shown.changes, hashes)
 
 

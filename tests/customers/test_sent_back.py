@@ -82,7 +82,7 @@ def test_nothing_of_an_answer_over_http_shows_a_secret(
         application.router.add_post("/v1/metrics", answer)
         async with running(application) as url:
             for sent, access in accesses.items():
-                for spelled in (*echoes(sent), TOKEN.upper()):
+                for spelled in (*islice(echoes(sent), 0, None, 1 if place == "a refusal" else 5), TOKEN.upper()):
                     said_back[0] = spelled
                     said = await hear(url, access, protocol)
                     assert not shows(said, sent), (spelled, said)

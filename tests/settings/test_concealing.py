@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_no_long_part_of_a_secret_is_shown(secret: str, data: st.DataObject) -> 
     part = secret[start : data.draw(st.integers(start, len(secret)))]
 
     assert (part in conceal(f"?{part}?", [secret])) == (len(part) <= min(7, len(secret) // 2))
+
+
+@pytest.mark.parametrize("spelling", sorted(SPELLINGS))
+def test_a_token_of_a_thousand_characters_is_concealed(spelling: str) -> None:
+    """As those that Kubernetes issues: whole, and in parts, of which no more than fifteen characters are left."""
+    token = ".".join(hashlib.sha512(str(each).encode()).hexdigest() for each in range(8))
+    for start, end in ((0, 1031), (200, 900), (77, 177)):
+        shown = conceal(f"no {SPELLINGS[spelling](token[start:end])}!", [f"Bearer {token}"], most=20_000)
+        assert not [at for at in range(len(token) - 15) if sent_back(SPELLINGS[spelling](token[at : at + 16]), shown)]
 
 
 def test_a_long_answer_is_cut_before_it_is_searched() -> None:

@@ -23,6 +23,7 @@ SHORTEST: Final = 4
 """Shorter secrets are words of every text: they are concealed as part of what was sent only."""
 
 _LONGEST_RUN: Final = 8
+_LONG: Final = 128
 _MOST_READINGS: Final = 24
 _DEEPEST: Final = 3
 
@@ -30,8 +31,8 @@ _DEEPEST: Final = 3
 def conceal(text: str, sent: Iterable[str], *, most: int = MOST_CHARACTERS) -> str:
     """The text without the secrets in what was sent, which are values of headers; cut after `most` characters.
 
-    Of a secret of eight characters or more no run remains that is longer than half of it, or than seven characters,
-    and before a cut (`…`) nothing of its beginning but three characters.
+    Of a secret of eight characters or more no run remains that is longer than half of it, or than seven characters (of
+    one of more than 64, fifteen), and before a cut (`…`) nothing of its beginning but three characters.
     """
     if len(text) > most:
         text = f"{text[:most]}…"
@@ -153,8 +154,10 @@ class _Search:
         self._runs: dict[tuple[int, bool], set[str]] = {}
         self._beginnings: set[str] = set()
         for form in forms:
-            runs = self._runs.setdefault((form.least, form.is_packed), set())
-            runs |= {form.text[at : at + form.least] for at in range(len(form.text) - form.least + 1)}
+            runs, last = self._runs.setdefault((form.least, form.is_packed), set()), len(form.text) - form.least
+            # Of a long one runs that touch, and not each that begins at a character, which takes memory and time.
+            step = 1 if len(form.text) <= _LONG else form.least
+            runs |= {form.text[at : at + form.least] for at in (*range(0, last, step), last)}
             self._beginnings |= {form.text[:size] for size in range(form.edge, form.least)}
         self._sizes = sorted({len(each) for each in self._beginnings})
 
@@ -236,7 +239,7 @@ def _spell(secret: str, is_whole: bool) -> Iterator[_Form]:
             runs = len(packed) if least == size else 8 * least // 6 - 1
             yield from _limit("".join(_fold(packed)), runs, 8 * edge // 6, is_packed=True)
             # Basic authentication is in Base64 already when a server encodes what it got.
-            for twice in _pack(packed.encode()):
+            for twice in _pack(packed.encode()) if text == secret else ():
                 again = len(twice) if least == size else 8 * runs // 6 - 1
                 yield from _limit("".join(_fold(twice)), again, 8 * edge // 3, is_packed=True)
 

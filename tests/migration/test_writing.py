@@ -112,7 +112,9 @@ def test_a_file_with_other_names_is_left(config: Path) -> None:
 # --- Links ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [(), ("--check",), ("--write",), ("--write", "--format", "json")])
+@pytest.mark.parametrize(
+    "words", [(), ("--check",), ("--format", "diff"), ("--write",), ("--write", "--format", "json")]
+)
 def test_a_link_out_of_the_folder_is_not_followed(config: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     """Of a file, named or found, it is an error; of a folder it is said; the others are migrated."""
     outside, linked = tmp_path / "outside", config.parent / "a"
@@ -125,14 +127,15 @@ def test_a_link_out_of_the_folder_is_not_followed(config: Path, tmp_path: Path, 
     done = run("migrate", str(config.parent), *words)
     assert done.returncode == 2
     home = config.parent
-    assert f"{linked / 'config.yaml'}: is a link to {outside / 'config.yaml'}, out of {home}: it is not" in done.stdout
-    assert str(home / "b") in done.stdout
-    assert f"is a link to {outside}, out of {home}: it is not followed" in done.stdout
-    assert "of somebody else" not in done.stdout
+    said = done.stdout + done.stderr
+    assert f"{linked / 'config.yaml'}: is a link to {outside / 'config.yaml'}, out of {home}: it is not" in said
+    assert str(home / "b") in said
+    assert f"is a link to {outside}, out of {home}: it is not followed" in said
+    assert "of somebody else" not in said
     assert is_v2(config) is ("--write" in words)
     named = run("migrate", str(linked / "config.yaml"), *words)
     assert named.returncode == 2
-    assert "is not followed" in named.stdout
+    assert "is not followed" in named.stdout + named.stderr
     assert (names_in(outside), names_in(linked)) == (["config.yaml"], ["config.yaml"])
     assert (outside / "config.yaml").read_text(encoding="utf-8") == f"{V1}# of somebody else\n"
     assert (linked / "config.yaml").is_symlink()

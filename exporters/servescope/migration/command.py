@@ -153,11 +153,11 @@ def show(
     elif arguments.format == "diff":
         for each in shown:
             sys.stdout.write(report.diff(each))
-            if each.status in ("asked", "error") or each.error:
+            if each.status in ("asked", "error") or (each.note and each.document is None):
                 sys.stderr.write(report.describe(each))
     else:
         sys.stdout.write(_describe(shown, numbers, advice))
-    if any(each.unmasked is not None and report.diff(each) != report.diff(each.unmasked) for each in shown):
+    if any(map(report.hides_secrets, shown)):
         sys.stderr.write(
             "servescope: secrets are masked (••••••), so that not every diff can be applied: see --show-secrets\n"
         )

@@ -71,5 +71,5 @@ def _mask_new_file(file: NewFile) -> NewFile:
 def _mask_whole(text: str, name: str) -> str:
     try:
         return Masker(read_named(text, name)).whole()
-    except DocumentError:  # of a file that is there already: what is in it cannot be told from a secret
+    except DocumentError:  # of a file that is there already: any part of it may be a secret
         return f"{MASK}\n"

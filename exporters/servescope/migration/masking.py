@@ -93,8 +93,7 @@ def mask_document(document: Document) -> Document:
 def mask_text(text: str) -> str:
     """A text without what is known to be a secret by its form: tokens of known services, credentials in URLs."""
     text = _TOKENS.sub(lambda found: MASK + "\n" * found.group().count("\n"), text)
-    text = _MASKED_USER.sub(MASK, text)
-    return _QUERY.sub(rf"\g<1>{MASK}", text)
+    return _QUERY.sub(rf"\g<1>{MASK}", _MASKED_USER.sub(MASK, text)) if "://" in text else text
 
 
 def holds_secret(text: str) -> bool:

@@ -105,6 +105,16 @@ def diff(report: FileReport) -> str:
     return _diff(report.name, found.document.text, found.text)
 
 
+def hides_secrets(report: FileReport) -> bool:
+    """Whether the diff of one file has a secret masked, so that it cannot be applied."""
+    real = report.unmasked
+    if real is None or real.translation is None or report.translation is None:
+        return False
+    if not real.new_files and report.translation.document.text == real.translation.document.text:
+        return False
+    return diff(report) != diff(real)
+
+
 def _printable(line: str) -> str:
     """A line without what a terminal would act on, and what has no encoding: both are escaped."""
     return "".join(each if each.isprintable() or category(each) == "Zs" else repr(each)[1:-1] for each in line)

@@ -245,7 +245,7 @@ def _spell(secret: str, is_whole: bool) -> Iterator[_Form]:
 
 
 def _pack(data: bytes) -> Iterator[str]:
-    """What stands in Base64 for data within other data, by its alignment: characters with nothing else in them."""
+    """What Base64 makes of data within other data, by its alignment: the characters that have nothing else in them."""
     for before in range(3):
         first, last = -(-8 * before // 6), 8 * (before + len(data)) // 6
         yield base64.b64encode(bytes(before) + data).decode()[first:last]

@@ -181,6 +181,26 @@ WRONG = {
         '"https://user:hunter2@otlp.datadoghq.com/"',
         r"push\[0\]\.url: the value carries credentials",
     ),
+    "written out in the clear": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "http://otlp.example"\nheaders = { authorization = "Bearer hunter2" }',
+        r"push\[0\]\.url: 'http://otlp\.example' is wrong, expected https://, as header 'authorization' would be",
+    ),
+    "query in the clear": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "http://otlp.example/?db=x&api-token=hunter2"',
+        r"'http://otlp\.example/\?…' is wrong, expected https://, as parameter 'api-token' would be sent in the clear",
+    ),
+    "proxy in the clear": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "http://127.0.0.1:4318"\nproxy_url = "http://proxy.example"\nheaders = { api-key = "hunter2" }',
+        r"expected https://, as header 'api-key' would be sent in the clear",
+    ),
+    "query of no URL": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "otlp.example/?api-token=hunter2"',
+        r"push\[0\]\.url: 'otlp\.example/\?…' is wrong, expected a URL",
+    ),
     "no protocol": ('protocol = "otlp-http"\n', "", r"push\[0\]: 'protocol' is missing"),
     "protocol": ('"otlp-http"', '"otlp"', r"push\[0\]\.protocol: 'otlp' is wrong, expected one of otlp-http"),
     "temporality": (
@@ -230,6 +250,21 @@ def test_a_wrong_configuration_is_refused_with_file_key_and_value(tmp_path: Path
         read_policies(write_customers(tmp_path, CUSTOMERS.replace(former, text)))
     assert str(tmp_path / "customers.toml") in str(error.value)
     assert not any(secret in str(error.value) for secret in ("aaaaaa", "acme-token", "0123456789abcdef", "hunter2"))
+
+
+@pytest.mark.parametrize(
+    "header", ["Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "DD-API-KEY", "x-honeycomb-team", "X-Any"]
+)
+def test_a_header_that_is_written_out_is_a_credential(tmp_path: Path, header: str) -> None:
+    """Over plain HTTP it stays on this machine; what is known to be none goes anywhere."""
+    there, here = 'url = "http://otlp.example"', 'url = "http://127.0.0.1:4318"'
+    sent = f'\nheaders = {{ {header} = "hunter2", X-Scope-OrgID = "acme" }}'
+    with pytest.raises(ConfigurationError, match=f"as header '{header}' would be sent in the clear") as refused:
+        read_policies(write_customers(tmp_path, CUSTOMERS.replace(here, there + sent)))
+    assert "hunter2" not in str(refused.value)
+
+    for text in (here + sent, there + sent.replace(header, "Tenant-ID"), there.replace("http:", "https:") + sent):
+        assert len(read_policies(write_customers(tmp_path, CUSTOMERS.replace(here, text)))) == 2
 
 
 def test_deployments_that_labels_do_not_distinguish_are_refused(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import re
 import socket
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from servescope import __version__
 from servescope.collector.resolver import Resolver
 from servescope.errors import ConfigurationError
 from servescope.probe.config import read_probe_configuration
+from tests.support.echoes import echoes, shows
 from tests.support.loopback import Handler
 from tests.support.translating import Answered, Translating, answers, translate
 
@@ -251,6 +254,32 @@ bearer_token_file = "{tmp_path / "token"}"
     }  # fmt: skip
     assert failed.failure() == "malformed"
     assert secret not in failed.text
+
+
+def test_no_spelling_of_a_secret_that_is_sent_back_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the page of a failed probe, and by the log."""
+    caplog.set_level("DEBUG")
+    sent = f"Basic {base64.b64encode(b'joe:hunter2/of-Acme+~').decode()}"
+    (tmp_path / "password").write_text("hunter2/of-Acme+~")
+    configuration = f"""
+[[targets]]
+match = ["TARGET"]
+basic_auth_username = "joe"
+basic_auth_password_file = "{tmp_path / "password"}"
+"""
+    lines = list(islice(echoes(sent), 0, None, 5))
+    left = iter(lines)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=f"{next(left)}\n")
+
+    async def act(stage: Translating) -> list[Answered]:
+        return [await stage.probe() for _ in lines]
+
+    for line, failed in zip(lines, translate(tmp_path, {"/metrics": answer}, act, configuration), strict=True):
+        assert failed.failure()
+        assert not shows(failed.text, sent), (line, failed.text)
+    assert not shows(caplog.text, sent)
 
 
 def test_gzip_on_both_sides(tmp_path: Path) -> None:

@@ -88,13 +88,14 @@ class Watched:
     def _warnings(self) -> list[str]:
         """What is wrong with a scrape that succeeded."""
         left_out = self.recent.left_out
+        warnings = [self.target.access.conceal(each) for each in self.reader.warnings]
         if not left_out:
-            return list(self.reader.warnings)
+            return warnings
         limited = (
             f"{left_out} new series are left out, as {len(self.recent)} are held already, "
             f"which is max_held_series; there is room again when old ones have left the window"
         )
-        return [*self.reader.warnings, limited]
+        return [*warnings, limited]
 
     def _log_change(self, scrape: Scrape) -> None:
         """Log that the target fails and that it recovers; less and less often when it flaps."""

@@ -95,12 +95,12 @@ class OtlpGrpcSender:
                 body, timeout=self._push.timeout_seconds, metadata=metadata, compression=self._compression
             )
         except grpc.aio.AioRpcError as error:
-            if f" vs. {_MOST_ANSWER_BYTES})" in (error.details() or ""):
+            if error.code() is _Code.RESOURCE_EXHAUSTED and f" vs. {_MOST_ANSWER_BYTES})" in (error.details() or ""):
                 # Only a receiver that took the request has an answer.
                 return Accepted.in_part(len(batch), 0, "the answer is too long: it is not read", sent_bytes=len(body))
             raise self._explain(batch, error) from None
         partial = response.partial_success
-        message = self._shown(partial.error_message)
+        message = shortened(self._push.conceal(partial.error_message))
         return Accepted.in_part(len(batch), partial.rejected_data_points, message, sent_bytes=len(body))
 
     async def close(self) -> None:
@@ -131,8 +131,8 @@ class OtlpGrpcSender:
         return self._channel
 
     def _explain(self, batch: Sequence[StreamPoint], error: grpc.aio.AioRpcError) -> SendError:
-        code, details = error.code(), error.details() or ""
-        message, after = f"gRPC status {code.name}: {self._shown(details)}", _retry_seconds(error)
+        code, details = error.code(), self._push.conceal(error.details() or "")
+        message, after = f"gRPC status {code.name}: {shortened(details)}", _retry_seconds(error)
         if code is _Code.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
                 return self._limit.lower(batch, message)
@@ -144,13 +144,10 @@ class OtlpGrpcSender:
         elif code is _Code.UNIMPLEMENTED:
             message += "; is this an OTLP endpoint for metrics?"
         elif code is _Code.UNAVAILABLE and (failed := _NO_CONNECTION.search(details)):
-            reason, message = "unreachable", f"cannot connect: {self._shown(failed[1] or failed[2])}"
+            reason, message = "unreachable", f"cannot connect: {shortened(failed[1] or failed[2])}"
             if refused := _NO_TLS.search(details):
                 reason, message = "tls", f"TLS failed: {refused[1].replace('_', ' ').lower()}{refused[2] or ''}"
         return SendError(message, reason=reason, retryable=reason != "refused", after_seconds=after)
-
-    def _shown(self, text: str) -> str:
-        return shortened(self._push.access.conceal(text))
 
 
 def _key(pems: Pems) -> bytes | None:

@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Literal
 
 from servescope.contract.identity import Deployment
 from servescope.settings.access import Access
+from servescope.settings.concealing import secrets_of_query
 
 Resolution = Literal["replica", "deployment"]
 Temporality = Literal["cumulative", "delta"]
@@ -71,6 +72,10 @@ class Push:
     def place(self) -> str:
         """The URL without its query, which may have a secret."""
         return self.url.partition("?")[0]
+
+    def conceal(self, text: str) -> str:
+        """What the receiver said without the secrets that it was sent, those in the query included."""
+        return self.access.conceal(text, *secrets_of_query(self.url))
 
 
 @dataclass(frozen=True, slots=True)

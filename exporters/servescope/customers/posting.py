@@ -98,14 +98,14 @@ class Poster:
         except (aiohttp.ClientError, ValueError, OSError) as error:
             found = failure(error)
             reason = _REASON_OF_OUTCOME.get(found.outcome, "unreachable")
-            raise SendError(access.conceal(str(found)), reason=reason) from None
+            raise SendError(self._push.conceal(str(found)), reason=reason) from None
 
     def refusal(self, answer: HttpAnswer, said: str) -> SendError:
         """The error that an answer without success is; `said` is the receiver's own text."""
         status = answer.status
         parts = [f"HTTP status {status}"]
         if said:
-            parts.append(shortened(self._push.access.conceal(said)))
+            parts.append(self.conceal(said))
         if status in _WRONG_ENDPOINT:
             parts.append(f"is the path {self._url.path!r} right?")
         if "Location" in answer.headers:
@@ -120,7 +120,7 @@ class Poster:
 
     def conceal(self, text: str) -> str:
         """A text of the receiver, in one line, without the secrets that it was sent."""
-        return shortened(self._push.access.conceal(text))
+        return shortened(self._push.conceal(text))
 
     async def close(self) -> None:
         """Close the connections."""

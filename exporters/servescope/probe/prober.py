@@ -103,8 +103,10 @@ class Prober:
             outcome, message = error.outcome, target.access.conceal(str(error))
         except Exception as error:
             # A mistake of ours on one target's text must not stop the others.
-            _logger.exception("%s: probe failed inside the translator", target.url)
-            outcome, message = "internal", f"a fault in the translator: {type(error).__name__}: {error}"
+            fault = target.access.conceal_fault()
+            _logger.error("%s: probe failed inside the translator\n%s", target.url, fault)  # noqa: TRY400  concealed
+            cause = target.access.conceal(f"{type(error).__name__}: {error}")
+            outcome, message = "internal", f"a fault in the translator: {cause}"
         duration = time.perf_counter() - started
         message = f"{target.url}: {message}"
         _logger.debug("%s: %s", outcome, message)

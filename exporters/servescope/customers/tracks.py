@@ -127,6 +127,16 @@ def _places(series: tuple[Series, ...], tracked: tuple[Series, ...]) -> Indexes:
     return np.array([at[each] for each in tracked], dtype=np.intp)
 
 
+def _find_other_buckets(values: Floats, gained: ScrapeGains, last_sound: Indexes) -> Flags:
+    """The scrapes (n,) at which a histogram has other buckets than before, to which what was counted does not fit."""
+    former = np.concatenate((np.full((len(last_sound), 1), -1), last_sound[:, :-1]), axis=1)[gained.owner]
+    absent = np.isnan(values)
+    differs: Flags = absent != np.take_along_axis(absent, np.maximum(former, 0), axis=1)
+    differs &= gained.sound[gained.owner] & (former >= 0)
+    changed: Flags = np.logical_or.reduce(differs, axis=0)
+    return changed
+
+
 class _Counting:
     """The counters of a window, scrape by scrape: what they gained, and in all since when."""
 
@@ -139,6 +149,7 @@ class _Counting:
         # What is remembered of a target that is not there: counters, and when its process began.
         self._lasting = np.array([each.name == REPLICA_START_TIME for each in window.series], dtype=bool)
         self._lasting[self._gained.rows] = True
+        self._has_other_buckets = _find_other_buckets(self._values[self._gained.rows], self._gained, self._last_sound)
         self._counted = np.zeros(len(window.series))
         self.since_ms = 0
         """Since when all of them count; 0 before the target was seen."""
@@ -156,13 +167,14 @@ class _Counting:
         columns = range(column, end)
         if not self.since_ms:
             self.since_ms = next((self._began(each) for each in columns if self._gained.succeeded[each]), 0)
-        elif any(self._has_other_buckets(each) for each in columns):
+        elif self._has_other_buckets[column:end].any():
             self._counted[:], self.since_ms = 0.0, before_ms
         steps = self._steps(column, end)
         known = ~np.isnan(steps)
+        gained = np.where(known, steps, 0.0).sum(axis=1)
+        self._counted[self._gained.rows] += gained
         gains = np.full(len(self._values), np.nan)
-        gains[self._gained.rows] = np.where(known.any(axis=1), np.where(known, steps, 0.0).sum(axis=1), np.nan)
-        self._counted += np.nan_to_num(gains, nan=0.0)
+        gains[self._gained.rows] = np.where(known.any(axis=1), gained, np.nan)
         return gains
 
     def _began(self, column: int) -> int:
@@ -189,12 +201,6 @@ class _Counting:
                     below = steps[row - 1] if row and owner[row - 1] == owner[row] else np.zeros(end - column)
                     steps[row] = np.where(absent[row], below, steps[row])
         return steps
-
-    def _has_other_buckets(self, column: int) -> bool:
-        """Whether a histogram has other buckets than before, to which what was counted does not fit."""
-        both = self._gained.sound[self._gained.owner, column] & (self._sound_before(column) >= 0)
-        now, before = np.isnan(self._values[self._gained.rows, column]), np.isnan(self._last_values(column))
-        return bool((both & (now != before)).any())
 
     def counted(self, end: int) -> Floats:
         """What each series counted before a column (m,), NaN where it was not among the last of its object."""
@@ -244,7 +250,9 @@ class _Counting:
         """Which series a scrape has; all parts of a histogram of which it has some."""
         scraped: Flags = ~np.isnan(self._values[:, column])
         rows, owner = self._gained.rows, self._gained.owner
-        scraped[rows] = np.isin(owner, owner[scraped[rows]])
+        objects = np.zeros(len(self._gained.sound), dtype=bool)
+        objects[owner[scraped[rows]]] = True
+        scraped[rows] = objects[owner]
         return scraped
 
     def _last_values(self, end: int) -> Floats:

@@ -14,9 +14,9 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ConfigurationError
-from servescope.probe.allowed import Address, IPNetwork, TargetPattern, read_pattern
 from servescope.probe.outer import LAYERS_IN_FRONT, NOTHING, Outer, read_outer
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
+from servescope.settings.addresses import Address, IPNetwork, TargetPattern, read_patterns
 from servescope.settings.tables import REQUIRED, Setting, Table, read_document
 from servescope.settings.values import parse_address
 from servescope.sources.map_files import load_sources
@@ -105,7 +105,7 @@ def read_probe_configuration(path: Path) -> ProbeConfiguration:
     api = read_api(root.table("api", SETTINGS["api"]), path.resolve().parent)
     outers = dict(_read_outer(each) for each in root.tables("behind", SETTINGS["behind"]))
     rules = [_read_rule(each, outers) for each in root.tables("targets", SETTINGS["targets"])]
-    plain = _read_patterns(table, "targets", [])
+    plain = read_patterns(table, "targets", [])
     if plain:
         rules.append(TargetRule(plain))
     if not rules:
@@ -143,7 +143,7 @@ def _read_rule(table: Table, outers: Mapping[str, frozenset[str]]) -> TargetRule
         raise table.wrong("behind", f"names of {', '.join((*LAYERS_IN_FRONT, *outers))}") from None
     source = table.choice("source", tuple(sorted(load_sources())), "") if "source" in table.values else None
     return TargetRule(
-        _read_patterns(table, "match"),
+        read_patterns(table, "match"),
         scheme=table.choice("scheme", ("http", "https"), "http"),
         path=path,
         params=table.string_lists("params"),
@@ -152,19 +152,6 @@ def _read_rule(table: Table, outers: Mapping[str, frozenset[str]]) -> TargetRule
         labels=_read_labels(table),
         access=read_access(table),
     )
-
-
-def _read_patterns(table: Table, key: str, default: list[str] | None = None) -> tuple[TargetPattern, ...]:
-    patterns = []
-    for text in table.strings(key, default):
-        try:
-            patterns.append(read_pattern(text))
-        except ValueError:
-            raise ConfigurationError(
-                f"{table.origin}: {table.key(key)}: {text!r} is wrong, expected HOST:PORT such as '10.0.0.0/8:8000', "
-                "'*.engines.svc:8000-8010', '[fd00::/8]:*'"
-            ) from None
-    return tuple(patterns)
 
 
 def _read_network(table: Table, text: str) -> IPNetwork:

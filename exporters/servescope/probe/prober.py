@@ -17,11 +17,12 @@ from servescope.collector.deployments import with_parameters
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.target import Target
 from servescope.contract.identity import Identity
-from servescope.probe.allowed import Address, AllowedResolver, read_address
+from servescope.probe.allowed import AllowedResolver
 from servescope.probe.config import ProbeConfiguration, TargetRule
 from servescope.probe.outer import LAYERS_IN_FRONT, Outer, read_outer
 from servescope.probe.telemetry import ProbeTelemetry
 from servescope.probe.translation import Translator, Wanted, render_failure
+from servescope.settings.addresses import Address, read_address
 from servescope.sources.map_files import load_sources
 from servescope.sources.reader import ReadError
 

@@ -19,6 +19,7 @@ from alerts.__main__ import KUBERNETES, KUBERNETES_VICTORIA
 from alerts.rules import Format, render_bundle
 from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
+from servescope.probe.prober import CLAIMED
 from tests.conftest import ROOT
 from tests.support.manifests import (
     ENGINES,
@@ -362,8 +363,15 @@ def test_pods_are_scraped_through_the_translators(
         assert each["__address__"] == "servescope-translate.servescope.svc:9905"
         assert each["__metrics_path__"] == "/probe"
         assert each["instance"] == each["__tmp_hash"] == each["__param_target"]
-        assert {name for name in each if not name.startswith("__")} <= {*IDENTITY_LABELS, "job", "instance"}
-        assert each["job"] == "servescope-targets"
+        assert {name for name in each if not name.startswith("__")} <= {
+            *IDENTITY_LABELS,
+            "job",
+            "instance",
+            "namespace",
+        }
+        assert (each["job"], each["namespace"]) == ("servescope-targets", "llm")
+        claimed = {name for name in CLAIMED if name in each}
+        assert {name: each[f"__param_{name}"] for name in claimed} == {name: each[name] for name in claimed}
     chat = found["chat-7f-x2"]
     assert [chat[name] for name in IDENTITY_LABELS] == [
         "meta-llama/Llama-3.3-70B", "chat", "v1", "production", "stable", "chat-7f-x2", "aggregated",

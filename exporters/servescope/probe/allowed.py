@@ -6,11 +6,9 @@ A name is checked as it is asked for, and again by the addresses it is resolved 
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Sequence
 
-from aiohttp.abc import ResolveResult
-
+from servescope.collector.claims import Claims
 from servescope.collector.resolver import Resolver
 from servescope.settings.addresses import IPNetwork, unmapped
 
@@ -41,19 +39,16 @@ def permits(networks: Sequence[IPNetwork], host: str, address: str) -> bool:
 
 
 class AllowedResolver(Resolver):
-    """Looks up names, and refuses the addresses that `networks` does not permit; they may be replaced at any time."""
+    """Looks up names, and refuses the addresses that `networks` does not permit, or that `claims` has for others.
 
-    def __init__(self, networks: Sequence[IPNetwork]) -> None:
-        super().__init__()
-        self.networks = networks
+    Both may be replaced at any time.
+    """
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        """The permitted addresses of a host; raises OSError where there is none."""
-        found = await super().resolve(host, port, family)
-        permitted = [each for each in found if permits(self.networks, host, each["host"])]
-        if not permitted:
-            refused = ", ".join(each["host"] for each in found)
-            raise OSError(None, f"it leads to {refused}, which the configuration does not allow")
-        return permitted
+    def __init__(self, networks: Sequence[IPNetwork], claims: Claims) -> None:
+        super().__init__(self._refuse)
+        self.networks, self.claims = networks, claims
+
+    def _refuse(self, host: str, port: int, address: str) -> str | None:
+        if not permits(self.networks, host, address):
+            return "which the configuration does not allow"
+        return self.claims.refuse_lead(host, port, address)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
-from servescope.collector.deployments import Parameters, read_limits
+from servescope.collector.claims import Claims
+from servescope.collector.deployments import Parameters, read_collected, read_limits
 from servescope.collector.scrape import Limits
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
@@ -30,6 +31,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("listen", f'"127.0.0.1:{DEFAULT_PORT}"'),
         Setting("targets", "[]"),
         Setting("networks", "[]"),
+        Setting("collector", ""),
         Setting("scrape_timeout", '"10s"'),
         Setting("timeout_offset", '"500ms"'),
         Setting("max_probes", "128"),
@@ -75,13 +77,15 @@ class TargetRule:
 class ProbeConfiguration:
     """All of `translate.toml`; times in milliseconds. The rules are tried in their order, the first that fits is used.
 
-    `limits` are those of one probe, its longest time included; `outers` the metrics of each `[[behind]]`.
+    `limits` are those of one probe, its longest time included; `outers` the metrics of each `[[behind]]`; `claims` are
+    which targets may claim which deployments.
     """
 
     rules: tuple[TargetRule, ...]
     limits: Limits
     listen: tuple[str, int] = ("127.0.0.1", DEFAULT_PORT)
     networks: tuple[IPNetwork, ...] = ()
+    claims: Claims = field(default_factory=Claims)
     timeout_offset_ms: int = 500
     max_probes: int = 128
     max_connections: int = 4096
@@ -123,6 +127,7 @@ def read_probe_configuration(path: Path) -> ProbeConfiguration:
         limits,
         listen=table.parsed("listen", parse_address, listen, f"host:port such as '127.0.0.1:{DEFAULT_PORT}'"),
         networks=tuple(_read_network(table, each) for each in table.strings("networks", [])),
+        claims=_read_claims(table, path.resolve().parent),
         timeout_offset_ms=table.duration("timeout_offset", 500),
         max_probes=table.whole_number("max_probes", 128),
         max_connections=table.whole_number("max_connections", 4096),
@@ -161,6 +166,16 @@ def _read_network(table: Table, text: str) -> IPNetwork:
         raise ConfigurationError(
             f"{table.origin}: {table.key('networks')}: {text!r} is wrong, expected a network such as '10.0.0.0/8'"
         ) from None
+
+
+def _read_claims(table: Table, directory: Path) -> Claims:
+    if "collector" not in table.values:
+        return Claims()
+    path = directory / table.string("collector", None)
+    claims = Claims((each.deployment, each.claim) for each in read_collected(path))
+    if not claims:
+        raise table.wrong("collector", f"a configuration with [deployments.claims]; {str(path)!r} has none")
+    return claims
 
 
 def _read_labels(table: Table) -> Labels:

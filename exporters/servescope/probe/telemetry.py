@@ -11,7 +11,7 @@ from servescope import __version__
 from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_gauge, make_histogram
 from servescope.collector.scrape import OUTCOMES
 
-REFUSED = ("target", "source", "behind", "parameter", "busy")
+REFUSED = ("target", "claim", "source", "behind", "parameter", "busy")
 """What can be wrong with a request for a probe, and that there are too many of them."""
 
 

@@ -38,6 +38,7 @@ environment = "production"
 COLLECTOR = f"""
 [[deployments]]{_DEPLOYMENT}
 fixed_labels = true
+claims = {{ collectors = ["127.0.0.1:9900"], jobs = ["servescope"] }}
 targets = [{{ url = "http://127.0.0.1:9/metrics" }}]
 """
 CUSTOMERS = f"""
@@ -100,7 +101,7 @@ def pasts(
     """Seventy minutes of both stacks, three times."""
     folder = tmp_path_factory.mktemp("pasts")
     with (
-        either_past(prometheus, promtool, folder) as past,
+        either_past(prometheus, promtool, folder, scraped='job="servescope",instance="127.0.0.1:9900"') as past,
         victoria.running(victoria_metrics, folder / "victoria") as other,
     ):
         other.load(_in_milliseconds(folder / "past.om"))

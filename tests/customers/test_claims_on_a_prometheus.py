@@ -19,8 +19,9 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from servescope.collector.claims import Claims
+from servescope.collector.claims import Claim, Claims
 from servescope.contract.identity import Deployment
+from servescope.contract.samples import format_series, make_labels
 from servescope.customers.claimed_past import Claimants, ClaimedPast, claim_past
 from servescope.customers.config import read_policies
 from servescope.customers.explaining import explain_policy
@@ -29,14 +30,16 @@ from servescope.customers.policy import Policy
 from servescope.customers.projection import Projector
 from servescope.customers.reading import EdgeReader
 from servescope.customers.totals import Totals
+from servescope.settings.addresses import read_pattern
 from servescope.settings.clock import program_clock
 from servescope.store.history import History
 from servescope.store.prometheus.client import Prometheus as Client
 from servescope.store.prometheus.history import PrometheusHistory
+from tests.support import victoria_metrics as victoria
 from tests.support.answering import Handler, answering
-from tests.support.claimed_pasts import MINUTES, Story, deployment_of, fits, scraped_at, stories, write_past
+from tests.support.claimed_pasts import MINUTES, Story, Target, deployment_of, fits, scraped_at, stories, write_past
 from tests.support.otlp_receiver import Receiver
-from tests.support.past import a_day_ago, make_blocks, remembering
+from tests.support.past import a_day_ago, in_milliseconds, make_blocks, remembering
 from tests.support.past_one_machine import AGENTS, agent_text, free_address
 from tests.support.programs import answers, program
 from tests.support.prometheus import Prometheus, running
@@ -132,6 +135,69 @@ def test_many_pasts(
     """The same of many."""
     with holding(told, prometheus, promtool, tmp_path_factory.mktemp("past") / "x") as (url, start_ms):
         check(told, url, start_ms)
+
+
+@pytest.mark.proof
+def test_a_victoria_metrics_is_read_alike(victoria_metrics: Path, tmp_path: Path) -> None:
+    """Of deployments whose claims are by address and by namespace, of which a rule records and does not."""
+    told = [
+        Story(claim, (Target(OURS, "r0", 0, MINUTES, 1),), (Target(THEIRS, replica, 10, 14, 1_000),), recorded)
+        for claim in (Claim((read_pattern("10.0.1.0/24:8000"),)), Claim(namespaces=frozenset({"chat"})))
+        for replica in ("r0", "r1")
+        for recorded in (True, False)
+    ]
+    start_ms = a_day_ago()
+    write_past(told, start_ms, tmp_path / "past.om")
+    with victoria.running(victoria_metrics, tmp_path / "victoria") as other:
+        other.load(in_milliseconds(tmp_path / "past.om"))
+        check(told, other.url, start_ms)
+
+
+OURS = {"instance": "10.0.1.7:8000", "job": "engines", "namespace": "chat", "cluster": "eu"}
+THEIRS = {"instance": "10.0.2.7:8000", "job": "engines", "namespace": "evil", "cluster": "eu"}
+
+
+def test_figures_are_those_of_collectors_that_may_claim_the_deployment(
+    prometheus: Path, promtool: Path, tmp_path: Path
+) -> None:
+    """Not those that another page exposes under its labels, also where nobody else exposes any."""
+    start_ms, chat = a_day_ago(), deployment_of(0, mixed=True)
+    collector, other = ({"job": "servescope", "instance": f"127.0.0.1:{port}"} for port in (9900, 9))
+    lines = []
+    for number in range(40):
+        seconds = start_ms / 1000 + 15 * number
+        for page, value in ((collector, 5.0), (other, 999.0)):
+            labels = {**dict(chat.labels()), **page}
+            target = {**labels, "replica": "r0", "role": "aggregated"}
+            lines += [
+                f"{format_series('up', make_labels(page))} 1 {seconds}",
+                f"{format_series('servescope_target_up', make_labels(target))} 1 {seconds}",
+                f"{format_series('queued_requests', make_labels(target))} {value} {seconds}",
+                f"{format_series('request_rate', make_labels({**labels, 'window': '5m'}))} {value} {seconds}",
+                f"{format_series('deployment:requests:rate5m', make_labels(labels))} {value} {seconds}",
+            ]
+    (tmp_path / "past.om").write_text("\n".join([*sorted(set(lines)), "# EOF\n"]), encoding="utf-8")
+    make_blocks(tmp_path / "past.om", promtool, tmp_path / "prometheus")
+    policy = Policy("acme", frozenset({chat}), ("queued_requests",), ("request_rate",))
+    with remembering(prometheus, tmp_path / "prometheus") as held:
+        past = PrometheusHistory(
+            Client(f"http://127.0.0.1:{held.port}").only_whole(), clock=lambda: start_ms / 1000 + 600
+        )
+        received, named = [], []
+        for pattern in ("127.0.0.1:9900", "127.0.0.1:9", "10.0.0.1:9900"):
+            claimants = Claimants(program_clock())
+            claimants.apply(Claims([(chat, Claim(collectors=(read_pattern(pattern),)))]), [policy])
+            received.append(exported(policy, ClaimedPast(past, claimants), start_ms + 540_000))
+            named.append("".join(text for text, _ in claimants.explain(policy)))
+
+    assert received == [
+        {"queued_requests": 5.0, "request_rate": 5.0},
+        {"queued_requests": 999.0, "request_rate": 999.0},
+        {},
+    ]
+    assert [('"127.0.0.1:9900"' in each, '"127.0.0.1:9"' in each) for each in named] == [
+        (False, True), (True, False), (True, True),
+    ]  # fmt: skip
 
 
 @settings(max_examples=200)

@@ -72,7 +72,9 @@ class Claimants:
             if former is None and len(self._strangers) >= _MOST_STRANGERS:
                 return
             known = former or Stranger(0, figures=False, seen_ms=now_ms)
-            self._strangers[deployment, place] = Stranger(series or known.series, known.figures or not series, now_ms)
+            self._strangers[deployment, place] = Stranger(
+                max(series, known.series), known.figures or not series, now_ms
+            )
             number = len(self._strangers)
         if former is None:
             _logger.warning(

@@ -170,7 +170,8 @@ class PrometheusHistory:
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
             for labels in sorted({*read_series(self.prometheus, pages, start_ms=since_ms, end_ms=now)}):
                 deployment = deployment_of(labels)
-                if deployment is not None and self._is_admitted(deployment, page_of(labels)):
+                is_current = since_ms > now - _LISTED_MS
+                if deployment is not None and self._is_admitted(deployment, page_of(labels), int(is_current)):
                     shown = places if dict(labels).get("window") else watched
                     shown.setdefault(deployment, {})[page_of(labels)] = None
         without, exposed = (

@@ -35,6 +35,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("scrape_timeout", '"10s"'),
         Setting("timeout_offset", '"500ms"'),
         Setting("max_probes", "128"),
+        Setting("max_probes_per_target", "4"),
         Setting("max_connections", "4096"),
         Setting("max_cached_series", "300000"),
         Setting("max_body_bytes", "16000000"),
@@ -88,6 +89,7 @@ class ProbeConfiguration:
     claims: Claims = field(default_factory=Claims)
     timeout_offset_ms: int = 500
     max_probes: int = 128
+    max_probes_per_target: int = 4
     max_connections: int = 4096
     max_cached_series: int = 300_000
     outers: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -130,6 +132,7 @@ def read_probe_configuration(path: Path) -> ProbeConfiguration:
         claims=_read_claims(table, path.resolve().parent),
         timeout_offset_ms=table.duration("timeout_offset", 500),
         max_probes=table.whole_number("max_probes", 128),
+        max_probes_per_target=table.whole_number("max_probes_per_target", 4),
         max_connections=table.whole_number("max_connections", 4096),
         max_cached_series=table.whole_number("max_cached_series", 300_000),
         outers=outers,

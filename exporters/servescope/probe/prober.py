@@ -21,6 +21,7 @@ from servescope.contract.identity import GROUP_LABELS, Group, Identity
 from servescope.probe.allowed import AllowedResolver
 from servescope.probe.config import ProbeConfiguration, TargetRule
 from servescope.probe.outer import LAYERS_IN_FRONT, Outer, read_outer
+from servescope.probe.slots import BUSY, Slot, Slots
 from servescope.probe.telemetry import ProbeTelemetry
 from servescope.probe.translation import Translator, Wanted, render_failure
 from servescope.settings.addresses import Address, read_address
@@ -36,6 +37,8 @@ CLAIMED = (*GROUP_LABELS, "job", "namespace", "cluster")
 # A text of so many bytes takes some 50 ms when its series are new, for which other probes need not wait.
 _LARGE_BYTES = 262_144
 _SHOWN_CHARACTERS = 200
+# How a probe ends whose target holds its slot for as long as it may.
+_HUNG = ("timeout", BUSY)
 _MOST_ADDRESSES = 50_000
 _MOST_LOGGED = 1_000
 # Where a fetch wants an identity; no series has it.
@@ -58,13 +61,14 @@ class Prober:
         self, configuration: ProbeConfiguration, fetch: Fetch, resolver: AllowedResolver, telemetry: ProbeTelemetry
     ) -> None:
         self.telemetry = telemetry
-        self._running = 0
+        self._slots = Slots(configuration.max_probes, configuration.max_probes_per_target)
         self._fetch, self._resolver = fetch, resolver
         self.apply(configuration)
 
     def apply(self, configuration: ProbeConfiguration) -> None:
         """Use this configuration from the next probe on."""
         self.configuration = configuration
+        self._slots.most, self._slots.most_of_target = configuration.max_probes, configuration.max_probes_per_target
         self._resolver.networks, self._resolver.claims = configuration.networks, configuration.claims
         self._translator = Translator(configuration.max_cached_series)
         # A configuration may list thousands of targets, which are the same ones scrape after scrape.
@@ -83,26 +87,28 @@ class Prober:
             self.telemetry.refused.labels(error.reason).inc()
             self._log_claim(error)
             raise
-        if self._running >= self.configuration.max_probes:
-            self.telemetry.refused.labels("busy").inc()
-            raise BusyError(f"{self._running} probes are in progress (max_probes), ask again", retry_seconds=1)
-        self._running += 1
-        self.telemetry.in_progress.set(self._running)
         try:
-            outcome, page = await self._make(probe, started, openmetrics=openmetrics)
+            slot = self._slots.take(probe.target.host, probe.seconds)
+        except BusyError:
+            self.telemetry.refused.labels("busy").inc()
+            raise
+        self.telemetry.in_progress.set(len(self._slots))
+        try:
+            outcome, page = await self._make(probe, slot, started, openmetrics=openmetrics)
+            slot.hung = outcome in _HUNG
         finally:
-            self._running -= 1
-            self.telemetry.in_progress.set(self._running)
+            self._slots.give_back(slot)
+            self.telemetry.in_progress.set(len(self._slots))
         self.telemetry.count_probe(outcome, time.perf_counter() - started)
         return page
 
-    async def _make(self, probe: Probe, started: float, *, openmetrics: bool) -> tuple[str, bytes]:
+    async def _make(self, probe: Probe, slot: Slot, started: float, *, openmetrics: bool) -> tuple[str, bytes]:
         target, labels = probe.target, probe.wanted.labels
         try:
             if probe.translator not in ("", __version__):
                 raise ScrapeError("translator", f"translator {probe.translator} is wanted, and this is {__version__}")
             limits = replace(self.configuration.limits, timeout_seconds=probe.seconds)
-            body = await self._fetch(target, limits)
+            body = await slot.wait_for(self._fetch(target, limits))
             if len(body) < _LARGE_BYTES:
                 return "ok", self._translate(probe, body, started, openmetrics=openmetrics)
             return "ok", await asyncio.to_thread(self._translate, probe, body, started, openmetrics=openmetrics)

@@ -99,6 +99,15 @@ def test_a_prometheus_is_read_with_allow_lists_only(tmp_path: Path, verb: str) -
     assert "list which targets, collectors, jobs, namespaces or clusters may claim it" in done.stderr
 
 
+class StoppedClock(ProgramClock):
+    """A clock that goes on when the test says so."""
+
+    ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 def place(instance: str, **labels: str) -> tuple[tuple[str, str], ...]:
     return make_labels({"instance": instance, "job": "engines", **labels})
 
@@ -143,6 +152,21 @@ def test_what_is_withheld_is_logged_once_counted_and_explained(
     assert figures.startswith('figures{deployment_id="chat"')
     assert "within the last 11 minutes" in until
     assert claimants.explain(Policy("globex", frozenset({SEARCH}))) == []
+
+
+def test_a_claimant_that_left_is_no_longer_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Once nothing of it can be in any figure; when it comes back it is named again."""
+    clock = StoppedClock()
+    claimants = Claimants(clock)
+    claimants.apply(Claims(), [Policy("acme", frozenset({CHAT}), ("requests_total",))])
+    claimants.withhold(CHAT, place("10.0.2.7:8000", pod="x" * 10_000), 5)
+    clock.ms += 650_000
+    assert claimants.count_withheld("acme") == 5
+    clock.ms += 20_000
+    assert (claimants.count_withheld("acme"), claimants.explain(Policy("acme", frozenset({CHAT})))) == (0, [])
+    claimants.withhold(CHAT, place("10.0.2.7:8000", pod="x" * 10_000), 5)
+    assert len(caplog.messages) == 2
+    assert all(len(message) < 1_000 for message in caplog.messages)
 
 
 def test_so_many_claimants_are_named_and_no_more(claimants: Claimants, caplog: pytest.LogCaptureFixture) -> None:

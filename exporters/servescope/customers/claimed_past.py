@@ -22,6 +22,7 @@ from servescope.store.prometheus.history import PrometheusHistory
 _logger = logging.getLogger(__name__)
 
 _MOST_STRANGERS: Final = 1_000
+_MOST_SHOWN: Final = 600
 _NOT_CLAIMED: Final = "it is not in [deployments.claims] of the deployment that it claims"
 _MIXED: Final = (
     f"within the last {FIGURES_MS // 60_000} minutes they may have a part of what is not in [deployments.claims]"
@@ -29,8 +30,10 @@ _MIXED: Final = (
 
 
 class Stranger(NamedTuple):
-    """A place that claims a deployment and may not: how many of its series are withheld, whether figures are, and when
-    it was read last."""
+    """A place that claims a deployment and may not: how many of its series, and whether figures, are withheld.
+
+    `seen_ms` is when it was read last.
+    """
 
     series: int
     figures: bool
@@ -65,45 +68,53 @@ class Claimants:
 
     def withhold(self, deployment: Deployment, place: Labels, series: int) -> None:
         """Book what is left out of a place; the first time it is logged."""
-        now_ms = self._clock.now_ms()
+        key, now_ms = (deployment, place), self._clock.now_ms()
         with self._lock:
-            self._strangers = {key: each for key, each in self._strangers.items() if now_ms - each.seen_ms < FIGURES_MS}
-            former = self._strangers.get((deployment, place))
-            if former is None and len(self._strangers) >= _MOST_STRANGERS:
-                return
+            former = self._strangers.get(key)
+            if former is None or now_ms - former.seen_ms >= FIGURES_MS:
+                former, self._strangers = None, self._recent()
+                if len(self._strangers) >= _MOST_STRANGERS:
+                    return
             known = former or Stranger(0, figures=False, seen_ms=now_ms)
-            self._strangers[deployment, place] = Stranger(
-                max(series, known.series), known.figures or not series, now_ms
-            )
+            self._strangers[key] = Stranger(max(series, known.series), known.figures or not series, now_ms)
             number = len(self._strangers)
         if former is None:
             _logger.warning(
                 "customer %s: what %s exposes as %s is withheld: %s%s",
-                self._customers.get(deployment.group, "of nobody"), format_series("", place) or "{}",
-                describe_group(deployment.group), _NOT_CLAIMED,
+                self._customers.get(deployment.group, "unknown"), _shown("", place), describe_group(deployment.group),
+                _NOT_CLAIMED,
                 "; further ones are withheld without being named" if number == _MOST_STRANGERS else "",
             )  # fmt: skip
+
+    def _recent(self) -> dict[tuple[Deployment, Labels], Stranger]:
+        """Those of which something may still be in figures."""
+        now_ms = self._clock.now_ms()
+        return {key: each for key, each in list(self._strangers.items()) if now_ms - each.seen_ms < FIGURES_MS}
 
     def count_withheld(self, customer: str) -> int:
         """How many series of other places claim a deployment of a customer; one at least of each place."""
         return sum(
             max(each.series, 1)
-            for (deployment, _), each in list(self._strangers.items())
+            for (deployment, _), each in self._recent().items()
             if self._customers.get(deployment.group) == customer
         )
 
     def explain(self, policy: Policy) -> list[tuple[str, str]]:
         """What is withheld of a customer's deployments because of what claims them, and why."""
         found: dict[tuple[str, str], None] = {}
-        for (deployment, place), each in sorted(self._strangers.items()):
-            if deployment not in policy.deployments:
-                continue
-            if each.series:
-                target = format_series("target", make_labels((*deployment.labels(), *place)))
-                found[f"{target} ({each.series} series)", _NOT_CLAIMED] = None
-            if each.figures and policy.figures:
-                found[format_series("figures", deployment.labels()), _MIXED] = None
+        for (deployment, place), each in sorted(self._recent().items()):
+            if deployment in policy.deployments:
+                target = _shown("target", make_labels((*deployment.labels(), *place)))
+                found[f"{target} ({each.series} series)" if each.series else target, _NOT_CLAIMED] = None
+                if each.figures and policy.figures:
+                    found[format_series("figures", deployment.labels()), _MIXED] = None
         return list(found)
+
+
+def _shown(name: str, labels: Labels) -> str:
+    """The labels as text, which whoever wrote them may have made long."""
+    text = format_series(name, labels) or "{}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 class ClaimedPast(AdmittedHistory):

@@ -141,3 +141,4 @@ def apply_claims(past: History, config: Path, policies: Sequence[Policy]) -> Non
     """Read the allow-lists again; raises ConfigurationError, and the former ones stay."""
     if isinstance(past, ClaimedPast):
         past.claimants.apply(read_claims(config, policies), policies)
+        past.forget()

@@ -413,6 +413,11 @@ class PrometheusHistory:
         """None: a Prometheus holds the figures, not how they were derived."""
         return None
 
+    def forget(self) -> None:
+        """Ask anew for everything that answers are kept of."""
+        with self._lock:
+            self._kept.clear()
+
     def _keep(self, key: object, seconds: float, make: Callable[[], T]) -> T:
         """What was made for this key within the last seconds, or is made now."""
         now = time.monotonic()

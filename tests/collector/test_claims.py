@@ -18,7 +18,9 @@ from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
 from servescope.settings.addresses import read_address, read_pattern
 from tests.support.answering import Handler, answering
+from tests.support.collect_command import collecting, get, wait_until
 from tests.support.commands import run
+from tests.support.prometheus import free_port
 
 CHAT = 'deployment_id = "chat"\nmodel_name = "llama"\ninference_stack = "v2"\n'
 SEARCH = CHAT.replace("chat", "search")
@@ -191,6 +193,39 @@ def test_a_name_that_leads_astray_is_not_connected_to(monkeypatch: pytest.Monkey
     found.pop()
     with pytest.raises(OSError, match=r"it leads to 10\.0\.1\.7, which is among claims\.targets of .*'chat'"):
         asyncio.run(resolver.resolve("other.example", 8000))
+
+
+@pytest.mark.slow
+def test_a_collector_connects_to_no_address_of_another_deployment(tmp_path: Path) -> None:
+    """A list names it by a name, which nobody has: the scrape fails with what is wrong, and nothing is asked."""
+    asked: list[str] = []
+
+    def answer(handler: Handler) -> None:
+        asked.append(handler.path)
+        handler.reply(200, "requests_total 1\n", Content_Type="text/plain")
+
+    with answering(answer) as url:
+        port = url.rpartition(":")[2]
+        listen = f"127.0.0.1:{free_port()}"
+        own = f'claims = {{ targets = ["127.0.0.1:{port}"] }}\n'
+        written = two(own, "").replace("10.0.1.9:8000", f"127.0.0.1:{port}/own")
+        collector = f'[collector]\nlisten = "{listen}"\nscrape_interval = "1s"\n'
+        (tmp_path / "servescope.toml").write_text(f"{collector}{written}", encoding="utf-8")
+        write_list(tmp_path, f"localhost:{port}")
+        with collecting(folder=tmp_path):
+
+            def errors() -> list[str] | None:
+                found = json.loads(get(f"http://{listen}/api/v1/targets"))["targets"]
+                return sorted(str(each["error"]) for each in found) if asked and "leads" in json.dumps(found) else None
+
+            wait_until(errors, tmp_path / "collect.log")
+            found = errors()
+
+    assert found is not None
+    assert (
+        "it leads to 127.0.0.1, which is among claims.targets of model_name='llama', deployment_id='chat'" in found[-1]
+    )
+    assert set(asked) == {"/own"}
 
 
 # --- What a scraper says ----------------------------------------------------------------------------------------------

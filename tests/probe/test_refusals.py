@@ -72,7 +72,8 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         "unknown source 'trtllm', supported: dynamo-frontend, dynamo-mocker, servescope, sglang, vllm",
         "unknown behind 'gateway', supported: frontend, router, instruments",
         "native 'yes' is wrong, expected 0 or 1",
-        "unknown parameter 'module', supported: target, source, behind, native, translator",
+        "unknown parameter 'module', supported: target, source, behind, native, translator, model_name, deployment_id, "
+        "inference_stack, environment, job, namespace, cluster",
         "X-Prometheus-Scrape-Timeout-Seconds 'soon' is no number above 0",
     ]
     assert (twice.status, error(twice)) == (400, "parameter 'target' is given twice")
@@ -83,7 +84,7 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         for (name, labels), value in own.samples().items()
         if name == "servescope_probe_refused_total"
     }
-    assert refused == {"target": 3, "source": 1, "behind": 1, "parameter": 4, "busy": 0}
+    assert refused == {"target": 3, "claim": 0, "source": 1, "behind": 1, "parameter": 4, "busy": 0}
 
 
 async def _redirect(request: web.Request) -> web.Response:
@@ -166,9 +167,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch
     """However a name is allowed, it leads to no address that is not: nothing connects to it."""
     fetched: list[str] = []
 
-    async def resolve(
-        self: Resolver, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def find(self: Resolver, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=6, flags=0)]
 
     async def answer(request: web.Request) -> web.Response:
@@ -181,7 +180,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch
         stage.prober.apply(read_probe_configuration(_with_networks(tmp_path)))
         return refused, await stage.probe(target=f"engine.example:{port}")
 
-    monkeypatch.setattr(Resolver, "resolve", resolve)
+    monkeypatch.setattr(Resolver, "_find", find)
     refused, permitted = translate(tmp_path, {"/metrics": answer}, act, '[translate]\ntargets = ["engine.example:*"]\n')
     assert refused.failure() == "dns"
     assert "it leads to 127.0.0.1, which the configuration does not allow" in refused.text

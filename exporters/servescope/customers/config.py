@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast, get_args
 
-from servescope.collector.deployments import read_fixed_labels
-from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Identity
+from servescope.collector.claims import CLAIM_KEYS, Claims
+from servescope.collector.deployments import Collected, read_collected
+from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Group, Identity, describe_group
 from servescope.customers.destinations import PULL_SETTINGS, PUSH_SETTINGS, read_pull, read_pushes
 from servescope.customers.hashing import ReplicaHash
 from servescope.customers.naming import (
@@ -132,7 +133,7 @@ def read_usable_policies(
             unusable.append((table, claim))
     _check_apart([*placed, *unusable])
     _check_secrets_differ(placed)
-    _check_collected(root, directory, placed)
+    _check_collected(root, directory, placed, unusable)
     return tuple(policy for _, policy in placed), problems
 
 
@@ -373,10 +374,9 @@ def _check_apart(placed: _Placed) -> None:
         if first.name == second.name:
             raise table.wrong("name", "another name than that of the other customers")
         if shared := first.deployments & second.deployments:
-            deployment = min(shared)
             raise ConfigurationError(
-                f"{table.origin}: {table.key('deployments')}: {_shown(deployment)} is a deployment of customer "
-                f"{first.name!r} as well; each deployment has one customer"
+                f"{table.origin}: {table.key('deployments')}: {describe_group(min(shared).group)} is a deployment of "
+                f"customer {first.name!r} as well; each deployment has one customer"
             )
 
 
@@ -400,29 +400,76 @@ def _shares_line(first: str, second: str) -> bool:
     return bool(lines[0] & lines[1])
 
 
-def _check_collected(root: Table, directory: Path, placed: _Placed) -> None:
-    """Every deployment is one that the collector has, and whose labels no list or rule of it can change."""
+def _check_collected(root: Table, directory: Path, placed: _Placed, others: _Placed) -> None:
+    """Every deployment is one that the collector has, and whose targets no list or rule of it can choose.
+
+    Of `others`, customers that receive nothing, only what they may claim is compared.
+    """
     path = directory / root.string("collector", None)
-    collected = read_fixed_labels(path)
+    by_group: dict[Group, list[Collected]] = {}
+    for each in read_collected(path):
+        by_group.setdefault(each.deployment.group, []).append(each)
     for table, policy in placed:
-        groups = {_group(each) for each in policy.deployments}
-        for group in sorted(groups):
-            fixed = [is_fixed for each, is_fixed in collected if _group(each) == group]
-            shown = _shown(Deployment(*group))
-            if not fixed:
+        for group in _groups(policy):
+            problem = _find_problem(by_group.get(group, ()), path)
+            if problem is not None:
                 raise ConfigurationError(
-                    f"{table.origin}: {table.key('deployments')}: {shown} is not under [[deployments]] of {path}"
+                    f"{table.origin}: {table.key('deployments')}: {describe_group(group)}{problem}"
                 )
-            if not all(fixed):
+    for (_, first), (table, second) in combinations([*placed, *others], 2):
+        for one, other in product(_groups(first), _groups(second)):
+            if _may_be_mistaken(by_group.get(one, ()), by_group.get(other, ())):
                 raise ConfigurationError(
-                    f"{table.origin}: {table.key('deployments')}: {shown}: lists of targets and relabelling could "
-                    f"change whose it is; set fixed_labels = true in its [[deployments]] table of {path}"
+                    f"{table.origin}: {table.key('deployments')}: a target may claim both {describe_group(other)} and "
+                    f"{describe_group(one)} of customer {first.name!r}; in {path}, no two [deployments.claims] of "
+                    f"different customers may have a target in common"
                 )
 
 
-def _group(deployment: Deployment) -> tuple[str, str, str, str]:
-    return deployment.model_name, deployment.deployment_id, deployment.inference_stack, deployment.environment
+def _groups(policy: Policy) -> list[Group]:
+    return sorted({each.group for each in policy.deployments})
 
 
-def _shown(deployment: Deployment) -> str:
-    return ", ".join(f"{name}={getattr(deployment, name)!r}" for name in GROUP_LABELS if getattr(deployment, name))
+def _find_problem(collected: Sequence[Collected], path: Path) -> str | None:
+    """Why what is collected as one deployment could be another's."""
+    if not collected:
+        return f" is not under [[deployments]] of {path}"
+    if not all(each.fixed_labels for each in collected):
+        return (
+            f": lists of targets and relabelling could change whose it is; set fixed_labels = true in its "
+            f"[[deployments]] table of {path}"
+        )
+    if any(each.has_lists for each in collected) and not any(each.claim and each.claim.targets for each in collected):
+        return (
+            f": its lists of targets could name another's address; list the addresses that are its own, such as "
+            f"targets = ['10.0.1.0/24:8000'], in [deployments.claims] of its table of {path}"
+        )
+    return None
+
+
+def _may_be_mistaken(some: Sequence[Collected], others: Sequence[Collected]) -> bool:
+    """Whether something may claim both deployments; a collector, that reads lists, compares addresses alone."""
+    by_address = any(each.has_lists for each in (*some, *others))
+    return any(
+        one.claim.overlaps(other.claim) or (by_address and one.claim.shares_targets(other.claim))
+        for one, other in product(some, others)
+        if one.claim is not None and other.claim is not None
+    )
+
+
+def read_claims(path: Path, policies: Iterable[Policy]) -> Claims:
+    """What may claim the deployments of policies, as a Prometheus that is read for them holds what claims to be theirs.
+
+    Raises ConfigurationError where a deployment has no allow-list.
+    """
+    root = Table(read_document(path, "configuration of customers"), str(path), "")
+    collector = path.resolve().parent / root.string("collector", None)
+    claims = Claims((each.deployment, each.claim) for each in read_collected(collector))
+    for policy in policies:
+        for group in _groups(policy):
+            if not claims.of(group):
+                raise ConfigurationError(
+                    f"{collector}: {describe_group(group)} of customer {policy.name!r} has no [deployments.claims]: in "
+                    f"a Prometheus any target may have its labels; list which {CLAIM_KEYS} may claim it"
+                )
+    return claims

@@ -118,7 +118,7 @@ class PrometheusHistory:
     def __init__(self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time) -> None:
         self.prometheus = prometheus
         self._whole = prometheus.only_whole()
-        self._clock = clock
+        self.clock = clock
         self._kept: dict[object, tuple[float, object]] = {}
         self._intervals: dict[Identity, int] = {}
         self._unidentified: dict[str, None] = {}
@@ -131,7 +131,7 @@ class PrometheusHistory:
 
     @property
     def _now_ms(self) -> int:
-        return round(self._clock() * 1000)
+        return round(self.clock() * 1000)
 
     # --- What there is ------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,8 @@ class PrometheusHistory:
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
             for labels in sorted({*read_series(self.prometheus, pages, start_ms=since_ms, end_ms=now)}):
                 deployment = deployment_of(labels)
-                if deployment is not None:
+                is_current = since_ms > now - _LISTED_MS
+                if deployment is not None and self._is_admitted(deployment, page_of(labels), int(is_current)):
                     shown = places if dict(labels).get("window") else watched
                     shown.setdefault(deployment, {})[page_of(labels)] = None
         without, exposed = (
@@ -342,9 +343,19 @@ class PrometheusHistory:
         Raises PartialError.
         """
         wanted = tuple(name for name in CONTRACT_NAMES if SAMPLE_FAMILIES[name] in names or name in names)
-        found = read_windows(self._whole, deployment, wanted, start_ms, end_ms)
+        found = read_windows(
+            self._whole, deployment, wanted, start_ms, end_ms,
+            lambda place, series: self._is_admitted(deployment, place, series),
+        )  # fmt: skip
         self._intervals |= {read.identity: read.interval_ms for read in found}
         return [read.window for read in found if len(read.window.times)]
+
+    def _is_admitted(self, deployment: Deployment, place: Labels, series: int = 0) -> bool:
+        """Whether what was scraped at a place counts for a deployment; `series` is how many of it are read there.
+
+        All of it does, but where a subclass compares whose it is.
+        """
+        return True
 
     def scrape_intervals(self) -> dict[Identity, int]:
         """The distance of the scrapes of each process whose samples were read, in milliseconds."""
@@ -401,6 +412,11 @@ class PrometheusHistory:
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """None: a Prometheus holds the figures, not how they were derived."""
         return None
+
+    def forget(self) -> None:
+        """Ask anew for everything that answers are kept of."""
+        with self._lock:
+            self._kept.clear()
 
     def _keep(self, key: object, seconds: float, make: Callable[[], T]) -> T:
         """What was made for this key within the last seconds, or is made now."""

@@ -31,7 +31,7 @@ RESOLUTIONS = pytest.mark.parametrize("resolution", ["deployment", "replica"])
 
 
 def policy(name: str, since_ms: int | None = None) -> Policy:
-    return Policy(name, frozenset({CHAT}), since_ms={} if since_ms is None else {CHAT: since_ms})
+    return Policy(name, frozenset({CHAT}), since_ms={} if since_ms is None else {CHAT.group: since_ms})
 
 
 # --- Whose, since when ------------------------------------------------------------------------------------------------
@@ -40,32 +40,32 @@ def policy(name: str, since_ms: int | None = None) -> Policy:
 def test_a_deployment_is_a_customers_from_when_that_is_first_known() -> None:
     """Unless its policy says since when; what applies again changes nothing."""
     known = pass_on({}, [policy("acme")], (), 50)
-    assert known == {CHAT: Ownership("acme", 50)}
+    assert known == {CHAT.group: Ownership("acme", 50)}
     assert pass_on(known, [policy("acme")], (), 99) == known
-    assert pass_on(known, [policy("acme", 20)], (), 99) == {CHAT: Ownership("acme", 20)}
+    assert pass_on(known, [policy("acme", 20)], (), 99) == {CHAT.group: Ownership("acme", 20)}
 
 
 def test_a_new_owner_has_it_from_the_change_on_whatever_its_policy_says() -> None:
     """Also when it was nobody's in between, and when the owner changes back."""
     known = pass_on(pass_on({}, [policy("acme")], (), 50), [policy("globex", 10)], (), 70)
-    assert known == {CHAT: Ownership("globex", 70, 70)}
+    assert known == {CHAT.group: Ownership("globex", 70, 70)}
     nobodys = pass_on(known, [], (), 80)
-    assert nobodys == {CHAT: Ownership(NOBODY, 80, 80)}
-    assert pass_on(nobodys, [policy("acme")], (), 95) == {CHAT: Ownership("acme", 95, 80)}
-    assert pass_on(nobodys, [policy("acme", 10)], (), 95) == {CHAT: Ownership("acme", 80, 80)}
+    assert nobodys == {CHAT.group: Ownership(NOBODY, 80, 80)}
+    assert pass_on(nobodys, [policy("acme")], (), 95) == {CHAT.group: Ownership("acme", 95, 80)}
+    assert pass_on(nobodys, [policy("acme", 10)], (), 95) == {CHAT.group: Ownership("acme", 80, 80)}
 
 
 def test_what_is_of_a_customer_whose_table_cannot_be_used_stays_its_own() -> None:
     """It is left out, and nobody else has it."""
     known = pass_on({}, [policy("acme")], (), 50)
     assert pass_on(known, [], ["acme"], 70) == known
-    assert pass_on(known, [], ["globex"], 70) == {CHAT: Ownership(NOBODY, 70, 70)}
+    assert pass_on(known, [], ["globex"], 70) == {CHAT.group: Ownership(NOBODY, 70, 70)}
 
 
 def test_a_time_that_a_clock_ahead_noted_is_now() -> None:
     """It would keep the owner waiting; before now it was not its own."""
     known = pass_on(pass_on({}, [policy("acme")], (), 50), [policy("globex")], (), 700)
-    assert pass_on(known, [policy("globex")], (), 90) == {CHAT: Ownership("globex", 90, 90)}
+    assert pass_on(known, [policy("globex")], (), 90) == {CHAT.group: Ownership("globex", 90, 90)}
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["acme", "globex", NOBODY]), st.none() | st.integers(0, 300))))
@@ -82,7 +82,7 @@ def test_no_time_is_of_two_owners(steps: list[tuple[str, int | None]]) -> None:
         known = pass_on(known, [policy(name, since_ms)] if name else [], (), now_ms)
         if name:
             others_until_ms = max(until_ms for other, until_ms in ended.items() if other != name)
-            assert known[CHAT].since_ms >= others_until_ms
+            assert known[CHAT.group].since_ms >= others_until_ms
 
 
 def test_it_is_kept_with_the_cursors(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_it_is_kept_with_the_cursors(tmp_path: Path) -> None:
         cursors.pass_on([policy("acme")], (), 50)
         cursors.begin(lane, 60)
     with CursorFile(tmp_path / "cursors.db", deliver=True) as cursors:
-        assert cursors.pass_on([policy("globex")], (), 100) == {CHAT: Ownership("globex", 100, 100)}
+        assert cursors.pass_on([policy("globex")], (), 100) == {CHAT.group: Ownership("globex", 100, 100)}
         assert cursors.gaps(lane) == [Gap(60, 100, "moved")]
         cursors.remove("globex", 120)
-        assert cursors.ownerships() == {CHAT: Ownership(NOBODY, 120, 120)}
+        assert cursors.ownerships() == {CHAT.group: Ownership(NOBODY, 120, 120)}
         assert cursors.rows_of("globex") == 0
 
 

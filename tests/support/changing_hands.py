@@ -110,7 +110,9 @@ class World:
                 resolution=self.resolution,
                 push=(replace(push, backfill_ms=self.backfill_ms),),
                 most_age_ms=30 * MINUTE,
-                since_ms={identity_of(name).deployment(): self.since_ms for name in RATES} if self.since_ms else {},
+                since_ms={identity_of(name).deployment().group: self.since_ms for name in RATES}
+                if self.since_ms
+                else {},
             )
             for customer, push in self.pushes.items()
             if customer in self.configured.values()

@@ -204,11 +204,11 @@ class _Reader:
             raise self._table.wrong("name", "small letters, digits, - and _, at most 63")
         return name
 
-    def _deployments(self) -> tuple[frozenset[Deployment], Mapping[Deployment, int]]:
+    def _deployments(self) -> tuple[frozenset[Deployment], Mapping[Group, int]]:
         """The customer's deployments, in whatever phase of a rollout they are, and since when they are, if it says."""
         table = self._table
         found: dict[Deployment, str] = {}
-        since_ms: dict[Deployment, int] = {}
+        since_ms: dict[Group, int] = {}
         tables = table.tables("deployments", CUSTOMERS_SETTINGS["customers.deployments"])
         if not tables:
             raise table.wrong("deployments", "at least one [[customers.deployments]] table")
@@ -220,7 +220,7 @@ class _Reader:
                 raise ConfigurationError(f"{each.origin}: {each.path}: is the same deployment as {found[identity]}")
             found |= {Deployment(**labels, rollout_phase=phase): each.path for phase in ROLLOUT_PHASES}
             if "since" in each.values:
-                since_ms[identity] = _read_since(each)
+                since_ms[identity.group] = _read_since(each)
         return frozenset(found), MappingProxyType(since_ms)
 
     def _labels(self, resolution: Resolution) -> tuple[str, ...]:

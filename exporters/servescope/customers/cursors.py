@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from servescope.contract.identity import GROUP_LABELS, Deployment
+from servescope.contract.identity import GROUP_LABELS
 from servescope.customers.ownership import NOBODY, Ownership, Ownerships, pass_on
 from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.reading import FleetState
@@ -317,12 +317,12 @@ class CursorFile:
 
     # --- Whose deployments are ---
 
-    def ownerships(self) -> dict[Deployment, Ownership]:
+    def ownerships(self) -> Ownerships:
         """Whose each deployment is, of those that were ever a customer's."""
         with self._reading():
             rows = self._connection.execute("SELECT * FROM owners").fetchall()
         named = len(GROUP_LABELS)
-        return {Deployment(*row[:named]): Ownership(*row[named:]) for row in rows}
+        return {tuple(row[:named]): Ownership(*row[named:]) for row in rows}
 
     def pass_on(self, policies: Iterable[Policy], waiting: Collection[str], now_ms: int) -> Ownerships:
         """Note whose each deployment is from now on, as `ownership.pass_on` has it.
@@ -332,8 +332,7 @@ class CursorFile:
         with self._writing():
             known = self.ownerships()
             passed = pass_on(known, policies, waiting, now_ms)
-            for deployment, ownership in passed.items():
-                group = tuple(getattr(deployment, name) for name in GROUP_LABELS)
+            for group, ownership in passed.items():
                 self._connection.execute(
                     "INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)", (*group, *ownership)
                 )

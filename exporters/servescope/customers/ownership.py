@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
 
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Group
 from servescope.customers.policy import Policy
 
 NOBODY: Final = ""
 
 
 class Ownership(NamedTuple):
-    """Whose a deployment is from `since_ms` on, `NOBODY`'s as well; to `free_ms` it was another's, 0 for never known.
-
-    It has no rollout phase: a deployment is its owner's in each.
-    """
+    """Whose a deployment is from `since_ms` on, which may be `NOBODY`; to `free_ms` it was another's, 0 for never."""
 
     customer: str
     since_ms: int
     free_ms: int = 0
 
 
-Ownerships = Mapping[Deployment, Ownership]
+Ownerships = Mapping[Group, Ownership]
+"""By deployment, which is its owner's in each phase of a rollout."""
 
 
 def pass_on(known: Ownerships, policies: Iterable[Policy], waiting: Collection[str], now_ms: int) -> Ownerships:
@@ -32,17 +29,17 @@ def pass_on(known: Ownerships, policies: Iterable[Policy], waiting: Collection[s
     It is the customer's from now on where that is new, or from when its policy says, but never from a time at which it
     was another's. What belongs to customers that are `waiting`, whose policies cannot be used now, stays theirs.
     """
-    claims = {unphased(each): policy for policy in policies for each in policy.deployments}
-    passed: dict[Deployment, Ownership] = {}
-    for deployment in {*known, *claims}:
-        before = _not_ahead(known.get(deployment, Ownership(NOBODY, 0)), now_ms)
-        policy = claims.get(deployment)
+    claims = {each.group: policy for policy in policies for each in policy.deployments}
+    passed: dict[Group, Ownership] = {}
+    for group in {*known, *claims}:
+        before = _not_ahead(known.get(group, Ownership(NOBODY, 0)), now_ms)
+        policy = claims.get(group)
         if policy is not None:
-            passed[deployment] = _owned_by(policy, policy.since_ms.get(deployment), before, now_ms)
+            passed[group] = _owned_by(policy, policy.since_ms.get(group), before, now_ms)
         elif before.customer in (NOBODY, *waiting):
-            passed[deployment] = before
+            passed[group] = before
         else:
-            passed[deployment] = Ownership(NOBODY, now_ms, now_ms)
+            passed[group] = Ownership(NOBODY, now_ms, now_ms)
     return passed
 
 
@@ -61,9 +58,4 @@ def _not_ahead(ownership: Ownership, now_ms: int) -> Ownership:
 
 def since_of(policy: Policy, ownerships: Ownerships) -> dict[Deployment, int]:
     """Since when each deployment of a policy is its customer's."""
-    return {each: ownerships[unphased(each)].since_ms for each in policy.deployments}
-
-
-def unphased(deployment: Deployment) -> Deployment:
-    """The deployment in whatever phase of a rollout."""
-    return replace(deployment, rollout_phase="")
+    return {each: ownerships[each.group].since_ms for each in policy.deployments}

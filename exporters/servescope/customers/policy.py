@@ -8,7 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, Final, Literal
 
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Group
 from servescope.settings.access import Access
 from servescope.settings.concealing import secrets_of_query
 
@@ -118,5 +118,5 @@ class Policy:
     pull: Pull | None = None
     most_age_ms: int = 86_400_000
     """What a destination did not accept for so long is given up, and reported as a gap."""
-    since_ms: Mapping[Deployment, int] = field(default_factory=lambda: MappingProxyType({}))
-    """From when deployments are the customer's, without their phase, where the configuration says that."""
+    since_ms: Mapping[Group, int] = field(default_factory=lambda: MappingProxyType({}))
+    """From when deployments are the customer's, where the configuration says that."""

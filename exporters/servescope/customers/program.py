@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, describe_group
 from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId, lanes_of
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.listener import PullAccess
@@ -95,11 +95,11 @@ class CustomersProgram:
         """Note since when deployments belong to the customers that have them now."""
         former = self._ownerships
         self._ownerships = self._cursors.pass_on(policies, waiting, self._clock.now_ms())
-        for deployment, (customer, since_ms, _) in sorted(self._ownerships.items()):
-            if customer != NOBODY and former.get(deployment) != self._ownerships[deployment]:
+        for group, ownership in sorted(self._ownerships.items()):
+            if ownership.customer != NOBODY and former.get(group) != ownership:
                 _logger.info(
-                    "customer %s: receives of deployment %s what is from %s on",
-                    customer, deployment.deployment_id, format_instant(since_ms),
+                    "customer %s: receives what is from %s on of deployment %s",
+                    ownership.customer, format_instant(ownership.since_ms), describe_group(group),
                 )  # fmt: skip
 
     def _begin(self, lane: LaneId, made_of: _MadeOf) -> None:

@@ -24,6 +24,7 @@ from servescope.store.file import (
     set_aside,
 )
 from servescope.store.records import StoreError
+from servescope.store.schema import latest_ms
 
 _logger = logging.getLogger(__name__)
 
@@ -53,13 +54,21 @@ def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
 class StoreConnection:
     """The connection of a `Store` to its file; see there.
 
-    `was_open` says whether it ever had a file. `_forget` is called whenever another file, or another state of it, may
-    be read from then on.
+    `now_ms` is the clock, in milliseconds. `was_open` says whether it ever had a file. `_forget` is called whenever
+    another file, or another state of it, may be read from then on.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, opened: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        opened: bool = True,
+        now_ms: Callable[[], int] = latest_ms,
+    ) -> None:
         self.path = Path(path)
         self.read_only = read_only
+        self.now_ms = now_ms
         self._lock = threading.RLock()
         self._writer_lock: int | None = None
         self._closed = False

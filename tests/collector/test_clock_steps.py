@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,9 +22,12 @@ from servescope.collector.target import Target
 from servescope.contract.incrementing import GAP_INTERVALS
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Sample
-from servescope.settings.clock import AHEAD_MS
+from servescope.settings.clock import AHEAD_MS, CLOCK_VARIABLE, EmulatedTime
 from servescope.store.embedded import Store
 from tests.support import paging
+from tests.support.answering import Handler, answering
+from tests.support.collect_command import collecting, wait_until
+from tests.support.prometheus import free_port
 from tests.support.served_collector import Scene, run_for_a_while
 from tests.support.served_collector import play as play_scene
 from tests.support.skewed_collector import EVERY, PER_SECOND, Skewed, gained, increase, play
@@ -417,3 +421,59 @@ def test_whatever_is_done_to_the_clock_at_length(acts: list[tuple[str, float | N
     """The same over more and longer sequences."""
     with TemporaryDirectory() as folder:
         play_steps(Path(folder), acts)
+
+
+# --- A process --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_collectors_clock_is_set_forward_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Ten minutes ahead for a while; the process goes on, or is killed and started again after it was set right."""
+    clock, store = tmp_path / "clock", tmp_path / "servescope.db"
+    monkeypatch.setenv(CLOCK_VARIABLE, str(clock))
+
+    def set_clock(ahead: float) -> None:
+        EmulatedTime(time.time(), time.time() + ahead, 1.0).write(clock)
+
+    def read() -> list[tuple[int, float]]:
+        with Store(store, read_only=True) as opened:
+            found = [opened.read_scrapes(each.target_id, 0, 1 << 41) for each in opened.targets()]
+        return [(time_ms, float(snapshot.values[0])) for time_ms, snapshot in chain(*found) if snapshot is not None]
+
+    def is_ahead(time_ms: int) -> bool:
+        return time_ms > time.time() * 1000 + 100_000
+
+    def page(request: Handler) -> None:
+        count = time.time_ns() // 1_000_000
+        request.reply(200, f'output_tokens_total{{deployment_id="x"}} {count}\n', Content_Type="text/plain")
+
+    set_clock(0.0)
+    with answering(page) as url:
+        (tmp_path / "servescope.toml").write_text(
+            f'[collector]\nlisten = "127.0.0.1:{free_port()}"\nscrape_interval = "250ms"\nscrape_timeout = "250ms"\n'
+            f'evaluation_interval = "250ms"\nwindow = "10s"\n[[deployments]]\ndeployment_id = "chat"\n'
+            f'model_name = "m"\ninference_stack = "v1"\n[[deployments.targets]]\nurl = "{url}/metrics"\n'
+        )
+        log = tmp_path / "collect.log"
+        with collecting(folder=tmp_path) as process:
+            wait_until(lambda: len(read()) > 4, log)
+            set_clock(600.0)
+            wait_until(lambda: sum(is_ahead(time_ms) for time_ms, _ in read()) > 4, log)
+            if killed:
+                process.kill()
+                process.wait()
+            set_clock(0.0)
+            former = len(read())
+            if not killed:
+                wait_until(lambda: not any(is_ahead(time_ms) for time_ms, _ in read()) and len(read()) > former, log)
+        if killed:
+            with collecting(folder=tmp_path):
+                wait_until(lambda: not any(is_ahead(time_ms) for time_ms, _ in read()) and len(read()) > former, log)
+        counts = [count for _, count in read()]
+        assert counts == sorted(counts)
+        assert increase(counts) == counts[-1] - counts[0]
+        assert "what was stored as later is dropped" in log.read_text()
+        assert "Traceback" not in log.read_text()

@@ -394,3 +394,21 @@ def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path,
     assert len(behind) > 3
     wrong = [time_ms for time_ms in theirs if time_ms not in unsure and ours.get(time_ms) != theirs[time_ms]]
     assert wrong == []
+
+
+def test_what_a_clock_that_was_ahead_left_is_dropped_first(past: Past, tmp_path: Path) -> None:
+    """And a time that is later than now is not imported."""
+    path = tmp_path / "s.db"
+    now_ms = round(time.time() * 1000)
+    with Store(path) as store:
+        store.append_figures(CHAT, now_ms + 540_000, {"request_rate": 777.0})
+    done = import_(past, path, *span(past))
+    assert done.returncode == 0
+    assert "servescope: the clock was set back from " in done.stderr
+    with Store(path, read_only=True) as store:
+        held = store.time_range()
+        assert held is not None
+        assert held[1] <= past.end_ms
+    done = import_(past, path, "--end", "2099-01-01T00:00:00Z")
+    assert done.returncode == 2
+    assert "--end '2099-01-01T00:00:00Z' is later than now, " in done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,10 +18,13 @@ from servescope.contract.events import Event
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Series, Snapshot, make_labels
+from servescope.errors import UsageError
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.embedded import Store
 from servescope.store.future import FutureRows
 from servescope.store.layouts import SeriesLayouts
+from servescope.store.opening import open_past, read_time
+from servescope.store.prometheus.options import OPTIONS
 from servescope.store.records import (
     AheadError,
     KeptAlert,
@@ -29,6 +34,7 @@ from servescope.store.records import (
     UntimelyError,
 )
 from servescope.store.writer import Kept, Round, StoreWriter
+from tests.support.commands import run
 from tests.support.waiting import wait_for
 
 CHAT = Deployment("llama", "chat", "v1")
@@ -444,3 +450,27 @@ def test_future_rows_are_counted_by_blocks(store: Store) -> None:
         future: FutureRows = store._future
         assert future.covered_ms(at(400)) == 9 * BLOCK_MS
         pack(store)
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_commands_read_nothing_of_later_than_now(tmp_path: Path) -> None:
+    """By the clock of the program, whatever the store has."""
+    path, now_ms = tmp_path / "servescope.db", round(time.time() * 1000)
+    with Store(path) as written:
+        for seconds in (-60, -45, 540, 555):
+            at_ms = now_ms + seconds * 1000
+            written.set_target(replace(status(0), last_scrape_ms=at_ms, last_success_ms=at_ms))
+            written.append_scrape(TARGET, at_ms, Snapshot((TOKENS,), np.array([float(seconds + 100)])))
+            written.append_figures(CHAT, at_ms, {"request_rate": 1.0})
+    out = tmp_path / "out.txt"
+    done = run("export", "--store", str(path), "--format", "openmetrics", "--out", str(out))
+    assert done.returncode == 0
+    stamps = [float(line.split()[-1]) for line in out.read_text().splitlines() if not line.startswith("#")]
+    assert sorted(set(stamps)) == [(now_ms + seconds * 1000) / 1000 for seconds in (-60, -45)]
+    with open_past(Namespace(store=path, prometheus=None, **dict.fromkeys(OPTIONS))) as past:
+        assert past.time_range() == (now_ms - 60_000, now_ms - 45_000)
+        assert [each.last_success_ms for each in past.targets()] == [None]
+    with pytest.raises(UsageError, match=r"--at '2099-01-01T00:00:00Z' is later than now, "):
+        read_time("--at", "2099-01-01T00:00:00Z")

@@ -396,8 +396,8 @@ def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path,
     assert wrong == []
 
 
-def test_what_a_clock_that_was_ahead_left_is_dropped_first(past: Past, tmp_path: Path) -> None:
-    """And a time that is later than now is not imported."""
+def test_a_store_is_imported_into_only_as_it_should_be(past: Past, tmp_path: Path) -> None:
+    """What a clock that was ahead left in it is dropped first; no time later than now, and no file of several names."""
     path = tmp_path / "s.db"
     now_ms = round(time.time() * 1000)
     with Store(path) as store:
@@ -409,6 +409,9 @@ def test_what_a_clock_that_was_ahead_left_is_dropped_first(past: Past, tmp_path:
         held = store.time_range()
         assert held is not None
         assert held[1] <= past.end_ms
+    (tmp_path / "other.db").hardlink_to(path)
+    done = import_(past, tmp_path / "other.db", *span(past))
+    assert (done.returncode, "has 2 names (hard links)" in done.stderr) == (2, True)
     done = import_(past, path, "--end", "2099-01-01T00:00:00Z")
     assert done.returncode == 2
     assert "--end '2099-01-01T00:00:00Z' is later than now, " in done.stderr

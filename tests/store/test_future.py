@@ -429,6 +429,17 @@ def test_retention_by_a_clock_that_was_set_forward_waits_for_an_hour(writing: Wr
     assert writing.stored()[0] == ahead
 
 
+def test_what_is_too_old_goes_also_where_no_target_is_left(writing: Writing) -> None:
+    """A collector without deployments stores no figures any more, but time passes."""
+    for step in range(10):
+        writing.scrape(step)
+    for step in range(10, 1_000, 10):
+        writing.now_ms = at(step)
+        day = Kept(at(step) - 7_200_000, 0, None, at(step))
+        writing.writer.submit(Round(sums=(at(step), {}), keep=day if step == 990 else None))
+    wait_for(lambda: not writing.stored(), "retention")
+
+
 def test_another_file_at_the_path_is_cleaned_as_well(writing: Writing, tmp_path: Path) -> None:
     """Such as a copy from while the clock was ahead."""
     for step in (*range(10), 100, 101):

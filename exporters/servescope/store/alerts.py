@@ -15,7 +15,7 @@ from typing import Any
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels
 from servescope.store.records import KeptAlert, StoreError
-from servescope.store.schema import checked_time, clamped_time, decode, write_text
+from servescope.store.schema import LATEST_MS, checked_time, clamped_time, decode, write_text
 
 Sums = Mapping[Deployment, Sequence[float]]
 
@@ -52,9 +52,11 @@ class AlertTables:
         with suppress(StoreError):  # damaged ones: nobody can read them, and the next that are kept replace them
             self.write_alerts([each.known_at(time_ms) for each in self.read_alerts()])
 
-    def last_sums_ms(self) -> int | None:
-        """The last instant that sums are kept of; None without any."""
-        (last,) = self._connection.execute("SELECT max(time_ms) FROM sums").fetchone()
+    def last_sums_ms(self, until_ms: int = LATEST_MS) -> int | None:
+        """The last instant that sums are kept of, of those not after another; None without any."""
+        (last,) = self._connection.execute(
+            "SELECT max(time_ms) FROM sums WHERE time_ms <= ?", (clamped_time(until_ms),)
+        ).fetchone()
         return None if last is None else int(last)
 
     def append_sums(self, time_ms: int, sums: Sums) -> None:

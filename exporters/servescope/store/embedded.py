@@ -195,11 +195,12 @@ class Store(StoreConnection):
     def believed_ms(self, now_ms: int) -> int:
         """The time by whose age history is deleted: now, unless the clock was set forward within the last hour.
 
-        That shows in the figures: the last that are an hour old are of before.
+        That shows in what every evaluation stores: the last that is an hour old is of before.
         """
         until_ms = now_ms - BELIEVED_AFTER_MS
         with self._snapshot():
-            lasts = [self._rows.last_ms(FIGURES, owner, until_ms) for owner in self._owners.rows(FIGURES)]
+            lasts = [self._alerts.last_sums_ms(until_ms)]
+            lasts += [self._rows.last_ms(FIGURES, owner, until_ms) for owner in self._owners.rows(FIGURES)]
         return believed_ms(now_ms, max((last for last in lasts if last is not None), default=None))
 
     @guarded

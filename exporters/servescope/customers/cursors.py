@@ -20,7 +20,7 @@ from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.reading import FleetState
 from servescope.customers.state_codec import dump_state, load_state
 from servescope.errors import ServescopeError
-from servescope.store.file import is_locked_for_writing, lock_for_writing
+from servescope.store.file import is_locked_for_writing, lock_for_writing, resolve_links
 
 HOUR_MS: Final = 3_600_000
 KEPT_MS: Final = 400 * 24 * HOUR_MS
@@ -135,7 +135,7 @@ class CursorFile:
     """
 
     def __init__(self, path: Path, *, deliver: bool = False) -> None:
-        self.path = path
+        self.path = path = resolve_links(path, what="cursors")
         self._lock: int | None = None
         # Lanes acknowledge from several threads, and a connection has one transaction at a time.
         self._using = threading.RLock()

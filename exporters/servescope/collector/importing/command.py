@@ -15,6 +15,7 @@ from servescope.collector.importing.tables import EngineMatch, check_match, chec
 from servescope.collector.rights import Rights
 from servescope.contract.identity import ROLES, Identity, describe_group
 from servescope.errors import UsageError, require_extra
+from servescope.settings.clock import AHEAD_MS, program_clock
 from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
@@ -69,7 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     configuration = read_configuration(path) if arguments.config or path.exists() else None
     wanted = _read_wanted(arguments, configuration)
     settings = configuration.collector if configuration else CollectorSettings()
-    start_ms, end_ms = read_span(arguments.start, arguments.end, round(time.time() * 1000))
+    clock = program_clock()
+    start_ms, end_ms = read_span(arguments.start, arguments.end, now_ms := clock.now_ms())
+    if end_ms > now_ms + AHEAD_MS:
+        raise UsageError(f"--end {arguments.end!r} is later than now, {format_instant(now_ms)}")
     prometheus = open_prometheus(arguments.url, arguments)
     targets, problems = _find(prometheus, wanted, arguments.match or "", start_ms, end_ms)
     if not wanted and configuration is not None:
@@ -78,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not targets:
         raise UsageError(_nothing_found(prometheus, wanted, problems))
     # Opened last, so that a Prometheus without anything leaves no empty store behind.
-    with Store(arguments.store or settings.store) as store:
+    with Store(arguments.store or settings.store, now_ms=clock.now_ms) as store:
+        if (event := store.drop_future()) is not None:
+            print(f"servescope: {event.text}", file=sys.stderr)
         work = Import(prometheus, store, targets, settings)
         work.run(start_ms, end_ms, _ProgressPrinter(start_ms, end_ms))
     _report(work, problems)

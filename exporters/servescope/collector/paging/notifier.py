@@ -213,6 +213,16 @@ class Notifier:
             if identity in self._channels:
                 self._channels[identity].last_sent.update(known)
 
+    def forget_after(self, time_ms: int) -> None:
+        """Have nothing be accepted later than an instant, to which the clock was set back."""
+        for channel in self._channels.values():
+            # An Alertmanager is sent all again, with the times of the present.
+            sent_once = channel.last_sent if isinstance(channel.receiver, _Webhook) else {}
+            channel.last_sent = {
+                key: LastSent(min(sent.starts_ms, time_ms), sent.state, min(sent.at_ms, time_ms))
+                for key, sent in sent_once.items()
+            }
+
     def problems(self) -> dict[str, str | None]:
         """Every receiver, and why the last notification to it failed; None where it succeeded."""
         return {channel.name: channel.problem for channel in self._channels.values()}

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from servescope.contract.events import EVENT_KINDS, Event, EventKind
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.incrementing import compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot, Window
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, believed_ms
 from servescope.settings.values import format_instant
 from servescope.store.alerts import AlertTables, Sums
+from servescope.store.block_increments import BlockIncrements
 from servescope.store.connection import StoreConnection, guarded
 from servescope.store.events import EventTable
 from servescope.store.file import file_size
 from servescope.store.future import FutureRows, StoredTimes
-from servescope.store.increments import ATTEMPTS, Division, block_row, make_increments, wanted_names
+from servescope.store.increments import Division, block_row, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.open_blocks import OpenBlocks
 from servescope.store.owners import Owners
@@ -87,6 +87,7 @@ class Store(StoreConnection):
         self._rows = OwnedRows(self._runs, self._recent)
         self._future = FutureRows(self._owners, self._settings, self._alerts, self._events, self._layouts, self._rows)
         self._times = StoredTimes(lambda: self.now_ms(), self.path, self._rows, self._future)
+        self._blocks = BlockIncrements(self._owners, self._rows)
         self._packer = Packer(self._recent, self._runs)
         self._open_blocks = OpenBlocks(lambda target, before_ms: self._rows.last_ms(SCRAPES, target, before_ms - 1))
         self._retention = Retention(
@@ -250,35 +251,12 @@ class Store(StoreConnection):
         """Compute the blocks that were closed, from their scrapes."""
         while (due := self._open_blocks.take_due()) is not None:
             try:
-                self._compute_block(*due)
+                for found in self._blocks.compute(*due):
+                    self._append_block(due[0], found, 0)
             except StoreError as error:
                 if error.damaged:
                     raise
-                _logger.error("%s; the increments of its block are not stored", error)  # noqa: TRY400
-
-    def _compute_block(self, target: int, block: int) -> None:
-        """Store the increments of a block, and anew those of the next ones, which go on from its scrapes."""
-        status = self._owners.status(target)
-        memory = memory_ms(status.scrape_interval_ms)
-        later = self._read_blocks(target, block + BLOCK_MS + 1, block + BLOCK_MS + memory, ATTEMPTS).times
-        for each in (block, *(later - BLOCK_MS).tolist()):
-            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, KeySelection(None))
-            times, keys, values = self._assemble(segments, MOST_NUMBERS)
-            window = Window(tuple(key for key in keys if isinstance(key, Series)), times, values)
-            found = compute_increments(
-                status.target_id, status.identity, window,
-                start_ms=each, end_ms=each + BLOCK_MS, interval_ms=status.scrape_interval_ms,
-            )  # fmt: skip
-            scraped = int((found.tallies.scrapes + found.tallies.failed).sum())
-            # What was computed while more scrapes were there is better than what is left of them.
-            if (
-                scraped
-                and scraped >= self._read_blocks(target, each + BLOCK_MS, each + BLOCK_MS, ATTEMPTS).values.sum()
-            ):
-                self._append_block(target, found, 0)
-
-    def _read_blocks(self, target: int, start_ms: int, end_ms: int, wanted: frozenset[str]) -> Segment:
-        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, KeySelection(wanted)), MOST_NUMBERS)
+                _logger.error("%s; the increments of its block are not stored in %s", error, self.path)  # noqa: TRY400
 
     # --- Retention ----------------------------------------------------------------------------------------------------
 

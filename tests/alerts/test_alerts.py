@@ -20,8 +20,13 @@ from tests.support.alert_stories import DEPLOYMENT, TARGET, promtool_tests
 from tests.support.promtool import Suite, failures
 from tests.support.story_view import first_difference
 
-_OF_MANY = ("ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGone")
-"""Their stories have so many series that their mutants take seconds each."""
+_OF_MANY = ("ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGone", "ServescopeFleetUnseen")
+"""Their stories have so many series, or are so many, that their mutants take long."""
+_EQUIVALENT = {
+    # Of the targets that ought to be seen: one that any collector reaches is among them anyway.
+    "ServescopeFleetUnseen": ["the other end"],
+}
+"""Mutants by alert that hold exactly where it does."""
 Slopes = Mapping[str, float]
 """Counters by their increase per second."""
 
@@ -57,7 +62,8 @@ def test_every_mutant_dies(name: str) -> None:
     stories = stories_of(name)
     found = [("as it is", ALERTS[name]), *mutants(ALERTS[name])]
 
-    assert [what for what, mutant in found if not first_difference(mutant, stories)] == ["as it is"]
+    alive = [what for what, mutant in found if not first_difference(mutant, stories)]
+    assert alive == ["as it is", *_EQUIVALENT.get(name, [])]
 
 
 @pytest.mark.proof
@@ -81,7 +87,8 @@ def test_every_mutant_dies_in_prometheus_too(promtool: Path, tmp_path: Path, nam
     printed = failures(promtool, tmp_path, {name: Suite(stories, [{"name": "mutants", "rules": rules}])})
     dead = set(re.findall(r"alertname: (Mutant\d+), time", printed.get(name, "")))
 
-    assert [what for alias, (what, _) in zip(names, found, strict=True) if alias not in dead] == ["as it is"]
+    alive = [what for alias, (what, _) in zip(names, found, strict=True) if alias not in dead]
+    assert alive == ["as it is", *_EQUIVALENT.get(name, [])]
 
 
 @pytest.mark.slow

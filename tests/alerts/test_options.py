@@ -72,6 +72,7 @@ worse_times = 1.5
 hit_rate_kept = 0.625
 worse_speed = 0.85
 queue_floor = 50
+seen_share = 0.75
 
 [alerts.objectives.time_to_first_token]
 goal = 0.95

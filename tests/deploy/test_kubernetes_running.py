@@ -88,7 +88,7 @@ def _running(kustomize: Path, prometheus: Path, reference: Path, folder: Path, *
         outside = composition.outside(folder / "outside", *_CHANGED)
         long = [each for each in containers(documents) if not each.ends]
         executables = {name: _SERVESCOPE for name in ours if name != _JUDGE}
-        with outside.running({**executables, _PROMETHEUS: prometheus}, {}):
+        with outside.running({**executables, _PROMETHEUS: prometheus}):
             yield Running(dict(zip(ours, long, strict=True)), composition, outside, engine.removeprefix("http://"))
 
 
@@ -144,7 +144,7 @@ def test_every_container_starts_and_passes_its_probes(
     with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
         wait_for(lambda: running.labels_of("concurrent_requests"), "something to judge")
         _prepare_judge(running, render(kustomize, _FOLDER / "judge"))
-        with running.outside.running({_JUDGE: _SERVESCOPE}, {}):
+        with running.outside.running({_JUDGE: _SERVESCOPE}):
             assert len(running.containers) == 6
             for service, container in running.containers.items():
                 for probe in {"livenessProbe", "readinessProbe"} & container.said.keys():

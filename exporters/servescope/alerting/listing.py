@@ -17,7 +17,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.expressions import Matchers
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
-from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, UNSEEN_SERIES
 
 PHASE: Final = "rollout_phase"
 ANY_PHASE: Final = tuple(label for label in DEPLOYMENT_LABELS if label != PHASE)
@@ -53,6 +53,11 @@ def target_up(where: Matchers = ()) -> Own:
     return Own("servescope_target_up", IDENTITY_LABELS, where)
 
 
+def unseen(where: Matchers = (), by: tuple[str, ...] = IDENTITY_LABELS) -> Extreme:
+    """The targets that nothing asks any more, or whose translator does not answer; a collector itself has none."""
+    return Extreme("max", Own(UNSEEN_SERIES, (*IDENTITY_LABELS, "why"), where), by)
+
+
 def listed(where: Matchers) -> Condition:
     """A deployment with such targets."""
     return Present(Extreme("min", scrape_age(where), ANY_PHASE))
@@ -72,3 +77,8 @@ EXPECTED: Final = unless_unused(lately_listed(ENGINES))
 """A deployment that ought to be listed."""
 
 GONE: Final = Except(EXPECTED, listed(ENGINES))
+
+UNKNOWN: Final = Except(
+    Present(unseen(ENGINES, ANY_PHASE)), Present(Extreme("max", target_up(ENGINES), ANY_PHASE))
+)  # fmt: skip
+"""A deployment of none of whose engines is known whether it is up: what nobody sees of it is not over."""

@@ -1,0 +1,34 @@
+"""The annotation of a page on the whole fleet that lists which parts of the monitoring do not answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from alerts.options import Options
+from servescope.alerting.records import Alert, labels_of
+from servescope.contract.expressions import matchers_promql
+from servescope.contract.own_metrics import (
+    AGENTS_JOB,
+    EVALUATOR_JOB,
+    PROXY_JOB,
+    SCRAPED_UP,
+    STORAGE_JOB,
+    TRANSLATE_JOB,
+)
+
+PARTS_DOWN: Final = "parts_down"
+NO_PART: Final = "none that is scraped"
+"""What the annotation is where every part answers."""
+
+
+def parts_down(alert: Alert, options: Options) -> dict[str, str]:
+    """The annotation as a template of Prometheus: each part with its job; none for alerts on less than the fleet."""
+    if alert.severity != "critical" or labels_of(alert.condition):
+        return {}
+    jobs = (options.choices.collector_job, AGENTS_JOB, TRANSLATE_JOB, STORAGE_JOB, PROXY_JOB, EVALUATOR_JOB)
+    query = f"{SCRAPED_UP}{matchers_promql((('job', jobs),))} == 0"
+    each = "{{ if $number }}, {{ end }}{{ $each.Labels.instance }} ({{ $each.Labels.job }})"
+    return {
+        PARTS_DOWN: f"{{{{ with query `{query}` }}}}{{{{ range $number, $each := . | sortByLabel `instance` }}}}{each}"
+        f"{{{{ end }}}}{{{{ else }}}}{NO_PART}{{{{ end }}}}"
+    }

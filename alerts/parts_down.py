@@ -19,16 +19,28 @@ from servescope.contract.own_metrics import (
 PARTS_DOWN: Final = "parts_down"
 NO_PART: Final = "none that is scraped"
 """What the annotation is where every part answers."""
+_REMEMBERED: Final = "1h"
+"""How long a part is named that nothing scrapes any more, as a pod that is gone."""
 
 
 def parts_down(alert: Alert, options: Options) -> dict[str, str]:
-    """The annotation as a template of Prometheus: each part with its job; none for alerts on less than the fleet."""
+    """The annotation as a template of Prometheus: each part with its job; none for alerts on less than the fleet.
+
+    Where labels distinguish clusters, they are those of the alert's.
+    """
     if alert.severity != "critical" or labels_of(alert.condition):
         return {}
     jobs = (options.choices.collector_job, AGENTS_JOB, TRANSLATE_JOB, STORAGE_JOB, PROXY_JOB, EVALUATOR_JOB)
-    query = f"{SCRAPED_UP}{matchers_promql((('job', jobs),))} == 0"
-    each = "{{ if $number }}, {{ end }}{{ $each.Labels.instance }} ({{ $each.Labels.job }})"
+    shared = options.common.extra_labels
+    own = ",".join(f"{label}=%[{number}]q" for number, label in enumerate(shared, 1))
+    part = SCRAPED_UP + matchers_promql((("job", jobs),), own)
+    gone = f'label_replace(last_over_time({part}[{_REMEMBERED}]) unless {part}, "gone", "1", "job", ".*")'
+    asked = " ".join([f"printf `{part} == 0 or {gone}`", *(f"$labels.{label}" for label in shared)])
+    each = (
+        "{{ if $number }}, {{ end }}{{ $each.Labels.instance }} ({{ $each.Labels.job }}"
+        "{{ if $each.Labels.gone }}, no longer scraped{{ end }})"
+    )
     return {
-        PARTS_DOWN: f"{{{{ with query `{query}` }}}}{{{{ range $number, $each := . | sortByLabel `instance` }}}}{each}"
+        PARTS_DOWN: f"{{{{ with {asked} | query }}}}{{{{ range $number, $each := . | sortByLabel `instance` }}}}{each}"
         f"{{{{ end }}}}{{{{ else }}}}{NO_PART}{{{{ end }}}}"
     }

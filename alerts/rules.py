@@ -20,7 +20,7 @@ from alerts.without_collector import without_collector_group
 from dashboards.options import seconds
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import WHO, Alert
+from servescope.alerting.records import Alert
 
 FORMATS = ("prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule")
 Format = Literal["prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule"]
@@ -34,7 +34,7 @@ _KEEPS: Mapping[Format, str] = {
     "vmrule": "the operator of VictoriaMetrics 0.36",
 }
 """The first version of what reads each format that keeps alerts firing, as far as it is known."""
-_UNKNOWN = f"Whether this is over is not known: none of the engines of {WHO} is seen."
+_UNKNOWN = "Whether this is over is not known: its targets are not seen."
 _RESOURCES: Mapping[str, tuple[str, str]] = {
     "prometheusrule": ("monitoring.coreos.com/v1", "PrometheusRule"),
     "vmrule": ("operator.victoriametrics.com/v1beta1", "VMRule"),
@@ -159,11 +159,9 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
         rule["keep_firing_for"] = alert.keep
     labels = {**alert.labels, "team": options.team, **options.labels.get(alert.name, {})}
     annotations = {**annotations_of(alert, options), **also_firing(alert, options), **parts_down(alert, options)}
-    if is_kept_unknown(alert) and "$value" in alert.description:
-        unknown = options.template(_UNKNOWN)
-        annotations["description"] = (
-            f"{{{{ if lt $value 0.0 }}}}{unknown}{{{{ else }}}}{annotations['description']}{{{{ end }}}}"
-        )
+    if is_kept_unknown(alert):
+        known = annotations["description"]
+        annotations["description"] = f"{{{{ if lt $value -1e9 }}}}{_UNKNOWN}{{{{ else }}}}{known}{{{{ end }}}}"
     return {**rule, "labels": labels, "annotations": annotations}
 
 

@@ -11,12 +11,13 @@ import pytest
 from alerts.__main__ import FILES, GENERATED
 from alerts.fleet import fleet_rules
 from alerts.options import DEFAULTS, Options, make_options
-from alerts.rules import alert_groups
+from alerts.rules import alert_groups, dashboard_url
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.alerting.promql import is_kept_unknown
+from servescope.alerting.records import Alert, labels_of
 from tests.support.alert_proofs import stories_of
-from tests.support.alert_stories import STALE, TARGET, minutes, series
+from tests.support.alert_stories import STALE, TARGET, firing, minutes, series
 from tests.support.promtool import Suite, failures
 
 pytestmark = pytest.mark.slow
@@ -355,69 +356,108 @@ def test_a_dead_translator_is_one_page(
     assert failures(request.getfixturevalue(version), tmp_path, {"translator": suite}) == {}
 
 
-PAGES = [name for name, alert in ALERTS.items() if is_kept_unknown(alert)]
-
-
 @VERSIONS
-@pytest.mark.parametrize("name", PAGES)
-def test_no_page_is_over_while_nothing_is_known_of_its_deployment(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, name: str
-) -> None:
-    """All series end, and no engine is seen: the page stays as it is, and says that it may be over; it gives no value.
+def test_page_names_the_parts_that_are_dead(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+    """Those that do not answer, and those that nothing scrapes any more, of the cluster whose targets are not seen."""
+    options = make_options({"extra_labels": ["cluster"]}, origin="options.toml")
+    here, elsewhere = {**_AGENT, "cluster": "eu"}, {**_AGENT, "cluster": "us"}
+    given = {
+        series("servescope_target_unseen", {**TARGET, "why": "agent", "cluster": "eu"}): _times("1", 20),
+        series("up", here): _times("0", 20),
+        series("up", {**here, "instance": "agent-2:9090"}): f"{_times('1', 5)} {STALE}",
+        series("up", {**here, "instance": "agent-3:9090"}): _times("1", 20),
+        series("up", {**elsewhere, "instance": "agent-4:9090"}): _times("0", 20),
+        series("up", {**here, "instance": "10.0.0.7:8000", "job": "ours"}): _times("0", 20),
+    }
+    alert = options.alerts()[FLEET_UNSEEN]
+    expected = firing(alert, {"cluster": "eu"}, 0.0)
+    expected["exp_annotations"] |= {
+        "parts_down": "agent-1:9090 (servescope-agents), agent-2:9090 (servescope-agents, no longer scraped)",
+        "dashboard_url": dashboard_url(alert, options).replace("{{ $labels.cluster | urlquery }}", "eu"),
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in given.items()],
+        "alert_rule_test": [{"eval_time": "10m", "alertname": FLEET_UNSEEN, "exp_alerts": [expected]}],
+    }
+    suite = Suite([test], alert_groups([alert], options))
 
-    It is over when an engine is seen and its series say so. It does not begin to fire so.
+    assert failures(request.getfixturevalue(version), tmp_path, {"parts": suite}) == {}
+
+
+KEPT = [name for name, alert in ALERTS.items() if is_kept_unknown(alert)]
+_NOT_KNOWN = "Whether this is over is not known: its targets are not seen."
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path: Path, name: str) -> None:
+    """All its series end, and its targets are unseen, though others of the deployment are up: it goes on firing.
+
+    It says that it may be over. It is over when a target is seen and its series say so. It does not begin to fire so.
     """
-    story = next(each for each in stories_of(name, is_left_open=version == "promtool_3") if "bad" in each["name"])
-    fires = max(int(check["eval_time"][:-1]) for check in story["alert_rule_test"] if check["exp_alerts"])
-    fires -= minutes(ALERTS[name].keep)
-    unknown, known = fires + 60, fires + 120
-    given = [
-        {**each, "values": " ".join([*each["values"].split()[: fires + 1], *["_"] * 120])}
-        for each in story["input_series"]
-    ]
-    lost, up = (series(each, {**TARGET, **extra}) for each, extra in (
-        ("servescope_target_unseen", {"why": "agent"}), ("servescope_target_up", {})
-    ))  # fmt: skip
-    given = [each for each in given if each["series"] != up]
-    given.append({"series": lost, "values": " ".join(["_"] * (fires + 1) + ["1"] * 60 + [STALE])})
-    given.append({"series": up, "values": " ".join([*_of(story, up, fires), *["_"] * 60, *["1"] * 60])})
-    firing = f'count(ALERTS{{alertname="{name}", alertstate="firing"}})'
-    checks = [
-        {"expr": firing, "eval_time": f"{at}m", "exp_samples": [{"labels": "{}", "value": 1}] if is_firing else []}
-        for at, is_firing in ((fires, True), (fires + 30, True), (unknown, True), (known, False))
-    ]
-    if ALERTS[name].lasts is not None:
-        # What this one lasts for by itself has stories of its own.
-        checks.pop()
-    (alert,) = [check["exp_alerts"][0] for check in story["alert_rule_test"] if check["eval_time"] == f"{fires}m"]
-    annotations = dict(alert["exp_annotations"])
-    if "$value" in ALERTS[name].description:
-        annotations["description"] = "Whether this is over is not known: none of the engines of d (m, v2) is seen."
-    same = {"exp_labels": alert["exp_labels"], "exp_annotations": annotations}
-    shown = [{"eval_time": f"{fires + 30}m", "alertname": name, "exp_alerts": [same]}]
-    idle = [{**each, "values": "_"} for each in given if each["series"] != lost] + [given[-2]]
-    never = [{"expr": firing, "eval_time": f"{at}m", "exp_samples": []} for at in (fires, fires + 30, known)]
+    alert = ALERTS[name]
+    story = next(each for each in stories_of(name) if any(_expected(each)))
+    last = max(_expected(story))
+    (expected,) = [check["exp_alerts"][0] for check in story["alert_rule_test"] if check["eval_time"] == f"{last}m"]
+    fires = last - minutes(alert.keep)
+    target = {label: expected["exp_labels"].get(label, text) for label, text in TARGET.items()}
+    lost, up = series("servescope_target_unseen", {**target, "why": "agent"}), series("servescope_target_up", target)
+    given = {each["series"]: each["values"].split()[: fires + 1] for each in story["input_series"]}
+    given[up] = [*given.get(up, ["_"] * (fires + 1)), *["_"] * 60, *["1"] * 60]
+    given[lost] = ["_"] * (fires + 1) + ["1"] * 60 + [STALE]
+    for each in _others(target, alert):
+        given[series("servescope_target_up", each)] = ["1"] * (fires + 120)
+    known = target if "replica" in labels_of(alert.condition) else {**target, "replica": "r8"}
+    other, before, after = series("servescope_target_up", known), ["_"] * (fires + 1), ["1"] * 120
+    seen = {**given, lost: [*before, *after], other: [*given.get(other, before)[: fires + 1], *after]}
+    is_firing = f'count(ALERTS{{alertname="{name}", alertstate="firing"}})'
+    checks = [(fires, True), (fires + 30, True), (fires + 60, True), (fires + 120, False)]
+    same = {"exp_labels": expected["exp_labels"],
+            "exp_annotations": {**expected["exp_annotations"], "description": _NOT_KNOWN}}  # fmt: skip
+    shown = {"eval_time": f"{fires + 30}m", "alertname": name, "exp_alerts": [same]}
     suite = Suite(
         [
             {
                 "name": "stays",
                 "interval": "1m",
-                "input_series": given,
-                "promql_expr_test": checks,
-                "alert_rule_test": shown,
+                "input_series": [{"series": each, "values": " ".join(values)} for each, values in given.items()],
+                "promql_expr_test": [_firing(is_firing, *check) for check in checks],
+                "alert_rule_test": [shown],
             },
-            {"name": "never fired", "interval": "1m", "input_series": idle, "promql_expr_test": never},
+            {
+                "name": "another one is up",
+                "interval": "1m",
+                "input_series": [{"series": each, "values": " ".join(values)} for each, values in seen.items()],
+                "promql_expr_test": [_firing(is_firing, fires, True), _firing(is_firing, fires + 119, False)],
+            },
+            {
+                "name": "never fired",
+                "interval": "1m",
+                "input_series": [{"series": lost, "values": " ".join(given[lost])}],
+                "promql_expr_test": [_firing(is_firing, at, False) for at, _ in checks],
+            },
         ],
-        alert_groups([ALERTS[name]]),
+        alert_groups([alert]),
     )
 
-    assert failures(request.getfixturevalue(version), tmp_path, {name: suite}) == {}
+    assert failures(promtool, tmp_path, {name: suite}) == {}
 
 
-def _of(story: Mapping[str, Any], name: str, last: int) -> list[str]:
-    """The values of a series in a story up to a minute."""
-    found = [each["values"].split() for each in story["input_series"] if each["series"] == name]
-    return found[0][: last + 1] if found else ["_"] * (last + 1)
+def _expected(story: Mapping[str, Any]) -> list[int]:
+    """The minutes at which a story's alert fires."""
+    return [int(check["eval_time"][:-1]) for check in story["alert_rule_test"] if check["exp_alerts"]]
+
+
+def _others(target: Mapping[str, str], alert: Alert) -> list[dict[str, str]]:
+    """Targets of the same deployment that are up, of which the alert does not speak."""
+    router = {**target, "role": "router", "replica": "router-9"}
+    replica = {**target, "replica": "r9"}
+    return [router, replica] if "replica" in labels_of(alert.condition) else [router]
+
+
+def _firing(expression: str, at: int, is_firing: bool) -> dict[str, Any]:
+    found = [{"labels": "{}", "value": 1}] if is_firing else []
+    return {"expr": expression, "eval_time": f"{at}m", "exp_samples": found}
 
 
 @VERSIONS

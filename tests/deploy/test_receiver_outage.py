@@ -62,7 +62,7 @@ def _write(receiver: Prometheus, replica: str, moment: int) -> None:
 TIMES = 15
 """How many times as fast time passes."""
 AWAY_SECONDS = 300 / TIMES
-_DOWN, _STEADY = 20, 22
+_DOWN, _STEADY = 20, 30
 _EVALUATION_MS = 15_000 // TIMES
 _JITTER = 0.25
 """A page is rendered some time after its scrape began, which is much of a window this short."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.listing import UNKNOWN
+from servescope.alerting.listing import unknown
 from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import (
     Alert,
@@ -23,6 +23,7 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
     conditions_of,
+    labels_of,
 )
 from servescope.contract.bounds import ALL_BAD, BOUNDS
 from servescope.contract.expressions import Level, Rate, leaves
@@ -135,10 +136,11 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
 def _alert_rules() -> Iterator[tuple[Key, object]]:
     for alert in ALERTS.values():
         about = f"alert {alert.name}"
-        # What is kept while nothing is known of its deployment has no value then.
+        # What is kept while its targets are not seen has no value then.
         kept = is_kept_unknown(alert)
-        numbers = [*_numbers(conditions_of(alert)), *([("*", -1.0)] if kept else [])]
-        read = {*_names(conditions_of(alert)), *(_names(UNKNOWN) if kept else ())}
+        unseen = unknown(labels_of(alert.condition))
+        numbers = [*_numbers(conditions_of(alert)), *([("*", -math.inf), *_numbers(unseen)] if kept else [])]
+        read = {*_names(conditions_of(alert)), *(_names(unseen) if kept else ())}
         yield ("alerting.rules.yml", f"{about}, compared"), tuple(sorted(numbers))
         yield (
             ("alerting.rules.yml", f"{about}, reads"),

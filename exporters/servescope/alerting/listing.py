@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from servescope.alerting.records import (
@@ -53,9 +54,9 @@ def target_up(where: Matchers = ()) -> Own:
     return Own("servescope_target_up", IDENTITY_LABELS, where)
 
 
-def unseen(where: Matchers = (), by: tuple[str, ...] = IDENTITY_LABELS) -> Extreme:
+def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> Extreme:
     """The targets that nothing asks any more, or whose translator does not answer; a collector itself has none."""
-    return Extreme("max", Own(UNSEEN_SERIES, (*IDENTITY_LABELS, "why"), where), by)
+    return Extreme("max", Own(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)
 
 
 def listed(where: Matchers) -> Condition:
@@ -78,7 +79,11 @@ EXPECTED: Final = unless_unused(lately_listed(ENGINES))
 
 GONE: Final = Except(EXPECTED, listed(ENGINES))
 
-UNKNOWN: Final = Except(
-    Present(unseen(ENGINES, ANY_PHASE)), Present(Extreme("max", target_up(ENGINES), ANY_PHASE))
-)  # fmt: skip
-"""A deployment of none of whose engines is known whether it is up: what nobody sees of it is not over."""
+
+def unknown(labels: Container[str]) -> Condition:
+    """Targets of one role, some of which are unseen while none is up: of a deployment, or a replica if `labels` has it.
+
+    What they exposed is not known to be over.
+    """
+    by = (*ANY_PHASE, "role", *(["replica"] if "replica" in labels else []))
+    return Except(Present(unseen(by)), Compare(Extreme("max", target_up(), by), "==", 1.0))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from servescope.alerting.listing import UNKNOWN
+from servescope.alerting.listing import unknown
 from servescope.alerting.records import (
     Alert,
     All,
@@ -74,7 +74,7 @@ def alert_promql(
 ) -> str:
     """When an alert is active as PromQL: its condition and what it `lasts` for, as `condition_promql` has them.
 
-    A page is also active while it `is_kept_unknown`.
+    One that `is_kept_unknown` is also active while it is not known to be over.
     """
     compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors))
     parts = [compiler.condition(alert.condition)]
@@ -83,18 +83,19 @@ def alert_promql(
     if alert.lasts is not None:
         parts.append(f"({compiler.condition(alert.lasts)}) and on ({compiler._names(labels)}) {fired}")
     if is_kept_unknown(alert):
-        shared = [label for label in labels if label in labels_of(UNKNOWN)]
-        last = f"-1 * group by ({compiler._names(labels)}) ({fired})"
-        parts.append(f"{last} and on ({compiler._names(shared)}) ({compiler.condition(UNKNOWN)})")
+        unseen = unknown(labels)
+        shared = [label for label in labels if label in labels_of(unseen)]
+        last = f"-Inf * group by ({compiler._names(labels)}) ({fired})"
+        parts.append(f"{last} and on ({compiler._names(shared)}) ({compiler.condition(unseen)})")
     return parts[0] if len(parts) == 1 else " or ".join(f"({part})" for part in parts)
 
 
 def is_kept_unknown(alert: Alert) -> bool:
-    """Whether the alert, once it fires, stays active while nothing is known of its deployment; its value is then -1.
+    """Whether the alert, once it fires, stays active while its targets are `unknown`; its value is then -Inf.
 
-    So do pages on what targets expose: data that are missing resolve none of them.
+    So do those on what targets expose, unless they have what they `lasts` for: data that are missing resolve none.
     """
-    return alert.severity == "critical" and alert.component != "judge" and "model_name" in labels_of(alert.condition)
+    return alert.lasts is None and alert.component != "judge" and "model_name" in labels_of(alert.condition)
 
 
 def term_promql(

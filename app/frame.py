@@ -247,6 +247,17 @@ def name_missing_rules(store: History) -> list[str]:
     return [f"The Prometheus does not evaluate `{file}`: {effect}." for file, effect in missing.items()]
 
 
+def name_uncovered(store: History, span: TimeRange, deployments: Container[Deployment]) -> list[str]:
+    """A sentence for each of the deployments of whose window scrapes are missing, so that their totals are too low."""
+    found = store.uncovered(span.end_ms) if isinstance(store, PrometheusHistory) else {}
+    return [
+        f"Totals of `{deployment.deployment_id}` ({deployment.inference_stack}) are too low: of their window "
+        f"{share:.0%} of the usual scrapes are there."
+        for deployment, share in sorted(found.items())
+        if deployment in deployments
+    ]
+
+
 def name_places(store: History, deployments: Container[Deployment]) -> list[str]:
     """A sentence for each of the deployments that several clusters or tenants of a Prometheus have."""
     spread = store.spread() if isinstance(store, PrometheusHistory) else {}

@@ -23,7 +23,7 @@ from servescope.store.prometheus.batches import AskedTargets
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.places import PLACE_LABELS, Key, key_of
 from servescope.store.prometheus.selectors import MOST_TEXT, selector, split
-from servescope.store.prometheus.steps import Asked, read_each
+from servescope.store.prometheus.steps import SizedQuery, read_each
 
 WITHIN: Final = f"[{BLOCK_MS - 1}ms]"
 _GROUP: Final = ", ".join((*IDENTITY_LABELS, *PLACE_LABELS))
@@ -39,10 +39,10 @@ Take = Callable[[Labels, NDArray[np.intp], Floats], None]
 """What is done with a series: its labels, edges, and the values there; in parts, where one query cannot return all."""
 
 
-class Question(NamedTuple):
+class BlockQuery(NamedTuple):
     """What is asked of all blocks, and what is done with each series of the answer."""
 
-    asked: Asked
+    asked: SizedQuery
     take: Take
 
 
@@ -62,7 +62,7 @@ class Blocks:
         # What a collector derives of several targets is of none of them.
         self._where = f'{{{batch.matchers()},derived="",window=""}}'
 
-    def ask(self, *kinds: Iterable[Question]) -> None:
+    def ask(self, *kinds: Iterable[BlockQuery]) -> None:
         """Ask everything, in turns of its kinds, as some take the server longer and others the reader."""
         questions = [question for turn in zip_longest(*kinds) for question in turn if question is not None]
         asked = [question.asked for question in questions]
@@ -70,14 +70,14 @@ class Blocks:
             for track in tracks:
                 questions[number].take(track.labels, (track.times - self.first_ms) // BLOCK_MS, track.values)
 
-    def last_values(self, names: Iterable[str], take: Take) -> Iterator[Question]:
+    def last_values(self, names: Iterable[str], take: Take) -> Iterator[BlockQuery]:
         """The last value in each block of each series of these names."""
         for part in in_parts(names, len):
             series = self._targets * sum(map(series_of, part))
             wanted = selector(names=part, extra=self._where)
-            yield Question(Asked(f"last_over_time({wanted}{WITHIN})", series), take)
+            yield BlockQuery(SizedQuery(f"last_over_time({wanted}{WITHIN})", series), take)
 
-    def means(self, names: Iterable[str], take: Take) -> Iterator[Question]:
+    def means(self, names: Iterable[str], take: Take) -> Iterator[BlockQuery]:
         """The means of gauges over the samples of each block."""
 
         def named(name: str) -> Take:
@@ -86,14 +86,14 @@ class Blocks:
 
         for name in names:
             series = self._targets * series_of(name)
-            yield Question(Asked(f"avg_over_time({name}{self._where}{WITHIN})", series), named(name))
+            yield BlockQuery(SizedQuery(f"avg_over_time({name}{self._where}{WITHIN})", series), named(name))
 
-    def fallen(self, names: Iterable[str], reach_ms: int, found: dict[Key, Flags]) -> Iterator[Question]:
+    def fallen(self, names: Iterable[str], reach_ms: int, found: dict[Key, Flags]) -> Iterator[BlockQuery]:
         """Mark where any series of these names fell within a block, or since `reach_ms` before it."""
         within = f"[{BLOCK_MS + reach_ms}ms]"
         return self._flags(names, lambda name: f"resets({name}{self._where}{within}) > 0", found)
 
-    def torn(self, histograms: Iterable[str], found: dict[Key, Flags]) -> Iterator[Question]:
+    def torn(self, histograms: Iterable[str], found: dict[Key, Flags]) -> Iterator[BlockQuery]:
         """Mark where a histogram's last bucket was not its count in some scrape of a block."""
 
         def condition(name: str) -> str:
@@ -106,13 +106,13 @@ class Blocks:
 
     def _flags(
         self, names: Iterable[str], condition: Callable[[str], str], found: dict[Key, Flags]
-    ) -> Iterator[Question]:
+    ) -> Iterator[BlockQuery]:
         def mark(labels: Labels, edges: NDArray[np.intp], _: Floats) -> None:
             found.setdefault(key_of(labels), np.zeros(self.count, dtype=bool))[edges] = True
 
         return self._joined(names, lambda name: f"group by ({_GROUP}) ({condition(name)})", mark)
 
-    def fewest(self, names: Iterable[str], found: dict[Key, Floats]) -> Iterator[Question]:
+    def fewest(self, names: Iterable[str], found: dict[Key, Floats]) -> Iterator[BlockQuery]:
         """How many samples the series of these names with the fewest has in a block, of those that have any."""
 
         def count(labels: Labels, edges: NDArray[np.intp], _: Floats) -> None:
@@ -124,10 +124,10 @@ class Blocks:
 
         return self._joined(names, counted, count)
 
-    def _joined(self, names: Iterable[str], query: Callable[[str], str], take: Take) -> Iterator[Question]:
+    def _joined(self, names: Iterable[str], query: Callable[[str], str], take: Take) -> Iterator[BlockQuery]:
         """The queries of several names in one, by target; equal elements of several names are one."""
         for part in in_parts(names, lambda name: len(query(name)) + 4):
-            yield Question(Asked(" or ".join(map(query, part)), self._targets), take)
+            yield BlockQuery(SizedQuery(" or ".join(map(query, part)), self._targets), take)
 
 
 def in_parts(

@@ -25,10 +25,10 @@ from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.blocks import Blocks, Flags, Floats, in_parts, series_of
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
-from servescope.store.prometheus.pages import Page, Run
+from servescope.store.prometheus.pages import PageBlocks, Run
 from servescope.store.prometheus.places import Key, far_of, key_of, name_at
 from servescope.store.prometheus.scrapes import read_all_samples, read_samples_each, read_scrapes, sample_parts
-from servescope.store.prometheus.steps import Asked, at_once
+from servescope.store.prometheus.steps import SizedQuery, at_once
 from servescope.store.prometheus.targets import (
     CONTRACT_NAMES,
     TARGET_INFO,
@@ -103,7 +103,7 @@ def _read_batch(
     by_key = {_key(target): target for target in targets}
     clocks = read_clocks(prometheus, by_key, batch, blocks.first_ms - _BEFORE_MS, blocks.last_ms)
     pages = {
-        key: Page(target, _clock(prometheus, target, clocks[key], blocks, wanted), blocks)
+        key: PageBlocks(target, _clock(prometheus, target, clocks[key], blocks, wanted), blocks)
         for key, target in by_key.items()
     }
     infos = _read_blocks(blocks, wanted, pages)
@@ -190,7 +190,7 @@ def _clock(
 # --- The blocks -------------------------------------------------------------------------------------------------------
 
 
-def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, Page]) -> dict[Key, Labels]:
+def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, PageBlocks]) -> dict[Key, Labels]:
     """Give the pages their values at the edges, and mark the blocks that these do not suffice for.
 
     Returns the labels of the last `servescope_target_info` of each target.
@@ -221,7 +221,9 @@ def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, Page]) -> 
     return {key: labels for key, (_, labels) in infos.items()}
 
 
-def _read_runs(prometheus: Prometheus, batch: AskedTargets, pages: Mapping[Key, Page], names: Sequence[str]) -> None:
+def _read_runs(
+    prometheus: Prometheus, batch: AskedTargets, pages: Mapping[Key, PageBlocks], names: Sequence[str]
+) -> None:
     """Read scrape by scrape what the values at the edges do not suffice for."""
     runs = [(run, keys, part) for run, keys in _runs(pages) for part in _select_run(batch, pages, run, keys, names)]
     read = at_once(lambda each: read_all_samples(prometheus, *each[2]), runs)
@@ -233,7 +235,7 @@ def _read_runs(prometheus: Prometheus, batch: AskedTargets, pages: Mapping[Key, 
             pages[key].replace(run, tracks[key])
 
 
-def _runs(pages: Mapping[Key, Page]) -> Iterator[tuple[Run, list[Key]]]:
+def _runs(pages: Mapping[Key, PageBlocks]) -> Iterator[tuple[Run, list[Key]]]:
     """Each run with the targets that have it, as many as are held scrape by scrape at the same time."""
     runs: dict[Run, list[Key]] = {}
     for key, page in pages.items():
@@ -245,7 +247,7 @@ def _runs(pages: Mapping[Key, Page]) -> Iterator[tuple[Run, list[Key]]]:
 
 
 def _select_run(
-    batch: AskedTargets, pages: Mapping[Key, Page], run: Run, keys: Sequence[Key], names: Sequence[str]
+    batch: AskedTargets, pages: Mapping[Key, PageBlocks], run: Run, keys: Sequence[Key], names: Sequence[str]
 ) -> Iterator[tuple[str, int, int]]:
     """Selectors of the samples of these targets that have to do with a run, and from when to when."""
     targets = [pages[key].target for key in keys]
@@ -253,7 +255,7 @@ def _select_run(
     spans = [pages[key].span_of(run) for key in keys]
     for part in in_parts(names, len, max(1, _MOST_RAW_SERIES // len(targets))):
         series = len(targets) * sum(map(series_of, part))
-        yield from sample_parts(Asked(asked.select(part), series), min(spans)[0], spans[0][1])
+        yield from sample_parts(SizedQuery(asked.select(part), series), min(spans)[0], spans[0][1])
 
 
 def _read_levels(
@@ -262,7 +264,7 @@ def _read_levels(
     """The samples of the gauges of which is wanted how often they were above a level, by target."""
     found: dict[Key, list[Track]] = {}
     if wanted.levelled:
-        asked = Asked(batch.select(wanted.levelled), targets * len(wanted.levelled))
+        asked = SizedQuery(batch.select(wanted.levelled), targets * len(wanted.levelled))
         (tracks,) = read_samples_each(prometheus, [asked], blocks.first_ms + 1, blocks.last_ms)
         for track in tracks:
             found.setdefault(key_of(track.labels), []).append(track)

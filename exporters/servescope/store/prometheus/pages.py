@@ -27,7 +27,7 @@ _USUAL_INTERVAL_MS = 15_000
 _SUCCEEDED = Series(TARGET_UP, ())
 
 
-class Page:
+class PageBlocks:
     """One target as one page exposes it: its scrapes, and the values of its series at the edges of the blocks.
 
     `clock` is when it was scraped, and whether that succeeded.

@@ -21,7 +21,7 @@ import numpy as np
 
 from servescope.contract.samples import Labels, Series, Window, format_edge, format_series, make_labels
 from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError, Track
-from servescope.store.prometheus.steps import POINTS, Asked, at_once
+from servescope.store.prometheus.steps import POINTS, SizedQuery, at_once
 from servescope.store.prometheus.targets import ScrapedTarget
 
 # Scrapes are read so far beyond both ends of a stretch, to see whether they pause there.
@@ -189,7 +189,9 @@ def own_series_of(target: ScrapedTarget) -> Callable[[Labels], Series]:
     return own_series
 
 
-def read_samples_each(prometheus: Prometheus, asked: Sequence[Asked], start_ms: int, end_ms: int) -> list[list[Track]]:
+def read_samples_each(
+    prometheus: Prometheus, asked: Sequence[SizedQuery], start_ms: int, end_ms: int
+) -> list[list[Track]]:
     """The samples of each selector from start to end, both included; a series comes once in each part of the time.
 
     An empty selector has none.
@@ -202,7 +204,7 @@ def read_samples_each(prometheus: Prometheus, asked: Sequence[Asked], start_ms: 
     return found
 
 
-def sample_parts(asked: Asked, start_ms: int, end_ms: int) -> Iterator[tuple[str, int, int]]:
+def sample_parts(asked: SizedQuery, start_ms: int, end_ms: int) -> Iterator[tuple[str, int, int]]:
     """The selector, with the ends of each part of the time that an answer may have the samples of."""
     reach_ms = max(1, POINTS // max(1, asked.series)) * _USUAL_INTERVAL_MS
     for begin_ms in range(start_ms, end_ms + 1, reach_ms) if asked.expression else ():

@@ -23,7 +23,7 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 
-class Asked(NamedTuple):
+class SizedQuery(NamedTuple):
     """An expression, and about how many series it has."""
 
     expression: str
@@ -43,7 +43,7 @@ def at_once(ask: Callable[[E], T], elements: Iterable[E]) -> Iterator[T]:
 
 
 def read_each(
-    prometheus: Prometheus, asked: Sequence[Asked], first_ms: int, last_ms: int, step_ms: int
+    prometheus: Prometheus, asked: Sequence[SizedQuery], first_ms: int, last_ms: int, step_ms: int
 ) -> Iterator[tuple[int, list[Track]]]:
     """The number of each expression, and its series at every step from first to last, both included, in parts."""
 

@@ -21,7 +21,7 @@ from servescope.store.prometheus.scrapes import (
     scrape_times,
 )
 from servescope.store.prometheus.selectors import selector
-from servescope.store.prometheus.steps import Asked
+from servescope.store.prometheus.steps import SizedQuery
 from servescope.store.prometheus.targets import HEALTH, UP, Place, ScrapedTarget, by_place, make_target
 
 
@@ -122,7 +122,7 @@ class _Scraping:
         self._prometheus, self._start_ms, self._end_ms = prometheus, start_ms, end_ms
         wanted = [_select_ups(places), *(batch.select([name]) for name in HEALTH.values())]
         ups, *healths = read_samples_each(
-            prometheus, [Asked(each, len(places)) for each in wanted], start_ms - MARGIN_MS, end_ms + MARGIN_MS
+            prometheus, [SizedQuery(each, len(places)) for each in wanted], start_ms - MARGIN_MS, end_ms + MARGIN_MS
         )
         self._ups: dict[Labels, list[Track]] = {}
         for track in ups:

@@ -186,7 +186,7 @@ def write_history(fleet: Fleet, port: int, *, end_seconds: int, range_seconds: i
             times = np.arange(first, until, interval, dtype=np.int64) * 1000
             for place in range(0, len(encoded), _SERIES_AT_ONCE):
                 part = encoded[place : place + _SERIES_AT_ONCE]
-                _send(connection, _encode_request(part, place, times))
+                send(connection, encode_series(part, _make_values(len(part), place, times), times))
                 written += len(part) * len(times)
     connection.close()
     return written
@@ -197,7 +197,12 @@ def _encode_each(series: Series) -> Iterator[bytes]:
         labels = {**series.labels, "__name__": series.name, "job": "servescope", "instance": "collector:9400"}
         if "role" in labels:
             labels["replica"] = f"{labels['deployment_id']}-{labels['role']}-{replica}"
-        yield b"".join(_field(1, _text(1, name) + _text(2, value)) for name, value in sorted(labels.items()))
+        yield encode_labels(labels)
+
+
+def encode_labels(labels: Mapping[str, str]) -> bytes:
+    """The labels of a series as a part of Prometheus' `TimeSeries`."""
+    return b"".join(_field(1, _text(1, name) + _text(2, value)) for name, value in sorted(labels.items()))
 
 
 def _text(number: int, text: str) -> bytes:
@@ -218,32 +223,37 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _encode_request(labels: Sequence[bytes], number: int, times: NDArray[np.int64]) -> bytes:
-    """A remote write request: the samples of these series at these times, as Prometheus' `WriteRequest`."""
-    samples = _encode_samples(len(labels), number, times)
+def encode_series(labels: Sequence[bytes], values: NDArray[np.float64], times: NDArray[np.int64]) -> bytes:
+    """Series of these labels with the values (m, n) at these times, as a part of Prometheus' `WriteRequest`."""
+    samples = _encode_samples(values, times)
     return b"".join(_field(1, own + samples[row].tobytes()) for row, own in enumerate(labels))
 
 
-def _encode_samples(count: int, number: int, times: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The samples of `count` series as bytes, one row each: every sample is 18 bytes long.
+def _make_values(count: int, number: int, times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """As counters would rise; a gauge costs the same."""
+    rows = np.arange(number, number + count, dtype=np.float64)[:, None]
+    values: NDArray[np.float64] = np.floor((times - times[0]) / 1000.0 * (1 + rows % 7)) + rows + times[0] // 1000
+    return values
+
+
+def _encode_samples(values: NDArray[np.float64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The samples of series as bytes, one row each: every sample is 18 bytes long.
 
     A sample is field 2 of its series, of 16 bytes: field 1 a double, field 2 the milliseconds in six groups of seven
     bits, which is what any time between the years 1971 and 2109 takes.
     """
-    encoded = np.empty((count, len(times), 18), dtype=np.uint8)
+    encoded = np.empty((*values.shape, 18), dtype=np.uint8)
     encoded[..., :3] = (0x12, 0x10, 0x09)
-    rows = np.arange(number, number + count, dtype=np.float64)[:, None]
-    # As a counter would rise; a gauge costs the same.
-    values = np.floor((times - times[0]) / 1000.0 * (1 + rows % 7)) + rows + times[0] // 1000
-    encoded[..., 3:11] = values.astype("<f8").view(np.uint8).reshape(count, len(times), 8)
+    encoded[..., 3:11] = values.astype("<f8").view(np.uint8).reshape(*values.shape, 8)
     encoded[..., 11] = 0x10
     for place in range(6):
         bits = (times >> (7 * place)) & 0x7F
         encoded[..., 12 + place] = bits | (0x80 if place < 5 else 0)
-    return encoded.reshape(count, -1)
+    return encoded.reshape(len(values), len(times) * 18)
 
 
-def _send(connection: http.client.HTTPConnection, request: bytes) -> None:
+def send(connection: http.client.HTTPConnection, request: bytes) -> None:
+    """Send series by remote write; raises RuntimeError when they are refused."""
     body = pyarrow.compress(request, codec="snappy", asbytes=True)
     headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
     connection.request("POST", "/api/v1/write", body, {**headers, "X-Prometheus-Remote-Write-Version": "0.1.0"})

@@ -23,6 +23,7 @@ from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.store.prometheus.figure_queries import FIGURE_LABEL, TIME
 
 SCRAPE_SECONDS = 15
+_PER_BLOCK = 300 // SCRAPE_SECONDS
 BORN = 1_700_000_000
 """When every process began, in seconds."""
 _UNNAMED = ("up", "servescope_probe_success", "servescope_target_up", "servescope_target_info")
@@ -53,7 +54,9 @@ class Answers:
         wanted = set(chosen[1].split("|")) if chosen else None
         if wanted is None and instances:
             wanted = {each.removesuffix(":8000") for each in instances[1].split("|")}
-        grouped = re.search(r"(?:group|min) by \(([^)]*)\)", plain)
+        grouped = re.search(r"(?:group|count_values) by \(([^)]*)\)", plain)
+        # Of each series as many as there are scrapes in a block.
+        counted = {"samples": str(_PER_BLOCK)} if "count_values" in plain else {}
         kept = re.split(r",\s*", grouped[1]) if grouped else ()
         seen = set[str]()
         for name in dict.fromkeys(_WORD.findall(plain)):
@@ -61,7 +64,7 @@ class Answers:
                 if deployment and labels["deployment_id"] != deployment[1]:
                     continue
                 shown = (
-                    {key: value for key, value in labels.items() if key in kept}
+                    {key: value for key, value in labels.items() if key in kept} | counted
                     if grouped
                     else {"__name__": name, **labels}
                 )
@@ -141,8 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             found = iter(())
         range_ms = re.search(r"\[(\d+)ms\]$", expression)
         if kind == "query_range":
-            per_block = round(300 / SCRAPE_SECONDS)
-            constant = per_block if "count_over" in expression else BORN if REPLICA_START_TIME in expression else None
+            constant = BORN if REPLICA_START_TIME in expression else None
             values = _steps(_seconds(given["start"]), _seconds(given["end"]), float(given["step"]), constant)
         elif range_ms:
             end = _seconds(given["time"])

@@ -1,7 +1,8 @@
 """What reading a large fleet from a Prometheus takes: the console's pages, a judge's increments, a customer's edges.
 
-The server is made up and answers at once, so that the time is that of the reader: its requests, and the CPU and memory
-that it takes to read the answers and to compute from them.
+First the server is made up and answers at once, so that the time is that of the reader: its requests, and the CPU and
+memory that it takes to read the answers and to compute from them. Then first loads on a real Prometheus are measured,
+beside what that needs for the same queries.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import time
 from collections.abc import Callable
 from urllib.request import urlopen
 
+from benchmarks import _first_loads
 from benchmarks._query_api import serving
+from benchmarks._scraped_fleet import FORMS
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
 from servescope.customers.reading import EdgeReader
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
+from tests import tools
 
 _REPLICAS = 10_000
 _MINUTE_MS = 60_000
+_TARGETS, _HOURS = 300, 3.0
 _JUDGED = (
     "requests_total", "output_tokens_total", "input_tokens_total", "time_to_first_token_seconds",
     "request_duration_seconds", "queued_requests", "kv_cache_usage", "concurrent_requests",
@@ -34,20 +39,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this benchmark."""
     group = parser.add_argument_group("history")
     group.add_argument(
-        "--past-replicas", type=int, default=_REPLICAS, metavar="N", help="of all deployments (default: %(default)s)"
+        "--past-replicas", type=int, default=_REPLICAS, metavar="N",
+        help="of all deployments, 0 to leave these out (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--past-targets", type=int, default=_TARGETS, metavar="N", help="of first loads (default: %(default)s)"
     )
+    group.add_argument(
+        "--past-hours", type=float, default=_HOURS, metavar="H", help="that they may read (default: %(default)s)"
+    )
+    group.add_argument(
+        "--past-forms", nargs="*", choices=FORMS, default=["translated"], metavar="FORM",
+        help=f"how they came into the Prometheus: {', '.join(FORMS)}; none to leave these out (default: translated)",
+    )  # fmt: skip
+    group.add_argument("--past-write", action="store_true", help="write the first loads into docs/history.md")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what each reader takes of a fleet of four deployments."""
-    print(f"\n## {arguments.past_replicas:,} replicas in four deployments, read from a Prometheus\n")
+    """Print what each reader takes of a fleet of four deployments, and what first loads take."""
+    if arguments.past_replicas:
+        _read_made_up(arguments.past_replicas)
+    if arguments.past_forms:
+        _load_first(arguments)
+
+
+def _read_made_up(replicas: int) -> None:
+    print(f"\n## {replicas:,} replicas in four deployments, read from a Prometheus\n")
     print("| what | requests | MB answered | largest MB | CPU s | MiB at most |\n|---|---|---|---|---|---|", flush=True)
-    with serving(arguments.past_replicas) as url:
+    with serving(replicas) as url:
         for name in _READERS:
             # Each in a process of its own, so that its memory is its own.
             reader = multiprocessing.get_context("spawn").Process(target=_measure, args=(name, url))
             reader.start()
             reader.join()
+
+
+def _load_first(arguments: argparse.Namespace) -> None:
+    binary = tools.prometheus_binary()
+    if binary is None:
+        print("prometheus is not there: first loads not measured; `python -m tests.tools` prepares it")
+        return
+    found = []
+    for each in _first_loads.measure(binary, arguments.past_forms, arguments.past_targets, arguments.past_hours):
+        print(f"{each.form}, {each.read}{', busy' * each.busy}: {each.reading_seconds:.2f} s", flush=True)
+        found.append(each)
+    text = _first_loads.render(found, arguments.past_targets, arguments.past_hours)
+    print(f"\n## First loads\n\n{text}")
+    if arguments.past_write:
+        _first_loads.write(text)
 
 
 def _measure(name: str, url: str) -> None:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 LOOPS_PER_CORE = 2
 _LOOP = "while True: pass"
 
 
-def run_busy(command: Sequence[str]) -> int:
-    """The exit code of a command that shares every core with two loops; they end with it."""
+@contextmanager
+def keeping_busy() -> Iterator[None]:
+    """Two endless loops for each core, for the length of a `with` block."""
     cores = os.cpu_count() or 1
     loops = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(LOOPS_PER_CORE * cores)]
     try:
-        return subprocess.run(command, check=False).returncode
+        yield
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
+
+
+def run_busy(command: Sequence[str]) -> int:
+    """The exit code of a command that shares every core with two loops; they end with it."""
+    with keeping_busy():
+        return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Window:
 def make_labels(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
     """Labels in their canonical form: sorted by name, empty values left out."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
-    return tuple(sorted((name, value) for name, value in items if value != ""))
+    return tuple(sorted([(name, value) for name, value in items if value != ""]))
 
 
 def pick_labels(labels: Labels, names: Container[str]) -> Labels:

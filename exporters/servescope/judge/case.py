@@ -47,7 +47,9 @@ def freeze_plan(past: History, plan: CutoverPlan, started_ms: int) -> FrozenPlan
 
 def read_calibration(past: History, plan: CutoverPlan, started_ms: int) -> Evidence:
     """What was observed before a start, as far back as the plan calibrates; raises EvidenceError."""
-    evidence = read_evidence(past, plan, started_ms - round(plan.calibration_hours * 3_600_000), started_ms)
+    since_ms = started_ms - round(plan.calibration_hours * 3_600_000)
+    # Nothing is frozen from events, which are of two days here.
+    evidence = read_evidence(past, plan, since_ms, started_ms, events_from_ms=started_ms)
     if evidence.problems:
         raise EvidenceError(f"plan {plan.name!r} cannot be frozen: {'; '.join(evidence.problems)}")
     return evidence

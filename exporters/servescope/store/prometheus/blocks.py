@@ -7,22 +7,43 @@ every version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from math import prod
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.increments import BLOCK_MS
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, make_labels
 from servescope.store.prometheus.batches import AskedTargets
-from servescope.store.prometheus.client import Prometheus, Track
+from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.places import PLACE_LABELS, Key, key_of
-from servescope.store.prometheus.steps import read_steps
+from servescope.store.prometheus.selectors import MOST_TEXT, selector, split
+from servescope.store.prometheus.steps import SizedQuery, read_each
 
 WITHIN: Final = f"[{BLOCK_MS - 1}ms]"
 _GROUP: Final = ", ".join((*IDENTITY_LABELS, *PLACE_LABELS))
+_SAMPLES: Final = "samples"
+_MOST_SERIES: Final = 40
+"""The series of one target that are asked for by one query, so that several are evaluated at the same time."""
+_OPEN_VALUES: Final = 4
+
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Take = Callable[[Labels, NDArray[np.intp], Floats], None]
+"""What is done with a series: its labels, edges, and the values there; in parts, where one query cannot return all."""
+
+
+class BlockQuery(NamedTuple):
+    """What is asked of all blocks, and what is done with each series of the answer."""
+
+    asked: SizedQuery
+    take: Take
 
 
 class Blocks:
@@ -33,57 +54,94 @@ class Blocks:
     Raises PrometheusError.
     """
 
-    def __init__(self, prometheus: Prometheus, batch: AskedTargets, first_ms: int, last_ms: int) -> None:
+    def __init__(self, prometheus: Prometheus, batch: AskedTargets, targets: int, first_ms: int, last_ms: int) -> None:
         self.first_ms, self.last_ms = first_ms, last_ms
         self.edges = np.arange(first_ms, last_ms + 1, BLOCK_MS, dtype=np.int64)
         self.count = len(self.edges)
-        self._prometheus = prometheus
+        self._prometheus, self._targets = prometheus, targets
         # What a collector derives of several targets is of none of them.
         self._where = f'{{{batch.matchers()},derived="",window=""}}'
 
-    def values(self, function: str, name: str) -> Iterator[tuple[Labels, NDArray[np.intp], NDArray[np.float64]]]:
-        """What a function over the samples of each block returns for the series of a name: edges, and the values there.
+    def ask(self, *kinds: Iterable[BlockQuery]) -> None:
+        """Ask everything, in turns of its kinds, as some take the server longer and others the reader."""
+        questions = [question for turn in zip_longest(*kinds) for question in turn if question is not None]
+        asked = [question.asked for question in questions]
+        for number, tracks in read_each(self._prometheus, asked, self.first_ms, self.last_ms, BLOCK_MS):
+            for track in tracks:
+                questions[number].take(track.labels, (track.times - self.first_ms) // BLOCK_MS, track.values)
 
-        The same series comes several times where one query cannot return all blocks.
-        """
-        for track in self._ask(f"{function}({name}{self._where}{WITHIN})"):
+    def last_values(self, names: Iterable[str], take: Take) -> Iterator[BlockQuery]:
+        """The last value in each block of each series of these names."""
+        for part in in_parts(names, len):
+            series = self._targets * sum(map(series_of, part))
+            wanted = selector(names=part, extra=self._where)
+            yield BlockQuery(SizedQuery(f"last_over_time({wanted}{WITHIN})", series), take)
+
+    def means(self, names: Iterable[str], take: Take) -> Iterator[BlockQuery]:
+        """The means of gauges over the samples of each block."""
+
+        def named(name: str) -> Take:
             # Most functions drop the name.
-            labels = make_labels({**dict(track.labels), "__name__": name})
-            yield labels, self._edges(track), track.values
+            return lambda labels, edges, values: take(make_labels({**dict(labels), "__name__": name}), edges, values)
 
-    def fallen(self, names: Iterable[str], reach_ms: int) -> dict[Key, NDArray[np.bool_]]:
-        """Where any series of these names fell within a block, or since `reach_ms` before it."""
-        within = f"[{BLOCK_MS + reach_ms}ms]"
-        return self._flags(f"resets({name}{self._where}{within}) > 0" for name in names)
-
-    def torn(self, histograms: Iterable[str]) -> dict[Key, NDArray[np.bool_]]:
-        """Where a histogram's last bucket was not its count in some scrape of a block."""
-        return self._flags(
-            f'sum_over_time({name}_bucket{self._where[:-1]},le="+Inf"}}{WITHIN}) '
-            f"!= ignoring(le) sum_over_time({name}_count{self._where}{WITHIN})"
-            for name in histograms
-        )
-
-    def fewest(self, names: Iterable[str]) -> dict[Key, NDArray[np.float64]]:
-        """How many samples the series of these names with the fewest has in a block, of those that have any."""
-        found: dict[Key, NDArray[np.float64]] = {}
         for name in names:
-            for track in self._ask(f"min by ({_GROUP}) (count_over_time({name}{self._where}{WITHIN}))"):
-                fewest = found.setdefault(key_of(track.labels), np.full(self.count, np.nan))
-                edges = self._edges(track)
-                fewest[edges] = np.fmin(fewest[edges], track.values)
-        return found
+            series = self._targets * series_of(name)
+            yield BlockQuery(SizedQuery(f"avg_over_time({name}{self._where}{WITHIN})", series), named(name))
 
-    def _flags(self, conditions: Iterable[str]) -> dict[Key, NDArray[np.bool_]]:
-        found: dict[Key, NDArray[np.bool_]] = {}
-        for condition in conditions:
-            for track in self._ask(f"group by ({_GROUP}) ({condition})"):
-                flags = found.setdefault(key_of(track.labels), np.zeros(self.count, dtype=bool))
-                flags[self._edges(track)] = True
-        return found
+    def fallen(self, names: Iterable[str], reach_ms: int, found: dict[Key, Flags]) -> Iterator[BlockQuery]:
+        """Mark where any series of these names fell within a block, or since `reach_ms` before it."""
+        within = f"[{BLOCK_MS + reach_ms}ms]"
+        return self._flags(names, lambda name: f"resets({name}{self._where}{within}) > 0", found)
 
-    def _edges(self, track: Track) -> NDArray[np.intp]:
-        return (track.times - self.first_ms) // BLOCK_MS
+    def torn(self, histograms: Iterable[str], found: dict[Key, Flags]) -> Iterator[BlockQuery]:
+        """Mark where a histogram's last bucket was not its count in some scrape of a block."""
 
-    def _ask(self, expression: str) -> Iterator[Track]:
-        return read_steps(self._prometheus, expression, self.first_ms, self.last_ms, BLOCK_MS)
+        def condition(name: str) -> str:
+            return (
+                f'sum_over_time({name}_bucket{self._where[:-1]},le="+Inf"}}{WITHIN}) '
+                f"!= ignoring(le) sum_over_time({name}_count{self._where}{WITHIN})"
+            )
+
+        return self._flags(histograms, condition, found)
+
+    def _flags(
+        self, names: Iterable[str], condition: Callable[[str], str], found: dict[Key, Flags]
+    ) -> Iterator[BlockQuery]:
+        def mark(labels: Labels, edges: NDArray[np.intp], _: Floats) -> None:
+            found.setdefault(key_of(labels), np.zeros(self.count, dtype=bool))[edges] = True
+
+        return self._joined(names, lambda name: f"group by ({_GROUP}) ({condition(name)})", mark)
+
+    def fewest(self, names: Iterable[str], found: dict[Key, Floats]) -> Iterator[BlockQuery]:
+        """How many samples the series of these names with the fewest has in a block, of those that have any."""
+
+        def count(labels: Labels, edges: NDArray[np.intp], _: Floats) -> None:
+            fewest = found.setdefault(key_of(labels), np.full(self.count, np.nan))
+            fewest[edges] = np.fmin(fewest[edges], float(dict(labels)[_SAMPLES]))
+
+        def counted(name: str) -> str:
+            return f'count_values by ({_GROUP}) ("{_SAMPLES}", count_over_time({name}{self._where}{WITHIN}))'
+
+        return self._joined(names, counted, count)
+
+    def _joined(self, names: Iterable[str], query: Callable[[str], str], take: Take) -> Iterator[BlockQuery]:
+        """The queries of several names in one, by target; equal elements of several names are one."""
+        for part in in_parts(names, lambda name: len(query(name)) + 4):
+            yield BlockQuery(SizedQuery(" or ".join(map(query, part)), self._targets), take)
+
+
+def in_parts(
+    names: Iterable[str], length: Callable[[str], int], most_series: int = _MOST_SERIES
+) -> Iterator[Sequence[str]]:
+    """The names in parts of at most so many series of a target, whose `length` together fits into a query."""
+    return split(names, lambda name: max(length(name), MOST_TEXT * series_of(name) // most_series))
+
+
+def series_of(name: str) -> int:
+    """About how many series of a sample's name a target has; of labels with any values, `_OPEN_VALUES` of each."""
+    metric = METRICS.get(SAMPLE_FAMILIES.get(name, ""))
+    if metric is None:
+        return 1
+    if name.endswith("_bucket"):
+        return len(metric.edges or ()) + 1
+    return prod(len(metric.label_values.get(label, ())) or _OPEN_VALUES for label in metric.labels)

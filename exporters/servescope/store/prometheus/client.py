@@ -12,7 +12,8 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -24,7 +25,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Pr
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.samples import Labels, make_labels
+from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError, UsageError
 from servescope.settings.access import Access, AccessError
 from servescope.store.prometheus.selectors import format_time
@@ -40,6 +41,9 @@ MAX_WARNINGS: Final = 20
 _CHUNK_BYTES = 1 << 16
 _ERROR_BYTES = 100_000
 _SHOWN = 300
+_SAMPLES = b'"values":[['
+# What is left of samples without their numbers.
+_NUMBER, _PAIRS = b"0123456789.+-eEaINfn \n", b',""],['
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 # Prometheus 3 warns of expressions, too.
 _REMARKS = ("PromQL warning:", "PromQL info:")
@@ -145,7 +149,7 @@ class Prometheus:
     def query_range(self, expression: str, *, start_ms: int, end_ms: int, step_ms: int) -> list[Track]:
         """The expression at every step from start to end; at most `MAX_STEPS` steps."""
         bounds = {"start": format_time(start_ms), "end": format_time(end_ms), "step": f"{step_ms / 1000:.3f}"}
-        return [self._track(each) for each in self._vector("query_range", "matrix", query=expression, **bounds)]
+        return self._tracks(self._vector("query_range", "matrix", query=expression, **bounds))
 
     def read_samples(self, selector: str, *, start_ms: int, end_ms: int) -> list[Track]:
         """The samples as they are stored, from start to end, both included.
@@ -154,17 +158,28 @@ class Prometheus:
         millisecond longer.
         """
         expression = f"{selector}[{end_ms - start_ms + 1}ms]"
-        tracks = [
-            self._track(each, start_ms)
-            for each in self._vector("query", "matrix", query=expression, time=format_time(end_ms))
-        ]
-        return [track for track in tracks if len(track.times)]
+        elements = self._vector("query", "matrix", query=expression, time=format_time(end_ms))
+        return [track for track in self._tracks(elements, start_ms) if len(track.times)]
 
-    def series(self, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[Labels]:
-        """The labels of every series that a selector matches and that has samples between start and end."""
+    def series(self, selectors: Sequence[str], *, start_ms: int, end_ms: int, by: Sequence[str] = ()) -> list[Labels]:
+        """The labels of every series that a selector matches and that has samples between start and end.
+
+        With `by`, one series for each combination of values of these labels.
+        """
         parameters = [("match[]", each) for each in selectors]
         parameters += [("start", format_time(start_ms)), ("end", format_time(end_ms))]
-        return [self._labels({"metric": each}) for each in self._list("series", parameters)]
+        found = self._list("series", parameters)
+        return [self._labels({"metric": each}) for each in (self._first_of_each(found, by) if by else found)]
+
+    def _first_of_each(self, found: Sequence[Any], by: Sequence[str]) -> Iterable[Any]:
+        # Before labels are made of them, which takes longer.
+        first: dict[tuple[str, ...], Any] = {}
+        try:
+            for each in found:
+                first.setdefault(tuple([each.get(name, "") for name in by]), each)
+        except (AttributeError, TypeError):
+            raise self._malformed(found) from None
+        return first.values()
 
     def label_values(self, label: str, selectors: Sequence[str], *, start_ms: int, end_ms: int) -> list[str]:
         """The values of a label of the series that a selector matches, with samples between start and end, sorted."""
@@ -193,7 +208,7 @@ class Prometheus:
 
     def _labels(self, element: Any) -> Labels:
         try:
-            return make_labels({str(name): str(value) for name, value in element["metric"].items()})
+            return tuple(sorted([(name, str(value)) for name, value in element["metric"].items() if value != ""]))
         except (KeyError, TypeError, AttributeError):
             raise self._malformed(element) from None
 
@@ -203,19 +218,27 @@ class Prometheus:
         except (KeyError, TypeError, IndexError, ValueError):
             raise self._malformed(element) from None
 
-    def _track(self, element: Any, start_ms: int | None = None) -> Track:
+    def _tracks(self, elements: Sequence[Any], start_ms: int | None = None) -> list[Track]:
+        samples = [self._samples(each) for each in elements]
+        # All at once, as numpy takes longer to begin with a series than to go through it.
+        every = np.concatenate([np.zeros((0, 2)), *samples])
+        times, values = np.rint(every[:, 0] * 1000).astype(np.int64), every[:, 1].copy()
+        kept = np.isfinite(values) if start_ms is None else np.isfinite(values) & (times >= start_ms)
+        tracks, end = [], 0
+        for each, own in zip(elements, samples, strict=True):
+            span = slice(end, end := end + len(own))
+            tracks.append(Track(self._labels(each), times[span][kept[span]], values[span][kept[span]]))
+        return tracks
+
+    def _samples(self, element: Any) -> NDArray[np.float64]:
         try:
             # A series of native histograms has no 'values'.
-            pairs = element.get("values", [])
-            times = np.array([moment for moment, _ in pairs], dtype=np.float64)
-            values = np.array([value for _, value in pairs], dtype=np.float64)
+            samples = element.get("values", [])
+            if isinstance(samples, np.ndarray):
+                return samples
+            return np.array([(moment, value) for moment, value in samples], dtype=np.float64).reshape(-1, 2)
         except (AttributeError, TypeError, ValueError):
             raise self._malformed(element) from None
-        instants = np.rint(times * 1000).astype(np.int64)
-        kept = np.isfinite(values)
-        if start_ms is not None:
-            kept &= instants >= start_ms
-        return Track(self._labels(element), instants[kept], values[kept])
 
     def _malformed(self, element: object) -> PrometheusError:
         shown = self._shown(repr(element))
@@ -229,8 +252,9 @@ class Prometheus:
         return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
     def _ask(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> Any:
-        status, body = self._request(path, parameters, method or self._method)
-        if status in (405, 501) and method is None and self._method == "POST":
+        usual = self._method
+        status, body = self._request(path, parameters, method or usual)
+        if status in (405, 501) and method is None and usual == "POST":
             # Some proxies let reading through by GET alone.
             self._method = "GET"
             status, body = self._request(path, parameters, "GET")
@@ -383,11 +407,38 @@ def _inflated(response: Any, max_bytes: int) -> Iterator[bytes]:
 
 
 def _parse(body: bytes) -> dict[str, Any] | None:
+    rest, samples = _take_samples(body)
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        # An answer with a NaN of its own, which is no JSON, asks for more samples than there are.
+        answer = json.loads(rest, parse_constant=lambda _: samples.popleft())
+    except (ValueError, IndexError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _take_samples(body: bytes) -> tuple[bytes, deque[NDArray[np.float64]]]:
+    """The body with NaN, which is no JSON, in place of the samples of each series, and these, (n, 2) each.
+
+    Samples are most of an answer, and numpy reads them in a third of the time. What it does not read, as another
+    server may write it, stays in the body.
+    """
+    rest: list[bytes] = []
+    samples = deque[NDArray[np.float64]]()
+    end = 0
+    # Within a string a quote follows a backslash, so that no label has this text.
+    while (begin := body.find(_SAMPLES, end)) >= 0 and (close := body.find(b"]]", begin)) >= 0:
+        text = body[begin + len(_SAMPLES) : close]
+        count = text.count(b"[") + 1
+        try:
+            numbers = np.fromstring(text.translate(None, b'[]"'), sep=",").reshape(count, 2)
+        except ValueError:
+            return body, deque()
+        if text.translate(None, _NUMBER) != (_PAIRS * count)[:-3]:
+            return body, deque()
+        rest += body[end : begin + len(_SAMPLES) - 2], b"NaN"
+        samples.append(numbers)
+        end = close + 2
+    return b"".join((*rest, body[end:])), samples
 
 
 def _cause(reason: object) -> str:

@@ -13,7 +13,7 @@ from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import escape_label_value
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.store.prometheus.places import PAGE_LABELS, PAIR_LABELS
-from servescope.store.prometheus.selectors import selector
+from servescope.store.prometheus.selectors import MOST_TEXT, selector, split
 from servescope.store.prometheus.targets import CONTRACT_NAMES, TARGET_UP
 
 FIGURE_LABEL: Final = "servescope_figure"
@@ -23,8 +23,6 @@ TIME: Final = "time"
 _EXTRA = tuple(sorted({label for figure in FIGURES.values() for label in figure.by}))
 
 
-_MOST_TEXT: Final = 15_500
-"""The length of a query, as a VictoriaMetrics takes none above 16 KiB."""
 _PAIRS: Final = ", ".join(PAIR_LABELS)
 
 
@@ -34,7 +32,7 @@ def figures_queries(kind: str, figures: Sequence[Figure], where: str) -> list[st
     `kind` is that of a FigureSource, `where` the matchers of a deployment, "" for all.
     """
     if kind == "exposed":
-        return [" or ".join(_exposed_queries(figures, where))]
+        return [" or ".join(part) for part in split(_exposed_queries(figures, where), lambda text: len(text) + 4)]
     texts: dict[Figure, tuple[int, Sequence[str]]]
     if kind == "recorded":
         texts = {figure: (len(figure.record()), (figure.record(),)) for figure in figures}
@@ -49,7 +47,7 @@ def _in_parts(texts: Mapping[Figure, tuple[int, Sequence[str]]], per_name: int, 
     length, seen = around, set[str]()
     for figure, (own, names) in texts.items():
         more = own + sum(len(name) + per_name for name in names if name not in seen)
-        if part and length + more > _MOST_TEXT:
+        if part and length + more > MOST_TEXT:
             yield part
             part, length, seen = [], around, set()
             more = own + sum(len(name) + per_name for name in names)
@@ -77,17 +75,13 @@ def _computed(figure: Figure, where: str) -> str:
 def _exposed_queries(figures: Sequence[Figure], where: str) -> Iterable[str]:
     exposed = [figure.exposed for figure in figures if figure.exposed is not None]
     # A figure that is a gauge of the contract is not exposed a second time: it is aggregated from the gauges.
-    for over in ("sum", "avg", "max"):
-        names = [
-            figure.expression.name
-            for figure in figures
-            if figure.exposed is None and isinstance(figure.expression, Level) and figure.expression.over == over
-        ]
-        if names:
-            by = ", ".join((FIGURE_LABEL, *DEPLOYMENT_LABELS, *_EXTRA, *PAGE_LABELS))
-            gauges = selector(names=names, extra=f'{{{where}{"," if where else ""}deployment_id!=""}}')
+    for figure in figures:
+        if figure.exposed is None and isinstance(figure.expression, Level):
+            name, over = figure.expression.name, figure.expression.over
+            by = ", ".join((*DEPLOYMENT_LABELS, *_EXTRA, *PAGE_LABELS))
+            gauges = f'{name}{{{where}{"," if where else ""}deployment_id!=""}}'
             # What a pair of Prometheus servers scraped counts once.
-            yield f"{over} by ({by}) (max without ({_PAIRS}) ({_named_by_itself(gauges)}))"
+            yield _named(figure.name, f"{over} by ({by}) (max without ({_PAIRS}) ({gauges}))")
     figures_exposed = selector(names=exposed, extra=f'{{{where}{"," if where else ""}window!=""}}')
     if exposed:
         yield _named_by_itself(figures_exposed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -34,7 +34,7 @@ from servescope.store.prometheus.increments import read_increments
 from servescope.store.prometheus.places import PAIR_LABELS, far_of, names_apart, page_of
 from servescope.store.prometheus.processes import Process, SeenProcesses, read_processes
 from servescope.store.prometheus.selectors import selector
-from servescope.store.prometheus.steps import read_series
+from servescope.store.prometheus.steps import at_once, read_series
 from servescope.store.prometheus.targets import (
     CONTRACT_NAMES,
     PROBE_SUCCESS,
@@ -61,6 +61,10 @@ T = TypeVar("T")
 
 STEP_MS: Final = 15_000
 """The shortest distance of the instants at which a Prometheus is asked for figures."""
+COMPUTED_STEP_MS: Final = 60_000
+"""The same for charts of figures that it computes at each request, of five minutes each: computing them takes it some
+hundred times as long as returning recorded ones.
+"""
 DAYS_LOOKED_BACK: Final = 30
 
 _LOOKED_BACK_MS = DAYS_LOOKED_BACK * 86_400_000
@@ -152,7 +156,8 @@ class PrometheusHistory:
     def _find_deployments(self, prometheus: Prometheus) -> list[Deployment]:
         now = self._now_ms
         # One series for each target, so that weeks of them are few.
-        found = read_series(prometheus, [TARGET_UP, REPLICA_START_TIME], start_ms=now - _HELD_MS, end_ms=now)
+        wanted = [TARGET_UP, REPLICA_START_TIME]
+        found = read_series(prometheus, wanted, start_ms=now - _HELD_MS, end_ms=now, by=DEPLOYMENT_LABELS)
         held = {deployment for labels in found if (deployment := deployment_of(labels)) is not None}
         return sorted(held | self._sources().keys())
 
@@ -161,10 +166,14 @@ class PrometheusHistory:
 
     def _find_sources(self) -> dict[Deployment, _FigureSource]:
         now = self._now_ms
-        bounds = {"start_ms": now - _LISTED_MS, "end_ms": now}
         pages = [selector(names=list(_EXPOSED), extra='{window!="",deployment_id!=""}'), TARGET_UP]
-        found = {deployment: _FigureSource("computed") for deployment in self._computed(bounds)}
-        recorded = read_series(self.prometheus, [selector(names=list(_RECORDED))], **bounds)
+
+        def read(wanted: Sequence[str], since_ms: int) -> Iterator[Labels]:
+            return read_series(self.prometheus, wanted, start_ms=since_ms, end_ms=now)
+
+        computed = map(deployment_of, self._computed(now - _LISTED_MS, now))
+        found = {deployment: _FigureSource("computed") for deployment in computed if deployment is not None}
+        recorded = read([selector(names=list(_RECORDED))], now - _LISTED_MS)
         for one, clusters in _count_clusters(recorded).items():
             if clusters == 1:
                 found[one] = _FigureSource("recorded")
@@ -174,7 +183,7 @@ class PrometheusHistory:
         # A page may expose the targets of a deployment without its figures, which are then read elsewhere.
         watched: dict[Deployment, dict[Labels, None]] = {}
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
-            for labels in sorted({*read_series(self.prometheus, pages, start_ms=since_ms, end_ms=now)}):
+            for labels in sorted({*read(pages, since_ms)}):
                 deployment = deployment_of(labels)
                 is_current = since_ms > now - _LISTED_MS
                 if deployment is not None and self._is_admitted(deployment, page_of(labels), int(is_current)):
@@ -191,17 +200,15 @@ class PrometheusHistory:
         )
         return without | found | exposed
 
-    def _computed(self, bounds: Mapping[str, int]) -> set[Deployment]:
-        """The deployments with series of the contract, whoever exposes them."""
-        extra = '{deployment_id!="",window=""}'
+    def _computed(self, start_ms: int, end_ms: int) -> list[Labels]:
+        """A series of the contract of each deployment that has any, whoever exposes it."""
+        wanted = selector(names=_IDENTIFYING, extra='{deployment_id!="",window=""}')
         try:
-            found = self.prometheus.series([selector(names=_IDENTIFYING, extra=extra)], **bounds)
+            return self.prometheus.series([wanted], start_ms=start_ms, end_ms=end_ms, by=DEPLOYMENT_LABELS)
         except TooMuchError:
             # Their number alone is too large: then those that are there now.
-            by = ", ".join(DEPLOYMENT_LABELS)
-            query = f"group by ({by}) ({selector(names=_IDENTIFYING, extra=extra)})"
-            found = [point.labels for point in self.prometheus.query(query, at_ms=bounds["end_ms"])]
-        return {deployment for labels in found if (deployment := deployment_of(labels)) is not None}
+            query = f"group by ({', '.join(DEPLOYMENT_LABELS)}) ({wanted})"
+            return [point.labels for point in self.prometheus.query(query, at_ms=end_ms)]
 
     def time_range(self) -> tuple[int, int] | None:
         """When the first and the last figures are from, to within a minute, as far back as thirty days."""
@@ -234,7 +241,8 @@ class PrometheusHistory:
         latest: dict[Deployment, tuple[int, dict[str, float]]] = {}
         for kind in sorted({source.kind for source in sources.values()}):
             queries = figures_queries(kind, tuple(FIGURES.values()), "")
-            points = [point for query in queries for point in self.prometheus.query(query, at_ms=at_ms)]
+            answers = at_once(lambda query: self.prometheus.query(query, at_ms=at_ms), queries)
+            points = [point for answer in answers for point in answer]
             for deployment, seen in sort_tracks(tracks_at(points, at_ms)).items():
                 source = sources.get(deployment)
                 if source is None or source.kind != kind:
@@ -272,24 +280,29 @@ class PrometheusHistory:
     def _page(
         self, kind: str, figures: tuple[Figure, ...], where: str, start_ms: int, end_ms: int, max_points: int | None
     ) -> FigureTracks:
-        step_ms = self._step(end_ms - start_ms, max_points)
+        step_ms = self._step(kind, end_ms - start_ms, max_points)
         queries = figures_queries(kind, figures, where)
 
         def ask() -> FigureTracks:
             # Steps are multiples of their length, so that a graph does not change shape while its range moves on.
             first, last = -(-start_ms // step_ms) * step_ms, end_ms // step_ms * step_ms
-            tracks: list[Track] = []
-            for query in queries:
-                tracks += self._range(query, first, last, step_ms) if first <= last else []
-                tracks += tracks_at(self.prometheus.query(query, at_ms=end_ms), end_ms) if last < end_ms else []
-            return sort_tracks(tracks)
+
+            def ask_one(query: str) -> list[Track]:
+                tracks = self._range(query, first, last, step_ms) if first <= last else []
+                return [
+                    *tracks,
+                    *(tracks_at(self.prometheus.query(query, at_ms=end_ms), end_ms) if last < end_ms else []),
+                ]
+
+            return sort_tracks(track for tracks in at_once(ask_one, queries) for track in tracks)
 
         return self._keep((*queries, start_ms, end_ms, step_ms), _PAGE_SECONDS, ask)
 
-    def _step(self, span_ms: int, max_points: int | None) -> int:
+    def _step(self, kind: str, span_ms: int, max_points: int | None) -> int:
         if max_points is None:
             return STEP_MS
-        return max(1, -(-span_ms // max(1, max_points) // STEP_MS)) * STEP_MS
+        least_ms = COMPUTED_STEP_MS if kind == "computed" else STEP_MS
+        return max(1, -(-span_ms // max(1, max_points) // least_ms)) * least_ms
 
     def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> list[Track]:
         """The query at every step, however many there are, in parts that are not too much."""

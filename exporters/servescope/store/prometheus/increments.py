@@ -10,44 +10,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import median
-from typing import Final, TypeVar
+from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.incrementing import GAP_INTERVALS, compute_increments, memory_ms
+from servescope.contract.incrementing import GAP_INTERVALS
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
-from servescope.contract.samples import Labels, Series, Window, make_labels
+from servescope.contract.samples import Labels, Series, make_labels
 from servescope.store.prometheus.batches import AskedTargets, read_in_parts
-from servescope.store.prometheus.blocks import Blocks
+from servescope.store.prometheus.blocks import Blocks, Flags, Floats, in_parts, series_of
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
+from servescope.store.prometheus.pages import PageBlocks, Run
 from servescope.store.prometheus.places import Key, far_of, key_of, name_at
-from servescope.store.prometheus.scrapes import own_series, place_samples, read_all_samples, read_scrapes
+from servescope.store.prometheus.scrapes import read_all_samples, read_samples_each, read_scrapes, sample_parts
+from servescope.store.prometheus.steps import SizedQuery, at_once
 from servescope.store.prometheus.targets import (
     CONTRACT_NAMES,
     TARGET_INFO,
-    TARGET_UP,
     ScrapedTarget,
     find_contract_targets,
 )
 from servescope.store.prometheus.windows import read_clocks
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 T = TypeVar("T", bound=np.generic)
 
-# Runs of blocks to be read scrape by scrape that lie so close are read at once, and many at once with all between.
-_NEAR_BLOCKS, _MOST_RUNS = 3, 12
-_USUAL_INTERVAL_MS = 15_000
 # Scrapes of intervals up to a block's length have to do with those so long after them.
 _BEFORE_MS = 3 * BLOCK_MS
+_MOST_RAW_BLOCKS = 400
+"""The blocks of targets together that are held scrape by scrape at the same time."""
+_MOST_RAW_SERIES = 3_000
+"""The series that are read scrape by scrape by one query."""
 _OWN = ("servescope", "process")
-_SUCCEEDED: Final = Series(TARGET_UP, ())
 
 
 def read_increments(
@@ -68,10 +66,17 @@ def read_increments(
 
     def read(part: Sequence[ScrapedTarget]) -> list[tuple[ScrapedTarget, TargetIncrements]]:
         batch = _batch_of(deployment, part, is_all=len(part) == len(targets))
-        return _read_batch(prometheus, part, batch, Blocks(prometheus, batch, first_ms, last_ms), wanted)
+        blocks = Blocks(prometheus, batch, len(part), first_ms, last_ms)
+        return _read_batch(prometheus, part, batch, blocks, wanted)
+
+    are_named = all(target.identity.replica for target in targets)
+
+    def length(target: ScrapedTarget) -> int:
+        instance = "" if are_named else dict(target.attached).get("instance", "")
+        return len(target.identity.replica) + len(instance)
 
     found: dict[Identity, dict[Labels, list[TargetIncrements]]] = {}
-    for computed in read_in_parts(targets, _text_length, read):
+    for computed in read_in_parts(targets, length, read):
         for target, increments in computed:
             found.setdefault(increments.identity, {}).setdefault(far_of(target.attached), []).append(increments)
     merged = (
@@ -85,15 +90,10 @@ def read_increments(
 def _batch_of(deployment: Deployment, targets: Sequence[ScrapedTarget], *, is_all: bool) -> AskedTargets:
     if is_all:
         return AskedTargets(deployment)
-    return AskedTargets(
-        deployment,
-        tuple(target.identity.replica for target in targets),
-        tuple(dict(target.attached).get("instance", "") for target in targets),
-    )
-
-
-def _text_length(target: ScrapedTarget) -> int:
-    return len(target.identity.replica) + len(dict(target.attached).get("instance", ""))
+    replicas = tuple(target.identity.replica for target in targets)
+    # Processes without a name are distinguished by where they were scraped.
+    instances = () if all(replicas) else tuple(dict(target.attached).get("instance", "") for target in targets)
+    return AskedTargets(deployment, replicas, instances)
 
 
 def _read_batch(
@@ -103,17 +103,16 @@ def _read_batch(
     by_key = {_key(target): target for target in targets}
     clocks = read_clocks(prometheus, by_key, batch, blocks.first_ms - _BEFORE_MS, blocks.last_ms)
     pages = {
-        key: _Page(target, _clock(prometheus, target, clocks[key], blocks, wanted), blocks)
+        key: PageBlocks(target, _clock(prometheus, target, clocks[key], blocks, wanted), blocks)
         for key, target in by_key.items()
     }
-    _read_edges(blocks, wanted, pages)
-    _mark_blocks(blocks, wanted, pages)
-    infos, levels = _read_infos(blocks), _read_levels(prometheus, batch, blocks, wanted)
+    infos = _read_blocks(blocks, wanted, pages)
+    levels = _read_levels(prometheus, batch, len(targets), blocks, wanted)
+    for page in pages.values():
+        page.compute()
+    _read_runs(prometheus, batch, pages, (*wanted.counters, REPLICA_START_TIME))
     return [
-        (
-            page.target,
-            _describe(_compute(prometheus, page, blocks, wanted, levels.get(key, ())), page.target, infos.get(key, ())),
-        )
+        (page.target, _describe(page.increments(levels.get(key, ())), page.target, infos.get(key, ())))
         for key, page in pages.items()
     ]
 
@@ -176,54 +175,6 @@ def _key(target: ScrapedTarget) -> Key:
     return key_of(make_labels({**dict(target.attached), **dict(target.identity.labels())}))
 
 
-class _Page:
-    """One target as one page exposes it: its scrapes, and the values of its series at the edges of the blocks."""
-
-    def __init__(self, target: ScrapedTarget, clock: Mapping[int, bool], blocks: Blocks) -> None:
-        self.target, self.clock, self._blocks = target, clock, blocks
-        self._rows: dict[Series, Floats] = {}
-        self._series: dict[Labels, Series] = {}
-        distances = [later - earlier for earlier, later in pairwise(clock)]
-        self.interval_ms = round(median(distances)) if distances else _USUAL_INTERVAL_MS
-        times, succeeded = np.array(list(clock), dtype=np.int64), np.array(list(clock.values()), dtype=bool)
-        self.scrapes, self.failed = (self._per_block(times[flags]) for flags in (succeeded, ~succeeded))
-        self.raw: Flags = self._after_gaps(times[succeeded])
-
-    def _per_block(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        numbers = (times - 1 - self._blocks.first_ms) // BLOCK_MS
-        inside = (numbers >= 0) & (numbers < self._blocks.count - 1)
-        return np.bincount(numbers[inside], minlength=self._blocks.count - 1)
-
-    def _after_gaps(self, times: NDArray[np.int64]) -> Flags:
-        """The blocks that begin with a gap, or with the target."""
-        late = np.diff(times, prepend=-(1 << 60)) > GAP_INTERVALS * self.interval_ms
-        return self._per_block(times[late]) > 0
-
-    def add(self, labels: Labels, edges: NDArray[np.intp], values: Floats) -> None:
-        """Keep the values of one of its series at some edges."""
-        series = self._series.get(labels)
-        if series is None:
-            series = self._series[labels] = own_series(labels, self.target)
-            self._rows.setdefault(series, np.full(self._blocks.count, np.nan))
-        self._rows[series][edges] = values
-
-    def window(self) -> Window:
-        """The values at the edges, as if each were a scrape."""
-        values = np.array(list(self._rows.values())).reshape(len(self._rows), self._blocks.count)
-        return Window(tuple(self._rows), self._blocks.edges, values)
-
-    def runs(self) -> list[tuple[int, int]]:
-        """From which block to which, not included, it has to be read scrape by scrape."""
-        wanted = np.flatnonzero(self.raw & (self.scrapes > 0)).tolist()
-        runs: list[tuple[int, int]] = []
-        for block in wanted:
-            if runs and block - runs[-1][1] <= _NEAR_BLOCKS:
-                runs[-1] = runs[-1][0], block + 1
-            else:
-                runs.append((block, block + 1))
-        return runs if len(runs) <= _MOST_RUNS else [(runs[0][0], runs[-1][1])]
-
-
 def _clock(
     prometheus: Prometheus, target: ScrapedTarget, clock: Mapping[int, bool] | None, blocks: Blocks, wanted: _Wanted
 ) -> Mapping[int, bool]:
@@ -239,132 +190,88 @@ def _clock(
 # --- The blocks -------------------------------------------------------------------------------------------------------
 
 
-def _read_edges(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, _Page]) -> None:
-    last = [("last_over_time", name) for name in (*wanted.counters, REPLICA_START_TIME)]
-    for function, name in [*last, *(("avg_over_time", name) for name in wanted.means)]:
-        for labels, edges, values in blocks.values(function, name):
-            page = pages.get(key_of(labels))
-            if page is not None:
-                page.add(labels, edges, values)
+def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, PageBlocks]) -> dict[Key, Labels]:
+    """Give the pages their values at the edges, and mark the blocks that these do not suffice for.
 
+    Returns the labels of the last `servescope_target_info` of each target.
+    """
+    infos: dict[Key, tuple[int, Labels]] = {}
 
-def _mark_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, _Page]) -> None:
-    """Find the blocks that the values at their edges do not suffice for, beside those that show it themselves."""
+    def take(labels: Labels, edges: NDArray[np.intp], values: Floats) -> None:
+        key = key_of(labels)
+        if ("__name__", TARGET_INFO) in labels:
+            infos[key] = max(infos.get(key, (-1, labels)), (int(edges[-1]), labels))
+        elif key in pages:
+            pages[key].add(labels, edges, values)
+
     reach_ms = max((round(GAP_INTERVALS * page.interval_ms) for page in pages.values()), default=0)
-    fallen, torn = blocks.fallen(wanted.counters, reach_ms), blocks.torn(wanted.histograms)
+    unclear: dict[Key, Flags] = {}
+    fewest: dict[Key, Floats] = {}
     # A histogram that is there is there with its count.
-    fewest = blocks.fewest(name for name in wanted.counters if not name.endswith(("_bucket", "_sum")))
-    for key, page in pages.items():
-        for flags in (fallen.get(key), torn.get(key)):
-            if flags is not None:
-                page.raw |= flags[1:]
-        samples = fewest.get(key)
-        if samples is not None:
-            page.raw |= np.isfinite(samples[1:]) & (samples[1:] != page.scrapes)
-
-
-def _compute(
-    prometheus: Prometheus, page: _Page, blocks: Blocks, wanted: _Wanted, levelled: Sequence[Track]
-) -> TargetIncrements:
-    """The increments of one page's target, in the blocks that it was scraped in."""
-    window = page.window()
-    computed = compute_increments(
-        page.target.process.target_id, page.target.process, window,
-        start_ms=blocks.first_ms, end_ms=blocks.last_ms, interval_ms=BLOCK_MS,
-    )  # fmt: skip
-    there = ~np.isnan(window.values)
-    page.raw |= (there[:, 1:] != there[:, :-1]).any(axis=0)
-    for unclear in (computed.tallies.torn, computed.tallies.resets, computed.tallies.gaps):
-        page.raw |= unclear > 0
-    gains, started = computed.gains, computed.started_ms
-    torn, resets, gaps = (np.zeros(blocks.count - 1, dtype=np.int64) for _ in range(3))
-    for first, last in page.runs():
-        read = _read_raw(prometheus, page, blocks, window.series, (*wanted.counters, REPLICA_START_TIME), first, last)
-        at = (read.blocks - blocks.first_ms) // BLOCK_MS
-        gains[:, at], started[at] = read.gains, read.started_ms
-        torn[at], resets[at], gaps[at] = read.tallies.torn, read.tallies.resets, read.tallies.gaps
-    gauges, levels, above = _levels(page, blocks, levelled)
-    return _observed(
-        replace(
-            computed,
-            gains=gains,
-            gauges=(*computed.gauges, *gauges),
-            levels=np.concatenate((computed.levels, levels)),
-            above=np.concatenate((computed.above, above)),
-            started_ms=started,
-            tallies=Tallies(page.scrapes, page.failed, torn, resets, gaps),
-        )
+    counted = [name for name in wanted.counters if not name.endswith(("_bucket", "_sum"))]
+    blocks.ask(
+        blocks.last_values((*wanted.counters, REPLICA_START_TIME, TARGET_INFO), take),
+        blocks.fallen(wanted.counters, reach_ms, unclear),
+        blocks.fewest(counted, fewest),
+        blocks.torn(wanted.histograms, unclear),
+        blocks.means(wanted.means, take),
     )
+    for key, page in pages.items():
+        page.mark(unclear.get(key), fewest.get(key))
+    return {key: labels for key, (_, labels) in infos.items()}
 
 
-def _read_raw(
-    prometheus: Prometheus,
-    page: _Page,
-    blocks: Blocks,
-    rows: Sequence[Series],
-    names: Sequence[str],
-    first: int,
-    last: int,
-) -> TargetIncrements:
-    """The increments in the blocks from `first` to `last`, not included, computed from the scrapes of these series."""
-    start_ms, end_ms = (blocks.first_ms + block * BLOCK_MS for block in (first, last))
-    before_ms = start_ms - memory_ms(page.interval_ms)
-    clock = {time_ms: succeeded for time_ms, succeeded in page.clock.items() if before_ms <= time_ms <= end_ms}
-    read = read_scrapes(prometheus, page.target, names, clock, before_ms, end_ms).window
-    placed = {series: row for row, series in enumerate(rows)}
-    values = np.full((len(rows) + 1, len(read.times)), np.nan)
-    for series, row in zip(read.series, read.values, strict=True):
-        if series in placed:
-            values[placed[series]] = row
-    # A scrape that has none of these series is one that succeeded all the same.
-    values[-1] = np.where(list(clock.values()), 1.0, np.nan)
-    return compute_increments(
-        page.target.process.target_id, page.target.process, Window((*rows, _SUCCEEDED), read.times, values),
-        start_ms=start_ms, end_ms=end_ms, interval_ms=page.interval_ms,
-    )  # fmt: skip
+def _read_runs(
+    prometheus: Prometheus, batch: AskedTargets, pages: Mapping[Key, PageBlocks], names: Sequence[str]
+) -> None:
+    """Read scrape by scrape what the values at the edges do not suffice for."""
+    runs = [(run, keys, part) for run, keys in _runs(pages) for part in _select_run(batch, pages, run, keys, names)]
+    read = at_once(lambda each: read_all_samples(prometheus, *each[2]), runs)
+    for (run, keys), found in groupby(zip(runs, read, strict=True), key=lambda each: each[0][:2]):
+        tracks: dict[Key, list[Track]] = {key: [] for key in keys}
+        for track in (track for _, part in found for track in part):
+            tracks.get(keys[0] if len(keys) == 1 else key_of(track.labels), []).append(track)
+        for key in keys:
+            pages[key].replace(run, tracks[key])
+
+
+def _runs(pages: Mapping[Key, PageBlocks]) -> Iterator[tuple[Run, list[Key]]]:
+    """Each run with the targets that have it, as many as are held scrape by scrape at the same time."""
+    runs: dict[Run, list[Key]] = {}
+    for key, page in pages.items():
+        for run in page.runs():
+            runs.setdefault(run, []).append(key)
+    for run, keys in runs.items():
+        most = max(1, _MOST_RAW_BLOCKS // (run[1] - run[0]))
+        yield from ((run, keys[place : place + most]) for place in range(0, len(keys), most))
+
+
+def _select_run(
+    batch: AskedTargets, pages: Mapping[Key, PageBlocks], run: Run, keys: Sequence[Key], names: Sequence[str]
+) -> Iterator[tuple[str, int, int]]:
+    """Selectors of the samples of these targets that have to do with a run, and from when to when."""
+    targets = [pages[key].target for key in keys]
+    asked = targets[0] if len(targets) == 1 else _batch_of(batch.deployment, targets, is_all=False)
+    spans = [pages[key].span_of(run) for key in keys]
+    for part in in_parts(names, len, max(1, _MOST_RAW_SERIES // len(targets))):
+        series = len(targets) * sum(map(series_of, part))
+        yield from sample_parts(SizedQuery(asked.select(part), series), min(spans)[0], spans[0][1])
 
 
 def _read_levels(
-    prometheus: Prometheus, batch: AskedTargets, blocks: Blocks, wanted: _Wanted
+    prometheus: Prometheus, batch: AskedTargets, targets: int, blocks: Blocks, wanted: _Wanted
 ) -> dict[Key, list[Track]]:
     """The samples of the gauges of which is wanted how often they were above a level, by target."""
     found: dict[Key, list[Track]] = {}
     if wanted.levelled:
-        selected = batch.select(wanted.levelled)
-        for track in read_all_samples(prometheus, selected, blocks.first_ms + 1, blocks.last_ms):
+        asked = SizedQuery(batch.select(wanted.levelled), targets * len(wanted.levelled))
+        (tracks,) = read_samples_each(prometheus, [asked], blocks.first_ms + 1, blocks.last_ms)
+        for track in tracks:
             found.setdefault(key_of(track.labels), []).append(track)
     return found
 
 
-def _levels(page: _Page, blocks: Blocks, tracks: Sequence[Track]) -> tuple[tuple[Series, ...], Floats, Floats]:
-    """These gauges of one page, and their levels and shares (g, n) per block."""
-    clock = {time_ms: succeeded for time_ms, succeeded in page.clock.items() if time_ms > blocks.first_ms}
-    computed = compute_increments(
-        page.target.process.target_id, page.target.process, place_samples(page.target, tracks, clock).window,
-        start_ms=blocks.first_ms, end_ms=blocks.last_ms, interval_ms=page.interval_ms,
-    )  # fmt: skip
-    levels, above = (np.full((len(computed.gauges), blocks.count - 1), np.nan) for _ in range(2))
-    at = (computed.blocks - blocks.first_ms) // BLOCK_MS
-    levels[:, at], above[:, at] = computed.levels, computed.above
-    return computed.gauges, levels, above
-
-
-def _observed(computed: TargetIncrements) -> TargetIncrements:
-    """The same without the blocks in which there was no scrape."""
-    tallies = computed.tallies
-    return computed.at(np.flatnonzero(tallies.scrapes + tallies.failed))
-
-
 # --- What is known of a target ----------------------------------------------------------------------------------------
-
-
-def _read_infos(blocks: Blocks) -> dict[Key, Labels]:
-    """The labels of the last `servescope_target_info` of each target."""
-    newest: dict[Key, tuple[int, Labels]] = {}
-    for labels, edges, _ in blocks.values("last_over_time", TARGET_INFO):
-        key, edge = key_of(labels), int(edges[-1])
-        newest[key] = max(newest.get(key, (edge, labels)), (edge, labels))
-    return {key: labels for key, (_, labels) in newest.items()}
 
 
 def _describe(computed: TargetIncrements, target: ScrapedTarget, info: Labels) -> TargetIncrements:

@@ -22,13 +22,15 @@ PAGE_LABELS: Final = ("job", "instance", *FAR_LABELS)
 """Labels by which the pages of collectors differ."""
 PLACE_LABELS: Final = (*PAGE_LABELS, *PAIR_LABELS)
 
+_IDENTITY, _PLACE = frozenset(IDENTITY_LABELS), frozenset(PLACE_LABELS)
+
 Key = tuple[Labels, Labels]
 """The identity labels of a target's series, and the place that they were scraped at."""
 
 
 def place_of(labels: Labels) -> Labels:
     """Where a series was scraped."""
-    return pick_labels(labels, PLACE_LABELS)
+    return pick_labels(labels, _PLACE)
 
 
 def page_of(labels: Labels) -> Labels:
@@ -38,7 +40,7 @@ def page_of(labels: Labels) -> Labels:
 
 def key_of(labels: Labels) -> Key:
     """Whose series it is."""
-    return pick_labels(labels, IDENTITY_LABELS), place_of(labels)
+    return pick_labels(labels, _IDENTITY), place_of(labels)
 
 
 def far_of(labels: Labels) -> Labels:

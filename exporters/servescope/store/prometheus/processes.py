@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
-from servescope.store.prometheus.client import Prometheus
-from servescope.store.prometheus.places import far_of, page_of, place_of
+from servescope.store.prometheus.client import Point, Prometheus
+from servescope.store.prometheus.places import FAR_LABELS, far_of, page_of, place_of
 from servescope.store.prometheus.targets import PROBE_SUCCESS, TARGET_INFO, TARGET_UP, UP, find_contract_targets
 from servescope.store.records import TargetStatus
 
 _LISTED_MS = 3_600_000
 _MOST_PROBLEMS = 20
+
+_PROCESS_LABELS = frozenset((*IDENTITY_LABELS, *FAR_LABELS))
 
 Process = tuple[Identity, Labels]
 """A target's identity, and which cluster, namespace and tenant it is of."""
@@ -47,19 +49,19 @@ class _Reading:
     def __init__(self, prometheus: Prometheus, now_ms: int) -> None:
         self._prometheus, self._now_ms = prometheus, now_ms
         self.problems: dict[str, None] = {}
+        self._processes: dict[Labels, Process | None] = {}
 
     def collected(self) -> dict[Process, TargetStatus]:
         """The processes with a health by a collector or a rule."""
-        series = [
-            self._by_process(query)
-            for query in (
-                TARGET_UP,
-                f"timestamp({TARGET_UP})",
-                "servescope_target_scrape_duration_seconds",
-                "servescope_target_samples",
-            )
-        ]
-        infos = self._infos()
+        queries = (
+            TARGET_UP,
+            f"timestamp({TARGET_UP})",
+            "servescope_target_scrape_duration_seconds",
+            "servescope_target_samples",
+            TARGET_INFO,
+        )
+        *answers, about = (self._prometheus.query(query, at_ms=self._now_ms) for query in queries)
+        series, infos = [self._by_process(points) for points in answers], self._infos(about)
         found: dict[Process, TargetStatus] = {}
         for process, pages in series[1].items():
             # Of two collectors that watch it, the one that was scraped last.
@@ -95,19 +97,14 @@ class _Reading:
             if status.last_scrape_ms is not None or process[0] not in there
         }
 
-    def _infos(self) -> dict[Process, Mapping[str, str]]:
+    def _infos(self, points: Iterable[Point]) -> dict[Process, Mapping[str, str]]:
         """What collectors found each target to be, as labels."""
-        found: dict[Process, Mapping[str, str]] = {}
-        for point in self._prometheus.query(TARGET_INFO, at_ms=self._now_ms):
-            process = self._process_of(point.labels)
-            if process is not None:
-                found[process] = dict(point.labels)
-        return found
+        return {process: dict(point.labels) for point in points if (process := self._process_of(point.labels))}
 
-    def _by_process(self, query: str) -> dict[Process, dict[Labels, float]]:
+    def _by_process(self, points: Iterable[Point]) -> dict[Process, dict[Labels, float]]:
         """The values of each target by the collector's page they are from."""
         found: dict[Process, dict[Labels, float]] = {}
-        for point in self._prometheus.query(query, at_ms=self._now_ms):
+        for point in points:
             process = self._process_of(point.labels)
             if process is not None:
                 found.setdefault(process, {})[page_of(point.labels)] = point.value
@@ -115,6 +112,12 @@ class _Reading:
 
     def _process_of(self, labels: Labels) -> Process | None:
         """Whose series it is; None where its labels are no identity."""
+        own = pick_labels(labels, _PROCESS_LABELS)
+        if own not in self._processes:
+            self._processes[own] = self._identify(labels)
+        return self._processes[own]
+
+    def _identify(self, labels: Labels) -> Process | None:
         values = dict(labels)
         try:
             return Identity(**{name: values.get(name, "") for name in IDENTITY_LABELS}), far_of(labels)

@@ -11,7 +11,7 @@ target had left, and its series end there as they did in Prometheus.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -21,6 +21,7 @@ import numpy as np
 
 from servescope.contract.samples import Labels, Series, Window, format_edge, format_series, make_labels
 from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError, Track
+from servescope.store.prometheus.steps import POINTS, SizedQuery, at_once
 from servescope.store.prometheus.targets import ScrapedTarget
 
 # Scrapes are read so far beyond both ends of a stretch, to see whether they pause there.
@@ -154,7 +155,8 @@ def place_samples(target: ScrapedTarget, tracks: Sequence[Track], scraped: Mappi
     times = np.array(list(scraped), dtype=np.int64)
     succeeded = np.array(list(scraped.values()), dtype=bool)
     rows: dict[Series, int] = {}
-    placed = [rows.setdefault(own_series(track.labels, target), len(rows)) for track in tracks]
+    own_series = own_series_of(target)
+    placed = [rows.setdefault(own_series(track.labels), len(rows)) for track in tracks]
     values = np.full((len(rows), len(times)), np.nan)
     strays = 0
     for row, track in zip(placed, tracks, strict=True):
@@ -167,23 +169,46 @@ def place_samples(target: ScrapedTarget, tracks: Sequence[Track], scraped: Mappi
     return PastScrapes(Window(tuple(rows), times, values), tuple(succeeded.tolist()), strays)
 
 
-def own_series(labels: Labels, target: ScrapedTarget) -> Series:
-    """The series as the target exposed it: without the labels Prometheus added, with the identity where it is known."""
+def own_series_of(target: ScrapedTarget) -> Callable[[Labels], Series]:
+    """What makes of the labels of a series that series as the target exposed it: without the labels Prometheus added,
+    with the identity where it is known.
+    """
     attached = dict(target.attached)
-    own: dict[str, str] = {}
-    name = ""
-    for label, value in labels:
-        original = label.removeprefix("exported_")
-        if label == "__name__":
-            name = value
-        elif original != label and original in attached:
+    identity = {} if target.form == "engine" else dict(target.identity.labels())
+
+    def own_series(labels: Labels) -> Series:
+        own = {label: value for label, value in labels if attached.get(label) != value}
+        name = own.pop("__name__", "")
+        for label in [each for each in own if each.removeprefix("exported_") in attached]:
             # Prometheus renamed it, as it adds a label of that name itself.
-            own[original] = value
-        elif attached.get(label) != value:
-            own[label] = format_edge(float(value)) if label == "le" else value
-    if target.form != "engine":
-        own |= dict(target.identity.labels())
-    return Series(name, make_labels(own))
+            own[label.removeprefix("exported_")] = own.pop(label)
+        if "le" in own:
+            own["le"] = format_edge(float(own["le"]))
+        return Series(name, make_labels(own | identity))
+
+    return own_series
+
+
+def read_samples_each(
+    prometheus: Prometheus, asked: Sequence[SizedQuery], start_ms: int, end_ms: int
+) -> list[list[Track]]:
+    """The samples of each selector from start to end, both included; a series comes once in each part of the time.
+
+    An empty selector has none.
+    """
+    parts = [(number, *part) for number, each in enumerate(asked) for part in sample_parts(each, start_ms, end_ms)]
+    found: list[list[Track]] = [[] for _ in asked]
+    read = at_once(lambda part: read_all_samples(prometheus, *part[1:]), parts)
+    for (number, *_), tracks in zip(parts, read, strict=True):
+        found[number] += tracks
+    return found
+
+
+def sample_parts(asked: SizedQuery, start_ms: int, end_ms: int) -> Iterator[tuple[str, int, int]]:
+    """The selector, with the ends of each part of the time that an answer may have the samples of."""
+    reach_ms = max(1, POINTS // max(1, asked.series)) * _USUAL_INTERVAL_MS
+    for begin_ms in range(start_ms, end_ms + 1, reach_ms) if asked.expression else ():
+        yield asked.expression, begin_ms, min(begin_ms + reach_ms - 1, end_ms)
 
 
 def read_all_samples(

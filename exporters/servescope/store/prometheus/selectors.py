@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Final, TypeVar
 
 from servescope.contract.samples import escape_label_value
+
+MOST_TEXT: Final = 15_500
+"""The length of a query, as a VictoriaMetrics takes none above 16 KiB."""
+
+T = TypeVar("T")
 
 
 def format_time(time_ms: int) -> str:
@@ -22,3 +28,17 @@ def selector(matchers: Iterable[tuple[str, str]] = (), *, names: Sequence[str] =
         parts.append(f'__name__=~"{"|".join(escape_label_value(re.escape(name)) for name in names)}"')
     inner = extra.strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
     return f"{{{','.join([*([inner] if inner else []), *parts])}}}"
+
+
+def split(elements: Iterable[T], length: Callable[[T], int], most: int = MOST_TEXT) -> Iterator[list[T]]:
+    """The elements in parts whose lengths are at most so much together, unless one alone is longer."""
+    part: list[T] = []
+    total = 0
+    for element in elements:
+        total += length(element)
+        if part and total > most:
+            yield part
+            part, total = [], length(element)
+        part.append(element)
+    if part:
+        yield part

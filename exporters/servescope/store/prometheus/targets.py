@@ -12,7 +12,7 @@ from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError
-from servescope.store.prometheus.places import place_of
+from servescope.store.prometheus.places import PLACE_LABELS, place_of
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.steps import read_series
 
@@ -30,6 +30,7 @@ HEALTH: Final[Mapping[Form, str]] = {"collected": TARGET_UP, "probed": PROBE_SUC
 CONTRACT_NAMES: Final = tuple(name for name, family in SAMPLE_FAMILIES.items() if family not in PROCESS_RATIOS)
 """Every sample name of the contract but the ratios of single processes, which nothing is derived from."""
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
+_APART = (*IDENTITY_LABELS, *PLACE_LABELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,15 @@ def _contract_series(prometheus: Prometheus, match: str, start_ms: int, end_ms: 
     # What a collector counts itself, marked as derived, is of no target.
     extra = f'{{{_inner(match)}deployment_id!="",derived=""}}'
     try:
-        yield from prometheus.series([selector(names=_IDENTIFYING, extra=extra)], start_ms=start_ms, end_ms=end_ms)
+        yield from prometheus.series(
+            [selector(names=_IDENTIFYING, extra=extra)], start_ms=start_ms, end_ms=end_ms, by=_APART
+        )
     except LateError:
         raise  # one that does not answer at all would be waited for once for each name
     except TooMuchError:
         for name in _IDENTIFYING:
-            yield from read_series(prometheus, [selector(names=[name], extra=extra)], start_ms=start_ms, end_ms=end_ms)
+            wanted = [selector(names=[name], extra=extra)]
+            yield from read_series(prometheus, wanted, start_ms=start_ms, end_ms=end_ms, by=_APART)
 
 
 def _inner(match: str) -> str:

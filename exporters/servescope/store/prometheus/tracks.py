@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Point, Track
 from servescope.store.prometheus.figure_queries import FIGURE_LABEL, TIME
@@ -26,9 +27,13 @@ _FIGURE_OF: Mapping[str, str] = {
 
 def deployment_of(labels: Labels) -> Deployment | None:
     """The deployment of a series; None when it has none."""
-    values = dict(labels)
+    return _deployment_of(pick_labels(labels, DEPLOYMENT_LABELS))
+
+
+@lru_cache(maxsize=1024)
+def _deployment_of(labels: Labels) -> Deployment | None:
     try:
-        return Identity(**{name: values.get(name, "") for name in DEPLOYMENT_LABELS}).deployment()
+        return Identity(**{"model_name": "", "deployment_id": "", "inference_stack": "", **dict(labels)}).deployment()
     except IdentityError:
         return None
 

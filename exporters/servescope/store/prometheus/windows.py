@@ -12,8 +12,16 @@ from servescope.errors import IdentityError
 from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.places import Key, far_of, key_of, names_apart, place_of
-from servescope.store.prometheus.scrapes import MARGIN_MS, interval_of, place_samples, read_all_samples, scrape_times
+from servescope.store.prometheus.scrapes import (
+    MARGIN_MS,
+    interval_of,
+    place_samples,
+    read_all_samples,
+    read_samples_each,
+    scrape_times,
+)
 from servescope.store.prometheus.selectors import selector
+from servescope.store.prometheus.steps import SizedQuery
 from servescope.store.prometheus.targets import HEALTH, UP, Place, ScrapedTarget, by_place, make_target
 
 
@@ -112,16 +120,15 @@ class _Scraping:
         self, prometheus: Prometheus, batch: AskedTargets, places: Sequence[Labels], start_ms: int, end_ms: int
     ) -> None:
         self._prometheus, self._start_ms, self._end_ms = prometheus, start_ms, end_ms
-        first, last = start_ms - MARGIN_MS, end_ms + MARGIN_MS
-        wanted = _select_ups(places)
+        wanted = [_select_ups(places), *(batch.select([name]) for name in HEALTH.values())]
+        ups, *healths = read_samples_each(
+            prometheus, [SizedQuery(each, len(places)) for each in wanted], start_ms - MARGIN_MS, end_ms + MARGIN_MS
+        )
         self._ups: dict[Labels, list[Track]] = {}
-        for track in read_all_samples(prometheus, wanted, first, last) if wanted else ():
+        for track in ups:
             self._ups.setdefault(place_of(track.labels), []).append(track)
-        self._up_labels = by_place(track.labels for tracks in self._ups.values() for track in tracks)
-        self._healths = {
-            form: _by_key(read_all_samples(prometheus, batch.select([name]), first, last))
-            for form, name in HEALTH.items()
-        }
+        self._up_labels = by_place(track.labels for track in ups)
+        self._healths = {form: _by_key(tracks) for form, tracks in zip(HEALTH, healths, strict=True)}
         self._exposed, self._probed = (
             {place for key in self._healths[form] if (place := _identified(key)) is not None}
             for form in ("collected", "probed")

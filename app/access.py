@@ -57,6 +57,12 @@ def _ask_to_sign_in(chosen: SignIn) -> None:
     st.subheader("Sign in", anchor=False)
     if chosen.kind == "oidc":
         st.markdown("This console is for people who have signed in.")
+        if _is_signed_in():
+            st.error(
+                "The account you signed in with names nobody here: its token lacks an e-mail address that is verified "
+                "(`\"email_verified\": true`). Choose another account, or have the provider verify the address.",
+                icon=":material/lock:",
+            )
         st.button("Sign in", type="primary", icon=":material/login:", on_click=st.login)
         return
     st.error(
@@ -76,14 +82,19 @@ def show_reader(reader: Reader) -> None:
             st.button("Sign out", type="tertiary", icon=":material/logout:", on_click=st.logout)
 
 
+def _is_signed_in() -> bool:
+    return st.user.to_dict().get("is_logged_in") is True
+
+
 def _name_by_oidc() -> str:
-    """The e-mail address the provider vouches for; "" before signing in, and for one it calls unverified."""
+    """The e-mail address the provider vouches for; "" before signing in, and where it does not vouch for one."""
     user = st.user.to_dict()
-    if not user.get("is_logged_in") or user.get("email_verified") is False:
-        return ""
-    return str(user.get("email") or "")
+    email = user.get("email")
+    # A boolean by OpenID Connect Core, section 5.1: the text "false", which some providers send, is true to Python.
+    vouched = _is_signed_in() and user.get("email_verified") is True
+    return email if vouched and isinstance(email, str) else ""
 
 
 def _name_by_proxy(chosen: SignIn) -> str:
     """What the proxy wrote into its header; the server has removed the header of every other peer."""
-    return (st.context.headers.get(chosen.header) or "").strip()
+    return st.context.headers.get(chosen.header) or ""

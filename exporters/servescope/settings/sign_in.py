@@ -48,8 +48,8 @@ class SignIn:
         return any(address in ipaddress.ip_network(each) for each in self.proxies)
 
     def may_decide(self, name: str) -> bool:
-        """Whether the reader of this name may decide; capitals make no difference."""
-        return name.casefold() in {each.casefold() for each in self.deciders}
+        """Whether the reader of this name may decide; names are compared as they are, capitals and accents included."""
+        return name in self.deciders
 
     def to_json(self) -> str:
         """All of it as text, for the pages' process; there are no secrets in it."""

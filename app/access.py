@@ -60,7 +60,7 @@ def _ask_to_sign_in(chosen: SignIn) -> None:
         if _is_signed_in():
             st.error(
                 "The account you signed in with names nobody here: its token lacks an e-mail address that is verified "
-                "(`\"email_verified\": true`). Choose another account, or have the provider verify the address.",
+                '(`"email_verified": true`). Choose another account, or have the provider verify the address.',
                 icon=":material/lock:",
             )
         st.button("Sign in", type="primary", icon=":material/login:", on_click=st.login)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -21,6 +20,7 @@ from servescope.judge.case import EvidenceError, WatchedCase
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, check_unchanged, list_runs
+from servescope.settings.tables import parse_document
 from servescope.store.embedded import Store
 from servescope.store.prometheus.history import PrometheusHistory
 
@@ -70,10 +70,7 @@ def read_plan() -> CutoverPlan | Missing:
 
 def parse_text(text: str, origin: str) -> CutoverPlan:
     """The plan in a TOML text, which errors call `origin`; raises ConfigurationError."""
-    try:
-        return parse_plan(tomllib.loads(text), origin)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{origin}: {error}") from error
+    return parse_plan(parse_document(text, origin), origin)
 
 
 def read_runs(plan: str | None = None) -> list[CutoverRun]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.proof
 
-ANNA = {"sub": "anna", "email": "anna@example.com", "email_verified": True}
-BERT = {"sub": "bert", "email": "bert@example.com", "email_verified": True}
+ANNA: dict[str, object] = {"sub": "anna", "email": "anna@example.com", "email_verified": True}
+BERT: dict[str, object] = {"sub": "bert", "email": "bert@example.com", "email_verified": True}
 # Each claims Anna's address, and the provider vouches for none of them.
-PRETENDERS = [
+PRETENDERS: list[dict[str, object]] = [
     {"sub": "eve", "email": "anna@example.com", "email_verified": False},
     {"sub": "mallory", "email": "anna@example.com", "email_verified": "false"},
     {"sub": "trudy", "email": "anna@example.com"},

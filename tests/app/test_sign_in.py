@@ -199,7 +199,7 @@ def test_the_provider_vouches_for_the_name(monkeypatch: pytest.MonkeyPatch, user
         (("0123456789abcdef0123456789abcdef", "short"), "cookie_secret is too short"),
         (("/oauth2callback", "/"), "redirect_uri does not end with '/oauth2callback'"),
         (("[auth]", "[other]"), "has no table [auth]"),
-        (("[auth]", "[auth"), "is not TOML"),
+        (("[auth]", "[auth"), "not TOML: "),
     ],
 )
 def test_wrong_secrets_are_named_and_not_shown(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:

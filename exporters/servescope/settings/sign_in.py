@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from servescope.errors import UsageError
+from servescope.settings.tables import parse_document
 
 SignInKind = Literal["none", "oidc", "proxy"]
 SIGN_INS: Final[tuple[SignInKind, ...]] = ("none", "oidc", "proxy")
@@ -83,13 +83,11 @@ def check_proxies(proxies: Sequence[str]) -> tuple[str, ...]:
 def check_secrets(path: Path) -> None:
     """Raise UsageError unless a file has the secrets of Streamlit's login; what they are is never shown."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --auth-secrets {str(path)!r}: {getattr(error, 'strerror', error)}") from error
-    except tomllib.TOMLDecodeError as error:
-        # The parser's message quotes nothing of the file, but for a key.
-        raise UsageError(f"--auth-secrets {str(path)!r} is not TOML: {error}") from error
-    auth = document.get("auth")
+    # The parser's message quotes nothing of the file, but for a key.
+    auth = parse_document(text, f"--auth-secrets {str(path)!r}").get("auth")
     if not isinstance(auth, dict):
         raise UsageError(f"--auth-secrets {str(path)!r} has no table [auth]")
     missing = [key for key in (*_OF_OIDC, *_OF_PROVIDER) if not isinstance(auth.get(key), str) or not auth[key]]

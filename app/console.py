@@ -47,6 +47,7 @@ def main() -> None:
     # Only now, when `app` can be imported.
     from app.access import require_reader, show_reader
     from app.frame import show_error
+    from app.turns import take_turn
     from servescope.console import CUSTOMERS_VARIABLE
     from servescope.emulator.control_client import EMULATOR_VARIABLE
     from servescope.errors import ServescopeError
@@ -58,7 +59,8 @@ def main() -> None:
     chosen = st.navigation(pages, position="top")
     reader = require_reader()
     try:
-        chosen.run()
+        with take_turn():
+            chosen.run()
     except ServescopeError as error:
         show_error(error)
     show_reader(reader)

@@ -15,6 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import display, queries, selection
 from app.queries import Shown
 from app.selection import TimeRange
+from app.turns import take_turn
 from servescope.contract.identity import Deployment
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
@@ -100,7 +101,7 @@ def invite_collector(store: History) -> None:
         _invite_scraping(store)
     else:
         _invite_collecting()
-    st.fragment(_look_again, run_every=REFRESH)()
+    _repeat_in_turn(_look_again, REFRESH)
 
 
 def _invite_scraping(store: PrometheusHistory) -> None:
@@ -161,7 +162,15 @@ def repeat(draw: Callable[[], None], *, every: str | None = REFRESH) -> None:
             show_error(error)
 
     selection.publish_link()
-    st.fragment(draw_if_read, run_every=every)()
+    _repeat_in_turn(draw_if_read, every)
+
+
+def _repeat_in_turn(draw: Callable[[], None], every: str | None) -> None:
+    def draw_in_turn() -> None:
+        with take_turn():
+            draw()
+
+    st.fragment(draw_in_turn, run_every=every)()
 
 
 def _mark_partial() -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import streamlit as st
 
-from app import cutovers, display, frame, selection, self_tests
+from app import cutovers, display, frame, selection, self_tests, turns
 from app.cutovers import Missing
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.self_test import SelfTest, run_self_test
@@ -72,6 +72,7 @@ def _run(store: Past, plan: CutoverPlan, end_ms: int, splits: int) -> SelfTest:
 
     def show_progress(done: int, total: int) -> None:
         bar.progress(done / total, text=f"{done} of {total} splits judged")
+        turns.pass_turn_on()
 
     start_ms = end_ms - round(plan.calibration_hours * 3_600_000) - _DAY_MS
     test = run_self_test(plan, read_evidence(store, plan, start_ms, end_ms), splits=splits, progress=show_progress)

@@ -373,6 +373,10 @@ def _launch(
         "server.fileWatcherType": "none",
         "browser.serverAddress": _reached_at(address),
         "browser.gatherUsageStats": "false",
+        # One run a session: a new one interrupts the old one, and does not compute beside it.
+        "runner.fastReruns": "false",
+        # A full collection after each run, interrupted ones included, stops the server for longer than most runs take.
+        "runner.postScriptGC": "false",
         "logger.level": "warning",
     }
     if secrets is not None:

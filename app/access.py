@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from servescope.console import SIGN_IN_VARIABLE
-from servescope.settings.sign_in import SignIn
+from servescope.settings.sign_in import SignIn, name_by_claims
 
 _NOT_OPEN = (
     "This console is open to others without a sign-in, so it writes down no decision: use `servescope judge decide`, "
@@ -88,11 +88,7 @@ def _is_signed_in() -> bool:
 
 def _name_by_oidc() -> str:
     """The e-mail address the provider vouches for; "" before signing in, and where it does not vouch for one."""
-    user = st.user.to_dict()
-    email = user.get("email")
-    # A boolean by OpenID Connect Core, section 5.1: the text "false", which some providers send, is true to Python.
-    vouched = _is_signed_in() and user.get("email_verified") is True
-    return email if vouched and isinstance(email, str) else ""
+    return name_by_claims(st.user.to_dict()) if _is_signed_in() else ""
 
 
 def _name_by_proxy(chosen: SignIn) -> str:

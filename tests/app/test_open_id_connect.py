@@ -90,8 +90,10 @@ def test_nothing_is_read_before_signing_in(browser: Browser, console: str) -> No
     page.goto(console)
     page.get_by_role("button", name="Sign in").wait_for()
     shown = page.locator("[data-testid=stMain]").inner_text()
+    metrics = page.request.get(f"{console}/_stcore/metrics")
     page.context.close()
 
+    assert metrics.status == 401
     assert "This console is for people who have signed in." in shown
     assert "cutover" not in shown.lower()
 
@@ -101,6 +103,7 @@ def test_the_provider_names_the_reader(browser: Browser, console: str, subject: 
     """A reader is who the provider says, in the role of that name, until they sign out."""
     page = sign_in(browser, console, subject)
     page.get_by_text(f"{subject}@example.com · {role}").wait_for()
+    assert page.request.get(f"{console}/_stcore/metrics").status == 200
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/oauth2/end_session**")  # the provider asks whether to sign out there, too
     page.goto(console)
@@ -114,6 +117,9 @@ def test_an_address_that_is_not_verified_is_nobodys(browser: Browser, console: s
     page = sign_in(browser, console, subject)
     page.get_by_text("names nobody here").wait_for()
     shown = page.locator("[data-testid=stMain]").inner_text()
+    metrics = page.request.get(f"{console}/_stcore/metrics")
     page.context.close()
+
+    assert metrics.status == 401
 
     assert "anna@example.com" not in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -62,6 +62,13 @@ class SignIn:
         for name in ("proxies", "deciders"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
+
+
+def name_by_claims(claims: Mapping[str, object]) -> str:
+    """The e-mail address that a provider's token vouches for; "" where it vouches for none."""
+    email = claims.get("email")
+    # A boolean by OpenID Connect Core, section 5.1: the text "false", which some providers send, is true to Python.
+    return email if claims.get("email_verified") is True and isinstance(email, str) else ""
 
 
 def check_proxies(proxies: Sequence[str]) -> tuple[str, ...]:

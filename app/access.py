@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from app.plain import Markdown, plain
 from servescope.console import SIGN_IN_VARIABLE
 from servescope.settings.sign_in import SignIn, name_by_claims
 
-_NOT_OPEN = (
+_NOT_OPEN = Markdown(
     "This console is open to others without a sign-in, so it writes down no decision: use `servescope judge decide`, "
     "or start the console with `--auth`."
 )
-_NO_ROLE = "You read as a viewer: who starts the console names the deciders with `--decider NAME`."
+_NO_ROLE = Markdown("You read as a viewer: who starts the console names the deciders with `--decider NAME`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def _ask_to_sign_in(chosen: SignIn) -> None:
         st.button("Sign in", type="primary", icon=":material/login:", on_click=st.login)
         return
     st.error(
-        f"No {chosen.header} header came from a configured proxy: open the console through the proxy in front of it, "
-        "or name that proxy's address with `--auth-proxy`.",
+        f"No {plain(chosen.header)} header came from a configured proxy: open the console through the proxy in front "
+        "of it, or name that proxy's address with `--auth-proxy`.",
         icon=":material/lock:",
     )
 
@@ -77,7 +78,7 @@ def show_reader(reader: Reader) -> None:
     if not reader.name:
         return
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        st.caption(f"{reader.name} · {'decider' if reader.decides else 'viewer'}")
+        st.caption(f"{plain(reader.name)} · {'decider' if reader.decides else 'viewer'}")
         if sign_in().kind == "oidc":
             st.button("Sign out", type="tertiary", icon=":material/logout:", on_click=st.logout)
 

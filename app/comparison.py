@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from html import escape
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 from app import display, verdicts
 from app.display import ABSENT
 from app.markup import cell, element, grid, heading
+from app.plain import escape
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.identity import Deployment

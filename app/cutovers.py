@@ -12,6 +12,7 @@ import streamlit as st
 
 from app import selection
 from app.judging import CutoverView, make_view
+from app.plain import plain, visible
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import parse_plan
@@ -137,5 +138,5 @@ class SharedJudge:
 
 def explain_missing(missing: Missing) -> None:
     """What to do next, in a sentence with the command."""
-    st.info(missing.sentence, icon=":material/flag:")
-    st.code(missing.command, language="shell")
+    st.info(plain(missing.sentence), icon=":material/flag:")
+    st.code(visible(missing.command), language="shell")

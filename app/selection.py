@@ -14,6 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.display import format_wait
+from app.plain import plain
 from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
 from servescope.settings.values import format_instant, parse_instant
@@ -147,7 +148,7 @@ def choose(
 
 def note(notes: DeltaGenerator, text: str) -> None:
     """Say at the top of the page that a link could not be followed as it is."""
-    notes.warning(text, icon=":material/link_off:")
+    notes.warning(plain(text), icon=":material/link_off:")
 
 
 def _memory(name: str) -> str:
@@ -161,7 +162,7 @@ def type_text(name: str, label: str, **arguments: Any) -> str:
     value = current(name) or ""
     if st.session_state.get(key) != value:
         st.session_state[key] = value
-    st.text_input(label, key=key, on_change=lambda: remember(name, st.session_state[key] or None), **arguments)
+    st.text_input(plain(label), key=key, on_change=lambda: remember(name, st.session_state[key] or None), **arguments)
     return value
 
 

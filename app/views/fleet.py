@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import display, frame, markup, queries, readings, selection, tables
+from app.plain import escape, join, visible
 from app.queries import Record, Shown
 from app.readings import Reading
 from app.selection import TimeRange
@@ -62,9 +62,7 @@ def show() -> None:
         st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters))
         places = frame.name_places(store, [one.deployment for one in shown])
         st.caption(
-            " ".join(
-                [frame.explain_moment(store, span), *_name_left_out(fleet), *frame.name_missing_rules(store), *places]
-            )
+            join([frame.explain_moment(store, span), *_name_left_out(fleet), *frame.name_missing_rules(store), *places])
         )
         unseen = [one for one in ordered if one not in seen]
         if unseen:
@@ -86,7 +84,7 @@ def _select(notes: DeltaGenerator, known: Sequence[Shown]) -> tuple[list[Shown],
     with stack_column:
         stack = selection.choose(
             notes, "stack", [ALL, *stacks], ALL, st.selectbox, label="Stack", label_visibility="collapsed",
-            format_func=lambda name: "All stacks" if name == ALL else name,
+            format_func=lambda name: "All stacks" if name == ALL else visible(name),
         )  # fmt: skip
     with sort_column:
         sort = selection.choose(

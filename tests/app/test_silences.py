@@ -23,7 +23,7 @@ from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from tests.conftest import ROOT
-from tests.support.console_pages import html
+from tests.support.console_pages import html, read
 from tests.support.waiting import deadline_seconds, wait_for
 
 NOW_MS = 1_800_000_000_000
@@ -102,7 +102,7 @@ def page(tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch) -
 def text_of(page: AppTest) -> str:
     """Everything the page shows."""
     assert not page.exception, page.exception[0].message
-    return "\n".join([html(page), *(each.value for each in [*page.markdown, *page.caption])])
+    return "\n".join([html(page), *(read(each.value) for each in [*page.markdown, *page.caption])])
 
 
 def test_silences_are_shown_and_mark_what_they_hold_back(page: AppTest, configuration: Path) -> None:

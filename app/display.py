@@ -6,6 +6,7 @@ import math
 from datetime import datetime, tzinfo
 
 from servescope.contract.types import Band, Figure, Verdict
+from servescope.settings.clock import AHEAD_MS
 
 ABSENT = "–"
 """Shown where there is no value; never 0 and never NaN."""
@@ -105,7 +106,9 @@ def _three_digits(value: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """How long ago: `now`, `12 s`, `4 min`, `3 h`, `2 d`."""
+    """How long ago: `now`, `12 s`, `4 min`, `3 h`, `2 d`; an en dash for what has not been yet."""
+    if seconds < -AHEAD_MS / 1000:
+        return ABSENT
     if seconds < 1:
         return "now"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

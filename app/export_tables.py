@@ -36,6 +36,8 @@ REASONS: Final[Mapping[str, str]] = {
     "age": "not accepted for longer than max_age",
     "retention": "no longer in the store",
     "imported": "imported behind what was delivered",
+    "moved": "of deployments that are another's since",
+    "clock": "the clock was ahead of it",
     "refused": "refused by the destination",
     "too_large": "too large for the destination",
     "credentials": "refused: credentials",
@@ -62,7 +64,7 @@ def draw_destinations(found: Sequence[Destination], zone: tzinfo, parameters: Ma
 def _destination_row(one: Destination, zone: tzinfo, parameters: Mapping[str, str]) -> str:
     lane, status = one.lane, one.status
     word, look, tip = LOOKS[one.state]
-    lag = "" if status.lag_seconds is None else f"{display.format_age(status.lag_seconds)} behind"
+    lag = status.describe_lag(display.format_age(status.lag_seconds or 0.0))
     until = display.ABSENT if status.edge_ms is None else display.format_time(status.edge_ms, zone)
     name = link("customers", lane.customer, {**parameters, "export": "statement", "customer": lane.customer}, "name")
     requests = sum(each.requests for each in one.statement.deliveries)

@@ -16,6 +16,7 @@ from app import selection
 from app.selection import TimeRange
 from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE
 from servescope.contract.bounds import LANE_LAG
+from servescope.customers.claimed_past import claim_past
 from servescope.customers.config import read_usable_policies
 from servescope.customers.cursors import CursorFile, LaneId, lanes_of
 from servescope.customers.explaining import Explanation, explain_policy
@@ -55,10 +56,10 @@ class Destination:
         if self.policy is None:
             return "unlisted"
         lag = self.status.lag_seconds
-        if lag is None:
-            return "waiting"
-        if lag > LANE_LAG.value:
+        if lag is not None and lag > LANE_LAG.value:
             return "late"
+        if lag is None or self.status.edge_ms is None:
+            return "waiting"
         return "behind" if lag > 2 * self.policy.interval_ms / 1000 else "current"
 
     @property
@@ -172,4 +173,4 @@ def explain(store: History, policy: Policy, now_ms: int) -> Explanation:
 
 @st.cache_resource(max_entries=8, show_spinner="Reading what is exported …")
 def _explain_edge(_policy: Policy, policy: str, edge_ms: int, _store: History) -> Explanation:
-    return explain_policy(_policy, _store, edge_ms)
+    return explain_policy(_policy, claim_past(_store, config_path(), (_policy,)), edge_ms)

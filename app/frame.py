@@ -264,6 +264,14 @@ def explain_moment(store: History, span: TimeRange) -> str:
     )
 
 
+def warn_of_clock(store: History, start_ms: int, end_ms: int) -> None:
+    """Warn that the collector's clock was set back within a time, and of what was dropped; of the last two times."""
+    if isinstance(store, Store):
+        for event in store.read_events(start_ms, end_ms, kinds=["clock_set_back"], most=2):
+            at = display.format_time(event.time_ms, selection.reader_zone())
+            st.warning(plain(f"{at}: {event.text}."), icon=":material/history_toggle_off:")
+
+
 def name_missing_rules(store: History) -> list[Markdown]:
     """A sentence for each file of rules that a Prometheus does not evaluate, and what is missing without it."""
     missing = store.missing_rules() if isinstance(store, PrometheusHistory) else {}

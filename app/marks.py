@@ -36,6 +36,7 @@ LOOKS: Final[Mapping[EventKind, Look]] = {
     "target_gone": Look("replica gone", NEUTRAL, "cross", "✚"),
     "target_changed": Look("replica changed", NEUTRAL, "square", "■"),
     "import": Look("past imported", NEUTRAL, "triangle-right", "▶"),
+    "clock_set_back": Look("clock set back", NEUTRAL, "triangle-left", "◀"),
 }
 
 
@@ -50,7 +51,7 @@ class Mark:
 
 
 def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange) -> list[Mark]:
-    """The marks of a deployment within the span, in the order of time: of what names it, its model or its stack."""
+    """The marks of a deployment within the span, in the order of time: of what is about it (`concerns`)."""
     ours = sorted((each for each in events if concerns(each, deployment)), key=lambda each: each.time_ms)
     found: list[Mark] = []
     fired: dict[object, Event] = {}
@@ -72,7 +73,9 @@ def _alert(event: Event, start_ms: int, end_ms: int) -> Mark:
 
 
 def concerns(event: Event, deployment: Deployment) -> bool:
-    """Whether an event is about a deployment: it names it, its model or its stack, and no other."""
+    """Whether an event is about a deployment: it names it, its model or its stack, and no other, or is about all."""
+    if event.kind == "clock_set_back":
+        return True
     about = {name: value for name, value in event.labels if name in DEPLOYMENT_LABELS and value}
     # Phases change in a rollout, and an event has that of its time.
     about.pop("rollout_phase", None)

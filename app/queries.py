@@ -20,11 +20,12 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, REPLICA_STATUSES
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
+from servescope.settings.clock import program_clock
 from servescope.store.embedded import Store
 from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.options import connect
-from servescope.store.records import AHEAD_MS, TargetStatus
+from servescope.store.records import TargetStatus
 
 if TYPE_CHECKING:
     from app.selection import TimeRange
@@ -74,7 +75,7 @@ def describe_window(store: History, time_ms: float) -> str:
 
 def open_store(path: Path) -> Store:
     """The collector's store, for reading."""
-    return Store(path, read_only=True)
+    return Store(path, read_only=True, now_ms=program_clock().now_ms)
 
 
 def open_prometheus(url: str, options: Mapping[str, Any]) -> PrometheusHistory:
@@ -125,8 +126,7 @@ def read_fleet(store: History, shown: Iterable[Shown], span: TimeRange) -> pd.Da
     A live range shows the latest figures, another one the last before its end. A deployment that has none within the
     range has NaN everywhere, but for `time_ms` when it has older ones.
     """
-    # What a clock that was ahead left in the future is not of now.
-    latest = store.latest_figures(until_ms=span.end_ms + AHEAD_MS) if span.live else {}
+    latest = store.latest_figures() if span.live else {}
     rows: dict[str, dict[str, float]] = {}
     for one in shown:
         found = latest.get(one.deployment) if span.live else _last_figures(store, one.deployment, span)

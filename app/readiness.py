@@ -21,7 +21,8 @@ from servescope.migration.body import make_body
 from servescope.migration.document import Document, DocumentError, decode
 from servescope.migration.files import MigrationOptions, read_options, report_document
 from servescope.migration.json_document import read_named
-from servescope.migration.masking import mask_document, mask_error, mask_text
+from servescope.migration.masked_report import mask_report
+from servescope.migration.masking import mask_document, mask_error
 from servescope.migration.moves import read_move
 from servescope.migration.report import FileReport
 from servescope.migration.token_target import TokenTargets
@@ -114,23 +115,15 @@ def take_paste(text: str) -> PastedText:
 def read_readiness(pasted: PastedText, answered: Answered, numbers: TokenTargets | None = None) -> Readiness:
     """What becomes of a text with these answers; raises ServescopeError, which quotes nothing of the text."""
     try:
-        options, shown = _read_options(answered), _read_options(_mask_answers(answered))
-        document = read_named(pasted.text, pasted.name)
-        return Readiness(_report(mask_document(document), shown), _report(document, options), numbers)
+        real = _report(read_named(pasted.text, pasted.name), _read_options(answered))
     except ServescopeError as error:
         raise ServescopeError(mask_error(error)) from None
+    return Readiness(mask_report(real), real, numbers)
 
 
 def mask_pasted(pasted: PastedText) -> Document:
     """The text with its secrets masked, for what reads more of it; raises DocumentError."""
     return mask_document(read_named(pasted.text, pasted.name))
-
-
-def _mask_answers(answered: Answered) -> Answered:
-    options = {name: mask_text(value) if isinstance(value, str) else value for name, value in answered.options.items()}
-    if not answered.llm_config.strip():
-        return Answered(options)
-    return Answered(options, mask_document(read_named(answered.llm_config, _body_name(answered))).text)
 
 
 def _body_name(answered: Answered) -> str:
@@ -141,7 +134,7 @@ def _report(document: Document, options: MigrationOptions) -> FileReport:
     try:
         return report_document(document, options)
     except DocumentError as error:
-        return FileReport(document.origin, "error", error=mask_error(error))
+        return FileReport(document.origin, "error", error=str(error), document=document)
 
 
 def _read_options(answered: Answered) -> MigrationOptions:

@@ -19,6 +19,7 @@ from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_r
 from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.figures import FIGURES
 from servescope.contract.types import Figure
+from servescope.settings.clock import AHEAD_MS
 
 Explain = Callable[[str, Figure], str]
 """Why a deployment, by name, does not show a figure."""
@@ -169,7 +170,7 @@ def _fleet_row(
 
 def is_current(time_ms: float, now_ms: int) -> bool:
     """Whether figures of this time still describe the present: as long as Prometheus would show a gauge."""
-    return now_ms - time_ms <= LOOKBACK_MS
+    return -AHEAD_MS <= now_ms - time_ms <= LOOKBACK_MS
 
 
 def _figure_cell(one: Shown, row: Record, column: Column, explain: Explain) -> str:
@@ -216,9 +217,12 @@ def draw_replicas(row: Record) -> tuple[str, str]:
 def _freshness(time_ms: float, now_ms: int) -> tuple[str, str]:
     if math.isnan(time_ms):
         return element("span", ABSENT, "absent", data_tip="no figures in this range", tabindex="0"), ""
-    age = max(0.0, (now_ms - time_ms) / 1000)
-    late = age > LATE_SECONDS
+    age = (now_ms - time_ms) / 1000
+    is_ahead = age < -AHEAD_MS / 1000
+    late = age > LATE_SECONDS or is_ahead
     tip = "the collector has written nothing newer" if late else "the collector is writing"
+    if is_ahead:
+        tip = "its time is later than now: a clock was ahead"
     return element("span", display.format_age(age), "value band warning" if late else "value", data_tip=tip), ""
 
 
@@ -324,7 +328,7 @@ def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:
     state, status = ("healthy", "good") if record["healthy"] else ("failing", "critical")
     success = record["last_success_ms"]
     age = unknown if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
-    since = age if age == unknown else f"last success {age}" if age == "now" else f"last success {age} ago"
+    since = age if age in (unknown, ABSENT) else f"last success {age}" if age == "now" else f"last success {age} ago"
     return element("span", state, f"value band {status}"), element("span", since)
 
 

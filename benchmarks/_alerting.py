@@ -84,7 +84,7 @@ def run() -> None:
         fleet.scrape()
         for number, target in enumerate(targets_by_id):
             snapshot = Snapshot(fleet._series[number], fleet._values[number])
-            alerts.count(target, fleet._deployments[number], fleet.at_ms, snapshot)
+            alerts.count(target, fleet._deployments[number], snapshot)
         began = time.perf_counter()
         derived = deriver.derive(members, fleet.now_ms)
         between = time.perf_counter()

@@ -12,7 +12,9 @@ from random import Random
 import yaml
 
 from servescope.migration.command import configure as configure_command
-from servescope.migration.files import find_configs, migrate_file, read_options
+from servescope.migration.files import migrate_file, read_options
+from servescope.migration.finding import Found, find_configs
+from servescope.migration.masked_report import mask_report
 from servescope.migration.report import diff, to_json
 from tests.support.configurations import Style, draw_configuration
 
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
             path = root / str(number) / "config.yaml"
             path.parent.mkdir()
             path.write_text(Style(random).write(draw_configuration(random)), encoding="utf-8")
-        paths = list(find_configs([root]))
+        paths = [each.path for each in find_configs([root]) if isinstance(each, Found)]
         print(
             f"\n## {_FILES} configurations of {sum(path.stat().st_size for path in paths) // _FILES} bytes on average\n"
         )
@@ -52,7 +54,8 @@ def _migrate(root: Path, *words: str) -> None:
     configure_command(parser)
     arguments = parser.parse_args([str(root), *words])
     options = read_options(arguments)
-    reports = [migrate_file(path, options) for path in find_configs(arguments.configs)]
+    found = [each for each in find_configs(arguments.configs) if isinstance(each, Found)]
+    reports = [mask_report(migrate_file(each.path, options, each.folder)) for each in found]
     to_json(reports)
     changed = sum(bool(diff(each)) for each in reports)
     if changed != _FILES:

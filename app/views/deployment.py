@@ -64,6 +64,7 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
     frame.describe_range(
         span, newest, frame.file_times(history), one.name.replace(" · ", "-"), every=frame.CHART_REFRESH
     )
+    frame.warn_of_clock(store, span.start_ms, span.end_ms)
     if newest is None:
         frame.nothing_in_range(store)
         return

@@ -43,6 +43,7 @@ def show() -> None:
         outside = math.isnan(newest) or newest < span.start_ms
         ordered = sort_fleet(fleet, shown, sort)
         frame.describe_range(span, None if outside else newest, tables.fleet_rows(fleet, ordered), "fleet")
+        frame.warn_of_clock(store, span.start_ms, span.end_ms)
         if outside:
             frame.nothing_in_range(store)
             return

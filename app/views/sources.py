@@ -14,6 +14,8 @@ from servescope.store.records import TargetStatus
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
 STATES = {"any": "Any state", "failing": "Failing", "warnings": "With warnings"}
 _FOUND_BY = ("target_id", "url", "deployment_id", "model_name", "inference_stack", "role", "replica", "source")
+# For how long the page says that the clock was set back.
+_CLOCK_SHOWN_MS = 86_400_000
 
 NOT_IN_PROMETHEUS = (
     "A Prometheus does not store a target's address, its coverage of the contract, or why it fails: open the console "
@@ -70,6 +72,8 @@ def draw_targets(store: History, text: str = "", state: str = "any") -> None:
     sources = filter_sources(every, text, state)
     shown = "" if len(sources) == len(every) else f" · {len(sources)} of {len(every)} targets"
     frame.describe(f"each target's last scrape{shown}", sources, "sources")
+    now_ms = selection.now_ms()
+    frame.warn_of_clock(store, now_ms - _CLOCK_SHOWN_MS, now_ms)
     known = not isinstance(store, PrometheusHistory)
     if sources.empty:
         st.info("No target matches.", icon=":material/filter_alt_off:")
@@ -77,11 +81,7 @@ def draw_targets(store: History, text: str = "", state: str = "any") -> None:
     st.html(markup.draw_tiles(_summarise(sources, sources_known=known), "at the last scrapes"))
     if known:
         st.html(tables.draw_coverage_key())
-    st.html(
-        tables.draw_sources(
-            sources, now_ms=selection.now_ms(), parameters=selection.range_parameters(), sources_known=known
-        )
-    )
+    st.html(tables.draw_sources(sources, now_ms=now_ms, parameters=selection.range_parameters(), sources_known=known))
     if not known:
         st.caption(NOT_IN_PROMETHEUS)
 

@@ -86,6 +86,7 @@ def _try_routers(arguments: argparse.Namespace, numbers: TokenTargets | None) ->
     """
     from servescope.emulator.routing_trial import try_routers
     from servescope.migration.files import read_options
+    from servescope.migration.masking import mask_values
     from servescope.migration.routing_advice import count_replicas
 
     found = command.migrate(argparse.Namespace(**{**vars(arguments), "write": False}), numbers)
@@ -102,7 +103,7 @@ def _try_routers(arguments: argparse.Namespace, numbers: TokenTargets | None) ->
     llm_config = read_options(arguments, numbers).body.body.get("llm_config") or {}
     return try_routers(
         arguments.trace,
-        config,
+        mask_values(config),  # what is replaced is named
         replicas=arguments.replicas
         if numbers is None or arguments.replicas is not None
         else count_replicas(numbers.traffic),

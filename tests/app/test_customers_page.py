@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from servescope.contract.identity import Deployment
 from servescope.customers.cursors import CursorFile, Delivery, Gap, LaneId
 from servescope.customers.statements import LaneStatus, Statement, remove_customer
 from tests.conftest import ROOT
+from tests.support.answering import Handler, answering
 from tests.support.console_pages import html, read
 from tests.support.customer_edges import T0
 from tests.support.customer_exports import HOUR_MS, MINUTE_MS, QUERY_TOKEN, TOKEN, write_cursors, write_customers
@@ -152,6 +154,23 @@ def test_what_is_withheld_has_its_reason(folder: Path) -> None:
     assert "The figure is not listed under figures." in text
     assert "queued_requests" in text
     assert "gen_ai.*" in read(page.caption[-1].value)
+
+
+def test_on_a_prometheus_the_page_withholds_what_the_export_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it needs to know what may claim the customer's deployment."""
+    write_two_customers(folder)
+    write_cursors(folder / "customers.cursors.db", 1, T0)
+
+    def answer(handler: Handler) -> None:
+        kind = "matrix" if "query_range" in handler.path else "vector"
+        data: object = {"resultType": kind, "result": []} if "query" in handler.path else []
+        handler.reply(200, json.dumps({"status": "success", "data": data}))
+
+    with answering(answer) as url:
+        monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
+        page = open_page(export="policy", customer="globex")
+
+    assert "of customer 'globex' has no [deployments.claims]" in read(page.error[0].value)
 
 
 def test_before_the_first_delivery_the_page_says_how_to_begin(folder: Path) -> None:

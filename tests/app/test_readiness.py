@@ -19,9 +19,12 @@ from app import readiness, selection
 from app.readiness import Answered, take_paste, take_upload
 from servescope.emulator.workload.mixes import Mix
 from servescope.errors import ServescopeError
+from servescope.migration import report
 from servescope.migration.document import LARGEST_BYTES, read_document
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
+from tests.migration.oracle.cases import make_cases
+from tests.support.commands import run
 from tests.support.console_pages import html, read
 from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
 from tests.support.served_traffic import EmulatedPast, record_past
@@ -93,6 +96,44 @@ def test_no_secret_is_shown_or_kept(page: AppTest) -> None:
     assert SECRET in found.files()["config.yaml"]
     assert not [name for name, text in found.drafts().items() if SECRET in text]
     assert SECRET not in repr(found)
+
+
+def test_a_secret_in_the_environment_is_warned_of(page: AppTest) -> None:
+    """As by the command: by its place, without the secret; what is masked is read as it is."""
+    token = "hf_abcdefghijklmnopqrstuvwxyz0123"
+    paste(page, f"{V1}environment_variables: {{ANY: {token}, URL: 'https://joe:{SECRET}@host/x'}}\n")
+
+    text = html(page)
+    for name in ("ANY", "URL"):
+        assert f"environment_variables.{name}" in text
+    assert text.count("has a secret in it: never store one here, expected it in secrets") == 2
+    assert token not in everything(page)
+    assert SECRET not in everything(page)
+
+
+@pytest.mark.parametrize("answer", [{}, {"max_num_tokens": 8192}])
+def test_the_page_finds_what_the_command_finds(tmp_path: Path, answer: dict[str, int]) -> None:
+    """The same findings, questions and fields of every configuration, secrets among them or not."""
+    words = [word for name, value in answer.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    token = "hf_abcdefghijklmnopqrstuvwxyz0123"
+    cases = {
+        **{name: text for number, (name, text) in enumerate(make_cases().items()) if number % 5 == 0},
+        "tokens": f"{WITH_SECRET}secrets: {{a: {SECRET}}}\nfoo: {token}\nmodel_cache: {token}\n",
+        "variables": f"{V1}environment_variables: {{A: {token}, {token}: x, B: 'https://a:{SECRET}@h', C: [1]}}\n",
+        "waiting": f"{ASKED}environment_variables: {{A: {token}}}\n",
+        "broken": f"environment_variables: {{A: {token}\nb: ]",
+    }
+    for text in cases.values():
+        path = tmp_path / "config.yaml"
+        path.write_text(text, encoding="utf-8")
+        (shown,) = json.loads(run("migrate", str(path), "--format", "json", *words).stdout)["files"]
+        try:
+            found = report.to_json([readiness.read_readiness(take_paste(text), Answered(answer)).shown])["files"][0]
+        except ServescopeError as error:  # of reading, which is the status of a file for the command
+            found = {"status": "error", "error": f"{path.parent.as_posix()}/{error}"}
+        for key in found.keys() & {"status", "findings", "questions", "changes", "meaning", "hash", "new_hash"}:
+            assert found[key] == shown[key], (text, key)
+        assert "findings" in found or found["error"] == shown["error"]
 
 
 def test_it_is_forgotten(page: AppTest) -> None:

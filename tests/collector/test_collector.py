@@ -500,17 +500,18 @@ def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
 
 
 def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
-    """A little: the scrape is left out and says so. By hours: the window starts anew."""
+    """By a small correction: the scrape is left out and says so. By hours: the window starts anew."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
 
     async def act(world: World) -> None:
         await world.step(0)
-        await world.step(1, seconds=-10.0)
+        await world.step(1, seconds=-3.0)
         (watched,) = world.collector.watched
         assert watched.status.error == (
-            "http://a:80/metrics: the clock shows a time before the last scrape; this one is dropped"
+            "http://a:80/metrics: the clock was set; a scrape of 2027-01-15 08:00:12 UTC is dropped, as it is "
+            "2027-01-15 08:00:12 UTC, and the last scrape is of 2027-01-15 08:00:15 UTC"
         )
         await world.step(2, seconds=-7200.0)
         figures = await world.step(17)

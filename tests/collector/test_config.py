@@ -416,7 +416,8 @@ def test_reference_lists_every_key_with_its_default() -> None:
     shared = {*SCRAPE_SETTINGS, *ACCESS_SETTINGS}
     sections = {"Scraping keys": SCRAPE_SETTINGS, "Access keys": ACCESS_SETTINGS}
     for table, settings in SETTINGS.items():
-        heading = f"`[{table}]`" if table in ("collector", "api", "alerting") else f"`[[{table}]]`"
+        single = ("collector", "api", "alerting", "deployments.claims")
+        heading = f"`[{table}]`" if table in single else f"`[[{table}]]`"
         sections[heading] = tuple(each for each in settings if table == "api" or each not in shared)
     for heading, settings in sections.items():
         found = re.findall(rf"^### {re.escape(heading)}\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)

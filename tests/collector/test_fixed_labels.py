@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from servescope.collector.config import Configuration, read_configuration
-from servescope.collector.deployments import read_fixed_labels
+from servescope.collector.deployments import read_collected
 from servescope.collector.targets import Discovery
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
@@ -99,7 +99,7 @@ def test_which_labels_are_fixed_is_read_without_any_secret(tmp_path: Path) -> No
     path = tmp_path / "servescope.toml"
     path.write_text(f"[[deployments]]\n{CHAT}{FIXED}{target}[[deployments]]\n{SEARCH}{target}", encoding="utf-8")
 
-    assert read_fixed_labels(path) == [
+    assert [(each.deployment, each.fixed_labels) for each in read_collected(path)] == [
         (Deployment("llama", "chat", "v2"), True),
         (Deployment("llama", "search", "v2"), False),
     ]

@@ -394,3 +394,24 @@ def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path,
     assert len(behind) > 3
     wrong = [time_ms for time_ms in theirs if time_ms not in unsure and ours.get(time_ms) != theirs[time_ms]]
     assert wrong == []
+
+
+def test_a_store_is_imported_into_only_as_it_should_be(past: Past, tmp_path: Path) -> None:
+    """What a clock that was ahead left in it is dropped first; no time later than now, and no file of several names."""
+    path = tmp_path / "s.db"
+    now_ms = round(time.time() * 1000)
+    with Store(path) as store:
+        store.append_figures(CHAT, now_ms + 540_000, {"request_rate": 777.0})
+    done = import_(past, path, *span(past))
+    assert done.returncode == 0
+    assert "servescope: the clock was set back from " in done.stderr
+    with Store(path, read_only=True) as store:
+        held = store.time_range()
+        assert held is not None
+        assert held[1] <= past.end_ms
+    (tmp_path / "other.db").hardlink_to(path)
+    done = import_(past, tmp_path / "other.db", *span(past))
+    assert (done.returncode, "has 2 names (hard links)" in done.stderr) == (2, True)
+    done = import_(past, path, "--end", "2099-01-01T00:00:00Z")
+    assert done.returncode == 2
+    assert "--end '2099-01-01T00:00:00Z' is later than now, " in done.stderr

@@ -97,6 +97,24 @@ def test_a_redirect_out_of_http_is_refused(capsys: pytest.CaptureFixture[str], s
     assert "redirects to another origin, 'file:///etc/hosts'" in capsys.readouterr().err
 
 
+def test_credentials_that_a_proxy_sends_back_are_not_shown(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the environment, in its refusal and in what is no exposition."""
+    said = ["joe:0f-the%2Fenvironment", "JOE:0F-THE/ENVIRONMENT", "am9lOjBmLXRoZS9lbnZpcm9ubWVudA=="]
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(*((403, said[0]) if len(said) > 1 else (200, "ok")))
+        handler.end_headers()
+        handler.wfile.write(f"no {said.pop(0)}\n".encode())
+
+    proxy = serve(answer)
+    monkeypatch.setenv("http_proxy", proxy.replace("//", "//joe:0f-the%2Fenvironment@"))
+    for shown in ("HTTP status 403 [secret]", "HTTP status 403 [secret]", "in 'no [secret]'"):
+        assert main(["inspect", "http://engine.example:8000/metrics"]) == 1
+        assert shown in capsys.readouterr().err.replace(": 'no", " in 'no")
+
+
 def test_an_endless_body_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
     """Once it exceeds the limit."""
 

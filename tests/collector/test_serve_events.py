@@ -83,6 +83,11 @@ def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSettings
         (b'{"text": "a\\n", "by": "b"}', 400, "text is wrong"),
         (b'{"text": "\\ud800", "by": "b"}', 400, "text is wrong"),
         (b'{"text": "a", "by": "b", "time_ms": -1}', 400, "time_ms is wrong, expected a whole number from 0"),
+        (
+            b'{"text": "a", "by": "b", "time_ms": 4000000000000}',
+            400,
+            "time_ms is wrong, 2096-10-02T07:06:40Z is later than now, 2027-01-15T08:",
+        ),
         (b'{"text": "a", "by": "b", "labels": {"pod": "1"}}', 400, "labels is wrong, expected an object of some of"),
         (b" " * (MOST_BODY_BYTES + 1), 413, "the body has more than 16384 bytes"),
     ],

@@ -234,24 +234,20 @@ def test_a_clock_set_forward_makes_rates_smaller_for_a_window_at_most(run: Run, 
     run(act)
 
 
-@pytest.mark.parametrize("jump", [1.0, 20.0, 200.0])
-def test_a_clock_set_back_a_little_leaves_scrapes_out(run: Run, jump: float) -> None:
-    """Until it is where it was; each says why, the figures stay true meanwhile, and afterwards nothing is missing."""
+@pytest.mark.parametrize("jump", [1.0, 25.0, 200.0])
+def test_a_clock_set_back_a_little_leaves_no_scrape_out(run: Run, jump: float) -> None:
+    """The collector goes on with the present at once; the figures stay true, and afterwards nothing is missing."""
 
     async def act(world: Faulty) -> None:
         await world.count(21)
         world.seconds -= jump
-        seen, left_out = [], 0
+        seen = []
         for _ in range(40):
             for name, former in world.answers.items():
                 world.answers[name] = (former or 0.0) + STEADY * EVERY
-            outcomes = [scrape.outcome for scrape in await world.scrape()]
-            left_out += outcomes.count("clock")
-            assert [error is not None and "the clock shows a time before" in error for error in world.errors()] == [
-                outcome == "clock" for outcome in outcomes
-            ]
+            assert [scrape.outcome for scrape in await world.scrape()] == ["ok", "ok"]
+            assert world.errors() == [None, None]
             seen.append(world.shown().get(TOKENS))
-        assert left_out == 2 * int(jump / EVERY)
         # What is counted in `jump` seconds more than the clock shows comes in one step of the window.
         most = 2 * STEADY * (1 + jump / (300 - 2 * EVERY))
         assert all(0 < rate <= most for rate in seen if rate is not None)

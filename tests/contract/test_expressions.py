@@ -24,8 +24,11 @@ from servescope.contract.expressions import (
     leaves,
     level,
     mean,
+    name_promql,
     promql,
     rate,
+    rename,
+    selector_promql,
 )
 from servescope.contract.extrapolation import LOOKBACK_MS, WindowBounds
 from servescope.contract.figures import FIGURES
@@ -126,6 +129,17 @@ def test_label_values_are_quoted_in_promql() -> None:
 
 
 # --- Counters ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_are_not_plain_are_quoted() -> None:
+    """As Prometheus 3 and VictoriaMetrics take them; the labels of a group are quoted by who names them."""
+    dotted = rename(rate(REQUESTS, outcome="ok"), label=lambda label: f"x.{label}", series=lambda name: f"x.{name}")
+
+    assert promql(dotted, window="5m", by=[name_promql("service.name")], collectors=()) == (
+        'sum by ("service.name") (rate({"x.requests_total","x.outcome"="ok"}[5m]))'
+    )
+    assert selector_promql("x.y") == '{"x.y"}'
+    assert selector_promql("x_y", (("z", ("1",)),)) == 'x_y{z="1"}'
 
 
 def test_the_window_is_closed_on_both_ends() -> None:

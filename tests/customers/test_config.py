@@ -14,7 +14,7 @@ from servescope.customers.presets import PRESETS
 from servescope.customers.running import read_startable
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS
-from tests.support.customers_config import CUSTOMERS, write_customers
+from tests.support.customers_config import COLLECTOR, CUSTOMERS, write_customers
 
 
 def test_a_policy_has_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
@@ -32,6 +32,15 @@ def test_a_policy_has_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
     assert acme.key == HashKey(str(tmp_path / "acme.key"))
     assert acme.pull == Pull(str(tmp_path / "acme.token"))
     assert (globex.metrics, globex.figures, globex.labels) == (("requests_total",), (), ())
+
+
+def test_a_deployment_may_have_been_the_customers_before(tmp_path: Path) -> None:
+    """From the time that its table has, in every phase of a rollout; without one the policy says nothing of it."""
+    acme, globex = read_policies(
+        write_customers(tmp_path, CUSTOMERS.replace(_SEARCH, f'{_SEARCH}since = "2026-11-20T14:00:00Z"\n'))
+    )
+    assert acme.since_ms == {}
+    assert globex.since_ms == {Deployment("llama", "search", "v2").group: 1_795_183_200_000}
 
 
 def test_a_preset_has_protocol_temporality_and_headers(tmp_path: Path) -> None:
@@ -91,6 +100,42 @@ WRONG = {
     "renamed label": ("renames = { deployment_id", "renames = { environment", r"renames\.environment: is not exported"),
     "rename": ('"service"', '"__name__"', r"renames\.deployment_id: '__name__' is wrong"),
     "dots": ('"service"', '"service.name"', r"renames\.deployment_id: 'service.name' is wrong, expected a name"),
+    "service": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["model_name"]\nrenames = { model_name = "service.name" }',
+        r"customers\[1\]\.renames\.model_name: 'service.name' is wrong, expected a name that OTLP .* no other use for",
+    ),
+    "escaped service": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["deployment_id"]\nrenames = { deployment_id = "service_name" }',
+        r"renames\.deployment_id: 'service_name' is wrong",
+    ),
+    "scope": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["outcome"]\nrenames = { outcome = "scope.name" }',
+        r"renames\.outcome: 'scope.name' is wrong",
+    ),
+    "two signs": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["outcome"]\nrenames = { outcome = "a._b" }',
+        r"renames\.outcome: 'a._b' is wrong, expected .*no two signs in a row",
+    ),
+    "one escaped name": (
+        'metrics = ["requests_total"]',
+        'metrics = ["requests_total"]\nlabels = ["outcome", "model_name"]\n'
+        'renames = { outcome = "a.b", model_name = "a_b" }',
+        r"renames: 'outcome' and 'model_name' are both called",
+    ),
+    "names of remote write": (
+        'protocol = "otlp-http"',
+        'protocol = "remote-write"\nstores_names_as = "prometheus"',
+        r"push\[0\]\.stores_names_as: 'prometheus' is wrong, expected no such key",
+    ),
+    "names of another backend": (
+        'preset = "datadog"',
+        'preset = "datadog"\nstores_names_as = "prometheus"',
+        r'stores_names_as: .*"other": Datadog answers no PromQL',
+    ),
     "one name": ('"service"', '"pod"', r"renames: 'deployment_id' and 'replica' are both called 'pod'"),
     "key": ("[customers.pull]", "[customers.pul]", r"unknown key 'customers\[0\]\.pul'; did you mean 'pull'"),
     "same name": ('"globex"', '"acme"', r"customers\[1\]\.name: 'acme' is wrong"),
@@ -98,6 +143,11 @@ WRONG = {
         'deployment_id = "search"',
         'deployment_id = "Search"',
         r"deployment_id='Search'.* is not under .* of .*servescope\.toml",
+    ),
+    "since": (
+        _SEARCH,
+        f'{_SEARCH}since = "yesterday"\n',
+        r"deployments\[0\]\.since: 'yesterday' is wrong, expected a time",
     ),
     "loose deployment": (
         'deployment_id = "search"',
@@ -130,6 +180,26 @@ WRONG = {
         '"https://otlp.datadoghq.com/v1/metrics"',
         '"https://user:hunter2@otlp.datadoghq.com/"',
         r"push\[0\]\.url: the value carries credentials",
+    ),
+    "written out in the clear": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "http://otlp.example"\nheaders = { authorization = "Bearer hunter2" }',
+        r"push\[0\]\.url: 'http://otlp\.example' is wrong, expected https://, as header 'authorization' would be",
+    ),
+    "query in the clear": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "http://otlp.example/?db=x&api-token=hunter2"',
+        r"'http://otlp\.example/\?…' is wrong, expected https://, as parameter 'api-token' would be sent in the clear",
+    ),
+    "proxy in the clear": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "http://127.0.0.1:4318"\nproxy_url = "http://proxy.example"\nheaders = { api-key = "hunter2" }',
+        r"expected https://, as header 'api-key' would be sent in the clear",
+    ),
+    "query of no URL": (
+        'url = "http://127.0.0.1:4318"',
+        'url = "otlp.example/?api-token=hunter2"',
+        r"push\[0\]\.url: 'otlp\.example/\?…' is wrong, expected a URL",
     ),
     "no protocol": ('protocol = "otlp-http"\n', "", r"push\[0\]: 'protocol' is missing"),
     "protocol": ('"otlp-http"', '"otlp"', r"push\[0\]\.protocol: 'otlp' is wrong, expected one of otlp-http"),
@@ -182,6 +252,21 @@ def test_a_wrong_configuration_is_refused_with_file_key_and_value(tmp_path: Path
     assert not any(secret in str(error.value) for secret in ("aaaaaa", "acme-token", "0123456789abcdef", "hunter2"))
 
 
+@pytest.mark.parametrize(
+    "header", ["Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "DD-API-KEY", "x-honeycomb-team", "X-Any"]
+)
+def test_a_header_that_is_written_out_is_a_credential(tmp_path: Path, header: str) -> None:
+    """Over plain HTTP it stays on this machine; what is known to be none goes anywhere."""
+    there, here = 'url = "http://otlp.example"', 'url = "http://127.0.0.1:4318"'
+    sent = f'\nheaders = {{ {header} = "hunter2", X-Scope-OrgID = "acme" }}'
+    with pytest.raises(ConfigurationError, match=f"as header '{header}' would be sent in the clear") as refused:
+        read_policies(write_customers(tmp_path, CUSTOMERS.replace(here, there + sent)))
+    assert "hunter2" not in str(refused.value)
+
+    for text in (here + sent, there + sent.replace(header, "Tenant-ID"), there.replace("http:", "https:") + sent):
+        assert len(read_policies(write_customers(tmp_path, CUSTOMERS.replace(here, text)))) == 2
+
+
 def test_deployments_that_labels_do_not_distinguish_are_refused(tmp_path: Path) -> None:
     """Their series would be mixed."""
     two = f"{_SEARCH}\n[[customers.deployments]]\n{_CHAT}"
@@ -193,6 +278,33 @@ def test_deployments_that_labels_do_not_distinguish_are_refused(tmp_path: Path) 
         read_policies(write_customers(tmp_path, text.replace(_SEARCH, two)))
     text = text.replace('name = "globex"', 'name = "globex"\nlabels = ["environment"]')
     assert len(read_policies(write_customers(tmp_path, text.replace(_SEARCH, two)))) == 1
+
+
+def test_deployments_that_are_one_service_are_refused_where_series_have_nothing_else_of_them(tmp_path: Path) -> None:
+    """As in a Prometheus by OTLP; not where the other labels are on series, or each has a service.name of its own."""
+    twin = _SEARCH.replace('"v2"', '"v1"')
+    two = f"{_SEARCH}\n[[customers.deployments]]\n{twin}"
+    labelled = 'name = "globex"\nlabels = ["deployment_id", "inference_stack"]'
+    text = CUSTOMERS.replace(_SEARCH, two).replace('name = "globex"', labelled)
+    collected = (
+        f'{COLLECTOR}\n[[deployments]]\n{twin}fixed_labels = true\ntargets = [{{ url = "http://127.0.0.1:11" }}]'
+    )
+
+    def read(changed: str) -> int:
+        path = write_customers(tmp_path, changed)
+        (tmp_path / "servescope.toml").write_text(collected, encoding="utf-8")
+        return len(read_policies(path))
+
+    with pytest.raises(ConfigurationError, match=r"destination 'push': 2 deployments have the service.name 'search'"):
+        read(text)
+    otlp = 'protocol = "otlp-http"'
+    for changed in (
+        text.replace(otlp, f'{otlp}\nstores_names_as = "victoriametrics"'),
+        text.replace(otlp, f'{otlp}\nstores_names_as = "other"'),
+        text.replace(otlp, 'protocol = "remote-write"'),
+        text.replace(labelled, 'name = "globex"\nlabels = ["inference_stack"]'),
+    ):
+        assert read(changed) == 2
 
 
 @pytest.mark.parametrize("kind", ["key", "token"])
@@ -255,11 +367,12 @@ def test_the_reference_lists_every_key_with_its_default() -> None:
 
 
 def test_the_reference_lists_every_preset() -> None:
-    """With its protocol, its temporality, and the header it needs."""
+    """With its protocol, its temporality, the header it needs, and whose names it stores of OTLP's."""
     text = (Path(__file__).parents[2] / "docs" / "customers.md").read_text(encoding="utf-8")
     for name, preset in PRESETS.items():
         (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
-        protocol, temporality, header = row.split(" | ")
+        protocol, temporality, header, stored = row.split(" | ")
+        assert stored.strip("`") == ("–" if protocol == "remote-write" else preset.stores_names_as)
         assert (protocol, temporality.partition(",")[0]) == (preset.protocol, preset.temporality)
         assert preset.only == ("," not in temporality)
         assert header.partition(",")[0].strip("`–") == preset.needs

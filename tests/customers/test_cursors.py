@@ -12,7 +12,16 @@ import pytest
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Series
-from servescope.customers.cursors import Cursor, CursorError, CursorFile, Delivery, Gap, LaneId, RemovedError
+from servescope.customers.cursors import (
+    Acknowledgement,
+    Cursor,
+    CursorError,
+    CursorFile,
+    Delivery,
+    Gap,
+    LaneId,
+    RemovedError,
+)
 from servescope.customers.reading import FleetState
 from servescope.customers.tracks import TargetTrack
 from servescope.store.records import StoreError
@@ -35,24 +44,34 @@ def make_cursor(edge_ms: int = 5 * MINUTE) -> Cursor:
         identity,
         series,
         np.array([0.1 + 0.2, np.nan]),
-        np.array([7, 0], dtype=np.int64),
+        np.array([7.0, 0.0]),
         np.array([True, False]),
+        np.array([True, True]),
+        1_234,
         4_321,
     )
-    return Cursor(FleetState(edge_ms, {identity: track}), "{}", 1)
+    return Cursor(FleetState(edge_ms, {identity: track}), "{}")
+
+
+def acknowledge(cursors: CursorFile, lane: LaneId, cursor: Cursor, delivery: Delivery | None = None) -> None:
+    """Begin or go on with a lane, and acknowledge an edge."""
+    cursors.begin(lane, 1)
+    cursors.hold(lane, Acknowledgement(cursor, delivery))
+    cursors.write_held(lane)
 
 
 def test_a_cursor_is_read_back_as_it_was(cursors: CursorFile) -> None:
     """Numbers bit by bit, series and identities with whatever characters they have."""
-    cursors.acknowledge(ACME, make_cursor(), None)
+    acknowledge(cursors, ACME, make_cursor())
     found = cursors.cursor(ACME)
 
     assert found is not None
-    assert (found.state.edge_ms, found.totals, found.begun_ms) == (5 * MINUTE, "{}", 1)
+    assert (found.state.edge_ms, found.totals) == (5 * MINUTE, "{}")
+    assert (cursors.begun_ms(ACME), cursors.begin(ACME, 9)) == (1, 1)
     (identity, track), (_, kept) = *found.state.tracks.items(), *make_cursor().state.tracks.items()
     assert identity == kept.identity
-    assert (track.series, track.scrape_ms) == (kept.series, kept.scrape_ms)
-    for part in ("values", "starts_ms", "present"):
+    assert (track.series, track.since_ms, track.scrape_ms) == (kept.series, kept.since_ms, kept.scrape_ms)
+    for part in ("values", "counted", "present", "scraped"):
         np.testing.assert_array_equal(getattr(track, part), getattr(kept, part))
     assert cursors.cursor(OTHER) is None
 
@@ -60,7 +79,7 @@ def test_a_cursor_is_read_back_as_it_was(cursors: CursorFile) -> None:
 def test_deliveries_add_up_by_the_hour(cursors: CursorFile) -> None:
     """A statement of months is read from a few hundred rows."""
     for edge_ms in (MINUTE, 2 * MINUTE, 61 * MINUTE):
-        cursors.acknowledge(ACME, make_cursor(edge_ms), Delivery(edge_ms - MINUTE, edge_ms, 1, 10, 1, 2))
+        acknowledge(cursors, ACME, make_cursor(edge_ms), Delivery(edge_ms - MINUTE, edge_ms, 1, 10, 1, 2))
 
     assert cursors.deliveries(ACME, 0, 120 * MINUTE) == [
         Delivery(0, 2 * MINUTE, 2, 20, 2, 4),
@@ -82,12 +101,12 @@ def test_lanes_acknowledge_at_the_same_time(cursors: CursorFile) -> None:
     """From several threads: every acknowledgement is kept, and none fails because of another."""
     edges = [(LaneId(f"customer-{number}", "push"), edge) for edge in range(1, 11) for number in range(8)]
 
-    def acknowledge(of: tuple[LaneId, int]) -> None:
+    def deliver(of: tuple[LaneId, int]) -> None:
         lane, edge = of
-        cursors.acknowledge(lane, make_cursor(edge), Delivery(edge - 1, edge, 1, 1, 0, 1))
+        acknowledge(cursors, lane, make_cursor(edge), Delivery(edge - 1, edge, 1, 1, 0, 1))
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(acknowledge, edges))
+        list(threads.map(deliver, edges))
     delivered = [each.edges for lane in cursors.lanes() for each in cursors.deliveries(lane, 0, MINUTE)]
     assert delivered == [10] * 8
 
@@ -102,9 +121,9 @@ def test_one_process_delivers(cursors: CursorFile) -> None:
 
 def test_what_is_removed_is_gone_from_the_file_and_stops_its_lane(cursors: CursorFile) -> None:
     """By another process, while the lane runs; the other customers' lanes go on."""
-    cursors.acknowledge(ACME, make_cursor(), Delivery(0, MINUTE, 1, 1, 0, 1))
+    acknowledge(cursors, ACME, make_cursor(), Delivery(0, MINUTE, 1, 1, 0, 1))
     cursors.add_gap(ACME, Gap(0, MINUTE, "age"))
-    cursors.acknowledge(OTHER, make_cursor(), None)
+    acknowledge(cursors, OTHER, make_cursor())
     with CursorFile(cursors.path) as other:
         assert other.remove("acme", 9) == 3
 
@@ -112,8 +131,8 @@ def test_what_is_removed_is_gone_from_the_file_and_stops_its_lane(cursors: Curso
     assert cursors.removed() == {"acme": 9}
     assert cursors.lanes() == [OTHER]
     with pytest.raises(RemovedError, match="customer 'acme' was removed"):
-        cursors.acknowledge(ACME, make_cursor(), None)
-    cursors.acknowledge(OTHER, make_cursor(6 * MINUTE), None)
+        acknowledge(cursors, ACME, make_cursor())
+    acknowledge(cursors, OTHER, make_cursor(6 * MINUTE))
     assert all(SECRET.encode() not in path.read_bytes() for path in cursors.path.parent.iterdir())
 
 
@@ -121,7 +140,7 @@ def test_a_customer_that_comes_back_begins_anew(cursors: CursorFile) -> None:
     """After it was admitted again."""
     cursors.remove("acme", 9)
     cursors.readmit("acme")
-    cursors.acknowledge(ACME, make_cursor(), None)
+    acknowledge(cursors, ACME, make_cursor())
     assert cursors.removed() == {}
 
 

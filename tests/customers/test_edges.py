@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.reading import EdgeReader, FleetState
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, pasts
+from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 
 ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
 OTHER = Identity("llama", "chat-v1", "v1", replica="engine-1")
@@ -52,28 +53,39 @@ def read(store: Store, edges: Sequence[int], state: FleetState | None = None) ->
     return [edge for edge, _ in reader.read(state, edges)]
 
 
-def of(edge: FleetEdge, series: Series, identity: Identity = ENGINE) -> tuple[float, float, int, bool]:
-    """Value, gain, start and end of a series at an edge."""
-    (target,) = (target for target in edge.targets if target.identity == identity)
+def of(edge: FleetEdge, series: Series, identity: Identity = ENGINE) -> tuple[float, float, float, bool]:
+    """Value, gain, count and end of a series at an edge."""
+    target = _target(edge, identity)
     row = target.series.index(series)
-    return tuple(part[row].item() for part in (target.values, target.gains, target.starts_ms, target.ended))
+    return tuple(part[row].item() for part in (target.values, target.gains, target.counted, target.ended))
+
+
+def since(edge: FleetEdge, identity: Identity = ENGINE) -> int:
+    """Since when the counters of a target count."""
+    return _target(edge, identity).since_ms
+
+
+def _target(edge: FleetEdge, identity: Identity) -> TargetEdge:
+    (target,) = (target for target in edge.targets if target.identity == identity)
+    return target
 
 
 def test_an_edge_has_the_last_scrape_before_it_and_what_was_gained_since_the_edge_before(store: Store) -> None:
-    """Scrapes after an edge belong to the next one."""
+    """Scrapes after an edge belong to the next one; what was counted before the lane began is none of its counts."""
     fill(
         store, {T0 - 5_000: counted(10, T0 - 100_000), T0 + 55_000: counted(25, T0 - 100_000), T0 + 61_000: counted(40)}
     )
     first, second = read(store, [T0, T0 + MINUTE])
 
-    value, gain, start, ended = of(first, TOKENS)
-    assert (value, start, ended) == (10, T0 - 100_000, False)
+    value, gain, count, ended = of(first, TOKENS)
+    assert (value, count, ended) == (10, 0, False)
     assert np.isnan(gain)  # a lane begins there
-    assert of(second, TOKENS) == (25, 15, T0 - 100_000, False)
+    assert of(second, TOKENS) == (25, 15, 15, False)
+    assert (since(first), since(second)) == (T0, T0)
 
 
 def test_a_restart_between_two_edges_loses_nothing(store: Store) -> None:
-    """The gain has what was counted before and after, and the state before the restart is a point of its own."""
+    """Gain and count have what was counted before and after."""
     born, again = T0 - 100_000, T0 + 35_000
     fill(store, {
         T0: counted(10, born), T0 + 15_000: counted(12, born), T0 + 30_000: counted(15, born),
@@ -81,28 +93,16 @@ def test_a_restart_between_two_edges_loses_nothing(store: Store) -> None:
     })  # fmt: skip
     _, edge = read(store, [T0, T0 + MINUTE])
 
-    assert of(edge, TOKENS) == (4, 5 + 4, again, False)
-    (reset,) = edge.targets[0].resets
-    row = edge.targets[0].series.index(TOKENS)
-    assert (reset.time_ms, reset.values[row], reset.starts_ms[row]) == (T0 + 30_000, 15, born)
+    assert of(edge, TOKENS) == (4, 5 + 4, 5 + 4, False)
+    assert since(edge) == T0
 
 
-def test_a_restart_that_the_edge_before_showed_has_no_point_of_its_own(store: Store) -> None:
-    """What began anew counts since that edge, so that no two points overlap."""
-    fill(store, {T0 - 1_000: counted(10, T0 - 90_000), T0 + 14_000: counted(3, T0 - 500)})
-    _, edge = read(store, [T0, T0 + MINUTE // 2])
-
-    assert of(edge, TOKENS) == (3, 3, T0, False)
-    assert edge.targets[0].resets == ()
-
-
-def test_without_a_start_time_a_counter_that_fell_counts_since_the_scrape_before(store: Store) -> None:
-    """The first sight of it is its baseline."""
+def test_without_a_start_time_a_counter_that_fell_has_begun_anew(store: Store) -> None:
+    """What it counted before is not lost."""
     fill(store, {T0: counted(10), T0 + 30_000: counted(15), T0 + 45_000: counted(3)})
-    first, edge = read(store, [T0, T0 + MINUTE])
+    _, edge = read(store, [T0, T0 + MINUTE])
 
-    assert of(first, TOKENS)[2] == T0
-    assert of(edge, TOKENS) == (3, 5 + 3, T0 + 30_000, False)
+    assert of(edge, TOKENS) == (3, 5 + 3, 5 + 3, False)
 
 
 def test_a_replica_that_joins_counts_from_its_start(store: Store) -> None:
@@ -111,7 +111,73 @@ def test_a_replica_that_joins_counts_from_its_start(store: Store) -> None:
     fill(store, {T0 + 50_000: counted(7, T0 + 20_000)}, OTHER)
     _, edge = read(store, [T0, T0 + MINUTE])
 
-    assert of(edge, TOKENS, OTHER) == (7, 7, T0 + 20_000, False)
+    assert of(edge, TOKENS, OTHER) == (7, 7, 7, False)
+    assert (since(edge), since(edge, OTHER)) == (T0, T0 + 20_000)
+
+
+def test_a_replica_that_was_there_before_it_was_seen_counts_from_its_first_sight(store: Store) -> None:
+    """Whosever its traffic was: all of its counters have one baseline."""
+    fill(store, {T0: counted(10), T0 + 60_000: counted(10)})
+    old = T0 - 400_000
+    fill(store, {T0 + 35_000: counted(700, old, ok=90, error=9), T0 + 50_000: counted(703, old, ok=92, error=9)}, OTHER)
+    _, edge = read(store, [T0, T0 + MINUTE])
+
+    assert [of(edge, each, OTHER)[2] for each in (TOKENS, OK, ERROR)] == [3, 2, 0]
+    assert since(edge, OTHER) == T0 + 35_000
+
+
+def test_what_a_deployment_counted_before_it_was_the_customers_is_not_read(store: Store) -> None:
+    """Neither by a lane that was there before, nor by one that begins; also of a process that began before."""
+    moved = T0 + 40_000
+    fill(store, {
+        T0 + at * 1_000: counted(100 + at, T0 + 20_000, ok=at) for at in (25, 35, 45, 55, 70, 85, 100, 115)
+    })  # fmt: skip
+    fill(store, {T0: counted(1)}, OTHER)
+    for first in (T0, T0 + MINUTE):
+        reader = EdgeReader(store, [ENGINE.deployment()], METRICS, (), {ENGINE.deployment(): moved})
+        edge = [edge for edge, _ in reader.read(None, range(first, T0 + 2 * MINUTE + 1, MINUTE))][-1]
+        began = max(first, T0 + 45_000)
+        assert since(edge) == began
+        assert of(edge, TOKENS)[2] == 115 - (began - T0 if began == T0 + 45_000 else 55_000) / 1000
+        assert [target.identity for target in edge.targets] == [ENGINE]
+
+
+def test_what_a_lane_knew_of_a_deployment_before_it_was_anothers_is_forgotten(store: Store) -> None:
+    """When the owner changes back, what was counted in between is not a gain; figures wait for their window."""
+    fill(store, {T0 + at * 15_000: counted(10 * at) for at in range(40)})
+    deployment = ENGINE.deployment()
+    for at in range(40):
+        store.append_figures(deployment, T0 + at * 15_000, {"request_rate": float(at)})
+
+    def reader(since_ms: int) -> EdgeReader:
+        return EdgeReader(store, [deployment], METRICS, ("request_rate",), {deployment: since_ms})
+
+    (_, state) = list(reader(0).read(None, [T0 + MINUTE]))[-1]
+    back = T0 + 130_000
+    found = [edge for edge, _ in reader(back).read(state, range(T0 + 2 * MINUTE, T0 + 9 * MINUTE, MINUTE))]
+    assert [sum(len(edge.targets) for edge in found[:1]), of(found[1], TOKENS)[2]] == [0, 30]
+    assert since(found[-1]) == T0 + 135_000
+    shown = [edge.time_ms for edge in found if edge.figures]
+    assert shown == [T0 + minutes * MINUTE for minutes in (8,)]
+
+
+def test_buckets_that_change_begin_anew_with_all_of_their_replica(store: Store) -> None:
+    """So that no count falls, and all have one baseline still; nothing of what was gained is lost."""
+
+    def page(tokens: int, edge: float, low: int, total: int) -> Page:
+        return {TOKENS: tokens, **histogram({edge: low, math.inf: total}, total, float(total))}
+
+    fill(store, {
+        T0: page(10, 0.1, 1, 2), T0 + 50_000: page(20, 0.1, 2, 4),
+        T0 + 70_000: page(25, 0.1, 3, 5), T0 + 85_000: page(30, 0.5, 4, 6), T0 + 115_000: page(40, 0.5, 5, 9),
+        T0 + 175_000: page(50, 0.5, 6, 11),
+    })  # fmt: skip
+    edges = read(store, [T0 + minute * MINUTE for minute in range(4)])
+
+    assert [of(edge, TOKENS)[2] for edge in edges] == [0, 10, 20, 30]
+    assert [since(edge) for edge in edges] == [T0, T0, T0 + MINUTE, T0 + MINUTE]
+    low, high = (Series("time_to_first_token_seconds_bucket", (("le", le),)) for le in ("0.5", "+Inf"))
+    assert [of(edges[3], each)[2] for each in (low, high)] == [3, 6]
 
 
 def test_an_outcome_that_appears_counts_from_zero(store: Store) -> None:
@@ -119,7 +185,8 @@ def test_an_outcome_that_appears_counts_from_zero(store: Store) -> None:
     fill(store, {T0: counted(1, ok=5), T0 + 30_000: counted(1, ok=6), T0 + 45_000: counted(1, ok=6, error=2)})
     _, edge = read(store, [T0, T0 + MINUTE])
 
-    assert of(edge, ERROR) == (2, 2, T0 + 30_000, False)
+    assert of(edge, ERROR) == (2, 2, 2, False)
+    assert of(edge, OK)[2] == 1
 
 
 def test_a_target_that_fails_ends_and_goes_on_when_it_is_back(store: Store) -> None:
@@ -132,30 +199,27 @@ def test_a_target_that_fails_ends_and_goes_on_when_it_is_back(store: Store) -> N
     assert np.isnan(value)
     assert ended
     assert edges[3].targets == ()
-    assert of(edges[4], TOKENS) == (19, 9, T0, False)
+    assert of(edges[4], TOKENS) == (19, 9, 9, False)
 
 
 def test_what_a_target_counted_before_it_left_is_not_lost(store: Store) -> None:
-    """Its last counts have a point of their own, at their scrape, unless the edge before had shown them."""
+    """Its last gain and count are those of the edge at which it ends."""
     fill(store, {T0: counted(10, queued=4), T0 + 15_000: counted(12, queued=5), T0 + 20_000: {}})
     _, edge, after = read(store, [T0, T0 + MINUTE, T0 + 2 * MINUTE])
 
-    value, gain, _, ended = of(edge, TOKENS)
+    value, *rest = of(edge, TOKENS)
     assert np.isnan(value)
-    assert (gain, ended) == (2, True)
-    (last,) = edge.targets[0].resets
-    assert (last.time_ms, last.values[edge.targets[0].series.index(TOKENS)]) == (T0 + 15_000, 12)
-    assert np.isnan(last.values[edge.targets[0].series.index(QUEUED)])
+    assert rest == [2, 2, True]
     assert after.targets == ()
 
 
 def test_gauges_are_those_of_the_last_scrape(store: Store) -> None:
-    """They have no start, and end by themselves."""
+    """They end by themselves."""
     fill(store, {T0: counted(1, queued=4), T0 + 30_000: counted(1, queued=6), T0 + 90_000: counted(1)})
     first, second, third = read(store, [T0, T0 + MINUTE, T0 + 2 * MINUTE])
 
     assert of(first, QUEUED)[0] == 4
-    assert of(second, QUEUED)[2:] == (0, False)
+    assert of(second, QUEUED)[0::3] == (6, False)
     value, _, _, ended = of(third, QUEUED)
     assert np.isnan(value)
     assert ended
@@ -176,7 +240,7 @@ def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFac
             ((edge, state),) = EdgeReader(store, [ENGINE.deployment()], METRICS, ()).read(state, [known.time_ms])
             _compare(edge, known)
         for before, after in pairwise(at_once):
-            _check_starts(before.targets, after)
+            _check_counts(before.targets, after)
 
 
 def _compare(edge: FleetEdge, known: FleetEdge) -> None:
@@ -185,30 +249,32 @@ def _compare(edge: FleetEdge, known: FleetEdge) -> None:
 
 
 def _shown(edge: FleetEdge) -> dict[Series, tuple[float | str, ...]]:
-    """What an edge has of its series, apart from when those began to count that are not there all the time."""
+    """What an edge has of its series."""
     return {
-        name: tuple("absent" if each != each else each for each in (value, gain, ended))
+        name: tuple("absent" if each != each else each for each in (value, gain, count, ended, target.since_ms))
         for target in edge.targets
-        for name, value, gain, ended in zip(
-            target.series, target.values.tolist(), target.gains.tolist(), target.ended.tolist(), strict=True
+        for name, value, gain, count, ended in zip(
+            target.series,
+            *map(np.ndarray.tolist, (target.values, target.gains, target.counted, target.ended)),
+            strict=True,
         )
         if value == value or ended
     }
 
 
-def _check_starts(before: Sequence[TargetEdge], after: FleetEdge) -> None:
-    """A counter that goes on has its start; another begins where the points before it ended."""
+def _check_counts(before: Sequence[TargetEdge], after: FleetEdge) -> None:
+    """What a target counted rises by what it gained since its baseline, which is no earlier than before."""
     assert after.before_ms is not None
-    was = {(target.identity, name): row for target in before for row, name in enumerate(target.series)}
+    was = {target.identity: target for target in before}
     for target in after.targets:
+        former = was.get(target.identity)
+        if former is None or target.since_ms != former.since_ms:
+            assert former is None or target.since_ms == after.before_ms
+            continue
+        known = dict(zip(former.series, former.counted.tolist(), strict=True))
         for row, name in enumerate(target.series):
-            if np.isnan(target.values[row]) or not target.starts_ms[row] or (target.identity, name) not in was:
-                continue
-            former = next(one for one in before if one.identity == target.identity)
-            place = was[target.identity, name]
-            if np.isnan(former.values[place]):
-                continue
-            assert target.starts_ms[row] == former.starts_ms[place] or target.starts_ms[row] >= after.before_ms, name
+            if name in known and not np.isnan([known[name], target.counted[row]]).any():
+                assert target.counted[row] == known[name] + np.nan_to_num(target.gains[row], nan=0.0), name
 
 
 def test_replicas_with_the_same_series_share_them(store: Store) -> None:

@@ -25,6 +25,7 @@ from servescope.store.prometheus.history import PrometheusHistory
 from tests.support import victoria_metrics as victoria
 from tests.support.commands import run
 from tests.support.either_past import EitherPast, either_past
+from tests.support.past import in_milliseconds
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
@@ -38,6 +39,7 @@ environment = "production"
 COLLECTOR = f"""
 [[deployments]]{_DEPLOYMENT}
 fixed_labels = true
+claims = {{ collectors = ["127.0.0.1:9900"], jobs = ["servescope"] }}
 targets = [{{ url = "http://127.0.0.1:9/metrics" }}]
 """
 CUSTOMERS = f"""
@@ -100,18 +102,11 @@ def pasts(
     """Seventy minutes of both stacks, three times."""
     folder = tmp_path_factory.mktemp("pasts")
     with (
-        either_past(prometheus, promtool, folder) as past,
+        either_past(prometheus, promtool, folder, scraped='job="servescope",instance="127.0.0.1:9900"') as past,
         victoria.running(victoria_metrics, folder / "victoria") as other,
     ):
-        other.load(_in_milliseconds(folder / "past.om"))
+        other.load(in_milliseconds(folder / "past.om"))
         yield Pasts(past, other.url)
-
-
-def _in_milliseconds(path: Path) -> Iterator[str]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            sample, _, seconds = line.rpartition(" ")
-            yield f"{sample} {round(float(seconds) * 1000)}\n"
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])

@@ -16,6 +16,12 @@ from servescope.customers.cursors import CursorFile, Gap, LaneId
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.points import Accepted, SendError, StreamPoint
 from servescope.customers.policy import Policy
+from servescope.customers.statements import (
+    describe_statement,
+    describe_statuses,
+    read_statement,
+    read_statuses,
+)
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
@@ -159,6 +165,67 @@ def test_a_lane_that_begins_again_goes_on_where_it_was(store: Store, cursors: Cu
     times = [point.time_ms for point in destination.points]
     assert times == sorted(set(times))
     assert destination.counted() == (times[-1] - BEGUN) / 1000
+
+
+def test_a_lane_that_nobody_has_answered_yet_keeps_its_start(
+    store: Store, cursors: CursorFile, clock: FillingClock
+) -> None:
+    """A reload or a restart loses nothing of what is owed; a statement says what that is."""
+    destination = Destination()
+    works, destination.answer = destination.answer, fail("unreachable")
+    for minutes in (3.3, 2, 4):
+        deliver(store, cursors, clock, destination, minutes, route=Route())
+        clock.pass_seconds(50)
+    statement = read_statement(cursors, LANE, START, clock.now_ms())
+    assert (statement.waiting_from_ms, statement.gaps) == (START, ())
+    assert "not delivered yet: 1970-01-14T21:20:00Z to" in describe_statement(statement)
+    (status,) = read_statuses(cursors, [LANE], clock.now_ms())
+    assert describe_statuses([status]).startswith(f"acme  otlp-http-1  nothing delivered yet, {status.lag_seconds:.0f}")
+
+    destination.answer = works
+    deliver(store, cursors, clock, destination, 3, route=Route())
+    times = [point.time_ms for point in destination.points]
+    assert times == list(range(START, times[-1] + 1, MINUTE))
+    assert times[-1] >= START + 12 * MINUTE
+    assert destination.points[-1].value == (times[-1] - START) / 1000
+    assert cursors.gaps(LANE) == []
+
+
+def test_what_nobody_answered_for_too_long_is_a_gap(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
+    """From the start of the lane on, also of one that was never answered, over restarts."""
+    destination, policy = Destination(), make_policy(most_age_ms=10 * MINUTE)
+    works, destination.answer = destination.answer, fail("unreachable")
+    for _ in range(3):
+        deliver(store, cursors, clock, destination, 1, policy=policy, route=Route())
+        clock.pass_seconds(600)
+    destination.answer = works
+    deliver(store, cursors, clock, destination, 2, policy=policy, route=Route())
+
+    gaps = cursors.gaps(LANE)
+    assert {gap.reason for gap in gaps} == {"age"}
+    assert gaps[0].start_ms <= START
+    assert gaps[-1].end_ms >= START + 20 * MINUTE
+
+
+def test_what_was_accepted_is_acknowledged_though_its_lane_ends_at_once(
+    store: Store, cursors: CursorFile, clock: FillingClock
+) -> None:
+    """A reload between the answer and its record does not send it again."""
+    destination = Destination()
+    for _ in range(4):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(CursorFile, "write_held", _cancel)
+            deliver(store, cursors, clock, destination, 0.4)
+        deliver(store, cursors, clock, destination, 1)
+
+    times = [point.time_ms for point in destination.points]
+    assert times == sorted(set(times))
+    assert destination.counted() == (times[-1] - BEGUN) / 1000
+
+
+def _cancel(cursors: CursorFile, lane: LaneId) -> None:
+    if cursors._held.get(lane):
+        raise asyncio.CancelledError
 
 
 def test_a_new_destination_receives_the_past_that_it_chose(

@@ -14,7 +14,7 @@ from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, WAIT
 from tests.support.drawn_points import points
 from tests.support.otlp_rules import Key, Ledger, Received
 
-CHAT = (("deployment_id", "chat"),)
+CHAT = (("deployment_id", "chat"), ("service.name", "chat"))
 NS = 1_000_000
 
 

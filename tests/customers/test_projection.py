@@ -9,8 +9,9 @@ import pytest
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.customers.points import HistogramValue, StreamPoint
-from servescope.customers.policy import HashKey, Naming, Policy, Quotas
+from servescope.customers.policy import HashKey, Naming, Policy, Quotas, Resolution
 from servescope.customers.projection import Projection, Projector
+from servescope.customers.prometheus_series import labels_of
 from servescope.customers.totals import Totals, dump_totals, load_totals
 from servescope.settings.access import AccessError
 from tests.support.customer_edges import BORN, MINUTE, T0, Seen, fleet, histogram, series, target
@@ -74,7 +75,7 @@ def test_a_target_cannot_say_whose_it_is() -> None:
 
 def test_a_delta_is_what_was_gained_since_the_edge_before() -> None:
     """A gauge has no start in either form."""
-    seen = {TOKENS: Seen(100, 30), QUEUED: Seen(4, start_ms=0)}
+    seen = {TOKENS: Seen(100, 30), QUEUED: Seen(4)}
     points = project(PLAIN, target(ENGINE, seen), temporality="delta").points
 
     assert [(point.start_ms, point.time_ms, point.value) for point in points] == [
@@ -88,22 +89,30 @@ def test_a_delta_lane_begins_with_no_point() -> None:
     assert project(PLAIN, target(ENGINE, {TOKENS: Seen(100)}), number=0, temporality="delta").points == []
 
 
-def test_a_reset_has_a_point_before_it() -> None:
-    """So that nothing of what was counted is lost, and no two points overlap."""
-    again = T0 + 40_000
-    seen = target(ENGINE, {TOKENS: Seen(4, 9, again), QUEUED: Seen(1)}, resets={T0 + 30_000: {TOKENS: (15.0, BORN)}})
-    points = project(PLAIN, seen).points
+def test_all_counters_of_a_replica_count_since_one_time() -> None:
+    """Not since their process began, nor each since it was seen: shares of what a customer has are those of its time.
 
-    assert [described(point)[2:] for point in points[:2]] == [(BORN, 30_000, 15.0), (again, MINUTE, 4.0)]
+    So also where one is of a single series and another the sum of several.
+    """
+    seen = {
+        series("requests_total", outcome="ok", engine="0"): Seen(900, 450, counted=450),
+        series("requests_total", outcome="ok", engine="1"): Seen(901, 451, counted=451),
+        series("requests_total", outcome="error", engine="0"): Seen(49, 12, counted=12),
+    }
+    points = project(PLAIN, target(ENGINE, seen, T0 - MINUTE)).points
+
+    assert [described(point)[1:] for point in points] == [
+        ({"deployment_id": "chat", "replica": "pod-1", "outcome": "ok"}, T0 - MINUTE, MINUTE, 901.0),
+        ({"deployment_id": "chat", "replica": "pod-1", "outcome": "error"}, T0 - MINUTE, MINUTE, 12.0),
+    ]
+
+
+def test_what_a_replica_counted_before_it_ended_has_a_point_before_the_end() -> None:
+    """So that nothing of it is lost."""
+    points = project(PLAIN, target(ENGINE, {TOKENS: Seen(gain=5, ended=True, counted=20), QUEUED: Seen(1)})).points
+
+    assert [described(point)[2:] for point in points[:2]] == [(BORN, MINUTE - 1, 20.0), (None, MINUTE, None)]
     assert len(points) == 3
-    assert values(project(PLAIN, seen, temporality="delta")) == [9.0, 1.0]
-
-
-def test_a_reset_of_what_was_seen_once_has_no_point_before_it() -> None:
-    """It would begin and end at one time, and what came after begins there too."""
-    seen = target(ENGINE, {TOKENS: Seen(4, 4, T0 + 30_000)}, resets={T0 + 30_000: {TOKENS: (15.0, T0 + 30_000)}})
-
-    assert [described(point)[2:] for point in project(PLAIN, seen).points] == [(T0 + 30_000, MINUTE, 4.0)]
 
 
 def test_a_series_that_ended_has_a_point_without_a_value() -> None:
@@ -188,15 +197,15 @@ def test_series_that_differ_in_labels_that_do_not_leave_are_summed() -> None:
     seen = {
         series("requests_total", outcome="ok", engine="0"): Seen(10, 1),
         series("requests_total", outcome="ok", engine="1"): Seen(20, 2),
-        series("queued_requests", engine="0"): Seen(3, start_ms=0),
-        series("queued_requests", engine="1"): Seen(4, start_ms=0),
-        series("kv_cache_usage", engine="0"): Seen(0.5, start_ms=0),
-        series("kv_cache_usage", engine="1"): Seen(0.7, start_ms=0),
+        series("queued_requests", engine="0"): Seen(3),
+        series("queued_requests", engine="1"): Seen(4),
+        series("kv_cache_usage", engine="0"): Seen(0.5),
+        series("kv_cache_usage", engine="1"): Seen(0.7),
     }
     projection = project(PLAIN, target(ENGINE, seen))
 
     assert [described(point)[0::4] for point in projection.points] == [
-        ("requests_total", 3.0),
+        ("requests_total", 30.0),
         ("queued_requests", 7.0),
     ]
     assert projection.withheld == {"ratio": 2}
@@ -283,6 +292,34 @@ def test_names_follow_the_policy() -> None:
         {"service.name": "chat", "service.instance.id": "pod-1"},
     )
     assert (point.stream.metric.unit, point.stream.metric.whole) == ("{token}", True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "service"),
+    [
+        (("deployment_id", "model_name", "replica"), {"service.name": "chat", "service.instance.id": "pod-1"}),
+        (("model_name", "inference_stack"), {"service.name": "llama/v2"}),
+        (("rollout_phase",), {"service.name": "acme"}),
+        ((), {"service.name": "acme"}),
+    ],
+)
+def test_every_resource_is_a_service(labels: tuple[str, ...], service: dict[str, str]) -> None:
+    """Named after what is exported of the deployment, or after the customer: never after what is withheld."""
+    resolution: Resolution = "replica" if "replica" in labels else "deployment"
+    policy = replace(PLAIN, labels=labels, resolution=resolution)
+    (point,) = project(policy, target(ENGINE, {TOKENS: Seen(7, 2)})).points
+
+    assert dict(point.stream.service) == service
+    assert "service_name" not in dict(labels_of(point.stream))  # which the page and remote write have
+
+
+def test_a_service_that_the_policy_names_is_not_named_again() -> None:
+    """Where labels are called so already."""
+    (point,) = project(replace(PLAIN, naming=Naming.OTEL), target(ENGINE, {TOKENS: Seen(7, 2)})).points
+    assert point.stream.service == ()
+    renamed = replace(PLAIN, renames={"deployment_id": "service.name"})
+    (point,) = project(renamed, target(ENGINE, {TOKENS: Seen(7, 2)})).points
+    assert dict(point.stream.service) == {"service.instance.id": "pod-1"}
 
 
 def test_figures_have_the_names_of_the_policy_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import resource
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +46,29 @@ def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(exported: Exporte
     assert all(end == start for (_, end, _), (start, _, _) in pairwise(spans)), spans
     assert all(value == 3 * (end - start) for start, end, value in spans), spans
     assert sum(count - 1 for count in points.values()) <= kills + 1
+
+
+def test_a_full_disk_has_nothing_sent_that_could_not_be_acknowledged(exported: Exported) -> None:
+    """Neither again and again while it is full, nor by a process that starts then; afterwards everything is there."""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    with exported.running() as process:
+        exported.wait_for_points(3)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        exported.wait_for_intervals(2)
+        received = len(exported.receiver.requests)
+        exported.wait_for_intervals(6)
+        assert len(exported.receiver.requests) == received
+        with urlopen(f"http://{exported.address}/metrics", timeout=deadline_seconds(30)) as page:
+            errors = 'servescope_customer_internal_errors_total{customer="acme",destination="push"} 0.0'
+            assert errors not in page.read().decode()
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
+        exported.wait_for_points(10)
+    points = exported.points()
+    assert set(points.values()) == {1}
+    spans = sorted(points)
+    assert all(end == start for (_, end, _), (start, _, _) in pairwise(spans)), spans
+    assert all(value == 3 * (end - start) for start, end, value in spans), spans
 
 
 def test_what_a_prometheus_lacks_or_has_of_several_is_named(exported: Exported) -> None:

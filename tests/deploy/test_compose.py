@@ -138,7 +138,7 @@ def test_collector_reaches_the_targets_by_the_name_in_their_lists() -> None:
 def test_emulated_deployments_are_those_collected() -> None:
     """The collector's configuration names the deployments that the emulator runs, with its labels and its lists.
 
-    Their labels are fixed, as the export to customers demands.
+    Their labels are fixed, and their addresses are the emulator's, as the export to customers demands.
     """
     import tomllib
 
@@ -147,6 +147,7 @@ def test_emulated_deployments_are_those_collected() -> None:
     folder = "/var/lib/emulated/"
     for deployment in emulated:
         deployment["fixed_labels"] = True
+        deployment["claims"] = {"targets": ["stacks:*"]}
         deployment["file_sd"] = [{"files": [folder + name for name in deployment["file_sd"][0]["files"]]}]
 
     assert collected == emulated

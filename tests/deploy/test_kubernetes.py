@@ -19,6 +19,9 @@ from alerts.__main__ import KUBERNETES, KUBERNETES_VICTORIA
 from alerts.rules import Format, render_bundle
 from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.own_metrics import OWN_METRICS
+from servescope.probe.config import SETTINGS
+from servescope.probe.prober import CLAIMED
 from tests.conftest import ROOT
 from tests.support.manifests import (
     ENGINES,
@@ -173,6 +176,18 @@ def test_every_pod_has_a_network_policy_and_what_it_names_exists(rendered: tuple
     for scaler in _of_kind(rendered, "HorizontalPodAutoscaler"):
         target = scaler["spec"]["scaleTargetRef"]
         assert "replicas" not in only(list(rendered), target["kind"], target["name"])["spec"]
+
+
+def test_translators_scale_on_slots_in_use(monitored: tuple[Document, ...]) -> None:
+    """By a series of their own that is below what one has, under the labels by which an adapter finds its pod."""
+    scaler = only(monitored, "HorizontalPodAutoscaler", "servescope-translate")["spec"]
+    (metric,) = [each["pods"] for each in scaler["metrics"] if each["type"] == "Pods"]
+    (endpoint,) = only(monitored, "PodMonitor", "servescope-translate")["spec"]["podMetricsEndpoints"]
+
+    assert OWN_METRICS[metric["metric"]["name"]].kind == "gauge"
+    slots = int(dict(SETTINGS["translate"])["max_probes"])
+    assert metric["target"] == {"type": "AverageValue", "averageValue": str(slots // 2)}
+    assert not any(each.get("action") == "labeldrop" for each in endpoint["relabelings"])
 
 
 def test_translators_end_after_nodes_forgot_them(monitored: tuple[Document, ...]) -> None:
@@ -362,8 +377,15 @@ def test_pods_are_scraped_through_the_translators(
         assert each["__address__"] == "servescope-translate.servescope.svc:9905"
         assert each["__metrics_path__"] == "/probe"
         assert each["instance"] == each["__tmp_hash"] == each["__param_target"]
-        assert {name for name in each if not name.startswith("__")} <= {*IDENTITY_LABELS, "job", "instance"}
-        assert each["job"] == "servescope-targets"
+        assert {name for name in each if not name.startswith("__")} <= {
+            *IDENTITY_LABELS,
+            "job",
+            "instance",
+            "namespace",
+        }
+        assert (each["job"], each["namespace"]) == ("servescope-targets", "llm")
+        claimed = {name for name in CLAIMED if name in each}
+        assert {name: each[f"__param_{name}"] for name in claimed} == {name: each[name] for name in claimed}
     chat = found["chat-7f-x2"]
     assert [chat[name] for name in IDENTITY_LABELS] == [
         "meta-llama/Llama-3.3-70B", "chat", "v1", "production", "stable", "chat-7f-x2", "aggregated",

@@ -180,8 +180,9 @@ def test_prometheus_has_a_pods_figures_by_its_identity(
     with _running(kustomize, prometheus, reference, tmp_path, _FOLDER / "translate") as running:
         wait_for(lambda: running.labels_of('concurrent_requests{deployment_id="chat-v1"}'), "the contract's series")
         (found,) = running.labels_of('concurrent_requests{deployment_id="chat-v1"}')
-        assert found.items() >= (_IDENTITY | {"job": "servescope-targets", "instance": running.engine}).items()
-        assert not {"namespace", "pod", "container", "endpoint"} & found.keys()
+        scraped = {"job": "servescope-targets", "instance": running.engine, "namespace": "llm"}
+        assert found.items() >= (_IDENTITY | scraped).items()
+        assert not {"pod", "container", "endpoint"} & found.keys()
         figure = 'deployment:concurrent_requests:sum{deployment_id="chat-v1"}'
         wait_for(lambda: running.labels_of(figure), "a recorded figure")
         assert running.labels_of('servescope_probe_success{job="servescope-targets"} == 1')

@@ -16,9 +16,9 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.contract.identity import IDENTITY_LABELS, Identity
-from servescope.probe.allowed import read_address
 from servescope.probe.config import read_probe_configuration
 from servescope.probe.outer import read_outer
+from servescope.settings.addresses import read_address
 from servescope.sources.map_files import load_sources
 from tests.live.stack import Program
 from tests.support.past_one_machine import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,17 @@ def test_the_report_answers_from_a_trace(tmp_path: Path) -> None:
     (advice,) = report["advice"]
     assert report["files"][0]["status"] == "unchanged"
     assert (advice["topic"], advice["answer"]) == ("routing", "pays")
+
+
+def test_a_checkpoint_that_is_replaced_is_named_without_its_secrets(tmp_path: Path) -> None:
+    """A signed URL of a model that the emulator has not got."""
+    trace, config = write_trace(tmp_path / "t.jsonl", is_shared=True), tmp_path / "config.yaml"
+    signed = "source: REMOTE_URL, repo: 'https://joe:hunter2hunter2@host/mine?sig=0123456789'"
+    config.write_text(re.sub(r"source: HF, repo: [^}]*", signed, CONFIG), encoding="utf-8")
+    done = run("migrate", str(config), "--trace", str(trace), "--replicas", "4")
+
+    assert "The emulator has no model like https://••••••@host/mine?••••••" in done.stdout
+    assert not [each for each in ("hunter2", "0123456789") if each in done.stdout + done.stderr]
 
 
 def test_nothing_is_written_where_the_trace_is_wrong(tmp_path: Path) -> None:

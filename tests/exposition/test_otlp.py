@@ -27,7 +27,7 @@ from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Metric
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.otlp import OtlpPusher, push
-from servescope.exposition.otlp_names import UNITS, name_of
+from servescope.exposition.otlp_names import SCHEMA_URL, UNITS, name_of
 from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import render, render_openmetrics
 from servescope.instruments import gen_ai
@@ -328,6 +328,17 @@ def test_every_name_is_its_own() -> None:
     assert len(BY_NAME) == len(METRICS) + 1
     assert not [name for name in BY_NAME if name.endswith(("_seconds", "_total"))]
     assert {metric.unit for metric in METRICS.values()} <= set(UNITS)
+
+
+def test_names_are_of_one_release_of_the_conventions(
+    engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher]
+) -> None:
+    """The resource and its scope say which, as the export to customers does."""
+    start(engine).flush()
+    (resource,) = receiver.resources()
+
+    assert resource.schema_url == SCHEMA_URL
+    assert [scope.schema_url for scope in resource.scope_metrics] == [SCHEMA_URL]
 
 
 def test_the_identity_is_the_resource(

@@ -37,14 +37,14 @@ def config(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "code", "expected"),
     [
-        (V1.replace("8192", "0x" + "F" * 5000), 2, ":4:21: '0xFFFF"),
-        (V1 + "? 0x" + "F" * 5000 + "\n: 1\n", 2, ":5:3: '0xFFFF"),
+        (V1.replace("8192", "0x" + "F" * 5000), 2, ":4:21: … cannot be read as int"),
+        (V1 + "? 0x" + "F" * 5000 + "\n: 1\n", 2, ":5:3: … cannot be read as int"),
         (V1.replace("8192", ":".join(["59"] * 3000)), 2, "cannot be read as int"),
         (V1 + 'description: "\\ud800 \\ud83d\\ude00"\n', 0, "v1 → v2"),
         (V1.replace("a/b", '"\\ud800"'), 2, "repo is '\\ud800', expected a Hugging Face name"),
         (V1 + '"\\e[31mred\\nline\\u202e": 1\n', 0, ":5:1: \\x1b[31mred\\nline\\u202e is an unknown field"),
         (V1 + "#\n" * 5 + "? " + "a" * 100_000 + "\n: 1\n", 0, "a… is an unknown field"),
-        (V1 + "a: !" + "x" * 100_000 + " 1\n", 2, "xxx…, expected none"),
+        (V1 + "a: !" + "x" * 100_000 + " 1\n", 2, ":5:4: tag …, expected none"),
         ("%TAG ! tag:yaml.org,2002:python/\n---\na: !object/apply:os.system [x]\n", 2,
          ":3:4: tag !!python/object/apply:os.system, expected none"),
         ("%YAML 2.0\n---\na: 1\n", 2, ":1:1: not YAML: found incompatible YAML document"),
@@ -114,13 +114,14 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert (folder / "config.yaml.v1").exists()
 
 
-def test_a_folder_that_cannot_be_read_stops_before_anything_is_written(
+def test_a_folder_that_cannot_be_read_ends_no_other(
     tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not left out silently; nor is a folder without a configuration behind a file that would be written."""
-    locked, empty = tmp_path / "locked", tmp_path / "empty"
+    """It is an error of its own, by its name, in every format."""
+    locked, last = tmp_path / "locked", tmp_path / "z" / "config.yaml"
     locked.mkdir()
-    empty.mkdir()
+    last.parent.mkdir()
+    last.write_text(V1, encoding="utf-8")
     scan = os.scandir
 
     def refuse(path: Any) -> Iterator[os.DirEntry[str]]:
@@ -128,13 +129,27 @@ def test_a_folder_that_cannot_be_read_stops_before_anything_is_written(
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
-    assert "empty: has no config.yaml or config.yml in it" in run("migrate", str(config), str(empty), "--write").stderr
     monkeypatch.setattr(os, "scandir", refuse)
+    found = json.loads(run("migrate", str(tmp_path), "--format", "json").stdout)["files"]
+    assert {each["file"]: (each["status"], each["error"]) for each in found} == {
+        str(config): ("changed", None), str(last): ("changed", None),
+        str(locked): ("error", f"{locked}: cannot be read: Permission denied"),
+    }  # fmt: skip
     done = run("migrate", str(tmp_path), "--write")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert f"\n{locked}: cannot be read: Permission denied\n" in done.stdout
+    assert done.stdout.endswith("3 files: 2 to change, 1 with errors\n")
+    assert all("inference_stack: v2" in path.read_text(encoding="utf-8") for path in (config, last))
+    alone = run("migrate", str(locked))
+    assert (alone.returncode, alone.stdout) == (2, f"{locked}: cannot be read: Permission denied\n")
 
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2, "", f"servescope: {locked}: cannot be read: Permission denied\n"
-    )  # fmt: skip
+
+def test_a_folder_without_a_configuration_is_refused_before_anything_is_written(tmp_path: Path, config: Path) -> None:
+    """It may be the wrong one."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    assert "empty: has no config.yaml or config.yml in it" in run("migrate", str(config), str(empty), "--write").stderr
     assert config.read_text(encoding="utf-8") == V1
 
 

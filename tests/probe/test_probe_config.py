@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from servescope.probe.allowed import read_address
 from servescope.probe.config import SETTINGS, read_probe_configuration
 from servescope.settings.access import ACCESS_SETTINGS
+from servescope.settings.addresses import read_address
 from tests.conftest import ROOT
 
 

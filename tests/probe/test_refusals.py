@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import re
 import socket
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from servescope import __version__
 from servescope.collector.resolver import Resolver
 from servescope.errors import ConfigurationError
 from servescope.probe.config import read_probe_configuration
+from tests.support.echoes import echoes, shows
 from tests.support.loopback import Handler
 from tests.support.translating import Answered, Translating, answers, translate
 
@@ -69,7 +72,8 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         "unknown source 'trtllm', supported: dynamo-frontend, dynamo-mocker, servescope, sglang, vllm",
         "unknown behind 'gateway', supported: frontend, router, instruments",
         "native 'yes' is wrong, expected 0 or 1",
-        "unknown parameter 'module', supported: target, source, behind, native, translator",
+        "unknown parameter 'module', supported: target, source, behind, native, translator, model_name, deployment_id, "
+        "inference_stack, environment, job, namespace, cluster",
         "X-Prometheus-Scrape-Timeout-Seconds 'soon' is no number above 0",
     ]
     assert (twice.status, error(twice)) == (400, "parameter 'target' is given twice")
@@ -80,7 +84,7 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         for (name, labels), value in own.samples().items()
         if name == "servescope_probe_refused_total"
     }
-    assert refused == {"target": 3, "source": 1, "behind": 1, "parameter": 4, "busy": 0}
+    assert refused == {"target": 3, "claim": 0, "source": 1, "behind": 1, "parameter": 4, "busy": 0}
 
 
 async def _redirect(request: web.Request) -> web.Response:
@@ -163,9 +167,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch
     """However a name is allowed, it leads to no address that is not: nothing connects to it."""
     fetched: list[str] = []
 
-    async def resolve(
-        self: Resolver, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def find(self: Resolver, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=6, flags=0)]
 
     async def answer(request: web.Request) -> web.Response:
@@ -178,7 +180,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch
         stage.prober.apply(read_probe_configuration(_with_networks(tmp_path)))
         return refused, await stage.probe(target=f"engine.example:{port}")
 
-    monkeypatch.setattr(Resolver, "resolve", resolve)
+    monkeypatch.setattr(Resolver, "_find", find)
     refused, permitted = translate(tmp_path, {"/metrics": answer}, act, '[translate]\ntargets = ["engine.example:*"]\n')
     assert refused.failure() == "dns"
     assert "it leads to 127.0.0.1, which the configuration does not allow" in refused.text
@@ -251,6 +253,32 @@ bearer_token_file = "{tmp_path / "token"}"
     }  # fmt: skip
     assert failed.failure() == "malformed"
     assert secret not in failed.text
+
+
+def test_no_spelling_of_a_secret_that_is_sent_back_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the page of a failed probe, and by the log."""
+    caplog.set_level("DEBUG")
+    sent = f"Basic {base64.b64encode(b'joe:hunter2/of-Acme+~').decode()}"
+    (tmp_path / "password").write_text("hunter2/of-Acme+~")
+    configuration = f"""
+[[targets]]
+match = ["TARGET"]
+basic_auth_username = "joe"
+basic_auth_password_file = "{tmp_path / "password"}"
+"""
+    lines = list(islice(echoes(sent), 0, None, 5))
+    left = iter(lines)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=f"{next(left)}\n")
+
+    async def act(stage: Translating) -> list[Answered]:
+        return [await stage.probe() for _ in lines]
+
+    for line, failed in zip(lines, translate(tmp_path, {"/metrics": answer}, act, configuration), strict=True):
+        assert failed.failure()
+        assert not shows(failed.text, sent), (line, failed.text)
+    assert not shows(caplog.text, sent)
 
 
 def test_gzip_on_both_sides(tmp_path: Path) -> None:

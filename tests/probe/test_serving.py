@@ -80,7 +80,7 @@ def test_more_probes_are_taken_after_a_reload(tmp_path: Path) -> None:
 
     async def act(stage: Translating) -> list[Answered]:
         path = tmp_path / "more.toml"
-        path.write_text(f'[translate]\ntargets = ["{stage.target}"]\nmax_probes = 40\n')
+        path.write_text(f'[translate]\ntargets = ["{stage.target}"]\nmax_probes = 40\nmax_probes_per_target = 40\n')
         apply_configuration(stage.prober, stage.application, read_probe_configuration(path))
         probes = [asyncio.create_task(stage.probe()) for _ in range(40)]
         await asyncio.to_thread(

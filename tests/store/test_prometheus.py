@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import gzip
 import json
 import threading
+from collections.abc import Callable
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,7 @@ from servescope.store.prometheus.scrapes import read_all_samples
 from servescope.store.prometheus.selectors import format_time, selector
 from tests.conftest import ROOT
 from tests.support.answering import Answer, Handler, answering
+from tests.support.echoes import echoes, shows
 from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds
 
@@ -110,6 +114,35 @@ def test_credentials_that_come_back_are_not_shown(tmp_path: Path) -> None:
             client.query("x", at_ms=0)
 
     assert "t0ps3cret" not in str(raised.value)
+
+
+def test_no_answer_that_sends_credentials_back_shows_them(tmp_path: Path) -> None:
+    """However they are written, in an error, in a page, in an answer that is none, and in a warning."""
+    secret = tmp_path / "password"
+    secret.write_text("hunter2/of-Acme+~\n", encoding="utf-8")
+    sent = f"Basic {base64.b64encode(b'joe:hunter2/of-Acme+~').decode()}"
+    empty = {"resultType": "vector", "result": []}
+    wordings: tuple[Callable[[str], object], ...] = (
+        lambda said: {"status": "error", "errorType": "x", "error": f"{'x' * 200} {said}"},
+        lambda said: said,
+        lambda said: {"status": "success", "data": {"resultType": said, "result": []}},
+        lambda said: {"status": "success", "data": {"resultType": "vector", "result": [{"metric": said}]}},
+        lambda said: {"status": "success", "data": empty, "warnings": [f"no store for {said}"]},
+    )
+    answers = [""]
+    with answering(lambda request: request.reply(200, answers[0])) as url:
+        client = connect(url, {"username": "joe", "password_file": str(secret)})
+        for said in islice(echoes(sent), 0, None, 4):
+            for wording in wordings:
+                answers[0] = json.dumps(wording(said))
+                client.warnings.clear()
+                try:
+                    client.query("x", at_ms=0)
+                    shown = "".join(client.warnings)
+                except PrometheusError as error:
+                    shown = str(error)
+                assert shown
+                assert not shows(shown, sent), (said, shown)
 
 
 def test_get_is_used_where_post_is_not_allowed() -> None:

@@ -22,7 +22,7 @@ class Handler(BaseHTTPRequestHandler):
         self.asked(urlsplit(self.path).query)
 
     def do_POST(self) -> None:
-        self.asked(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.asked(self.rfile.read(int(self.headers["Content-Length"])).decode(errors="replace"))
 
     def asked(self, query: str) -> None:
         self.parameters = parse_qs(query)

@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.customers.edges import CounterReset, FleetEdge, TargetEdge
+from servescope.customers.edges import FleetEdge, TargetEdge
 
 T0 = 1_700_000_040_000
 MINUTE = 60_000
@@ -19,12 +19,12 @@ BORN = T0 - 600_000
 
 @dataclass(frozen=True)
 class Seen:
-    """One series at an edge: its value, what it gained, since when it counts, whether it ended."""
+    """One series at an edge: its value, what it gained, whether it ended, and what it counted, which is its value."""
 
     value: float = math.nan
     gain: float = math.nan
-    start_ms: int = BORN
     ended: bool = False
+    counted: float | None = None
 
 
 def series(name: str, **labels: str) -> Series:
@@ -46,31 +46,17 @@ def histogram(
     return found
 
 
-def target(
-    identity: Identity,
-    seen: Mapping[Series, Seen],
-    *,
-    resets: Mapping[int, Mapping[Series, tuple[float, int]]] | None = None,
-) -> TargetEdge:
-    """A target; `resets` are by their time the values and starts of series until then."""
-    names = tuple(seen)
+def target(identity: Identity, seen: Mapping[Series, Seen], since_ms: int = BORN) -> TargetEdge:
+    """A target that counts since a time."""
     each = tuple(seen.values())
-    before = tuple(
-        CounterReset(
-            time_ms,
-            np.array([states.get(name, (math.nan, 0))[0] for name in names]),
-            np.array([states.get(name, (math.nan, 0))[1] for name in names], dtype=np.int64),
-        )
-        for time_ms, states in (resets or {}).items()
-    )
     return TargetEdge(
         identity,
-        names,
+        tuple(seen),
         np.array([one.value for one in each]),
         np.array([one.gain for one in each]),
-        np.array([one.start_ms for one in each], dtype=np.int64),
+        np.array([one.value if one.counted is None else one.counted for one in each]),
+        since_ms,
         np.array([one.ended for one in each], dtype=bool),
-        before,
     )
 
 

@@ -34,6 +34,7 @@ model_name = "llama"
 inference_stack = "v2"
 environment = "prod"
 fixed_labels = true
+claims = { targets = ["127.0.0.1:9"] }
 targets = [{ url = "http://127.0.0.1:9/metrics" }]
 """
 CUSTOMERS = """

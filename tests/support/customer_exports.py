@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servescope.contract.identity import Deployment
-from servescope.customers.cursors import Cursor, CursorFile, Delivery, Gap, LaneId
+from servescope.customers.cursors import Acknowledgement, Cursor, CursorFile, Delivery, Gap, LaneId
 from servescope.customers.reading import FleetState
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -94,9 +94,11 @@ def write_cursors(path: Path, count: int, now_ms: int) -> Path:
 def _deliver(cursors: CursorFile, lane: LaneId, until_ms: int) -> None:
     """Deliveries of the last six hours, and the cursor at their end."""
     until_ms -= until_ms % MINUTE_MS
+    cursors.begin(lane, until_ms - 6 * HOUR_MS)
     hour_ms = (until_ms - 1) // HOUR_MS * HOUR_MS
     for start_ms in range(hour_ms - 5 * HOUR_MS, until_ms, HOUR_MS):
         last_ms = min(start_ms + HOUR_MS - MINUTE_MS, until_ms)
         edges = (last_ms - start_ms) // MINUTE_MS + 1
         delivery = Delivery(start_ms - MINUTE_MS, last_ms, edges, edges * 40, 0, edges)
-        cursors.acknowledge(lane, Cursor(FleetState(last_ms, {}), "{}", start_ms), delivery)
+        cursors.hold(lane, Acknowledgement(Cursor(FleetState(last_ms, {}), "{}"), delivery))
+        cursors.write_held(lane)

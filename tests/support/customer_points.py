@@ -21,7 +21,8 @@ MINUTE = 60_000
 
 def stream(metric: Descriptor, *, resource: Mapping[str, str] | None = None, **attributes: str) -> Stream:
     """A stream of a deployment, unless another resource is given."""
-    return Stream(metric, make_labels(resource or {"deployment_id": "chat"}), make_labels(attributes))
+    labels = resource or {"deployment_id": "chat"}
+    return Stream(metric, make_labels(labels), make_labels(attributes), (("service.name", "chat"),))
 
 
 def point(

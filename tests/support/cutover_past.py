@@ -80,7 +80,7 @@ class MadePast:
     def settings_at(self, _: int) -> RecordedSettings | None:
         return RecordedSettings(300_000, 15_000, self.evidence.scrape_interval_ms, "2.42")
 
-    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
+    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
         return {}
 
     def read_figures(self, *_: Any, **__: Any) -> FigureTable:

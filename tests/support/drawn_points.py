@@ -19,7 +19,7 @@ _METRICS = st.builds(
 def points(draw: st.DrawFn) -> StreamPoint:
     """One point."""
     metric = draw(_METRICS)
-    of = Stream(metric, draw(_LABELS), draw(_LABELS))
+    of = Stream(metric, draw(_LABELS), draw(_LABELS), draw(_LABELS))
     if metric.kind != "histogram":
         return point(of, draw(st.floats(0, 2**62)))
     edges = sorted(draw(st.sets(st.floats(0, 1e9), max_size=20)))

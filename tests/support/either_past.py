@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ class EitherPast:
 
 
 @contextmanager
-def either_past(prometheus: Path, promtool: Path, folder: Path) -> Iterator[EitherPast]:
-    """Seventy minutes of both stacks."""
+def either_past(prometheus: Path, promtool: Path, folder: Path, *, scraped: str = "") -> Iterator[EitherPast]:
+    """Seventy minutes of both stacks; `scraped` are labels of where the Prometheus scraped them, as PromQL text."""
     start_ms = a_day_ago() // BLOCK_MS * BLOCK_MS
     end_ms = start_ms + MINUTES * 60_000
     with Store(folder / "s.db") as store, store.transaction():
@@ -53,6 +54,9 @@ def either_past(prometheus: Path, promtool: Path, folder: Path) -> Iterator[Eith
         write_openmetrics(
             store, Selection(tuple(store.deployments()), tuple(METRICS), start_ms, end_ms), folder / "past.om"
         )
+    if scraped:
+        text = (folder / "past.om").read_text(encoding="utf-8")
+        (folder / "past.om").write_text(re.sub(r"(?m)^(\w+)\{", rf"\1{{{scraped},", text), encoding="utf-8")
     make_blocks(folder / "past.om", promtool, folder / "prometheus")
     with remembering(prometheus, folder / "prometheus") as running:
         yield EitherPast(folder / "s.db", f"http://127.0.0.1:{running.port}", start_ms, end_ms)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -100,6 +102,7 @@ def _start_collector(folder: Path, started: ExitStack) -> str:
     written = (emulated / "servescope.toml").read_text(encoding="utf-8")
     # Whose a deployment is may not be said by lists, if it is exported to a customer.
     fixed = written.replace("[[deployments]]\n", "[[deployments]]\nfixed_labels = true\n")
+    fixed = re.sub(r'\[\[deployments\.file_sd\]\]\nfiles = \["(.+?)"\]', partial(_write_targets, emulated), fixed)
     (emulated / "fixed.toml").write_text(fixed, encoding="utf-8")
     address = f"127.0.0.1:{free_port()}"
     command = [*_SERVESCOPE, "collect", "--config", str(emulated / "fixed.toml"), "--listen", address]
@@ -107,6 +110,16 @@ def _start_collector(folder: Path, started: ExitStack) -> str:
     process = started.enter_context(program(command, log))
     wait_for(lambda: answers(f"http://{address}/-/ready"), "the collector", process=process, log=log)
     return address
+
+
+def _write_targets(folder: Path, listed: re.Match[str]) -> str:
+    """The targets of a list as those of the configuration: at one address, no allow-list tells deployments apart."""
+    groups = json.loads((folder / listed[1]).read_text(encoding="utf-8"))
+    return "\n".join(
+        f'[[deployments.targets]]\nurl = "http://{group["targets"][0]}{group["labels"]["__metrics_path__"]}"\n'
+        f'replica = "{group["labels"]["replica"]}"\nrole = "{group["labels"]["role"]}"'
+        for group in groups
+    )
 
 
 def _start_export(folder: Path, started: ExitStack) -> str:

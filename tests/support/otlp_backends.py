@@ -39,6 +39,8 @@ class HttpBackend:
     url: str = ""
     rejecting: int = 0
     losing_answers: int = 0
+    lies: list[HttpFault] = field(default_factory=list)
+    """What is answered in turn to requests that are accepted; nothing stands for a whole answer."""
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         """Enter a request into the ledger and answer in full; what `rejecting` says is reported as rejected.
@@ -52,6 +54,8 @@ class HttpBackend:
         # aiohttp's server has decompressed it.
         self.ledger.take(ExportMetricsServiceRequest.FromString(body))
         self.headers.append(dict(request.headers))
+        if self.lies:
+            return await self.lies[len(self.headers) % len(self.lies)](request)
         if self.losing_answers:
             self.losing_answers -= 1
             return await reset(request)
@@ -126,6 +130,7 @@ class GrpcBackend(MetricsServiceServicer):
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
     rejecting: int = 0
+    message: str = "over the limit"
 
     async def Export(  # noqa: N802 - the service's own name
         self, request: ExportMetricsServiceRequest, context: grpc.aio.ServicerContext
@@ -135,8 +140,9 @@ class GrpcBackend(MetricsServiceServicer):
             await self.faults.popleft()(context)
         self.ledger.take(request)
         self.headers.append(dict(context.invocation_metadata()))
-        partial = ExportMetricsPartialSuccess(rejected_data_points=self.rejecting, error_message="over the limit")
-        return ExportMetricsServiceResponse(partial_success=partial if self.rejecting else None)
+        is_partial = self.rejecting or self.message != "over the limit"
+        partial = ExportMetricsPartialSuccess(rejected_data_points=self.rejecting, error_message=self.message)
+        return ExportMetricsServiceResponse(partial_success=partial if is_partial else None)
 
 
 @asynccontextmanager

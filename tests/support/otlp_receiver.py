@@ -37,6 +37,10 @@ class Receiver:
         self._server.shutdown()
         self._server.server_close()
 
+    def take(self, request: ExportMetricsServiceRequest) -> None:
+        """Keep a request that is acknowledged."""
+        self.requests.append(request)
+
     def resources(self, request: int = -1) -> list[ResourceMetrics]:
         """The resources of one acknowledged request."""
         return list(self.requests[request].resource_metrics)
@@ -62,7 +66,7 @@ class Receiver:
                 if self.headers["Content-Encoding"] == "gzip":
                     body = gzip.decompress(body)
                 receiver.headers.append(dict(self.headers))
-                receiver.requests.append(ExportMetricsServiceRequest.FromString(body))
+                receiver.take(ExportMetricsServiceRequest.FromString(body))
                 self._answer(200, ExportMetricsServiceResponse().SerializeToString())
 
             def _answer(self, status: int, body: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, DataPointFlags, Metric
 
+_SCHEMA = re.compile(r"https://opentelemetry\.io/schemas/\d+\.\d+\.\d+")
 _ABSENT = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -57,8 +59,11 @@ class Ledger:
         for one in request.resource_metrics:
             resource = self._attributes(one.resource.attributes, "a resource")
             resources.append(resource)
+            self._require(bool(dict(resource).get("service.name")), f"a resource without service.name: {resource}")
+            self._require(_SCHEMA.fullmatch(one.schema_url) is not None, f"schema of a resource: {one.schema_url!r}")
             for scope in one.scope_metrics:
                 self._require(bool(scope.scope.name), "a scope has no name")
+                self._require(scope.schema_url == one.schema_url, f"schema of a scope: {scope.schema_url!r}")
                 names = [metric.name for metric in scope.metrics]
                 self._require(len(names) == len(set(names)), f"a metric occurs twice in one scope: {names}")
                 count += sum(self._take_metric(resource, metric) for metric in scope.metrics)

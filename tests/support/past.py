@@ -58,6 +58,14 @@ def _lines(scrape: Scraped) -> Iterator[str]:
             yield f"{format_series(name, make_labels({**own, **scrape.attached}))} {format_value(value)}"
 
 
+def in_milliseconds(path: Path) -> Iterator[str]:
+    """The samples of an OpenMetrics text as a VictoriaMetrics imports them."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            sample, _, seconds = line.rpartition(" ")
+            yield f"{sample} {round(float(seconds) * 1000)}\n"
+
+
 @contextmanager
 def remembering(binary: Path, folder: Path) -> Iterator[Prometheus]:
     """A Prometheus that scrapes nothing and holds what is in the folder's data."""

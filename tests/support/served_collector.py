@@ -110,7 +110,7 @@ class Scene:
         """Wait until the store has what was evaluated last."""
         assert self.collector.evaluation is not None
         for _ in range(200):
-            latest = self.collector.history.latest_figures(until_ms=self.collector.now_ms).values()
+            latest = self.collector.history.latest_figures().values()
             if latest and max(time for time, _ in latest) == self.collector.evaluation.at_ms:
                 return
             await asyncio.sleep(0.01)

@@ -101,8 +101,8 @@ def pages(draw: st.DrawFn, others: Sequence[Deployment]) -> dict[Series, Seen]:
     numbers = st.integers(0, 10**6)
     seen = {
         Series("requests_total", make_labels({**native, "outcome": "ok"})): _counted(draw(numbers), draw(numbers)),
-        Series("queued_requests", make_labels(native)): Seen(draw(numbers), start_ms=0),
-        Series("kv_cache_usage", make_labels(native)): Seen(draw(numbers) / 10**6, start_ms=0),
+        Series("queued_requests", make_labels(native)): Seen(draw(numbers)),
+        Series("kv_cache_usage", make_labels(native)): Seen(draw(numbers) / 10**6),
     }
     counts = draw(numbers), draw(numbers)
     seen |= histogram("time_to_first_token_seconds", (0.1,), counts, counts)

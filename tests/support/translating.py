@@ -91,7 +91,7 @@ async def translating(
         path = folder / "translate.toml"
         path.write_text(configuration.replace("TARGET", target), encoding="utf-8")
         settings = read_probe_configuration(path)
-        resolver = AllowedResolver(settings.networks)
+        resolver = AllowedResolver(settings.networks, settings.claims)
         async with open_session(resolver) as session, aiohttp.ClientSession() as client:
             prober = Prober(settings, HttpFetch(session, redirects=0), resolver, ProbeTelemetry())
             application = make_translate_application(prober)

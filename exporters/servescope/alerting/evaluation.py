@@ -47,6 +47,7 @@ from servescope.alerting.records import (
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
 from servescope.contract.samples import Labels, pick_labels
+from servescope.settings.clock import not_after
 
 _RESTRICTED: Final = 1 << 15
 
@@ -223,6 +224,11 @@ class Active:
     since_ms: int
     fired_ms: int | None = None
     kept_ms: int | None = None
+
+    def known_at(self, time_ms: int) -> Active:
+        """It with no time later than an instant, to which the clock was set back."""
+        fired_ms, kept_ms = not_after(time_ms, self.fired_ms), not_after(time_ms, self.kept_ms)
+        return replace(self, since_ms=min(self.since_ms, time_ms), fired_ms=fired_ms, kept_ms=kept_ms)
 
 
 def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: int) -> dict[Labels, Active]:

@@ -94,8 +94,8 @@ TRANSLATE_ALERTS: Final = (
             "Compare with the other translators: if theirs fail alike, it is what all targets share. `servescope_probe_"
             "requests_total` by `outcome` names the error; `servescope_probe_failed` of a target does, too.",
             "`unreachable`, `dns`, `proxy`: the network, or a network policy. `tls`, `credentials`: its configuration. "
-            "`timeout`: more CPU, or more translators. `translator`: a bug, its log has a traceback; start the "
-            "previous version.",
+            "`timeout`: more CPU, or more translators. `busy`: targets that hang take all slots; more translators, or "
+            "a higher `max_probes`. `translator`: a bug, its log has a traceback; start the previous version.",
             "Few targets, most of which are down.",
             Look(_FAILED, "one translator is far above the others.", "all are low."),
             (),
@@ -113,14 +113,17 @@ TRANSLATE_ALERTS: Final = (
         f"minutes of the last {waited()}.",
         Runbook(
             "Requests for probes are answered with an error: the `target` is not among those that the configuration "
-            "allows, there is no such `source` or `behind`, or another `parameter` is wrong.",
+            "allows, it may not `claim` the deployment whose labels it is listed with, there is no such `source` or "
+            "`behind`, or another `parameter` is wrong.",
             "Nothing by itself. The targets of these requests count as down. If nobody listed them, somebody tries to "
             "reach other machines through the translator.",
             "Ask `/probe` with the address and parameters of the target: the answer says what is wrong and what was "
             "expected. The targets page of Prometheus shows those whose scrapes are answered so. Do all translators "
             "have the same configuration?",
-            "Add the addresses to `allow` in the translators' configuration, or correct the lists of targets. If the "
-            "requests come from elsewhere, give the translators tokens and a network policy.",
+            "Add the addresses to `targets` in the translators' configuration, or correct the lists of targets. A "
+            "`claim`, which the translator's log names, is a list with the labels of another deployment, or an address "
+            "that is missing in `[deployments.claims]`. If the requests come from elsewhere, give the translators "
+            "tokens and a network policy.",
             "Requests of somebody who tries out addresses by hand, for longer than the alert waits.",
             Look(_REFUSED, "a reason stays above 0, on all translators.", "0 again."),
             (),

@@ -126,8 +126,13 @@ class Collector:
 
     @property
     def store_problem(self) -> str | None:
-        """Why the store cannot be written, None while it can."""
-        return self.recorder.problem
+        """Why the store cannot be written, or is not, None while it is."""
+        return self.recorder.problem or self.recorder.held
+
+    @property
+    def clock_problem(self) -> str | None:
+        """What a clock costs that was set back within the last hour, None otherwise."""
+        return self.recorder.clock_problem
 
     @property
     def watched(self) -> list[Watched]:

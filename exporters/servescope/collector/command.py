@@ -126,14 +126,16 @@ async def collect(
     from servescope.collector.collector import Collector
     from servescope.collector.connections import open_session
     from servescope.collector.fetch import HttpFetch
+    from servescope.collector.resolver import Resolver
     from servescope.collector.targets import check_targets
     from servescope.store.embedded import Store
 
     # Before there is a store: a configuration that cannot run leaves nothing behind.
     check_targets(configuration)
     await _check_address(*configuration.collector.listen)
-    async with open_session() as session:
-        fetch = HttpFetch(session)
+    resolver = Resolver()
+    async with open_session(resolver) as scraping, open_session() as session:
+        fetch, others = HttpFetch(scraping), HttpFetch(session)
         store = await asyncio.to_thread(Store.begin, configuration.collector.store)
         history = Store(configuration.collector.store, read_only=True, opened=False)
         try:
@@ -145,10 +147,12 @@ async def collect(
                 fetch,
                 clock=clock.now,
                 sleep=clock.sleep,
-                fetch_list=fetch.list_targets,
+                fetch_list=others.list_targets,
                 reread=reread,
-                post=fetch.post,
+                post=others.post,
             )
+            # By the configuration that is applied; a connection that is open is used again.
+            resolver.refuse = lambda *lead: collector.discovery.rights.claims.refuse_lead(*lead)
         except BaseException:
             store.close()
             history.close()

@@ -143,6 +143,11 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return None
         # By the server's own clock where it sends its Date: the two clocks may differ.
         seconds = moment - (time.time() if now is None else now)
+    return bounded_retry(seconds)
+
+
+def bounded_retry(seconds: float) -> float:
+    """How long a server that asks for so much is left alone: an hour at most."""
     return min(max(seconds, 0.0), _LONGEST_RETRY_SECONDS)
 
 

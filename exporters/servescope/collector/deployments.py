@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from servescope.collector.claims import CLAIM_SETTINGS, Claim, read_claim
 from servescope.collector.relabel import RELABEL_SETTINGS, Rule, read_rules
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
 from servescope.errors import ConfigurationError
@@ -43,6 +44,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("environment", '""'),
         Setting("rollout_phase", '""'),
         Setting("fixed_labels", "false"),
+        Setting("claims", ""),
         Setting("targets", "[]"),
         Setting("file_sd", "[]"),
         Setting("http_sd", "[]"),
@@ -65,6 +67,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         *SCRAPE_SETTINGS,
         *ACCESS_SETTINGS,
     ),
+    "deployments.claims": CLAIM_SETTINGS,
     "deployments.relabel": RELABEL_SETTINGS,
 }
 """The tables below `[[deployments]]`; those of `relabel` may also be in a file_sd or an http_sd."""
@@ -135,7 +138,7 @@ class DeploymentSettings:
     """One deployment: its labels, where its targets come from, and the rules all of them go through last.
 
     With `fixed_labels` neither its lists nor rules can give a target other labels of a deployment, and no target of
-    another deployment can have these.
+    another deployment can have these. `claim` is which targets it may have, None for any that no other claims.
     """
 
     deployment: Deployment
@@ -144,16 +147,33 @@ class DeploymentSettings:
     http_sd: tuple[HttpDiscoverySettings, ...] = ()
     relabel: tuple[Rule, ...] = ()
     fixed_labels: bool = False
+    claim: Claim | None = None
 
 
-def read_fixed_labels(path: Path) -> list[tuple[Deployment, bool]]:
-    """The deployments in a collector's configuration, and whether each has fixed labels.
+class Collected(NamedTuple):
+    """What a collector's configuration says of whose the targets of a deployment are, and who else may name some."""
 
-    Nothing else of it is read, so that it needs no secret of the targets. Raises ConfigurationError.
+    deployment: Deployment
+    fixed_labels: bool
+    has_lists: bool
+    claim: Claim | None
+
+
+def read_collected(path: Path) -> list[Collected]:
+    """The deployments in a collector's configuration.
+
+    Nothing of their targets is read, so that it needs no secret of theirs. Raises ConfigurationError.
     """
     root = Table(read_document(path, "configuration"), str(path), "")
-    tables = root.tables("deployments", DEPLOYMENT_SETTINGS["deployments"])
-    return [(_read_labels(table), table.boolean("fixed_labels", default=False)) for table in tables]
+    return [
+        Collected(
+            _read_labels(table),
+            table.boolean("fixed_labels", default=False),
+            bool(table.values.get("file_sd") or table.values.get("http_sd")),
+            read_claim(table),
+        )
+        for table in root.tables("deployments", DEPLOYMENT_SETTINGS["deployments"])
+    ]
 
 
 def read_deployments(
@@ -228,6 +248,7 @@ class _Reader:
             tuple(self.http_discovery(each) for each in _tables(table, "http_sd")),
             read_rules(_tables(table, "relabel")),
             fixed_labels=table.boolean("fixed_labels", default=False),
+            claim=read_claim(table),
         )
         if not settings.targets and not settings.file_sd and not settings.http_sd:
             raise ConfigurationError(

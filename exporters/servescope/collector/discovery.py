@@ -11,13 +11,14 @@ from servescope.collector.clock import Clock
 from servescope.collector.config import Configuration
 from servescope.collector.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.fleet import Fleet
-from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.collector.scrape import ScrapeError
 from servescope.collector.scraping import ScrapeLoop
 from servescope.collector.target import Target
 from servescope.collector.targets import Discovery, ListKey
 from servescope.collector.telemetry import Telemetry
 from servescope.collector.watched import Watched
+from servescope.contract.samples import Snapshot
+from servescope.settings.clock import AHEAD_MS
 from servescope.store.records import StoreError
 
 _logger = logging.getLogger(__name__)
@@ -139,34 +140,39 @@ class DiscoveryLoop:
                 self._fleet.change(returning, target)
             return returning
         await self.recall_alerts()
-        recent = self._fleet.recent_scrapes(target)
-        await self._refill(recent, target)
-        return self._fleet.watch(target, recent)
-
-    async def _refill(self, recent: RecentScrapes, target: Target) -> None:
-        """Read the scrapes that are still in the window from the store, as after a restart."""
-        fleet, target_id, deployment = self._fleet, target.target_id, target.identity.deployment()
-        now_ms = self._clock.now_ms
-        oldest_ms = now_ms - recent.hold_ms
-        # The first scrape after an outage is compared with what was counted before it.
-        known_ms = fleet.alerts.known_until_ms
-        first_ms = min(oldest_ms, known_ms - recent.hold_ms) if known_ms else oldest_ms
+        watched = self._fleet.watch(target)
         try:
-            scrapes = await asyncio.to_thread(fleet.recorder.history.read_scrapes, target_id, first_ms, now_ms)
+            await self._refill(watched)
         except StoreError as error:
-            fleet.recorder.report_error(error)
-            return
+            self._fleet.recorder.report_error(error)
         except Exception:
             # A damaged row of one target's past must not keep the collector from starting.
-            message = f"the past of {target_id} could not be read from the store; it starts anew"
+            message = f"the past of {target.target_id} could not be read from the store; it starts anew"
             self._telemetry.report_fault("refill", message)
-            return
+        return watched
+
+    async def _refill(self, watched: Watched) -> None:
+        """Read the scrapes that are still in the window from the store, as after a restart."""
+        fleet, target_id, now_ms = self._fleet, watched.target.target_id, self._clock.now_ms
+        hold_ms = watched.recent.hold_ms
+        oldest_ms = now_ms - hold_ms
+        # The first scrape after an outage is compared with what was counted before it.
+        known_ms = fleet.alerts.known_until_ms
+        first_ms = min(oldest_ms, known_ms - hold_ms) if known_ms else oldest_ms
+        # Those that are a small correction of the clock ahead, too: the next ones must not come before them.
+        scrapes = await self._read_scrapes(target_id, first_ms, now_ms + AHEAD_MS)
         for time_ms, snapshot in scrapes:
-            if time_ms >= oldest_ms:
-                await fleet.make_room(recent, deployment, time_ms, snapshot)
-                recent.append(time_ms, snapshot)
             if snapshot is not None:
-                fleet.alerts.count(target_id, deployment, time_ms, snapshot)
+                fleet.alerts.count(target_id, watched.deployment, snapshot, is_known=time_ms <= known_ms)
+        held = [scrape for scrape in scrapes if scrape[0] >= oldest_ms]
+        last_ms = await asyncio.to_thread(fleet.recorder.history.last_scrape_ms, target_id, oldest_ms - 1)
+        if last_ms is not None and (not held or last_ms < held[0][0] - hold_ms):
+            # The clock may be ahead: once it is set right, the window is that of before.
+            await fleet.recall(watched, await self._read_scrapes(target_id, last_ms - hold_ms, last_ms))
+        await fleet.recall(watched, held)
+
+    async def _read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
+        return await asyncio.to_thread(self._fleet.recorder.history.read_scrapes, target_id, start_ms, end_ms)
 
     def _count_lists(self) -> None:
         lists = self.discovery.lists()

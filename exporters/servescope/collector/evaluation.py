@@ -43,6 +43,9 @@ class EvaluationLoop:
         while True:
             due = next_due_ms(self._clock.now_ms, self._fleet.settings.evaluation_interval_ms, 0, after_ms=due)
             await self._clock.sleep_until(due)
+            if self._clock.is_ahead(due):
+                # It was set back meanwhile: another instant is due.
+                continue
             try:
                 self.evaluate(due)
             except Exception:
@@ -52,6 +55,7 @@ class EvaluationLoop:
     def evaluate(self, at_ms: int) -> Evaluation:
         """Derive the figures of every deployment at an instant, show them and hand them to the store."""
         started, fleet = time.perf_counter(), self._fleet
+        fleet.follow_clock()
         by_deployment = fleet.by_deployment()
         derived, failed = self._derive(by_deployment, at_ms)
         self.last = Evaluation(at_ms, derived)

@@ -22,13 +22,17 @@ class EventLog:
         self._targets: dict[str, tuple[Identity, Mapping[str, str]]] = {}
         self._shares: dict[Labels, str] = {}
 
-    def recall(self, history: Store, now_ms: int) -> None:
-        """Begin with what the store knows; raises StoreError."""
+    def recall(self, history: Store, now_ms: int) -> Event | None:
+        """Begin with what the store knows; returns when the clock was set back last. Raises StoreError."""
+        set_back = None
         self._targets = {each.target_id: _seen(each) for each in history.targets() if each.last_scrape_ms is not None}
         for event in history.read_events(0, now_ms):
             if event.kind == "traffic_split":
                 self._shares[event.labels] = dict(event.detail).get("ratio", "")
+            elif event.kind == "clock_set_back":
+                set_back = event
         self._shares = {labels: share for labels, share in self._shares.items() if share}
+        return set_back
 
     def note(
         self, at_ms: int, targets: Sequence[TargetStatus], traffic_split: Sequence[ConfiguredTraffic]

@@ -18,6 +18,7 @@ from servescope.collector.target import Target
 from servescope.collector.watched import Watched
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Snapshot
+from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
 from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
 from servescope.sources.reader import Reader
@@ -71,10 +72,16 @@ class Fleet:
 
     # --- Adding and retiring ------------------------------------------------------------------------------------------
 
-    def watch(self, target: Target, recent: RecentScrapes) -> Watched:
-        """A new target to scrape, with its scrapes from the store."""
-        self.deriver.look_up(target.identity.deployment(), recent)
-        return Watched(target, self._reader(target), recent)
+    def watch(self, target: Target) -> Watched:
+        """A new target to scrape, of which nothing is known yet."""
+        return Watched(target, self._reader(target), self._recent_scrapes(target))
+
+    async def recall(self, watched: Watched, scrapes: Iterable[tuple[int, Snapshot | None]]) -> None:
+        """Keep in memory what was scraped of a new target before."""
+        for time_ms, snapshot in scrapes:
+            await self._look_up(watched, time_ms, snapshot)
+            watched.recent.append(time_ms, snapshot)
+        self.deriver.look_up(watched.deployment, watched.recent)
 
     def change(self, watched: Watched, target: Target) -> None:
         """Scrape the same target at another address, or read it in another way."""
@@ -104,7 +111,7 @@ class Fleet:
         held = self.by_deployment()
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
 
-    def recent_scrapes(self, target: Target) -> RecentScrapes:
+    def _recent_scrapes(self, target: Target) -> RecentScrapes:
         """An empty memory for the scrapes of a target."""
         return RecentScrapes(
             self.settings.window_ms, 2 * target.scraping.interval_ms, max_series=self.settings.max_held_series
@@ -118,23 +125,48 @@ class Fleet:
         """Keep as many parsed lines as there are series in memory."""
         self._cache.resize(series)
 
+    # --- A clock that was set -----------------------------------------------------------------------------------------
+
+    def follow_clock(self) -> None:
+        """Look at the clock; when it was set back, forget all that is of a later time than it shows now."""
+        step = self._clock.look(self.settings.evaluation_interval_ms)
+        if step is None:
+            return
+        self.recorder.report_step(step)
+        if step.back_ms > 0:
+            for watched in (*self.listed.values(), *self.leaving.values()):
+                watched.forget_after(step.to_ms, step.back_ms)
+                self.deriver.look_up(watched.deployment, watched.recent)
+            self.pacer.set_back(step.back_ms)
+            self.alerts.forget_after(step.to_ms, step.back_ms)
+
     # --- Booking ------------------------------------------------------------------------------------------------------
 
-    async def make_room(
-        self, recent: RecentScrapes, deployment: Deployment, time_ms: int, snapshot: Snapshot | None
-    ) -> None:
+    async def make_room(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
+        """Prepare for a scrape, whose new series take a while to look up."""
+        self.follow_clock()
+        if self._clock.is_ahead(time_ms):
+            return
+        # The clock may have been set back while its past was read.
+        watched.recent.forget_after(self._clock.now_ms + AHEAD_MS)
+        await self._look_up(watched, time_ms, snapshot)
+
+    async def _look_up(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
         """Look up the new series of a scrape in parts: thousands at once would delay the scrapes of other targets."""
+        if watched.recent.last_ms is not None and watched.recent.is_spent(time_ms):
+            watched.set_aside(self._recent_scrapes(watched.target), time_ms)
+        elif watched.former is not None and time_ms - watched.former[0] >= BELIEVED_AFTER_MS:
+            watched.former = None
+        recent = watched.recent
         for _ in recent.reserve(time_ms, snapshot.series) if snapshot is not None else ():
-            self.deriver.look_up(deployment, recent)
+            self.deriver.look_up(watched.deployment, recent)
             await asyncio.sleep(0)
 
     def book(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
-        """Keep a scrape in memory and for the store; False when it is not after the last one."""
+        """Keep a scrape in memory and for the store; False when it is later than now, or not after the last one."""
+        self.follow_clock()
         last_ms = watched.recent.last_ms
-        if last_ms is not None and time_ms < last_ms - watched.recent.hold_ms:
-            # The clock was set back by more than the window: none of these scrapes can count again.
-            watched.recent = self.recent_scrapes(watched.target)
-        elif last_ms is not None and time_ms <= last_ms:
+        if self._clock.is_ahead(time_ms) or (last_ms is not None and time_ms <= last_ms):
             return False
         interval_ms = self.pacer.interval_ms(watched.target)
         if watched.status.scrape_interval_ms != interval_ms:
@@ -143,7 +175,7 @@ class Fleet:
         self.recorder.record_scrape(watched, time_ms, kept)
         self.deriver.look_up(watched.deployment, watched.recent)
         if kept is not None:
-            self.alerts.count(watched.target.target_id, watched.deployment, time_ms, kept)
+            self.alerts.count(watched.target.target_id, watched.deployment, kept)
         return True
 
 

@@ -127,13 +127,14 @@ async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) ->
     async with open_session() as session:
         fetch = HttpFetch(session)
         try:
-            earlier = _parse(await fetch(target, limits), target.url, limits)
+            earlier = parse_exposition(await fetch(target, limits), limits)
             if seconds is None:
                 return (earlier,)
             await asyncio.sleep(seconds)
-            return earlier, _parse(await fetch(target, limits), target.url, limits)
-        except ScrapeError as error:
-            raise InspectionError(f"{target.url}: {error}") from error
+            return earlier, parse_exposition(await fetch(target, limits), limits)
+        except (ScrapeError, ParseError) as error:
+            # A proxy of the environment may answer with the credentials that it was sent.
+            raise InspectionError(access.conceal(f"{target.url}: {error}")) from error
 
 
 def _read_file(name: str, limits: Limits) -> bytes:

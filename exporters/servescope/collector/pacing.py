@@ -40,6 +40,11 @@ class Host:
         """No turn before an instant; turns already given that lie before it do not count."""
         self.held_until_ms = max(self.held_until_ms, until_ms)
 
+    def set_back(self, by_ms: int) -> None:
+        """Wait as long as before: the clock was set back."""
+        self.held_until_ms -= by_ms
+        self._next_ms -= by_ms
+
 
 class Pacer:
     """The pace of all targets; hosts without `max_scrapes_per_minute` have no limit."""
@@ -61,6 +66,11 @@ class Pacer:
             # Where targets of one host have different limits, the host has the lowest.
             host.apart_ms = -(-_MINUTE_MS // min(limits[name]))
             host.targets = counts[name]
+
+    def set_back(self, by_ms: int) -> None:
+        """Have all hosts wait as long as before: the clock was set back."""
+        for host in self._hosts.values():
+            host.set_back(by_ms)
 
     def host(self, target: Target) -> Host | None:
         """The limited host of a target, None when it has no limit."""

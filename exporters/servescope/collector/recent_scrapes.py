@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import compress
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -181,6 +182,29 @@ class RecentScrapes:
         self._values[number % len(self._values), placed.rows] = values
         self._times.append(time_ms)
         return snapshot if placed.kept is None else Snapshot(placed.series, values)
+
+    def forget_after(self, time_ms: int) -> None:
+        """Forget the scrapes that are later than an instant, as when the clock was set back."""
+        if self.last_ms is None or self.last_ms <= time_ms:
+            return
+        held = [(at_ms, snapshot) for at_ms, snapshot in self._scrapes() if at_ms <= time_ms]
+        self._times, self._failed = [], []
+        self._clear()
+        for at_ms, snapshot in held:
+            self.append(at_ms, snapshot)
+
+    def _scrapes(self) -> list[tuple[int, Snapshot | None]]:
+        """The scrapes held, ascending, None for one that failed."""
+        scrapes: dict[int, Snapshot | None] = dict.fromkeys(self._failed)
+        series, rows = self._held()
+        shown, snapshot = np.zeros(0, dtype=np.bool_), Snapshot((), np.zeros(0))
+        for number, at_ms in enumerate(self._times, start=self._first):
+            values = self._values[number % len(self._values), rows]
+            known = ~np.isnan(values)
+            if not np.array_equal(known, shown):
+                shown, snapshot = known, Snapshot(tuple(compress(series, known.tolist())), values)
+            scrapes[at_ms] = Snapshot(snapshot.series, values[known])
+        return sorted(scrapes.items())
 
     def _expire(self, oldest_ms: int) -> None:
         """Forget the scrapes before an instant, and the series that were in these only."""

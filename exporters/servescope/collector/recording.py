@@ -6,17 +6,20 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from servescope.collector.clock import Clock, Leaps
+from servescope.collector.clock import Clock, ClockStep
 from servescope.collector.config import CollectorSettings
 from servescope.collector.derive import Derivation
 from servescope.collector.event_log import EventLog
 from servescope.collector.telemetry import Telemetry
 from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.collector.watched import Watched
+from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
+from servescope.settings.clock import BELIEVED_AFTER_MS
+from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
-from servescope.store.records import RecordedSettings, StoreError, TargetStatus
+from servescope.store.records import RecordedSettings, StoreError, TargetStatus, UntimelyError
 from servescope.store.writer import Kept, Round, StoreWriter
 
 _logger = logging.getLogger(__name__)
@@ -32,28 +35,32 @@ class Recorder:
     """
 
     def __init__(self, store: Store, history: Store, telemetry: Telemetry, clock: Clock) -> None:
+        # Both follow the collector's clock.
+        store.now_ms = history.now_ms = lambda: clock.now_ms
         self.history = history
         self.problem: str | None = None
         self._telemetry, self._clock = telemetry, clock
         # The targets whose status was submitted: the store accepts no scrape of any other.
         self._introduced: set[str] = set()
         self._pruned_ms = 0
-        self._leaps = Leaps()
+        self._set_back: Event | None = None
         self._settings: RecordedSettings | None = None
         self._events = EventLog()
-        self._problem_logged = self._drop_logged = -_PROBLEM_LOGGED_EVERY_SECONDS
+        self._problem_logged = self._drop_logged = self._refusal_logged = -_PROBLEM_LOGGED_EVERY_SECONDS
         self._writer = StoreWriter(
             store,
             on_written=self._on_written,
             on_error=self.report_error,
             on_dropped=self._on_dropped,
             on_pruned=telemetry.store_pruned.inc,
+            on_set_back=self._on_set_back,
+            on_refused=self._on_refused,
         )
 
     def recall(self) -> None:
         """Read which targets and configured shares were known before a restart, so that only changes are events."""
         try:
-            self._events.recall(self.history, self._clock.now_ms)
+            self._set_back = self._events.recall(self.history, self._clock.now_ms)
         except StoreError as error:
             _logger.warning("%s; all targets count as new in the event log", error)
 
@@ -118,16 +125,54 @@ class Recorder:
 
     def _keep(self, round_: Round, settings: CollectorSettings) -> None:
         now_ms = self._clock.now_ms
-        self._leaps.note(now_ms, settings.evaluation_interval_ms)
         # By the absolute difference: a clock that was ahead must not delay retention for that long.
         if abs(now_ms - self._pruned_ms) >= _PRUNE_EVERY_MS:
             self._pruned_ms = now_ms
-            believed_ms = now_ms - self._leaps.unbelieved_ms
             round_.keep = Kept(
-                believed_ms - settings.retention_ms,
-                believed_ms - settings.increments_retention_ms,
+                now_ms - settings.retention_ms,
+                now_ms - settings.increments_retention_ms,
                 settings.retention_bytes,
+                now_ms,
             )
+
+    # --- A clock that was set -----------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> str | None:
+        """Why nothing is stored although it could be, None otherwise."""
+        return self._writer.held
+
+    @property
+    def clock_problem(self) -> str | None:
+        """What a clock that was set back within the last hour costs, or why nothing is stored now; None without."""
+        if self.held is not None:
+            return self.held
+        event = self._set_back
+        if event is None or self._clock.now_ms - event.time_ms >= BELIEVED_AFTER_MS:
+            return None
+        return f"{format_instant(event.time_ms)}: {event.text}"
+
+    def report_step(self, step: ClockStep) -> None:
+        """Count and log that the clock was set."""
+        self._telemetry.count_step(is_back=step.back_ms > 0)
+        shown = f"from {format_instant(step.from_ms)} to {format_instant(step.to_ms)}"
+        if step.back_ms > 0:
+            _logger.warning("the clock was set back %s; what is of a later time is forgotten", shown)
+        else:
+            _logger.warning("the clock was set forward %s; history is deleted by it in an hour at the earliest", shown)
+
+    def _on_set_back(self, event: Event) -> None:
+        self._set_back = event
+        detail = dict(event.detail)
+        self._telemetry.future_rows.inc(sum(int(detail[name]) for name in ("scrapes", "figures", "increments")))
+        _logger.warning("%s", event.text)
+
+    def _on_refused(self, errors: Sequence[UntimelyError]) -> None:
+        self._telemetry.count_dropped({"clock": sum(error.numbers for error in errors)})
+        now = time.monotonic()
+        if now - self._refusal_logged >= _PROBLEM_LOGGED_EVERY_SECONDS:
+            self._refusal_logged = now
+            _logger.error("%s%s", errors[0], f"; and {len(errors) - 1} more" if errors[1:] else "")
 
     # --- When the store fails -----------------------------------------------------------------------------------------
 

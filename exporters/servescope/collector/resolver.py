@@ -1,30 +1,44 @@
-"""Looks up host names so that a name server that hangs delays nobody but those who ask it."""
+"""Looks up host names: a name server that hangs delays those alone who ask it, and none leads where it may not."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 _MOST_LOOKUPS = 256
+
+Refuse = Callable[[str, int, str], str | None]
+"""Why a host's port may not lead to an address; None where it may."""
 
 
 class Resolver(AbstractResolver):
     """Looks up each host name in a thread of its own, and once at a time.
 
     A name server that does not answer delays only the targets whose names it is asked for: not other names, not other
-    work in threads, not the end of the program.
+    work in threads, not the end of the program. It leads to no address that `refuse` has something against, which may
+    be replaced at any time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refuse: Refuse = lambda _host, _port, _address: None) -> None:
+        self.refuse = refuse
         self._pending: dict[tuple[str, int, int], asyncio.Future[list[ResolveResult]]] = {}
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """The addresses of a host; raises OSError."""
+        """The addresses of a host; raises OSError, also where it may lead to none of them."""
+        found = await self._find(host, port, family)
+        refused = {each["host"]: why for each in found if (why := self.refuse(host, port, each["host"])) is not None}
+        permitted = [each for each in found if each["host"] not in refused]
+        if refused and not permitted:
+            raise OSError(None, "; ".join(f"it leads to {address}, {why}" for address, why in refused.items()))
+        return permitted
+
+    async def _find(self, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         key = (host, port, int(family))
         future = self._pending.get(key)
         if future is None:

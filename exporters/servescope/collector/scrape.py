@@ -93,7 +93,11 @@ async def scrape_target(
         return Scrape(time_ms, duration, error.outcome, error=message, retry_after_seconds=retry)
     except Exception as error:
         # A mistake of ours on one target's text must not stop the others.
-        _logger.exception("%s: %s: scrape failed inside the collector", target.target_id, target.url)
-        message = f"{target.url}: a fault in the collector: {type(error).__name__}: {error}"
+        fault = target.access.conceal_fault()
+        _logger.error(  # noqa: TRY400  the traceback is in the text, concealed
+            "%s: %s: scrape failed inside the collector\n%s", target.target_id, target.url, fault
+        )
+        cause = target.access.conceal(f"{type(error).__name__}: {error}")
+        message = f"{target.url}: a fault in the collector: {cause}"
         return Scrape(time_ms, time.perf_counter() - started, "internal", error=message)
     return Scrape(time_ms, time.perf_counter() - started, "ok", snapshot, None, native, dropped)

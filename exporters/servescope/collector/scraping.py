@@ -34,9 +34,13 @@ class ScrapeLoop:
         scrape = await scrape_target(
             watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock.seconds
         )
-        await self._fleet.make_room(watched.recent, watched.deployment, scrape.time_ms, scrape.snapshot)
+        await self._fleet.make_room(watched, scrape.time_ms, scrape.snapshot)
         if not self._fleet.book(watched, scrape.time_ms, scrape.snapshot):
-            message = f"{watched.target.url}: the clock shows a time before the last scrape; this one is dropped"
+            message = (
+                f"{watched.target.url}: the clock was set; a scrape of {format_instant(scrape.time_ms)} is dropped, as "
+                f"it is {format_instant(self._clock.now_ms)}, and the last scrape is of "
+                f"{format_instant(watched.recent.last_ms or 0)}"
+            )
             scrape = Scrape(scrape.time_ms, scrape.duration_seconds, "clock", error=message)
         elif scrape.snapshot is not None and watched.recent.left_out:
             scrape = replace(scrape, dropped={**scrape.dropped, "series_limit": watched.recent.left_out})

@@ -46,7 +46,7 @@ from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
 from servescope.settings.values import format_duration
-from servescope.store.records import AHEAD_MS, FigureTable, StoreError, TooLargeError
+from servescope.store.records import FigureTable, StoreError, TooLargeError
 from servescope.store.writer import Round
 
 _TIMES = ("start_ms", "end_ms", "name")
@@ -181,11 +181,8 @@ class _Pages:
 
     async def deployments(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
-        until_ms = self._collector.now_ms + AHEAD_MS
         return json_answer(
-            await self._reads.run(
-                lambda: shapes.deployments_json(self._collector.history.latest_figures(until_ms=until_ms))
-            )
+            await self._reads.run(lambda: shapes.deployments_json(self._collector.history.latest_figures()))
         )
 
     async def figures(self, request: web.Request) -> web.Response:
@@ -279,6 +276,7 @@ class _Pages:
             "series": sum(len(watched.recent) for watched in collector.watched),
             "targets": {each: health[each] for each in get_args(Health)},
             "discovery_problems": len(collector.problems),
+            "clock_problem": collector.clock_problem,
             "configuration": asdict(collector.loading),
             "store": await self._reads.run(self._store_shown),
         }

@@ -30,9 +30,10 @@ from servescope.collector.deployments import (
     with_parameters,
 )
 from servescope.collector.relabel import Rule, relabel
+from servescope.collector.rights import Rights
 from servescope.collector.target import Target
 from servescope.collector.target_groups import DiscoveryError, read_answer, read_file
-from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.signature import sign_file
 from servescope.settings.values import format_duration, parse_duration
@@ -90,16 +91,16 @@ class Discovery:
     """The targets of a configuration. Not thread safe.
 
     With a `former` discovery the lists that both have go on from what they named there. Raises ConfigurationError when
-    targets that are written in the configuration are doubled.
+    targets that are written in the configuration are doubled. `rights` is whose targets are which.
     """
 
     def __init__(self, configuration: Configuration, former: Discovery | None = None) -> None:
         self._settings = configuration.deployments
         self._window_ms = configuration.collector.window_ms
-        self._fixed = _fixed_groups(configuration)
+        self.rights = Rights.of(configuration.deployments)
         self._static = _read_static(configuration)
         self._listings: dict[ListKey, Listing] = dict(former._listings) if former else {}
-        if former is not None and former._fixed != self._fixed:
+        if former is not None and former.rights != self.rights:
             self._listings = {key: self._made_anew(key, listing) for key, listing in self._listings.items()}
         self.targets: tuple[Target, ...] = ()
         self.problems: tuple[str, ...] = former.problems if former else ()
@@ -199,7 +200,7 @@ class Discovery:
         return None
 
     def _made_anew(self, key: ListKey, listing: Listing) -> Listing:
-        """What the list named last, without what fixed labels now forbid; its file is read anew."""
+        """What the list named last, unless that is another's by now; its file is read anew."""
         try:
             return self._make_listing(key, None, listing.pairs)
         except DiscoveryError as error:
@@ -227,7 +228,7 @@ class Discovery:
             for address, labels in pairs
         ]
         kept = tuple(target for target in made if target is not None)
-        _check_labels_fixed(kept, key.deployment, self._fixed)
+        self.rights.check(kept, key.deployment)
         return Listing(signature, tuple(pairs), kept, len(made) - len(kept), None)
 
     def _gather(self, problems: Sequence[str]) -> None:
@@ -271,12 +272,12 @@ def check_targets(configuration: Configuration) -> None:
 
 def _read_static(configuration: Configuration) -> list[_Static]:
     default, window_ms = configuration.collector.scraping(), configuration.collector.window_ms
-    fixed = _fixed_groups(configuration)
+    rights = Rights.of(configuration.deployments)
     read = []
     for settings in configuration.deployments:
         try:
             made = [_static_target(target, settings, default, window_ms) for target in settings.targets]
-            _check_labels_fixed([target for target in made if target is not None], settings.deployment, fixed)
+            rights.check([target for target in made if target is not None], settings.deployment)
         except DiscoveryError as error:
             raise ConfigurationError(f"{configuration.origin}: deployment {_name(settings)}: {error}") from error
         kept = tuple(target for target in made if target is not None)
@@ -285,36 +286,6 @@ def _read_static(configuration: Configuration) -> list[_Static]:
     for pair in chain.from_iterable(doubled):
         raise ConfigurationError(f"{configuration.origin}: {_doubled(*pair)}")
     return read
-
-
-_Group = tuple[str, ...]
-
-
-def _group(deployment: Deployment) -> _Group:
-    return tuple(getattr(deployment, name) for name in GROUP_LABELS)
-
-
-def _fixed_groups(configuration: Configuration) -> frozenset[_Group]:
-    return frozenset(_group(each.deployment) for each in configuration.deployments if each.fixed_labels)
-
-
-def _check_labels_fixed(targets: Iterable[Target], deployment: Deployment, fixed: frozenset[_Group]) -> None:
-    """Raise DiscoveryError for a target whose labels move it from, or into, a deployment with fixed labels."""
-    for target in targets:
-        found = target.identity.deployment()
-        if found == deployment:
-            continue
-        if _group(deployment) in fixed:
-            changed = [name for name in DEPLOYMENT_LABELS if getattr(found, name) != getattr(deployment, name)]
-            raise DiscoveryError(
-                f"target {_quoted(target.url)}: label {changed[0]!r} is {_quoted(getattr(found, changed[0]))}, and the "
-                f"deployment has fixed_labels"
-            )
-        if _group(found) in fixed:
-            raise DiscoveryError(
-                f"target {_quoted(target.url)}: its labels are those of deployment {_quoted(found.deployment_id)}, "
-                f"which has fixed_labels"
-            )
 
 
 def _static_target(

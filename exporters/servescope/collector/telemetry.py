@@ -49,6 +49,10 @@ class Telemetry(ApiTelemetry):
         self._store_age = make_gauge("servescope_store_queue_age_seconds", registry)
         self._store_bytes = make_gauge("servescope_store_bytes", registry)
         self.store_pruned = make_counter("servescope_store_pruned_rows_total", registry)
+        self.future_rows = make_counter("servescope_store_future_rows_total", registry)
+        self._steps = make_counter("servescope_clock_steps_total", registry)
+        for direction in ("back", "forward"):
+            self._steps.labels(direction)
         self.store_seconds = make_histogram("servescope_store_append_duration_seconds", registry)
         self.store_errors = make_counter("servescope_store_errors_total", registry)
         self._reload_success = make_gauge("servescope_configuration_reload_success", registry)
@@ -101,6 +105,10 @@ class Telemetry(ApiTelemetry):
                 if sample.name in names:
                     found.setdefault(sample.name, {})[make_labels(sample.labels)] = float(sample.value)
         return found
+
+    def count_step(self, *, is_back: bool) -> None:
+        """Book that the clock was set."""
+        self._steps.labels("back" if is_back else "forward").inc()
 
     def count_scrape(self, scrape: Scrape) -> None:
         """Book one scrape."""

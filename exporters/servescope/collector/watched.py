@@ -12,6 +12,7 @@ from servescope.collector.scrape import Limits, Scrape
 from servescope.collector.target import Target
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels
+from servescope.settings.clock import not_after
 from servescope.sources.reader import Reader
 from servescope.store.records import TargetStatus
 
@@ -29,6 +30,8 @@ class Watched:
     limits: Limits = field(init=False)
     # The identity labels of its series, made once: every evaluation reads those of all targets.
     labels: Labels = field(init=False)
+    # Scrapes that were all too old at a time, by which the clock may have been ahead, and that time.
+    former: tuple[int, RecentScrapes] | None = None
     task: asyncio.Task[None] | None = None
     # True while the task only waits for its next scrape, and may be cancelled.
     resting: bool = False
@@ -59,6 +62,24 @@ class Watched:
             # A scrape in progress is not cancelled: the one after it is at the new interval anyway.
             self.stop()
 
+    def set_aside(self, recent: RecentScrapes, now_ms: int) -> None:
+        """Have a new memory in place of one of which all is too old; for an hour, the clock may be set right."""
+        self.former, self.recent = (now_ms, self.recent), recent
+
+    def forget_after(self, time_ms: int, by_ms: int) -> None:
+        """Forget what is later than an instant, to which the clock was set back by so much."""
+        self.recent.forget_after(time_ms)
+        if self.recent.last_ms is None and self.former is not None:
+            (_, self.recent), self.former = self.former, None
+            self.recent.forget_after(time_ms)
+        self.held_until_ms -= by_ms
+        # It was scraped all the same, and before now.
+        self.status = replace(
+            self.status,
+            last_scrape_ms=not_after(time_ms, self.status.last_scrape_ms),
+            last_success_ms=not_after(time_ms, self.status.last_success_ms),
+        )
+
     def stop(self) -> None:
         """End the task that scrapes it."""
         if self.task is not None:
@@ -88,13 +109,14 @@ class Watched:
     def _warnings(self) -> list[str]:
         """What is wrong with a scrape that succeeded."""
         left_out = self.recent.left_out
+        warnings = [self.target.access.conceal(each) for each in self.reader.warnings]
         if not left_out:
-            return list(self.reader.warnings)
+            return warnings
         limited = (
             f"{left_out} new series are left out, as {len(self.recent)} are held already, "
             f"which is max_held_series; there is room again when old ones have left the window"
         )
-        return [*self.reader.warnings, limited]
+        return [*warnings, limited]
 
     def _log_change(self, scrape: Scrape) -> None:
         """Log that the target fails and that it recovers; less and less often when it flaps."""

@@ -1,4 +1,4 @@
-"""What happened around the figures: alerts, targets that came, went or changed, configured shares, deploys, imports."""
+"""What happened around the figures: alerts, targets that came, went or changed, shares, deploys, imports, the clock."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from servescope.contract.samples import Labels
 
 EventKind = Literal[
     "alert_fired", "alert_resolved", "target_appeared", "target_gone", "target_changed", "traffic_split", "deploy",
-    "import",
+    "import", "clock_set_back",
 ]  # fmt: skip
 
 EVENT_KINDS: Final[tuple[EventKind, ...]] = (
     "alert_fired", "alert_resolved", "target_appeared", "target_gone", "target_changed", "traffic_split", "deploy",
-    "import",
+    "import", "clock_set_back",
 )  # fmt: skip
 
 
@@ -26,7 +26,8 @@ class Event:
     `text` is what a person reads. `detail` are the values that changed, `former_…` beside `…` (`source`, `version`,
     `layer`, `ratio`); a deploy has who reported it as `by`, and the hash of what
     it is configured with as `configuration` where that was reported; an import has the span of its past as `from_ms`
-    and `to_ms`.
+    and `to_ms`; where the clock was set back, it was from `from_ms` to `to_ms`, and `scrapes`, `figures` (evaluations)
+    and `increments` (blocks) are how many were dropped, as they were later.
     """
 
     time_ms: int

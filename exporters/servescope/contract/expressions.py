@@ -173,6 +173,8 @@ def rename(expression: Expression, *, label: Callable[[str], str], series: Calla
 # --- PromQL -----------------------------------------------------------------------------------------------------------
 
 
+_PLAIN_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
 COLLECTOR_LABELS = ("instance", "job", "pod")
 """The labels by which a Prometheus distinguishes the collectors that it scrapes, on Kubernetes too."""
 
@@ -184,21 +186,22 @@ def promql(
     by: Sequence[str],
     scope: str = "",
     collectors: Sequence[str] = COLLECTOR_LABELS,
+    edge_text: Callable[[float], str] = format_edge,
 ) -> str:
     """The expression as PromQL; `window` is a Prometheus duration such as `5m`, `by` the labels of a group.
 
     `scope` is matchers as PromQL text that every selector gets beside its own. Of series that differ in the labels
     `collectors` alone the highest counts: collectors that watch the same processes expose the same series. Without such
-    labels every series counts.
+    labels every series counts. `edge_text` is what `le` is of an edge, where histograms do not come from an exposition.
     """
     group = ", ".join(by)
 
     def compiled(of: Expression) -> str:
-        return promql(of, window=window, by=by, scope=scope, collectors=collectors)
+        return promql(of, window=window, by=by, scope=scope, collectors=collectors, edge_text=edge_text)
 
     def counter(function: str, name: str, where: Matchers) -> str:
         # Each collector's increases by themselves: its restarts and gaps do not show.
-        rates = f"{function}({_selector(name, where, scope)}[{window}])"
+        rates = f"{function}({selector_promql(name, where, scope)}[{window}])"
         return f"sum by ({group}) ({once_promql(rates, collectors)})"
 
     def operand(of: Expression) -> str:
@@ -210,7 +213,7 @@ def promql(
         case Increase(name, where):
             return counter("increase", name, where)
         case Level(name, over, where):
-            levels = _selector(name, where, scope)
+            levels = selector_promql(name, where, scope)
             # The highest is the same however often it is there.
             return f"{over} by ({group}) ({levels if over == 'max' else once_promql(levels, collectors)})"
         case Ratio(numerator, denominator):
@@ -219,12 +222,12 @@ def promql(
         case Difference(left, right):
             return f"{operand(left)} - {operand(right)}"
         case Quantile(quantile, histogram):
-            rates = f"rate({_selector(f'{histogram}_bucket', (), scope)}[{window}])"
+            rates = f"rate({selector_promql(f'{histogram}_bucket', (), scope)}[{window}])"
             buckets = f"sum by ({', '.join((*by, 'le'))}) ({once_promql(rates, collectors)})"
             return quantile_promql(quantile, buckets)
         case FractionAbove(histogram=histogram):
             at_edges = [
-                counter("rate", f"{histogram}_bucket", (("le", (format_edge(each),)),)) for each in expression.edges
+                counter("rate", f"{histogram}_bucket", (("le", (edge_text(each),)),)) for each in expression.edges
             ]
             below = at_edges[0] if len(at_edges) == 1 else f"({' or '.join(at_edges)})"
             return f"1 - {below} / ({counter('rate', f'{histogram}_count', ())} > 0)"
@@ -264,11 +267,21 @@ def matchers_promql(where: Matchers, scope: str = "") -> str:
     return f"{{{','.join(matchers)}}}" if matchers else ""
 
 
-def _selector(name: str, where: Matchers, scope: str) -> str:
-    return f"{name}{matchers_promql(where, scope)}"
+def selector_promql(name: str, where: Matchers = (), scope: str = "") -> str:
+    """The selector of a metric; names such as `tokens.input` are quoted, which Prometheus has from 3 on."""
+    matchers = matchers_promql(where, scope)
+    if _PLAIN_NAME.fullmatch(name):
+        return f"{name}{matchers}"
+    return f"{{{name_promql(name)}{f',{matchers[1:-1]}' if matchers else ''}}}"
+
+
+def name_promql(name: str) -> str:
+    """The name of a metric or of a label as PromQL has it: one such as `service.name` is quoted."""
+    return name if _PLAIN_NAME.fullmatch(name) else f'"{escape_label_value(name)}"'
 
 
 def _matcher(label: str, values: tuple[str, ...]) -> str:
+    label = name_promql(label)
     if len(values) == 1 and not isinstance(values[0], Pattern):
         return f'{label}="{escape_label_value(values[0])}"'
     patterns = (value if isinstance(value, Pattern) else re.escape(value) for value in values)

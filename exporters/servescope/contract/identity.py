@@ -15,7 +15,13 @@ Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler"]
 DEPLOYMENT_LABELS = ("model_name", "deployment_id", "inference_stack", "environment", "rollout_phase")
 GROUP_LABELS = ("model_name", "deployment_id", "inference_stack", "environment")
 """The labels of one deployment by which notifications are grouped: its rollout phase changes while it is the same."""
+Group = tuple[str, ...]
+"""The values of `GROUP_LABELS`: a deployment in whatever phase of a rollout."""
 IDENTITY_LABELS = (*DEPLOYMENT_LABELS, "replica", "role")
+SCRAPE_LABELS = ("job", "instance", "cluster", "namespace")
+"""Labels by which a scraper says where it scraped a series."""
+ATTACHED_LABELS = frozenset((*IDENTITY_LABELS, *SCRAPE_LABELS))
+"""Labels that whoever scrapes a target gives its series; what the target itself calls so becomes `exported_<label>`."""
 ROLES: tuple[str, ...] = get_args(Role)
 ENGINE_ROLES = ("aggregated", "prefill", "decode")
 """The roles whose processes run the model."""
@@ -40,6 +46,16 @@ class Deployment:
     def labels(self) -> Labels:
         """The labels of the deployment's figures, empty ones left out."""
         return make_labels((name, getattr(self, name)) for name in DEPLOYMENT_LABELS)
+
+    @property
+    def group(self) -> Group:
+        """What is the same in every phase of a rollout."""
+        return tuple(getattr(self, name) for name in GROUP_LABELS)
+
+
+def describe_group(group: Group) -> str:
+    """The labels of a deployment as text, empty ones left out."""
+    return ", ".join(f"{name}={value!r}" for name, value in zip(GROUP_LABELS, group, strict=True) if value)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -167,6 +167,15 @@ _COLLECTOR = (
         "servescope_store_pruned_rows_total", "counter", "rows",
         "Scrapes, evaluations and blocks of increments deleted by retention.",
     ),
+    OwnMetric(
+        "servescope_store_future_rows_total", "counter", "rows",
+        "Scrapes, evaluations and blocks of increments dropped, as the clock was set back to before them.",
+    ),
+    OwnMetric(
+        "servescope_clock_steps_total", "counter", "events",
+        "How often the collector's clock was set: back by more than 5 s, forward by more than ten minutes.",
+        ("direction",),
+    ),
     OwnMetric("servescope_store_errors_total", "counter", "errors", "Writes to the store that failed."),
     OwnMetric(
         "servescope_internal_errors_total", "counter", "errors",

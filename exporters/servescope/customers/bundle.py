@@ -1,7 +1,8 @@
-"""A dashboard and alert rules for a customer's own Prometheus and Grafana, under the names of its policy."""
+"""A dashboard and alert rules for a customer's own database and Grafana, under the names that metrics have there."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,23 +18,24 @@ from servescope.contract.expressions import (
     Rate,
     Ratio,
     leaves,
+    name_promql,
     promql,
     rename,
+    selector_promql,
 )
 from servescope.contract.figures import FIGURES
-from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES
 from servescope.contract.types import BurnWindow, Figure, Unit
-from servescope.customers.naming import describe_figure, describe_metric, exported_labels, label_name
 from servescope.customers.policy import Policy
-from servescope.customers.prometheus_series import safe_name
+from servescope.customers.stored_names import StoredNames
 from servescope.settings.values import format_duration, parse_duration
 
 RATE_INTERVAL: Final = "$__rate_interval"
 _GRID: Final = 24
 _WIDTH, _HEIGHT = 12, 8
 _SCHEMA_VERSION: Final = 41
+_LONGEST_UID: Final = 40
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _UNITS: Final[dict[Unit, str]] = {
     "bytes": "bytes", "bytes/s": "Bps", "ratio": "percentunit", "requests/s": "reqps", "seconds": "s",
@@ -64,23 +66,24 @@ class CustomerAlert:
     pending: str = _FOR
 
 
-def shown_figures(policy: Policy) -> Iterator[ShownFigure]:
+def shown_figures(names: StoredNames) -> Iterator[ShownFigure]:
     """The figures that are exported, and those that can be computed of what is, in the catalog's order."""
     for figure in FIGURES.values():
-        query = _query(policy, figure)
+        query = _query(names, figure)
         if query is not None:
-            labels = [*_deployment_labels(policy), *(_name(policy, label) for label in figure.by)]
+            labels = [*names.deployment_labels(), *map(names.label, figure.by)]
             yield ShownFigure(figure, query, " ".join(f"{{{{{label}}}}}" for label in labels) or figure.title)
 
 
-def customer_alerts(policy: Policy) -> Iterator[CustomerAlert]:
-    """An alert for each objective that can be computed of what is exported, and one on what no longer arrives."""
+def customer_alerts(names: StoredNames) -> Iterator[CustomerAlert]:
+    """An alert for each objective that can be computed of what is exported, and one for each deployment on silence."""
+    policy = names.policy
     for objective in OBJECTIVES.values():
         if INSTEAD_OF.get(objective.name) in policy.metrics or not _is_exported(policy, objective.bad):
             continue
         for window in _windows(policy):
             above = [
-                f"({_promql(policy, objective.bad, span)}) > {window.factor * objective.budget:.6g}"
+                f"({_promql(names, objective.bad, span)}) > {window.factor * objective.budget:.6g}"
                 for span in (window.short, window.long)
             ]
             yield CustomerAlert(
@@ -90,15 +93,18 @@ def customer_alerts(policy: Policy) -> Iterator[CustomerAlert]:
                 f"{objective.promise}; for {window.long} the error budget was used {window.factor:g} times as fast as "
                 f"lasts 30 days",
             )
-    family = _presence(policy)
+    family = _presence(names)
     if family is not None:
         span = format_duration(_MISSING_INTERVALS * policy.interval_ms)
-        yield CustomerAlert(
-            f"{_camel(policy.name)}MetricsMissing",
-            f"absent_over_time({family}[{span}])",
-            "warning",
-            f"no {family} arrived for {span}; ask the provider for a delivery statement",
-        )
+        # No series has what never arrived: each deployment is asked for by its own labels, which are the alert's.
+        for labels in sorted({names.of_deployment(deployment) for deployment in policy.deployments}):
+            shown = " ".join(f'{{{{ index $labels "{label}" }}}}' for label, _ in labels)
+            yield CustomerAlert(
+                f"{_camel(policy.name)}MetricsMissing",
+                f"absent_over_time({selector_promql(family, labels)}[{span}])",
+                "warning",
+                f"no {family} of {shown or policy.name} arrived for {span}; ask the provider for a delivery statement",
+            )
 
 
 def _windows(policy: Policy) -> list[BurnWindow]:
@@ -107,28 +113,34 @@ def _windows(policy: Policy) -> list[BurnWindow]:
     return [window for window in BURN_WINDOWS if parse_duration(window.short) >= least_ms][:2]
 
 
-def render_alerts(policy: Policy) -> str:
+def render_alerts(names: StoredNames) -> str:
     """The alerts as a rule file of Prometheus."""
-    alerts = list(customer_alerts(policy))
-    name = json.dumps(f"servescope customer {policy.name}")
+    alerts = list(customer_alerts(names))
+    name = _yaml(f"servescope customer {names.policy.name}")
     lines = ["groups:", f"  - name: {name}", "    rules:" if alerts else "    rules: []"]
     for alert in alerts:
         lines += [
             f"      - alert: {alert.name}",
-            f"        expr: {json.dumps(alert.expression)}",
+            f"        expr: {_yaml(alert.expression)}",
             f"        for: {alert.pending}",
             f"        labels: {{severity: {alert.severity}}}",
-            f"        annotations: {{summary: {json.dumps(alert.summary)}}}",
+            f"        annotations: {{summary: {_yaml(alert.summary)}}}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def render_dashboard(policy: Policy) -> str:
-    """A dashboard for Grafana, a row for each group of figures."""
+def _yaml(text: str) -> str:
+    """The text as a scalar of YAML, which has no surrogates, and breaks lines at characters that names can have."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
+
+
+def render_dashboard(names: StoredNames, board: str) -> str:
+    """A dashboard for Grafana, a row for each group of figures; `board` distinguishes it from others there."""
     panels: list[dict[str, Any]] = []
     y, group = 0, ""
     column = 0
-    for shown in shown_figures(policy):
+    for shown in shown_figures(names):
         if shown.figure.group != group:
             group = shown.figure.group
             y += _HEIGHT if column else 0
@@ -139,9 +151,11 @@ def render_dashboard(policy: Policy) -> str:
         column = (column + 1) % (_GRID // _WIDTH)
         y += 0 if column else _HEIGHT
     variable = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-    board = {
-        "uid": f"servescope-{policy.name}"[:40],
-        "title": f"LLM serving: {policy.name}",
+    uid = f"servescope-{board}"
+    model = {
+        # Grafana takes no longer ones.
+        "uid": uid if len(uid) <= _LONGEST_UID else hashlib.sha256(uid.encode()).hexdigest()[:_LONGEST_UID],
+        "title": f"LLM serving: {board}",
         "schemaVersion": _SCHEMA_VERSION,
         "tags": ["servescope"],
         "timezone": "browser",
@@ -150,7 +164,7 @@ def render_dashboard(policy: Policy) -> str:
         "templating": {"list": [variable]},
         "panels": panels,
     }
-    return json.dumps(board, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(model, indent=1, ensure_ascii=False) + "\n"
 
 
 def _row(number: int, title: str, y: int) -> dict[str, Any]:
@@ -177,12 +191,15 @@ def _panel(number: int, shown: ShownFigure, *, x: int, y: int) -> dict[str, Any]
     }
 
 
-def _query(policy: Policy, figure: Figure) -> str | None:
-    if figure.name in policy.figures and all(label in policy.labels for label in figure.by):
-        return describe_figure(policy, figure.name).family
-    if not _is_exported(policy, figure.expression) or any(label not in policy.labels for label in figure.by):
+def _query(names: StoredNames, figure: Figure) -> str | None:
+    policy = names.policy
+    if any(label not in policy.labels for label in figure.by):
         return None
-    return _promql(policy, figure.expression, RATE_INTERVAL, figure.by)
+    if figure.name in policy.figures:
+        return selector_promql(names.figure(figure.name))
+    return (
+        _promql(names, figure.expression, RATE_INTERVAL, figure.by) if _is_exported(policy, figure.expression) else None
+    )
 
 
 def _is_exported(policy: Policy, expression: Expression) -> bool:
@@ -191,30 +208,19 @@ def _is_exported(policy: Policy, expression: Expression) -> bool:
     return read <= set(policy.metrics) and all(label in (*policy.labels, "le") for label in _selected(expression))
 
 
-def _promql(policy: Policy, expression: Expression, window: str, by: Sequence[str] = ()) -> str:
-    labels = [*_deployment_labels(policy), *(_name(policy, label) for label in by)]
-    renamed = rename(expression, label=lambda label: _name(policy, label), series=lambda name: _series(policy, name))
-    return promql(renamed, window=window, by=labels, collectors=())
+def _promql(names: StoredNames, expression: Expression, window: str, by: Sequence[str] = ()) -> str:
+    renamed = rename(expression, label=names.label, series=names.series)
+    labels = [name_promql(label) for label in (*names.deployment_labels(), *map(names.label, by))]
+    return promql(renamed, window=window, by=labels, collectors=(), edge_text=names.edge)
 
 
-def _series(policy: Policy, name: str) -> str:
-    """What the customer has in place of a series, or of a histogram."""
-    family = SAMPLE_FAMILIES[name]
-    return describe_metric(policy, family).family + name.removeprefix(family)
-
-
-def _deployment_labels(policy: Policy) -> list[str]:
-    return [_name(policy, label) for label in exported_labels(policy) if label in DEPLOYMENT_LABELS]
-
-
-def _name(policy: Policy, label: str) -> str:
-    return safe_name(label_name(policy, label))
-
-
-def _presence(policy: Policy) -> str | None:
-    """A series that every engine has while it runs."""
-    name = next((name for name in _ALWAYS if name in policy.metrics), None)
-    return None if name is None else describe_metric(policy, name).family
+def _presence(names: StoredNames) -> str | None:
+    """The name of a series that every deployment has while it runs."""
+    policy = names.policy
+    if metric := next((name for name in _ALWAYS if name in policy.metrics), None):
+        return names.series(metric)
+    figures = (name for name in policy.figures if FIGURES[name].idle == "zero" and not FIGURES[name].by)
+    return names.figure(figure) if (figure := next(figures, None)) else None
 
 
 def _selected(expression: Expression) -> set[str]:

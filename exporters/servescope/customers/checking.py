@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from servescope.customers.claimed_past import claim_past
 from servescope.customers.config import find_policy, read_policies
 from servescope.customers.explaining import GEN_AI, Explanation, PolicyChange, compare_explanations, explain_policy
 from servescope.customers.policy import Policy
@@ -28,7 +29,8 @@ def check(arguments: argparse.Namespace) -> int:
         policies = [find_policy(policies, arguments.customer)]
     warn_of_loose_files(policies)
     former = read_policies(arguments.diff) if arguments.diff is not None else ()
-    with open_past(arguments) as history:
+    with open_past(arguments) as past:
+        history = claim_past(past, arguments.config, policies)
         warn_of_prometheus(history, policies)
         time_ms = _newest(history, read_time("--at", arguments.at))
         explained = [explain_policy(policy, history, time_ms) for policy in policies]

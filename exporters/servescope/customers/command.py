@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     document.add_argument("customer", metavar="NAME", help="the customer")
     document.add_argument(
         "--output", type=Path, metavar="FOLDER",
-        help="write README.md, alerts.yml and dashboard.json there (default: print the document alone)",
+        help="write README.md, and dashboards with their alerts, there (default: print the document alone)",
     )  # fmt: skip
     test = verb(
         "test", "send one labelled point to each destination of a customer, and explain the answer", cursors=False

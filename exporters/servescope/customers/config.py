@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Mapping, Sequence
-from itertools import combinations
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast, get_args
 
-from servescope.collector.deployments import read_fixed_labels
-from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Identity
+from servescope.collector.claims import CLAIM_KEYS, Claims
+from servescope.collector.deployments import Collected, read_collected
+from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Group, Identity, describe_group
 from servescope.customers.destinations import PULL_SETTINGS, PUSH_SETTINGS, read_pull, read_pushes
 from servescope.customers.hashing import ReplicaHash
-from servescope.customers.naming import KEY_LABEL, WINDOW_LABEL, exported_labels, known_labels, label_name
+from servescope.customers.naming import (
+    KEY_LABEL,
+    OTEL_LABELS,
+    WINDOW_LABEL,
+    exported_labels,
+    known_labels,
+    label_name,
+    service_name,
+)
 from servescope.customers.policy import HashKey, Naming, Policy, Pull, Push, Quotas, Resolution
+from servescope.customers.prometheus_series import safe_name
 from servescope.customers.selection import select_figures, select_metrics
+from servescope.customers.stored_names import StoredNames, translation_at
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import AccessError
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
-from servescope.settings.values import format_duration
+from servescope.settings.values import format_duration, parse_instant
 
 _logger = logging.getLogger(__name__)
 
@@ -49,8 +61,9 @@ CUSTOMERS_SETTINGS: Final[Mapping[str, tuple[Setting, ...]]] = MappingProxyType(
             Setting("push", "[]"),
             Setting("pull", ""),
         ),
-        "customers.deployments": tuple(
-            Setting(name, REQUIRED if name != "environment" else '""') for name in GROUP_LABELS
+        "customers.deployments": (
+            *(Setting(name, REQUIRED if name != "environment" else '""') for name in GROUP_LABELS),
+            Setting("since", ""),
         ),
         "customers.quotas": (
             Setting("series", ""),
@@ -67,6 +80,8 @@ _PREFIX: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,62}")
 _PROMETHEUS_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
 _OTLP_ATTRIBUTE: Final = re.compile(r"[a-zA-Z][\w.-]{0,127}", re.ASCII)
 _TAKEN: Final = ("le", "quantile", "job", "instance")
+# What a resource and a scope have in OTLP beside exported labels, as backends escape it.
+_OF_OTLP: Final = re.compile(r"service_(name|instance_id|namespace)$|(otel_)?scope_")
 _SHORTEST_INTERVAL_MS: Final = 10_000
 _LONGEST_INTERVAL_MS: Final = 3_600_000
 _LEAST_BYTES: Final = 1_000_000
@@ -118,7 +133,7 @@ def read_usable_policies(
             unusable.append((table, claim))
     _check_apart([*placed, *unusable])
     _check_secrets_differ(placed)
-    _check_collected(root, directory, placed)
+    _check_collected(root, directory, placed, unusable)
     return tuple(policy for _, policy in placed), problems
 
 
@@ -139,7 +154,8 @@ class _Reader:
 
     def claim(self) -> Policy:
         """The name and the deployments of a customer, which receives nothing."""
-        return Policy(self._name(), self._deployments())
+        deployments, since_ms = self._deployments()
+        return Policy(self._name(), deployments, since_ms=since_ms)
 
     def policy(self) -> Policy:
         """All of the customer."""
@@ -156,9 +172,10 @@ class _Reader:
             )
         naming = Naming(table.choice("naming", [each.value for each in Naming], Naming.DOCUMENTED.value))
         pushes, pull = self._destinations(name)
+        deployments, since_ms = self._deployments()
         policy = Policy(
             name,
-            self._deployments(),
+            deployments,
             metrics,
             figures,
             self._labels(resolution),
@@ -173,10 +190,12 @@ class _Reader:
             push=pushes,
             pull=pull,
             most_age_ms=table.duration("max_age", 86_400_000),
+            since_ms=since_ms,
         )
         self._check_replicas(policy)
         self._check_names(policy)
         self._check_distinguished(policy)
+        self._check_services(policy)
         return policy
 
     def _name(self) -> str:
@@ -185,10 +204,11 @@ class _Reader:
             raise self._table.wrong("name", "small letters, digits, - and _, at most 63")
         return name
 
-    def _deployments(self) -> frozenset[Deployment]:
-        """The identities of the customer's deployments, in whatever phase of a rollout they are."""
+    def _deployments(self) -> tuple[frozenset[Deployment], Mapping[Group, int]]:
+        """The customer's deployments, in whatever phase of a rollout they are, and since when they are, if it says."""
         table = self._table
         found: dict[Deployment, str] = {}
+        since_ms: dict[Group, int] = {}
         tables = table.tables("deployments", CUSTOMERS_SETTINGS["customers.deployments"])
         if not tables:
             raise table.wrong("deployments", "at least one [[customers.deployments]] table")
@@ -199,7 +219,9 @@ class _Reader:
             if identity in found:
                 raise ConfigurationError(f"{each.origin}: {each.path}: is the same deployment as {found[identity]}")
             found |= {Deployment(**labels, rollout_phase=phase): each.path for phase in ROLLOUT_PHASES}
-        return frozenset(found)
+            if "since" in each.values:
+                since_ms[identity.group] = _read_since(each)
+        return frozenset(found), MappingProxyType(since_ms)
 
     def _labels(self, resolution: Resolution) -> tuple[str, ...]:
         table = self._table
@@ -277,6 +299,7 @@ class _Reader:
         table = self._table
         renames = Table(policy.renames, table.origin, table.key("renames"))
         safe = policy.pull is not None or any(push.protocol == "remote-write" for push in policy.push)
+        by_otlp = any(push.protocol != "remote-write" for push in policy.push)
         if safe and policy.naming is Naming.OTEL:
             raise table.wrong("naming", "another one: Prometheus' formats have no dots in names")
         exported = (*exported_labels(policy), *_added_labels(policy))
@@ -287,9 +310,13 @@ class _Reader:
                 )
             if name in _TAKEN or not (_PROMETHEUS_LABEL if safe else _OTLP_ATTRIBUTE).fullmatch(name):
                 raise renames.wrong(label, "a name that Prometheus has for labels" if safe else "an attribute's name")
+            if by_otlp and name != OTEL_LABELS.get(label) and _OF_OTLP.match(safe_name(name)):
+                raise renames.wrong(label, "a name that OTLP and its backends have no other use for")
+            if by_otlp and ("__" in safe_name(name) or name.startswith("_")):
+                raise renames.wrong(label, "a letter first, and no two signs in a row: backends of OTLP change them")
         by_name: dict[str, str] = {}
         for label in exported:
-            former = by_name.setdefault(label_name(policy, label), label)
+            former = by_name.setdefault(safe_name(label_name(policy, label)), label)
             if former != label:
                 raise ConfigurationError(
                     f"{table.origin}: {renames.path}: {former!r} and {label!r} are both called "
@@ -310,6 +337,27 @@ class _Reader:
                     f"{each.deployment_id!r} differ in nothing else, and would be mixed",
                 )
 
+    def _check_services(self, policy: Policy) -> None:
+        """No two deployments are one service where series have nothing else of a resource: they would be mixed."""
+        alike = Counter(
+            service_name(policy, dict(each.labels())) for each in policy.deployments if not each.rollout_phase
+        )
+        (service, count), *_ = alike.most_common(1)
+        mixing = [push.name for push in policy.push if StoredNames(policy, translation_at(push)).has_jobs]
+        if mixing and count > 1:
+            raise ConfigurationError(
+                f"{self._table.origin}: {self._table.path}: destination {mixing[0]!r}: {count} deployments have the "
+                f"service.name {service!r}, and would be mixed where series have nothing else of them; expected a "
+                f"deployment_id for each, or a protocol or stores_names_as that keeps other labels"
+            )
+
+
+def _read_since(table: Table) -> int:
+    try:
+        return parse_instant(table.string("since", None))
+    except ValueError:
+        raise table.wrong("since", "a time like '2026-11-20T14:00:00Z'") from None
+
 
 def _added_labels(policy: Policy) -> tuple[str, ...]:
     """The labels that are exported beside those of the policy."""
@@ -326,10 +374,9 @@ def _check_apart(placed: _Placed) -> None:
         if first.name == second.name:
             raise table.wrong("name", "another name than that of the other customers")
         if shared := first.deployments & second.deployments:
-            deployment = min(shared)
             raise ConfigurationError(
-                f"{table.origin}: {table.key('deployments')}: {_shown(deployment)} is a deployment of customer "
-                f"{first.name!r} as well; each deployment has one customer"
+                f"{table.origin}: {table.key('deployments')}: {describe_group(min(shared).group)} is a deployment of "
+                f"customer {first.name!r} as well; each deployment has one customer"
             )
 
 
@@ -353,29 +400,76 @@ def _shares_line(first: str, second: str) -> bool:
     return bool(lines[0] & lines[1])
 
 
-def _check_collected(root: Table, directory: Path, placed: _Placed) -> None:
-    """Every deployment is one that the collector has, and whose labels no list or rule of it can change."""
+def _check_collected(root: Table, directory: Path, placed: _Placed, others: _Placed) -> None:
+    """Every deployment is one that the collector has, and whose targets no list or rule of it can choose.
+
+    Of `others`, customers that receive nothing, only what they may claim is compared.
+    """
     path = directory / root.string("collector", None)
-    collected = read_fixed_labels(path)
+    by_group: dict[Group, list[Collected]] = {}
+    for each in read_collected(path):
+        by_group.setdefault(each.deployment.group, []).append(each)
     for table, policy in placed:
-        groups = {_group(each) for each in policy.deployments}
-        for group in sorted(groups):
-            fixed = [is_fixed for each, is_fixed in collected if _group(each) == group]
-            shown = _shown(Deployment(*group))
-            if not fixed:
+        for group in _groups(policy):
+            problem = _find_problem(by_group.get(group, ()), path)
+            if problem is not None:
                 raise ConfigurationError(
-                    f"{table.origin}: {table.key('deployments')}: {shown} is not under [[deployments]] of {path}"
+                    f"{table.origin}: {table.key('deployments')}: {describe_group(group)}{problem}"
                 )
-            if not all(fixed):
+    for (_, first), (table, second) in combinations([*placed, *others], 2):
+        for one, other in product(_groups(first), _groups(second)):
+            if _may_be_mistaken(by_group.get(one, ()), by_group.get(other, ())):
                 raise ConfigurationError(
-                    f"{table.origin}: {table.key('deployments')}: {shown}: lists of targets and relabelling could "
-                    f"change whose it is; set fixed_labels = true in its [[deployments]] table of {path}"
+                    f"{table.origin}: {table.key('deployments')}: a target may claim both {describe_group(other)} and "
+                    f"{describe_group(one)} of customer {first.name!r}; in {path}, no two [deployments.claims] of "
+                    f"different customers may have a target in common"
                 )
 
 
-def _group(deployment: Deployment) -> tuple[str, str, str, str]:
-    return deployment.model_name, deployment.deployment_id, deployment.inference_stack, deployment.environment
+def _groups(policy: Policy) -> list[Group]:
+    return sorted({each.group for each in policy.deployments})
 
 
-def _shown(deployment: Deployment) -> str:
-    return ", ".join(f"{name}={getattr(deployment, name)!r}" for name in GROUP_LABELS if getattr(deployment, name))
+def _find_problem(collected: Sequence[Collected], path: Path) -> str | None:
+    """Why what is collected as one deployment could be another's."""
+    if not collected:
+        return f" is not under [[deployments]] of {path}"
+    if not all(each.fixed_labels for each in collected):
+        return (
+            f": lists of targets and relabelling could change whose it is; set fixed_labels = true in its "
+            f"[[deployments]] table of {path}"
+        )
+    if any(each.has_lists for each in collected) and not any(each.claim and each.claim.targets for each in collected):
+        return (
+            f": its lists of targets could name another's address; list the addresses that are its own, such as "
+            f"targets = ['10.0.1.0/24:8000'], in [deployments.claims] of its table of {path}"
+        )
+    return None
+
+
+def _may_be_mistaken(some: Sequence[Collected], others: Sequence[Collected]) -> bool:
+    """Whether something may claim both deployments; a collector, that reads lists, compares addresses alone."""
+    by_address = any(each.has_lists for each in (*some, *others))
+    return any(
+        one.claim.overlaps(other.claim) or (by_address and one.claim.shares_targets(other.claim))
+        for one, other in product(some, others)
+        if one.claim is not None and other.claim is not None
+    )
+
+
+def read_claims(path: Path, policies: Iterable[Policy]) -> Claims:
+    """What may claim the deployments of policies, as a Prometheus that is read for them holds what claims to be theirs.
+
+    Raises ConfigurationError where a deployment has no allow-list.
+    """
+    root = Table(read_document(path, "configuration of customers"), str(path), "")
+    collector = path.resolve().parent / root.string("collector", None)
+    claims = Claims((each.deployment, each.claim) for each in read_collected(collector))
+    for policy in policies:
+        for group in _groups(policy):
+            if not claims.of(group):
+                raise ConfigurationError(
+                    f"{collector}: {describe_group(group)} of customer {policy.name!r} has no [deployments.claims]: in "
+                    f"a Prometheus any target may have its labels; list which {CLAIM_KEYS} may claim it"
+                )
+    return claims

@@ -1,33 +1,43 @@
-"""What every lane has delivered: a small SQLite file with their acknowledged states, gaps and deliveries."""
+"""What every lane has delivered: a small SQLite file with their acknowledged states, gaps and deliveries.
+
+It also has whose each deployment is, and since when.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from servescope.contract.identity import GROUP_LABELS
+from servescope.customers.ownership import NOBODY, Ownership, Ownerships, pass_on
 from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.reading import FleetState
 from servescope.customers.state_codec import dump_state, load_state
 from servescope.errors import ServescopeError
-from servescope.store.file import is_locked_for_writing, lock_for_writing
+from servescope.store.file import is_locked_for_writing, lock_for_writing, resolve_links
 
 HOUR_MS: Final = 3_600_000
 KEPT_MS: Final = 400 * 24 * HOUR_MS
 """How long deliveries and gaps are remembered, for statements."""
 
 _APPLICATION: Final = 0x53564C4E  # "SVLN"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _OF_A_LANE: Final = ("lanes", "deliveries", "gaps", "problems")
 _TABLES: Final = """
 CREATE TABLE lanes (
-    customer TEXT NOT NULL, destination TEXT NOT NULL, edge_ms INTEGER NOT NULL, state BLOB NOT NULL,
-    totals TEXT NOT NULL, begun_ms INTEGER NOT NULL, PRIMARY KEY (customer, destination)
+    customer TEXT NOT NULL, destination TEXT NOT NULL, begun_ms INTEGER NOT NULL, resumed_ms INTEGER NOT NULL,
+    edge_ms INTEGER, state BLOB, totals TEXT, PRIMARY KEY (customer, destination)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE owners (
+    model_name TEXT NOT NULL, deployment_id TEXT NOT NULL, inference_stack TEXT NOT NULL, environment TEXT NOT NULL,
+    customer TEXT NOT NULL, since_ms INTEGER NOT NULL, free_ms INTEGER NOT NULL,
+    PRIMARY KEY (model_name, deployment_id, inference_stack, environment)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE deliveries (
     customer TEXT NOT NULL, destination TEXT NOT NULL, hour_ms INTEGER NOT NULL, first_ms INTEGER NOT NULL,
@@ -79,11 +89,10 @@ def lanes_of(policy: Policy) -> dict[LaneId, Push | Pull]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cursor:
-    """Where a lane is: the state that was acknowledged, its deployment streams' `totals`, and when the lane began."""
+    """Where a lane is: the state that was acknowledged, and its deployment streams' `totals`."""
 
     state: FleetState
     totals: str
-    begun_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +117,29 @@ class Gap:
     points: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Acknowledgement:
+    """What a destination accepted of an edge: where its lane is now, what was delivered, and what of it is missing."""
+
+    cursor: Cursor
+    delivery: Delivery | None = None
+    gaps: tuple[Gap, ...] = ()
+
+
 class CursorFile:
     """The cursors of all lanes. Raises CursorError.
 
-    Every acknowledgement is one transaction: after `kill -9` the file has the last one or the one before it. Lanes run
-    in the one process that opened it to `deliver`; others read it, or remove a customer. Thread safe.
+    Every acknowledgement is one transaction: after `kill -9` the file has the last one or the one before it. One that
+    cannot be written, as on a full disk, is kept, and nothing is read of its lane before it is. Lanes run in the one
+    process that opened it to `deliver`; others read it, or remove a customer. Thread safe.
     """
 
     def __init__(self, path: Path, *, deliver: bool = False) -> None:
-        self.path = path
+        self.path = path = resolve_links(path, what="cursors")
         self._lock: int | None = None
         # Lanes acknowledge from several threads, and a connection has one transaction at a time.
         self._using = threading.RLock()
+        self._held: dict[LaneId, list[Acknowledgement]] = {}
         if not deliver and not path.exists():
             raise CursorError(f"cursors {path}: there is no such file; `servescope customers run` makes it")
         if deliver:
@@ -169,43 +189,79 @@ class CursorFile:
 
     # --- Lanes ---
 
+    def begin(self, lane: LaneId, now_ms: int) -> int:
+        """Note that a lane begins, or goes on; returns when it began first. Raises RemovedError.
+
+        What is sent later can be acknowledged then: the file can be written.
+        """
+        with self._writing():
+            self._check_not_removed(lane)
+            (begun_ms,) = self._connection.execute(
+                "INSERT INTO lanes (customer, destination, begun_ms, resumed_ms) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET resumed_ms = excluded.resumed_ms RETURNING begun_ms",
+                (lane.customer, lane.destination, now_ms, now_ms),
+            ).fetchone()
+        return int(begun_ms)
+
     def lanes(self) -> list[LaneId]:
-        """Every lane that has a cursor."""
+        """Every lane that has begun."""
         with self._reading():
             rows = self._connection.execute("SELECT customer, destination FROM lanes ORDER BY 1, 2").fetchall()
         return [LaneId(*row) for row in rows]
 
+    def begun_ms(self, lane: LaneId) -> int | None:
+        """When a lane began; None for one that has not."""
+        return self._time_of(lane, "begun_ms")
+
     def edge_ms(self, lane: LaneId) -> int | None:
-        """The last edge that a lane's destination acknowledged; None for one that has not begun."""
+        """The last edge that a lane's destination acknowledged; None before the first."""
+        return self._time_of(lane, "edge_ms")
+
+    def _time_of(self, lane: LaneId, column: str) -> int | None:
         with self._reading():
             row = self._connection.execute(
-                "SELECT edge_ms FROM lanes WHERE customer = ? AND destination = ?", (lane.customer, lane.destination)
+                f"SELECT {column} FROM lanes WHERE customer = ? AND destination = ?",  # noqa: S608 our own names
+                (lane.customer, lane.destination),
             ).fetchone()
-        return None if row is None else int(row[0])
+        return None if row is None else row[0]
 
     def cursor(self, lane: LaneId) -> Cursor | None:
-        """Where a lane is; None for one that has not begun."""
+        """Where a lane is, once that is written; None before the first acknowledgement."""
+        self.write_held(lane)
         with self._reading():
             row = self._connection.execute(
-                "SELECT state, totals, begun_ms FROM lanes WHERE customer = ? AND destination = ?",
+                "SELECT state, totals FROM lanes WHERE customer = ? AND destination = ? AND edge_ms IS NOT NULL",
                 (lane.customer, lane.destination),
             ).fetchone()
         if row is None:
             return None
         try:
-            return Cursor(load_state(row[0]), row[1], row[2])
+            return Cursor(load_state(row[0]), row[1])
         except ValueError as error:
             raise CursorError(f"cursors {self.path}: the cursor of {lane.customer} {error}") from error
 
-    def acknowledge(self, lane: LaneId, cursor: Cursor, delivery: Delivery | None) -> None:
-        """Keep what was acknowledged, and what of that was delivered, in one transaction; raises RemovedError."""
-        of = (lane.customer, lane.destination)
+    def hold(self, lane: LaneId, acknowledgement: Acknowledgement) -> None:
+        """Keep what was acknowledged until `write_held` has written it; returns at once."""
+        self._held.setdefault(lane, []).append(acknowledgement)
+
+    def write_held(self, lane: LaneId) -> None:
+        """Write what is kept of a lane, if anything, each in one transaction; raises RemovedError."""
+        with self._using:
+            held = self._held.get(lane, [])
+            while held:
+                self._write(lane, held[0])
+                del held[0]
+
+    def _write(self, lane: LaneId, held: Acknowledgement) -> None:
+        of, state, delivery = (lane.customer, lane.destination), held.cursor.state, held.delivery
         with self._writing():
             self._check_not_removed(lane)
             self._connection.execute(
-                "INSERT OR REPLACE INTO lanes VALUES (?, ?, ?, ?, ?, ?)",
-                (*of, cursor.state.edge_ms, dump_state(cursor.state), cursor.totals, cursor.begun_ms),
+                "UPDATE lanes SET edge_ms = ?, state = ?, totals = ? WHERE customer = ? AND destination = ?",
+                (state.edge_ms, dump_state(state), held.cursor.totals, *of),
             )
+            for gap in held.gaps:
+                self._add_gap(lane, gap)
             if delivery is not None:
                 hour_ms = delivery.last_ms // HOUR_MS * HOUR_MS
                 self._connection.execute(
@@ -223,10 +279,13 @@ class CursorFile:
         """Remember a gap; the same one twice is one."""
         with self._writing():
             self._check_not_removed(lane)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO gaps VALUES (?, ?, ?, ?, ?, ?)",
-                (lane.customer, lane.destination, gap.start_ms, gap.end_ms, gap.reason, gap.points),
-            )
+            self._add_gap(lane, gap)
+
+    def _add_gap(self, lane: LaneId, gap: Gap) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO gaps VALUES (?, ?, ?, ?, ?, ?)",
+            (lane.customer, lane.destination, *astuple(gap)),
+        )
 
     def set_problem(self, lane: LaneId, at_ms: int, problem: str) -> None:
         """Keep the last problem of a lane, for those who ask how it is."""
@@ -256,6 +315,35 @@ class CursorFile:
             self._connection.execute("DELETE FROM deliveries WHERE last_ms < ?", (time_ms,))
             self._connection.execute("DELETE FROM gaps WHERE end_ms < ?", (time_ms,))
 
+    # --- Whose deployments are ---
+
+    def ownerships(self) -> Ownerships:
+        """Whose each deployment is, of those that were ever a customer's."""
+        with self._reading():
+            rows = self._connection.execute("SELECT * FROM owners").fetchall()
+        named = len(GROUP_LABELS)
+        return {tuple(row[:named]): Ownership(*row[named:]) for row in rows}
+
+    def pass_on(self, policies: Iterable[Policy], waiting: Collection[str], now_ms: int) -> Ownerships:
+        """Note whose each deployment is from now on, as `ownership.pass_on` has it.
+
+        What its former owner was not delivered until then is a gap of its lanes.
+        """
+        with self._writing():
+            known = self.ownerships()
+            passed = pass_on(known, policies, waiting, now_ms)
+            for group, ownership in passed.items():
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)", (*group, *ownership)
+                )
+            former = {known[each].customer for each in known if known[each].customer != passed[each].customer}
+            for lane in self.lanes():
+                if lane.customer in former and lane.destination != Pull.name:
+                    reached_ms = self.edge_ms(lane) or self.begun_ms(lane) or now_ms
+                    if reached_ms < now_ms:
+                        self._add_gap(lane, Gap(reached_ms, now_ms, "moved"))
+        return passed
+
     # --- Statements and offboarding ---
 
     def deliveries(self, lane: LaneId, start_ms: int, end_ms: int) -> list[Delivery]:
@@ -284,6 +372,10 @@ class CursorFile:
         with self._writing():
             for table in _OF_A_LANE:
                 deleted += self._connection.execute(f"DELETE FROM {table} WHERE customer = ?", (customer,)).rowcount  # noqa: S608 our own names
+            self._connection.execute(
+                "UPDATE owners SET customer = ?, since_ms = ?, free_ms = ? WHERE customer = ?",
+                (NOBODY, at_ms, at_ms, customer),
+            )
             self._connection.execute("INSERT OR REPLACE INTO removed VALUES (?, ?, 0)", (customer, at_ms))
         # The log has pages from before the deletion until it is truncated.
         with self._reading():
@@ -303,6 +395,7 @@ class CursorFile:
 
     def set_ended(self, customer: str) -> None:
         """Confirm that a customer that was removed is sent nothing more."""
+        self._held = {lane: held for lane, held in self._held.items() if lane.customer != customer}
         with self._writing():
             self._connection.execute("UPDATE removed SET ended = 1 WHERE customer = ?", (customer,))
 
@@ -329,10 +422,12 @@ class CursorFile:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                # A full disk ends some transactions by itself, and leaves others open.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast, get_args
+from urllib.parse import parse_qsl, urlsplit
 
 from servescope.collector.api.tokens import Tokens
-from servescope.customers.policy import LEFT_OUT, Protocol, Pull, Push, Temporality
+from servescope.customers.policy import LEFT_OUT, OtlpBackend, Protocol, Pull, Push, Temporality
 from servescope.customers.presets import PRESETS, Preset
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
+from servescope.settings.proxies import bypasses_proxy
 from servescope.settings.tables import REQUIRED, Setting, Table
 from servescope.settings.values import check_authority, is_loopback
 
@@ -26,12 +28,14 @@ PUSH_SETTINGS: Final = (
     Setting("max_request_size", '"3MB"'),
     Setting("timeout", '"10s"'),
     Setting("backfill", ""),
+    Setting("stores_names_as", '"prometheus"'),
     *ACCESS_SETTINGS,
 )
 PULL_SETTINGS: Final = (Setting("token_file", REQUIRED), Setting("requests_per_minute", "6"))
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _URL: Final = re.compile(r"(https?)://([^/?#\s@]+)(/[^\s#]*)?")
+_SECRET_PARAMETER: Final = re.compile(r"(?i)auth|token|secret|key|pass|pwd|credential|sig|session|jwt|^p$")
 _PATHS: Final = {"otlp-http": "/v1/metrics", "remote-write": "/api/v1/write", "otlp-grpc": ""}
 _LEAST_REQUEST_BYTES: Final = 1_000_000
 _LONGEST_TIMEOUT_MS: Final = 120_000
@@ -81,7 +85,18 @@ def _read_push(table: Table) -> Push:
         timeout_seconds=timeout_ms / 1000,
         backfill_ms=table.duration("backfill", 1) if "backfill" in table.values else 0,
         name=name,
+        stores_names_as=_read_backend(table, protocol, preset),
     )
+
+
+def _read_backend(table: Table, protocol: Protocol, preset: Preset | None) -> OtlpBackend:
+    default: OtlpBackend = preset.stores_names_as if preset else "prometheus"
+    backend = cast("OtlpBackend", table.choice("stores_names_as", get_args(OtlpBackend), default))
+    if protocol == "remote-write" and "stores_names_as" in table.values:
+        raise table.wrong("stores_names_as", "no such key: what remote write sends has the names that are stored")
+    if default == "other" and backend != "other" and preset is not None:
+        raise table.wrong("stores_names_as", f'"other": {preset.title} answers no PromQL')
+    return backend
 
 
 def _read_protocol(table: Table, preset: Preset | None) -> Protocol:
@@ -115,10 +130,10 @@ def _read_url(table: Table, protocol: Protocol) -> str:
     try:
         check_authority(match[2] if match else "")
     except ValueError:
-        raise table.wrong("url", f"a URL such as 'https://otlp.example{_PATHS[protocol]}'") from None
+        raise _wrong_url(table, f"a URL such as 'https://otlp.example{_PATHS[protocol]}'") from None
     path = match[3] if match and match[3] not in (None, "/") else ""
     if protocol == "otlp-grpc" and path:
-        raise table.wrong("url", "a URL without a path, such as 'https://otlp.example:4317'")
+        raise _wrong_url(table, "a URL without a path, such as 'https://otlp.example:4317'")
     return url if path else f"{url.rstrip('/')}{_PATHS[protocol]}"
 
 
@@ -128,9 +143,8 @@ def _read_access(table: Table, url: str, protocol: Protocol, preset: Preset | No
         raise table.wrong("tls_insecure_skip_verify", "false: anybody could pose as the customer; use tls_ca_file")
     if protocol == "otlp-grpc" and (access.proxy.url or "").startswith("https:"):
         raise table.wrong("proxy_url", "an http URL, as OTLP over gRPC takes no other proxy")
-    host = _host_of(url)
-    if url.startswith("http://") and access.authenticates and not is_loopback(host):
-        raise table.wrong("url", "https://, as the credentials would be sent in the clear")
+    if url.startswith("http://") and (secrets := _list_secrets(url, access)) and not _stays_here(url, access):
+        raise _wrong_url(table, f"https://, as {' and '.join(secrets)} would be sent in the clear")
     if preset is None:
         return access
     names = access.header_names()
@@ -143,6 +157,22 @@ def _read_access(table: Table, url: str, protocol: Protocol, preset: Preset | No
     return replace(access, headers=(*access.headers, *added))
 
 
-def _host_of(url: str) -> str:
-    authority = url.partition("://")[2].partition("/")[0]
-    return authority.rpartition(":")[0] if re.search(r":\d+$", authority) else authority
+def _wrong_url(table: Table, expected: str) -> ConfigurationError:
+    """The error for a URL, without its query, which may hold a secret."""
+    place, mark, _ = table.string("url", None).partition("?")
+    shown = f"{place}?…" if mark else place
+    return ConfigurationError(f"{table.origin}: {table.key('url')}: {shown!r} is wrong, expected {expected}")
+
+
+def _list_secrets(url: str, access: Access) -> list[str]:
+    """The headers and the parameters of a URL that count as credentials."""
+    parameters = [name for name, _ in parse_qsl(url.partition("?")[2]) if _SECRET_PARAMETER.search(name)]
+    return [*(f"header {each!r}" for each in access.credentials()), *(f"parameter {each!r}" for each in parameters)]
+
+
+def _stays_here(url: str, access: Access) -> bool:
+    """Whether nobody else's network is on the way to a URL, nor on that to the proxy before it."""
+    parts, proxy = urlsplit(url), access.proxy
+    host = parts.hostname or ""
+    is_direct = proxy.url is None or bypasses_proxy(proxy.no_proxy, host, parts.port or 80)
+    return is_loopback(host) and (is_direct or is_loopback(urlsplit(proxy.url or "").hostname or ""))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from servescope.contract.figures import FIGURES
@@ -13,16 +14,21 @@ from servescope.contract.types import Metric
 from servescope.customers.bundle import render_alerts, render_dashboard
 from servescope.customers.config import find_policy, read_policies
 from servescope.customers.naming import (
+    INSTANCE_LABELS,
     KEY_LABEL,
     RESOURCE_LABELS,
+    SERVICE_INSTANCE,
+    SERVICE_NAME,
     WINDOW_LABEL,
     describe_figure,
     describe_metric,
     exported_labels,
     label_name,
+    service_name,
 )
-from servescope.customers.policy import Policy
+from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.quotas import most_series
+from servescope.customers.stored_names import INSTANCE, JOB, StoredNames, names_at, why_no_promql
 from servescope.errors import ServescopeError
 from servescope.settings.values import format_duration
 
@@ -37,6 +43,25 @@ _MEANINGS = {
     "series end",
     WINDOW_LABEL: "the time that a derived figure is derived over",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A dashboard and alerts: the names in them, the destinations that have these, and the end of the files' names."""
+
+    names: StoredNames
+    destinations: tuple[str, ...]
+    suffix: str
+
+    @property
+    def dashboard(self) -> str:
+        """The dashboard, which Grafana distinguishes from those of other names."""
+        return render_dashboard(self.names, f"{self.names.policy.name}{self.suffix}")
+
+    @property
+    def alerts(self) -> str:
+        """The rule file."""
+        return render_alerts(self.names)
 
 
 def document(arguments: argparse.Namespace) -> int:
@@ -57,18 +82,26 @@ def document(arguments: argparse.Namespace) -> int:
 
 def render_files(policy: Policy) -> dict[str, str]:
     """What a customer is given, by the names of the files."""
-    return {
-        "README.md": render_document(policy),
-        "alerts.yml": render_alerts(policy),
-        "dashboard.json": render_dashboard(policy),
-    }
+    files = {"README.md": render_document(policy)}
+    for bundle in make_bundles(policy):
+        files |= {f"dashboard{bundle.suffix}.json": bundle.dashboard, f"alerts{bundle.suffix}.yml": bundle.alerts}
+    return files
+
+
+def make_bundles(policy: Policy) -> list[Bundle]:
+    """A dashboard with its alerts for each set of names that the policy's destinations have; none without PromQL."""
+    alike: dict[tuple[str, str], tuple[StoredNames, list[str]]] = {}
+    for destination in _destinations(policy):
+        if (names := names_at(policy, destination)) is not None:
+            bundle = Bundle(names, (), "")
+            alike.setdefault((bundle.dashboard, bundle.alerts), (names, []))[1].append(destination.name)
+    return [Bundle(names, tuple(named), f"-{named[0]}" if len(alike) > 1 else "") for names, named in alike.values()]
 
 
 def render_document(policy: Policy) -> str:
-    """The document: metrics, labels, units, how many series they are, and how they arrive."""
-    return "\n".join(
-        (*_introduction(policy), *_metrics(policy), *_figures(policy), *_labels(policy), *_use(policy), "")
-    )
+    """The document: metrics, labels, units, how many series they are, how they arrive, and as what they are stored."""
+    sections = (_introduction, _metrics, _figures, _labels, _stored, _use)
+    return "\n".join((*(line for section in sections for line in section(policy)), ""))
 
 
 def count_series_of(metric: Metric, policy: Policy) -> int:
@@ -84,11 +117,11 @@ def count_series_of(metric: Metric, policy: Policy) -> int:
 
 
 def _introduction(policy: Policy) -> Iterator[str]:
-    ids = sorted({each.deployment_id for each in policy.deployments})
     yield f"# Metrics for {policy.name}"
     yield ""
-    named = ", ".join(f"`{each}`" for each in ids)
-    yield f"Of the deployments {named}, one point every {format_duration(policy.interval_ms)}."
+    ids = sorted({each.deployment_id for each in policy.deployments})
+    whose = f"the deployments {_listed(ids)}" if "deployment_id" in policy.labels else "your deployments"
+    yield f"Of {whose}, one point every {format_duration(policy.interval_ms)}."
     ways = [f"by push to `{push.place}` ({push.protocol}, {push.temporality})" for push in policy.push]
     if policy.pull is not None:
         ways.append(
@@ -143,22 +176,64 @@ def _figures(policy: Policy) -> Iterator[str]:
 
 
 def _labels(policy: Policy) -> Iterator[str]:
-    labels = [*exported_labels(policy)]
-    hashed = policy.replicas == "hashed" and "replica" in labels
-    labels += [KEY_LABEL] if hashed else []
-    labels += [WINDOW_LABEL] if policy.figures else []
-    if not labels:
-        return
-    yield "## Labels"
-    yield ""
-    yield "| label | meaning |"
-    yield "|---|---|"
+    labels = _all_labels(policy)
+    by_otlp = any(push.protocol != "remote-write" for push in policy.push)
+    if labels or by_otlp:
+        yield "## Labels"
+        yield ""
+    if labels:
+        yield "| label | meaning |"
+        yield "|---|---|"
+        yield from (f"| `{label_name(policy, label)}` | {_meaning(policy, label)} |" for label in labels)
+        yield ""
+    if by_otlp:
+        services = sorted({service_name(policy, dict(each.labels())) for each in policy.deployments})
+        yield f"The resource in OTLP has `{SERVICE_NAME}` in any case: {_listed(services)}."
+        if policy.resolution == "replica":
+            yield f"Of a replica's metrics it has `{SERVICE_INSTANCE}`, with the replica in it."
+        yield ""
+
+
+def _meaning(policy: Policy, label: str) -> str:
+    meaning = _MEANINGS.get(label, f"of metrics by {label}")
+    if label == "replica":
+        hashed = ", hashed with a key that is yours alone" if policy.replicas == "hashed" else ""
+        meaning = f"the replica{hashed}"
+    return f"{meaning} (of the resource in OTLP)" if label in RESOURCE_LABELS else meaning
+
+
+def _stored(policy: Policy) -> Iterator[str]:
+    for bundle in make_bundles(policy):
+        rows = [(sent, stored) for sent, stored in _stored_as(bundle.names) if f"`{sent}`" != stored]
+        if bundle.names.translation is None or not rows:
+            continue
+        yield f"## Names at {_listed(bundle.destinations)}"
+        yield ""
+        yield f"Stored by {bundle.names.translation.title}; what is not listed has the name that is sent."
+        yield ""
+        yield "| sent | stored |"
+        yield "|---|---|"
+        yield from (f"| `{sent}` | {stored} |" for sent, stored in rows)
+        yield ""
+        if bundle.names.has_jobs:
+            yield "What is not on series can be promoted to them, by `promote_resource_attributes` in Prometheus."
+            yield ""
+
+
+def _stored_as(names: StoredNames) -> Iterator[tuple[str, str]]:
+    """Each name that is sent, and what is stored of it."""
+    policy = names.policy
+    for name in policy.metrics:
+        yield describe_metric(policy, name).name, f"`{names.series(name)}`"
+    for name in policy.figures:
+        yield describe_figure(policy, name).name, f"`{names.figure(name)}`"
+    labels = _all_labels(policy)
+    services = {SERVICE_NAME: JOB} if names.has_jobs else {}
+    services |= {SERVICE_INSTANCE: INSTANCE} if names.has_jobs and {*labels} & {*INSTANCE_LABELS} else {}
+    yield from ((sent, f"`{stored}`") for sent, stored in services.items())
     for label in labels:
-        replica = "the replica, hashed with a key that is yours alone" if hashed else "the replica"
-        meaning = replica if label == "replica" else _MEANINGS.get(label, f"of metrics by {label}")
-        where = " (of the resource in OTLP)" if label in RESOURCE_LABELS else ""
-        yield f"| `{label_name(policy, label)}` | {meaning}{where} |"
-    yield ""
+        if (sent := label_name(policy, label)) not in services:
+            yield sent, f"`{names.label(label)}`" if names.has(label) else "in `target_info`, not on series"
 
 
 def _use(policy: Policy) -> Iterator[str]:
@@ -174,7 +249,24 @@ def _use(policy: Policy) -> Iterator[str]:
         "- `gen_ai.*` metrics are pushed by the serving processes themselves, of other requests than these; do not "
         "compare them series by series."
     )
-    yield (
-        "- `dashboard.json` and `alerts.yml` have the names that the page and remote write have, and OTLP in a backend "
-        "that adds no units to names."
-    )
+    for bundle in make_bundles(policy):
+        files = f"`dashboard{bundle.suffix}.json` and `alerts{bundle.suffix}.yml`"
+        yield f"- {files} have the names that are stored at {_listed(bundle.destinations)}."
+    for destination in _destinations(policy):
+        if why := why_no_promql(destination):
+            yield f"- There is no dashboard for `{destination.name}`, as {why}; it has the names of the tables above."
+
+
+def _destinations(policy: Policy) -> tuple[Push | Pull, ...]:
+    return (*policy.push, *([policy.pull] if policy.pull else []))
+
+
+def _all_labels(policy: Policy) -> list[str]:
+    """All labels that are exported, by their names in the contract."""
+    labels = [*exported_labels(policy)]
+    labels += [KEY_LABEL] if policy.replicas == "hashed" and "replica" in labels else []
+    return labels + ([WINDOW_LABEL] if policy.figures else [])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -15,36 +15,24 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CounterReset:
-    """The last scrape of a target before counters of it began anew, or ended: its time, `values` and `starts_ms`.
-
-    Values are NaN for series that went on.
-    """
-
-    time_ms: int
-    values: Floats
-    starts_ms: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class TargetEdge:
     """One target at an edge: its m native `series`, without the labels of its identity; each array is (m,).
 
-    `values` are those of its last good scrape, counters, buckets, sums and counts as they are, gauges; NaN where a
-    series has none. `gains` are what a counter counted since the edge before, resets added, NaN where it is not known,
-    as at its first sight. `starts_ms` is when each counter began to count: the process's start where the contract has
-    it, else the last scrape at which it was not there, or lower; 0 for gauges. `ended` are the series that had a value
-    at the edge before and have none now; of a target that left, all. `series` is the same object from edge to edge
-    while the target has the same ones, and of all targets that have the same ones.
+    `values` are those of its last good scrape, NaN where a series has none. `gains` are what a counter counted since
+    the edge before, resets added, NaN where it is not known, as at its first sight. `counted` are the sums of gains
+    since `since_ms`, one baseline for all counters of the target: when the lane saw it first, or when its process began
+    if that was later. No restart changes them; when a histogram has other buckets, all begin anew. `ended` are the
+    series that had a value at the edge before and have none now; of a target that left, all. `series` is the same
+    object from edge to edge while the target has the same ones, and of all targets that have the same ones.
     """
 
     identity: Identity
     series: tuple[Series, ...]
     values: Floats
     gains: Floats
-    starts_ms: NDArray[np.int64]
+    counted: Floats
+    since_ms: int
     ended: NDArray[np.bool_]
-    resets: tuple[CounterReset, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

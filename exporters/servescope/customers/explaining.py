@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, format_series, make_labels
+from servescope.customers.claimed_past import ClaimedPast
 from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.layout import ExportLayout
 from servescope.customers.naming import metric_labels
@@ -75,7 +76,11 @@ def explain_policy(policy: Policy, history: History, now_ms: int) -> Explanation
     edge_ms = now_ms // policy.interval_ms * policy.interval_ms
     reader = EdgeReader(history, policy.deployments, METRICS, FIGURES)
     ((edge, _),) = reader.read(None, [edge_ms])
-    return explain_edge(policy, edge)
+    explanation = explain_edge(policy, edge)
+    if not isinstance(history, ClaimedPast):
+        return explanation
+    strangers = (WithheldSeries(*each) for each in history.claimants.explain(policy))
+    return replace(explanation, withheld=(*strangers, *explanation.withheld))
 
 
 def explain_edge(policy: Policy, edge: FleetEdge) -> Explanation:

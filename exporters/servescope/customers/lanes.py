@@ -8,13 +8,24 @@ import logging
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Final, TypeVar
 
-from servescope.customers.cursors import Cursor, CursorError, CursorFile, Delivery, Gap, LaneId, RemovedError
+from servescope.contract.identity import Deployment
+from servescope.customers.cursors import (
+    Acknowledgement,
+    Cursor,
+    CursorError,
+    CursorFile,
+    Delivery,
+    Gap,
+    LaneId,
+    RemovedError,
+)
 from servescope.customers.edges import FleetEdge
 from servescope.customers.points import SendError, StreamPoint
 from servescope.customers.policy import Policy, Quotas, Temporality
@@ -59,8 +70,9 @@ class Route:
 class Lane:
     """Delivers one customer's points to one destination; `run` it in the event loop.
 
-    What it owes is read from `history`, a run of edges at a time. An edge that was delivered is acknowledged in
-    `cursors` before the next is sent, so that nothing is lost, and nothing repeated but what was in flight.
+    What it owes is read from `history`, a run of edges at a time, and of each deployment from `since_ms` on. An edge
+    that was delivered is acknowledged in `cursors` before anything else is sent, so that nothing is lost, and nothing
+    repeated but what was in flight when the process ended.
     """
 
     def __init__(
@@ -75,12 +87,14 @@ class Lane:
         clock: ProgramClock,
         telemetry: LaneTelemetry,
         workers: Workers,
+        since_ms: Mapping[Deployment, int] = MappingProxyType({}),
     ) -> None:
         self.id = lane
         self._policy, self._route = policy, route
         self._history, self._cursors, self._sender = history, cursors, sender
         self._clock, self._telemetry, self._workers = clock, telemetry, workers
-        self._reader = EdgeReader(history, policy.deployments, policy.metrics, policy.figures)
+        self._since_ms = since_ms
+        self._reader = EdgeReader(history, policy.deployments, policy.metrics, policy.figures, since_ms)
         self._projector = Projector(policy)
         self._state: FleetState | None = None
         self._totals = Totals()
@@ -114,33 +128,69 @@ class Lane:
 
     def _resume(self) -> None:
         """Go on from the cursor, or begin."""
+        self._begun_ms = self._cursors.begin(self.id, self._clock.now_ms())
         cursor = self._cursors.cursor(self.id)
         if cursor is None:
-            self._state, self._totals, self._begun_ms = None, Totals(), self._clock.now_ms()
+            self._state, self._totals = None, Totals()
         else:
             self._state, self._totals = cursor.state, load_totals(cursor.totals)
-            self._begun_ms = cursor.begun_ms
         self._events_read_ms = self._clock.now_ms() if self._state is None else self._state.edge_ms
-        self._telemetry.set_edge(None if self._state is None else self._state.edge_ms)
+        self._telemetry.set_edge(self._begun_ms if self._state is None else self._state.edge_ms)
 
     def _owed(self) -> list[int]:
         """The edges that are owed and may be read, ascending, of at most one run; gaps are recorded."""
         interval, now_ms = self._policy.interval_ms, self._clock.now_ms()
         newest = (now_ms - self._history.settle_ms) // interval * interval
+        if self._state is not None and self._state.edge_ms > now_ms:
+            self._state = self._set_back(self._state, newest, now_ms)
         if self._route.only_latest:
-            return [newest] if self._state is None or newest > self._state.edge_ms else []
+            reached = self._owned_edge() - interval if self._state is None else self._state.edge_ms
+            return [newest] if newest > reached else []
+        held = self._history.time_range()
         if self._state is None:
-            first = max(now_ms - self._route.backfill_ms, 0) // interval * interval
-            held = self._held_since()
-            first = min(newest, first if held is None else max(first, -(-held // interval) * interval))
+            first = max(min(self._first_edge(held), newest), self._owned_edge())
         else:
             first = self._state.edge_ms + interval - self._state.edge_ms % interval
-            first = self._skip(first, now_ms - self._policy.most_age_ms, newest, "age")
-            held = self._held_since()
-            if held is not None:
-                first = self._skip(first, held, newest, "retention")
             self._find_imports(self._state.edge_ms, now_ms)
+        oldest_ms = now_ms - self._policy.most_age_ms
+        if self._state is not None or self._begun_ms < oldest_ms:
+            first = self._skip(first, oldest_ms, newest, "age")
+        if held is not None:
+            first = self._skip(first, held[0], newest, "retention")
         return list(range(first, min(newest, first + RUN_MS) + 1, interval))
+
+    def _owned_edge(self) -> int:
+        """The first edge at which any deployment is the customer's: its first interval is then a whole one."""
+        interval = self._policy.interval_ms
+        return -(-min(self._since_ms.values(), default=0) // interval) * interval
+
+    def _first_edge(self, held: tuple[int, int] | None) -> int:
+        """The first edge of the lane: when it began, or as far before as it is to be filled and the past goes back."""
+        interval = self._policy.interval_ms
+        begun = self._begun_ms // interval * interval
+        first = max(self._begun_ms - self._route.backfill_ms, 0) // interval * interval
+        return first if held is None else max(first, min(-(-held[0] // interval) * interval, begun))
+
+    def _set_back(self, state: FleetState, newest: int, now_ms: int) -> FleetState:
+        """The state to go on from at present when the cursor is from the future: the clock was ahead, or is behind.
+
+        Raises ServescopeError while nothing can be sent.
+        """
+        ahead_ms = state.edge_ms - now_ms
+        ahead = f"the cursor is from the future, {ahead_ms / 1000:.0f} s ahead of the clock"
+        held = self._history.time_range()
+        if held is not None and held[1] > now_ms:
+            # What is read of that time would be counted again when it comes.
+            raise ServescopeError(f"{ahead}, and what is read has samples of that time: nothing is sent until then")
+        rises = self._route.temporality == "cumulative" and not self._route.only_latest
+        if rises and ahead_ms <= self._policy.most_age_ms:
+            known = self._cursors.gaps(self.id, now_ms, state.edge_ms + 1)
+            if not any((gap.end_ms, gap.reason) == (state.edge_ms, "clock") for gap in known):
+                self._add_gap(Gap(now_ms, state.edge_ms, "clock"))
+            raise ServescopeError(f"{ahead}: nothing is sent until then, as times of cumulative points rise")
+        self._report(f"{ahead}: it goes on from now")
+        self._totals = self._totals.set_back(newest)
+        return state.set_back(newest)
 
     def _skip(self, first: int, oldest_ms: int, newest: int, reason: str) -> int:
         """The first edge that is not older; what is left out is a gap. What was counted meanwhile is carried on."""
@@ -163,10 +213,6 @@ class Lane:
             if start_ms < min(end_ms, edge_ms):
                 self._add_gap(Gap(start_ms, end_ms, "imported"))
         self._events_read_ms = now_ms
-
-    def _held_since(self) -> int | None:
-        held = self._history.time_range()
-        return None if held is None else held[0]
 
     # --- Delivering -------------------------------------------------------------------------------------------------
 
@@ -193,12 +239,15 @@ class Lane:
         self._telemetry.set_exported(len(projection.points), projection.withheld)
         before_ms = edge.time_ms - self._policy.interval_ms if edge.before_ms is None else edge.before_ms
         sent = await self._send(edge.time_ms, projection.points)
-        for reason, points in sent.dropped.items():
-            self._telemetry.count_dropped(reason, points)
-            self._add_gap(Gap(before_ms, edge.time_ms, reason, points))
+        gaps = tuple(Gap(before_ms, edge.time_ms, reason, points) for reason, points in sent.dropped.items())
         delivery = Delivery(before_ms, edge.time_ms, 1, len(projection.points), sent.dropped.total(), sent.requests)
-        cursor = Cursor(state, dump_totals(projection.totals), self._begun_ms)
-        await self._in_thread(partial(self._cursors.acknowledge, self.id, cursor, delivery))
+        cursor = Cursor(state, dump_totals(projection.totals))
+        # At once: when the lane ends here, the one after it must not send this again.
+        self._cursors.hold(self.id, Acknowledgement(cursor, delivery, gaps))
+        for gap in gaps:
+            self._telemetry.count_dropped(gap.reason, gap.points)
+            self._telemetry.count_gap(gap.reason, gap.end_ms - gap.start_ms)
+        await self._in_thread(partial(self._cursors.write_held, self.id))
         self._state, self._totals = state, projection.totals
         self._telemetry.set_edge(edge.time_ms)
 
@@ -225,7 +274,9 @@ class Lane:
                     break
                 else:
                     pauses += 1
-                    await self._clock.sleep(max(error.after_seconds or 0.0, _pause_seconds(pauses)))
+                    left_ms = max(edge_ms + self._policy.most_age_ms - self._clock.now_ms(), 0)
+                    pause = max(error.after_seconds or 0.0, _pause_seconds(pauses))
+                    await self._clock.sleep(min(pause, left_ms / 1000 + _FIRST_PAUSE_SECONDS))
                 continue
             self._telemetry.count_request(time.perf_counter() - started, len(batch), accepted)
             self._pace.spend_bytes(accepted.sent_bytes)

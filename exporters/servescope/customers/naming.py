@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from servescope.contract.figures import FIGURES
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
+from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, make_labels
 from servescope.customers.points import Descriptor
@@ -20,11 +20,14 @@ WINDOW_LABEL: Final = "window"
 KEY_LABEL: Final = "replica_key"
 """The label beside a hashed replica: the id of the key, which changes when the key does."""
 
-_OTEL_LABELS: Mapping[str, str] = MappingProxyType(
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE: Final = "service.instance.id"
+
+OTEL_LABELS: Mapping[str, str] = MappingProxyType(
     {
-        "deployment_id": "service.name",
+        "deployment_id": SERVICE_NAME,
         "environment": "deployment.environment.name",
-        "replica": "service.instance.id",
+        "replica": SERVICE_INSTANCE,
         **{
             name: f"{NAMESPACE}.{name}"
             for name in (*IDENTITY_LABELS, KEY_LABEL)
@@ -33,6 +36,8 @@ _OTEL_LABELS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+INSTANCE_LABELS: Final = ("replica", "role", "rollout_phase")
+"""The labels by which resources of one deployment differ: `service.instance.id` has them."""
 RESOURCE_LABELS: Final = (*IDENTITY_LABELS, KEY_LABEL)
 """The labels that describe where a stream is from; in OTLP they are of its resource."""
 
@@ -51,7 +56,7 @@ def label_name(policy: Policy, label: str) -> str:
     """What a label is called at the customer."""
     if label in policy.renames:
         return policy.renames[label]
-    return _OTEL_LABELS.get(label, label) if policy.naming is Naming.OTEL else label
+    return OTEL_LABELS.get(label, label) if policy.naming is Naming.OTEL else label
 
 
 def exported_labels(policy: Policy) -> tuple[str, ...]:
@@ -64,6 +69,26 @@ def exported_labels(policy: Policy) -> tuple[str, ...]:
 def rename_labels(policy: Policy, pairs: Mapping[str, str]) -> Labels:
     """Labels under the customer's names, empty ones left out."""
     return make_labels((label_name(policy, label), value) for label, value in pairs.items())
+
+
+def service_name(policy: Policy, labels: Mapping[str, str]) -> str:
+    """`service.name` of a resource with these labels of the contract: its deployment, or what is exported of that.
+
+    The customer's own name where nothing is: what the policy withholds is in no name.
+    """
+    exported = {label: labels[label] for label in GROUP_LABELS if label in policy.labels and labels.get(label)}
+    return exported.get("deployment_id") or "/".join(exported.values()) or policy.name
+
+
+def service_attributes(policy: Policy, labels: Mapping[str, str]) -> Labels:
+    """The attributes that the resource of exported labels has in OTLP beside these, which every backend knows.
+
+    Prometheus makes `job` and `instance` of them, and has nothing else of a resource on series by default.
+    """
+    instance = "/".join(labels[label] for label in INSTANCE_LABELS if labels.get(label))
+    named = {label_name(policy, label) for label in labels}
+    services = (SERVICE_NAME, service_name(policy, labels)), (SERVICE_INSTANCE, instance)
+    return make_labels((name, value) for name, value in services if name not in named)
 
 
 def describe_metric(policy: Policy, name: str) -> Descriptor:

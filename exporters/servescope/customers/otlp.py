@@ -18,8 +18,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from servescope import __version__
 from servescope.contract.samples import Labels
-from servescope.customers.points import Descriptor, HistogramValue, StreamPoint
+from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.policy import Temporality
+from servescope.exposition.otlp_names import SCHEMA_URL
 
 _SCOPE = InstrumentationScope(name="servescope", version=__version__)
 _TEMPORALITIES = {
@@ -29,7 +30,7 @@ _TEMPORALITIES = {
 _ABSENT = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _NS_PER_MS = 1_000_000
 # What a message needs beside its texts and arrays: tags, lengths, times and flags, each as large as it may be.
-_PAIR_BYTES, _POINT_BYTES, _METRIC_BYTES, _RESOURCE_BYTES = 16, 64, 48, 96
+_PAIR_BYTES, _POINT_BYTES, _METRIC_BYTES, _RESOURCE_BYTES = 16, 64, 48, 96 + 2 * len(SCHEMA_URL)
 
 
 def encode(points: Sequence[StreamPoint], temporality: Temporality) -> ExportMetricsServiceRequest:
@@ -39,14 +40,15 @@ def encode(points: Sequence[StreamPoint], temporality: Temporality) -> ExportMet
     metrics: dict[tuple[Labels, Descriptor], Any] = {}
     for point in points:
         stream = point.stream
-        place = (stream.resource, stream.metric)
+        attributes = _resource(stream)
+        place = (attributes, stream.metric)
         data_points = metrics.get(place)
         if data_points is None:
-            scope = scopes.get(stream.resource)
+            scope = scopes.get(attributes)
             if scope is None:
-                resource = request.resource_metrics.add()
-                resource.resource.attributes.extend(_pair(*pair) for pair in stream.resource)
-                scope = scopes[stream.resource] = resource.scope_metrics.add(scope=_SCOPE)
+                resource = request.resource_metrics.add(schema_url=SCHEMA_URL)
+                resource.resource.attributes.extend(_pair(*pair) for pair in attributes)
+                scope = scopes[attributes] = resource.scope_metrics.add(scope=_SCOPE, schema_url=SCHEMA_URL)
             data_points = metrics[place] = _add_metric(scope, stream.metric, temporality)
         data_points.append(_histogram(point) if stream.metric.kind == "histogram" else _number(point))
     return request
@@ -59,13 +61,18 @@ def count_bytes(points: Iterable[StreamPoint]) -> Iterator[int]:
     for point in points:
         stream = point.stream
         size = _point_bytes(point)
-        if (place := (stream.resource, stream.metric)) not in metrics:
+        attributes = _resource(stream)
+        if (place := (attributes, stream.metric)) not in metrics:
             metrics.add(place)
             size += _metric_bytes(stream.metric)
-        if stream.resource not in scopes:
-            scopes.add(stream.resource)
-            size += _resource_bytes(stream.resource)
+        if attributes not in scopes:
+            scopes.add(attributes)
+            size += _resource_bytes(attributes)
         yield size
+
+
+def _resource(stream: Stream) -> Labels:
+    return (*stream.service, *stream.resource)
 
 
 def _add_metric(scope: ScopeMetrics, metric: Descriptor, temporality: Temporality) -> Any:

@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from yarl import URL
 
 from servescope import __version__
-from servescope.collector.connections import shortened
+from servescope.collector.connections import bounded_retry, shortened
 from servescope.customers.batches import BatchLimit
 from servescope.customers.otlp import count_bytes, encode
 from servescope.customers.points import Accepted, SendError, StreamPoint
@@ -30,6 +30,8 @@ from servescope.settings.credentials import Keyring
 
 _EXPORT: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 _DETAILS: Final = "grpc-status-details-bin"
+# An odd number, by which our own limit is known in an error from a limit of the receiver's.
+_MOST_ANSWER_BYTES: Final = (1 << 20) + 1
 _OPTIONS: Final = (
     ("grpc.primary_user_agent", f"servescope/{__version__}"),
     # The lane retries, and backs off.
@@ -38,6 +40,7 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Connections are shared with no other customer's channel.
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
 )
 _Code = grpc.StatusCode
 _REASONS: Final = {
@@ -92,10 +95,13 @@ class OtlpGrpcSender:
                 body, timeout=self._push.timeout_seconds, metadata=metadata, compression=self._compression
             )
         except grpc.aio.AioRpcError as error:
+            if error.code() is _Code.RESOURCE_EXHAUSTED and f" vs. {_MOST_ANSWER_BYTES})" in (error.details() or ""):
+                # Only a receiver that took the request has an answer.
+                return Accepted.in_part(len(batch), 0, "the answer is too long: it is not read", sent_bytes=len(body))
             raise self._explain(batch, error) from None
         partial = response.partial_success
-        rejected = partial.rejected_data_points
-        return Accepted(len(batch) - rejected, rejected, self._shown(partial.error_message), len(body))
+        message = shortened(self._push.conceal(partial.error_message))
+        return Accepted.in_part(len(batch), partial.rejected_data_points, message, sent_bytes=len(body))
 
     async def close(self) -> None:
         """Close the connection."""
@@ -125,8 +131,8 @@ class OtlpGrpcSender:
         return self._channel
 
     def _explain(self, batch: Sequence[StreamPoint], error: grpc.aio.AioRpcError) -> SendError:
-        code, details = error.code(), error.details() or ""
-        message, after = f"gRPC status {code.name}: {self._shown(details)}", _retry_seconds(error)
+        code, details = error.code(), self._push.conceal(error.details() or "")
+        message, after = f"gRPC status {code.name}: {shortened(details)}", _retry_seconds(error)
         if code is _Code.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
                 return self._limit.lower(batch, message)
@@ -138,13 +144,10 @@ class OtlpGrpcSender:
         elif code is _Code.UNIMPLEMENTED:
             message += "; is this an OTLP endpoint for metrics?"
         elif code is _Code.UNAVAILABLE and (failed := _NO_CONNECTION.search(details)):
-            reason, message = "unreachable", f"cannot connect: {self._shown(failed[1] or failed[2])}"
+            reason, message = "unreachable", f"cannot connect: {shortened(failed[1] or failed[2])}"
             if refused := _NO_TLS.search(details):
                 reason, message = "tls", f"TLS failed: {refused[1].replace('_', ' ').lower()}{refused[2] or ''}"
         return SendError(message, reason=reason, retryable=reason != "refused", after_seconds=after)
-
-    def _shown(self, text: str) -> str:
-        return shortened(self._push.access.conceal(text))
 
 
 def _key(pems: Pems) -> bytes | None:
@@ -185,7 +188,7 @@ def _retry_seconds(error: grpc.aio.AioRpcError) -> float | None:
             try:
                 for detail in Status.FromString(value).details:
                     if detail.Unpack(info):
-                        return float(info.retry_delay.ToTimedelta().total_seconds())
-            except (DecodeError, ValueError):
+                        return bounded_retry(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+            except DecodeError:
                 return None
     return None

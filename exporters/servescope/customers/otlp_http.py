@@ -45,11 +45,10 @@ class OtlpHttpSender:
         if not answer.is_success:
             raise self._poster.refusal(answer, _error_text(answer))
         partial = self._read(answer).partial_success
-        rejected = partial.rejected_data_points
-        return Accepted(
-            points=len(batch) - rejected,
-            rejected=rejected,
-            message=self._poster.conceal(partial.error_message),
+        return Accepted.in_part(
+            len(batch),
+            partial.rejected_data_points,
+            self._poster.conceal(partial.error_message),
             sent_bytes=len(body),
             skew_seconds=answer.skew_seconds,
         )
@@ -63,15 +62,20 @@ class OtlpHttpSender:
         return gzip.compress(body, _GZIP_LEVEL, mtime=0) if self._push.gzip else body
 
     def _read(self, answer: HttpAnswer) -> ExportMetricsServiceResponse:
-        """The response; one without a body, or with a text, says that all was taken."""
+        """The response; one without a body, with a text, or too long to be read, says that all was taken."""
         response = ExportMetricsServiceResponse()
         kind = answer.content_type
+        if not answer.is_whole and kind != "text/html":
+            response.partial_success.error_message = (
+                f"the answer has more than {len(answer.body)} bytes: it is not read"
+            )
+            return response
         try:
             if kind == _PROTOBUF:
                 response.ParseFromString(answer.body)
             elif kind == "application/json" and answer.body.strip():
                 Parse(answer.body, response, ignore_unknown_fields=True)
-        except (DecodeError, ParseError):
+        except (DecodeError, ParseError, RecursionError):
             raise self._poster.refusal(answer, f"the answer is not OTLP's, as its Content-Type {kind} says") from None
         if kind == "text/html":
             raise self._poster.refusal(answer, "the answer is a page of HTML; is this an OTLP endpoint?")

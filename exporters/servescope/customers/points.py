@@ -30,12 +30,14 @@ class Descriptor:
 class Stream:
     """One stream of a customer: its metric, and its labels as they are exported: `resource` and `attributes`.
 
-    In an exposition and in remote write both are labels of the series; their names never overlap.
+    In an exposition and in remote write both are labels of the series; their names never overlap. `service` are the
+    attributes of the resource that OTLP alone has: `service.name` at least, unless `resource` has it.
     """
 
     metric: Descriptor
     resource: Labels
     attributes: Labels
+    service: Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,16 @@ class Accepted:
     message: str = ""
     sent_bytes: int = 0
     skew_seconds: float | None = None
+
+    @classmethod
+    def in_part(
+        cls, sent: int, rejected: int, message: str = "", *, sent_bytes: int = 0, skew_seconds: float | None = None
+    ) -> Accepted:
+        """The answer of a receiver that says of how many of the points sent it `rejected`, which may be any number."""
+        bounded = min(max(rejected, 0), sent)
+        if bounded != rejected:
+            message = f"it says that it rejected {rejected} of {sent} points; {message}"
+        return cls(sent - bounded, bounded, message, sent_bytes, skew_seconds)
 
 
 class SendError(ServescopeError):

@@ -8,12 +8,15 @@ from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, Final, Literal
 
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Group
 from servescope.settings.access import Access
+from servescope.settings.concealing import secrets_of_query
 
 Resolution = Literal["replica", "deployment"]
 Temporality = Literal["cumulative", "delta"]
 Protocol = Literal["otlp-http", "otlp-grpc", "remote-write"]
+OtlpBackend = Literal["prometheus", "mimir", "victoriametrics", "victoriametrics-prometheus", "other"]
+"""What makes names of its own of what OTLP sends: see `stored_names`; "other" answers no PromQL."""
 Backfill = int
 """How many milliseconds of the past a new destination receives first; 0 begins now."""
 
@@ -62,11 +65,17 @@ class Push:
     backfill_ms: Backfill = 0
     name: str = "push"
     """Its name within the customer."""
+    stores_names_as: OtlpBackend = "prometheus"
+    """Whose names metrics have there; of OTLP alone, as remote write has the names that are stored."""
 
     @property
     def place(self) -> str:
         """The URL without its query, which may have a secret."""
         return self.url.partition("?")[0]
+
+    def conceal(self, text: str) -> str:
+        """What the receiver said without the secrets that it was sent, those in the query included."""
+        return self.access.conceal(text, *secrets_of_query(self.url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +118,5 @@ class Policy:
     pull: Pull | None = None
     most_age_ms: int = 86_400_000
     """What a destination did not accept for so long is given up, and reported as a gap."""
+    since_ms: Mapping[Group, int] = field(default_factory=lambda: MappingProxyType({}))
+    """From when deployments are the customer's, where the configuration says that."""

@@ -22,6 +22,8 @@ from servescope.settings.access import AccessError
 
 _AGENT: Final = f"servescope/{__version__}"
 _MOST_ANSWER_BYTES = 1 << 16
+# Of a success all is read that may be an answer: what is taken for a failure is sent again.
+_MOST_SUCCESS_BYTES = 1 << 20
 # Clocks that differ by less explain no refusal; `Date` has whole seconds.
 _NOTABLE_SKEW_SECONDS = 60.0
 
@@ -34,17 +36,21 @@ _WRONG_ENDPOINT = (300, 301, 302, 303, 304, 305, 306, 307, 308, 404, 405, 406, 4
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer of a destination: the first 64 KiB of its body, and its clock less ours, None without `Date`."""
+    """An answer of a destination: its body, and its clock less ours, None without `Date`.
+
+    A longer body than 64 KiB, or 1 MiB of a success, is cut off there: then it `is_whole` no more.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     skew_seconds: float | None
+    is_whole: bool = True
 
     @property
     def is_success(self) -> bool:
         """Whether the request was taken."""
-        return 200 <= self.status < 300
+        return _is_success(self.status)
 
     @property
     def content_type(self) -> str:
@@ -61,7 +67,7 @@ class Poster:
         self._resources = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
+    async def post(self, sent_body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         """The answer to one request, whatever its status; raises SendError where there is none."""
         access, seconds = self._push.access, self._push.timeout_seconds
         try:
@@ -72,12 +78,19 @@ class Poster:
             async with (
                 asyncio.timeout(seconds),
                 self._session.post(
-                    self._url, data=BytesIO(body), headers=sent, allow_redirects=False, **way
+                    self._url,
+                    data=BytesIO(sent_body),
+                    headers=sent,
+                    allow_redirects=False,
+                    max_field_size=_MOST_ANSWER_BYTES,
+                    **way,
                 ) as response,
             ):
                 answered = time.time()
-                answer = await _read(response)
-                return HttpAnswer(response.status, response.headers, answer, _skew(response.headers, answered))
+                most_bytes = _MOST_SUCCESS_BYTES if _is_success(response.status) else _MOST_ANSWER_BYTES
+                body, is_whole = await _read(response, most_bytes)
+                skew = _skew(response.headers, answered)
+                return HttpAnswer(response.status, response.headers, body, skew, is_whole)
         except AccessError as error:
             raise SendError(str(error), reason="credentials") from None
         except TimeoutError:
@@ -85,14 +98,14 @@ class Poster:
         except (aiohttp.ClientError, ValueError, OSError) as error:
             found = failure(error)
             reason = _REASON_OF_OUTCOME.get(found.outcome, "unreachable")
-            raise SendError(access.conceal(str(found)), reason=reason) from None
+            raise SendError(self._push.conceal(str(found)), reason=reason) from None
 
     def refusal(self, answer: HttpAnswer, said: str) -> SendError:
         """The error that an answer without success is; `said` is the receiver's own text."""
         status = answer.status
         parts = [f"HTTP status {status}"]
         if said:
-            parts.append(shortened(self._push.access.conceal(said)))
+            parts.append(self.conceal(said))
         if status in _WRONG_ENDPOINT:
             parts.append(f"is the path {self._url.path!r} right?")
         if "Location" in answer.headers:
@@ -107,11 +120,15 @@ class Poster:
 
     def conceal(self, text: str) -> str:
         """A text of the receiver, in one line, without the secrets that it was sent."""
-        return shortened(self._push.access.conceal(text))
+        return shortened(self._push.conceal(text))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._resources.aclose()
+
+
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
 
 
 def _reason(status: int) -> str:
@@ -122,15 +139,15 @@ def _reason(status: int) -> str:
     return _REASONS_OF_STATUS.get(status, _UNRETRYABLE_REASON)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """The beginning of the body; the rest of a longer one is not waited for."""
+async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> tuple[bytes, bool]:
+    """The body, and whether that is all of it; the rest of a longer one is not waited for."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > _MOST_ANSWER_BYTES:
+        if len(body) > most_bytes:
             response.close()
-            break
-    return bytes(body[:_MOST_ANSWER_BYTES])
+            return bytes(body[:most_bytes]), False
+    return bytes(body), True
 
 
 def _skew(headers: Mapping[str, str], answered: float) -> float | None:

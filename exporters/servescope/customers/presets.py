@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from servescope.customers.policy import Protocol, Temporality
+from servescope.customers.policy import OtlpBackend, Protocol, Temporality
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class Preset:
     """A backend: how it is sent to, and how its address looks.
 
     `temporality` is the one to use, and with `only` the one that it does not refuse; `needs` is the header that
-    authenticates, "" where none is needed; `headers` are sent as well. `source` is where that is documented.
+    authenticates, "" where none is needed; `headers` are sent as well; `stores_names_as` is what it makes of names that
+    OTLP sends. `source` is where that is documented.
     """
 
     title: str
@@ -26,21 +27,24 @@ class Preset:
     only: bool = False
     needs: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+    stores_names_as: OtlpBackend = "other"
 
 
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     {
         "prometheus": Preset(
             "Prometheus", "remote-write", "cumulative", "https://prometheus.example/api/v1/write",
-            "https://prometheus.io/docs/prometheus/latest/feature_flags/", only=True,
+            "https://prometheus.io/docs/prometheus/latest/feature_flags/", only=True, stores_names_as="prometheus",
         ),
         "mimir": Preset(
             "Grafana Mimir", "remote-write", "cumulative", "https://mimir.example/api/v1/push",
             "https://grafana.com/docs/mimir/latest/references/http-api/", only=True, needs="X-Scope-OrgID",
+            stores_names_as="mimir",
         ),
         "grafana-cloud": Preset(
             "Grafana Cloud", "otlp-http", "cumulative", "https://otlp-gateway-ZONE.grafana.net/otlp/v1/metrics",
             "https://grafana.com/docs/grafana-cloud/send-data/otlp/", only=True, needs="Authorization",
+            stores_names_as="prometheus",
         ),
         "datadog": Preset(
             "Datadog", "otlp-http", "delta", "https://otlp.datadoghq.com/v1/metrics",
@@ -59,7 +63,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
         ),
         "otel-collector": Preset(
             "OpenTelemetry Collector", "otlp-grpc", "cumulative", "https://collector.example:4317",
-            "https://opentelemetry.io/docs/collector/",
+            "https://opentelemetry.io/docs/collector/", stores_names_as="prometheus",
         ),
     }
 )  # fmt: skip

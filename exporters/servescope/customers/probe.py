@@ -11,6 +11,7 @@ from typing import Final
 
 from yarl import URL
 
+from servescope.customers.naming import service_attributes
 from servescope.customers.points import Accepted, Descriptor, SendError, Stream, StreamPoint
 from servescope.customers.policy import Policy, Push
 from servescope.customers.senders import make_sender
@@ -77,7 +78,7 @@ async def send_probe(policy: Policy, push: Push, now_ms: int) -> ProbeOutcome:
     """Send the probe to a destination of a customer, once."""
     started = time.perf_counter()
     answer: Accepted | SendError
-    stream = Stream(PROBE, (), (("customer", policy.name),))
+    stream = Stream(PROBE, (), (("customer", policy.name),), service_attributes(policy, {}))
     with ThreadPoolExecutor(1) as executor:
         sender = make_sender(push, executor)
         try:

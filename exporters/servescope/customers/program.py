@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from servescope.contract.identity import Deployment, describe_group
 from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId, lanes_of
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.listener import PullAccess
+from servescope.customers.ownership import NOBODY, Ownerships, since_of
 from servescope.customers.page import CustomerPage
 from servescope.customers.policy import LEFT_OUT, Policy, Pull, Push
 from servescope.customers.senders import Sender, make_sender
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError
 from servescope.settings.clock import ProgramClock
+from servescope.settings.values import format_instant
 from servescope.store.history import History
 
 _THREADS: Final = 4
@@ -30,12 +33,19 @@ _PAUSE_SECONDS: Final = 60.0
 _logger = logging.getLogger(__name__)
 
 
+class _MadeOf(NamedTuple):
+    """What a lane is made of: its customer's policy, since when deployments are that customer's, and where it goes."""
+
+    policy: Policy
+    since_ms: Mapping[Deployment, int]
+    to: Push | Pull
+
+
 @dataclass(slots=True)
 class _Running:
     """A lane that runs: what it was made of, and its task."""
 
-    policy: Policy
-    to: Push | Pull
+    made_of: _MadeOf
     sender: Sender
     task: asyncio.Task[None]
 
@@ -51,6 +61,7 @@ class CustomersProgram:
         self._running: dict[LaneId, _Running] = {}
         self._left_out: list[LaneId] = []
         self._changing = asyncio.Lock()
+        self._ownerships: Ownerships = {}
         self.pulls: dict[str, PullAccess] = {}
         """The page of each customer that scrapes one, by its name."""
 
@@ -67,33 +78,62 @@ class CustomersProgram:
             for lane in self._left_out:
                 self.telemetry.lane(lane)
             admitted = [policy for policy in policies if policy.name not in removed]
-            wanted = {lane: (policy, to) for policy in admitted for lane, to in lanes_of(policy).items()}
+            self._pass_on(admitted, left_out)
+            wanted = {
+                lane: _MadeOf(policy, since_of(policy, self._ownerships), to)
+                for policy in admitted
+                for lane, to in lanes_of(policy).items()
+            }
             for lane, running in list(self._running.items()):
-                if wanted.get(lane) != (running.policy, running.to) or running.task.done():
+                if wanted.get(lane) != running.made_of or running.task.done():
                     await self._end(lane)
-            for lane, (policy, to) in wanted.items():
+            for lane, made_of in wanted.items():
                 if lane not in self._running:
-                    self._begin(lane, policy, to)
+                    self._begin(lane, made_of)
 
-    def _begin(self, lane: LaneId, policy: Policy, to: Push | Pull) -> None:
+    def _pass_on(self, policies: Sequence[Policy], waiting: Sequence[str]) -> None:
+        """Note since when deployments belong to the customers that have them now."""
+        former = self._ownerships
+        self._ownerships = self._cursors.pass_on(policies, waiting, self._clock.now_ms())
+        for group, ownership in sorted(self._ownerships.items()):
+            if ownership.customer != NOBODY and former.get(group) != ownership:
+                _logger.info(
+                    "customer %s: receives what is from %s on of deployment %s",
+                    ownership.customer, format_instant(ownership.since_ms), describe_group(group),
+                )  # fmt: skip
+
+    def _begin(self, lane: LaneId, made_of: _MadeOf) -> None:
+        policy, since_ms, to = made_of
         sender: Sender
         if isinstance(to, Push):
             sender, route = make_sender(to, self._threads), Route(to.temporality, to.backfill_ms)
+            self._warn_of_short_backfill(lane, made_of, to.backfill_ms)
         else:
             page = CustomerPage(_INTERVALS_SHOWN * policy.interval_ms, self._threads, self._clock.now_ms)
             sender, route = page, Route(only_latest=True)
             self.pulls[policy.name] = PullAccess.of(page, to)
         running = Lane(
             policy, route, lane, history=self._history, cursors=self._cursors, sender=sender, clock=self._clock,
-            telemetry=self.telemetry.lane(lane), workers=self._workers,
+            telemetry=self.telemetry.lane(lane), workers=self._workers, since_ms=since_ms,
         )  # fmt: skip
         task = asyncio.create_task(running.run(), name=f"{lane.customer} {lane.destination}")
-        self._running[lane] = _Running(policy, to, sender, task)
+        self._running[lane] = _Running(made_of, sender, task)
         _logger.info("customer %s: delivering to %s", lane.customer, lane.destination)
+
+    def _warn_of_short_backfill(self, lane: LaneId, made_of: _MadeOf, backfill_ms: int) -> None:
+        """Log what of the past that a new lane is to begin with is not known to be its customer's."""
+        from_ms = self._clock.now_ms() - backfill_ms
+        later = sorted(each.deployment_id for each, since_ms in made_of.since_ms.items() if since_ms > from_ms)
+        if backfill_ms and later and self._cursors.begun_ms(lane) is None:
+            _logger.warning(
+                "customer %s: %s: backfill leaves out what is from before deployments were known to be the customer's: "
+                "%s; `since` under [[customers.deployments]] is for those that were before",
+                lane.customer, lane.destination, ", ".join(dict.fromkeys(later)),
+            )  # fmt: skip
 
     async def _end(self, lane: LaneId) -> None:
         running = self._running.pop(lane)
-        if isinstance(running.to, Pull):
+        if isinstance(running.made_of.to, Pull):
             self.pulls.pop(lane.customer).close()
         running.task.cancel()
         await asyncio.gather(running.task, return_exceptions=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import repeat
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from servescope.customers.naming import (
     describe_metric,
     exported_labels,
     rename_labels,
+    service_attributes,
 )
 from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.policy import Policy, Temporality
@@ -58,11 +60,17 @@ class Projection:
 
 
 class _Source(NamedTuple):
-    """What one series of a target contributes to a stream: its value, what it gained, and whether it ended."""
+    """What one series of a target contributes to a stream: its value, what it gained, and whether it ended.
+
+    `counted` is what it counted since `since_ms` of its target, `edges` are those of a histogram.
+    """
 
     value: Value | None
     gain: Value | None
+    counted: Value | None
     ended: bool
+    edges: tuple[float, ...]
+    target: TargetEdge
 
 
 class _Plan(NamedTuple):
@@ -105,14 +113,10 @@ class Projector:
         planned = [(target, self._plan(target, key_id)) for target in theirs]
         self._forget(planned, key_id)
         withheld["incomplete"] += sum(len(plan.layout.incomplete) for _, plan in planned)
-        merged = self._merged(planned, totals)
         points = [*self._ends_of_former_names(theirs, key_id, totals.key_id, edge.time_ms)]
-        gathered: dict[StreamKey, list[_Source]] = {}
-        for target, plan in planned:
-            points += self._own_points(target, plan, merged, edge, temporality, gathered)
         streams: dict[StreamKey, StreamTotal] = {}
-        for key, sources in gathered.items():
-            points += self._merged_points(key, sources, edge, temporality, totals, streams, withheld)
+        for key, sources in _gather(planned).items():
+            points += self._points(key, sources, edge, temporality, totals, streams, withheld)
         streams |= _recent(totals.streams, streams, edge.time_ms)
         shown, figures = self._figure_points(edge, totals.figures, withheld)
         kept = self._quota.keep([*points, *figures], withheld)
@@ -155,7 +159,10 @@ class Projector:
             resource = {name: value for name, value in key.labels if name in RESOURCE_LABELS}
             attributes = {name: value for name, value in key.labels if name not in RESOURCE_LABELS}
             known = self._streams[key] = Stream(
-                descriptor, rename_labels(self._policy, resource), rename_labels(self._policy, attributes)
+                descriptor,
+                rename_labels(self._policy, resource),
+                rename_labels(self._policy, attributes),
+                service_attributes(self._policy, resource),
             )
         return known
 
@@ -172,52 +179,7 @@ class Projector:
 
     # --- Points ---
 
-    def _merged(self, planned: Sequence[tuple[TargetEdge, _Plan]], totals: Totals) -> frozenset[StreamKey]:
-        """The streams that are sums: those of several series, and those that were sums before."""
-        counted = Counter(key for _, plan in planned for key in plan.keys)
-        if self._policy.resolution == "deployment":
-            return frozenset(counted)
-        return frozenset(key for key, count in counted.items() if count > 1 or key in totals.streams)
-
-    def _own_points(
-        self,
-        target: TargetEdge,
-        plan: _Plan,
-        merged: frozenset[StreamKey],
-        edge: FleetEdge,
-        temporality: Temporality,
-        gathered: dict[StreamKey, list[_Source]],
-    ) -> Iterator[StreamPoint]:
-        """The points of streams that are of one series each; what others are sums of is gathered."""
-        layout = plan.layout
-        values, gains = layout.read(target.values), layout.read(target.gains)
-        starts = target.starts_ms[layout.first_rows].tolist()
-        ended = target.ended[layout.first_rows].tolist()
-        resets = [
-            (reset.time_ms, layout.read(reset.values), reset.starts_ms[layout.first_rows].tolist())
-            for reset in target.resets
-        ]
-        for place, (key, each) in enumerate(zip(plan.keys, layout.objects, strict=True)):
-            value, gain = values[place], gains[place]
-            if key in merged:
-                gathered.setdefault(key, []).append(_Source(value, gain, ended[place]))
-                continue
-            stream = plan.streams[place]
-            counts = each.kind != "gauge"
-            if counts and temporality == "delta":
-                if gain is not None and edge.before_ms is not None:
-                    yield StreamPoint(stream, edge.before_ms, edge.time_ms, gain)
-                continue
-            for time_ms, before, began in resets:
-                # What was seen at that scrape only has a baseline there, and counts from it on like what came after.
-                if (last := before[place]) is not None and began[place] < time_ms:
-                    yield StreamPoint(stream, began[place], time_ms, last)
-            if value is not None:
-                yield StreamPoint(stream, starts[place] if counts else None, edge.time_ms, value)
-            elif ended[place]:
-                yield StreamPoint(stream, None, edge.time_ms, None, layout.edges[place])
-
-    def _merged_points(
+    def _points(
         self,
         key: StreamKey,
         sources: Sequence[_Source],
@@ -227,40 +189,46 @@ class Projector:
         streams: dict[StreamKey, StreamTotal],
         withheld: Counter[str],
     ) -> Iterator[StreamPoint]:
-        """The points of a stream that is the sum of several series; its new total is put into `streams`."""
+        """The points of a stream, of one series or the sum of several; a total to go on from is put into `streams`."""
         stream = self._stream(key, self._metrics[key.metric])
         present = [source.value for source in sources if source.value is not None]
         ends = not present and any(source.ended for source in sources)
         if stream.metric.kind == "gauge":
             over = MERGED_GAUGES.get(key.metric)
             numbers = [value for value in present if not isinstance(value, HistogramValue)]
-            if over is None:
+            if over is None and (len(sources) > 1 or self._policy.resolution == "deployment"):
                 withheld["ratio"] += len(present)
             elif numbers:
-                yield StreamPoint(stream, None, edge.time_ms, sum(numbers) if over == "sum" else max(numbers))
+                yield StreamPoint(stream, None, edge.time_ms, max(numbers) if over == "max" else sum(numbers))
             elif ends:
                 yield StreamPoint(stream, None, edge.time_ms, None)
             return
-        known = [source.gain for source in sources if source.gain is not None]
-        gain = reduce(_add, known) if known else None
+        gain = _sum(source.gain for source in sources)
         if temporality == "delta":
             if gain is not None and edge.before_ms is not None:
                 yield StreamPoint(stream, edge.before_ms, edge.time_ms, gain)
             return
-        shape = gain if gain is not None else reduce(_add, present) if present else None
-        total = _advance(totals.streams.get(key), gain, shape, edge)
-        if total is None:
-            return
-        if present:
+        if self._is_of_one_target(key, sources, totals):
+            counted = _sum(source.counted for source in sources)
+            total = None if counted is None else StreamTotal(sources[0].target.since_ms, counted)
+        else:
+            total = _advance(totals.streams.get(key), gain, gain if gain is not None else _sum(present), edge)
+            if total is not None and (present or ends or gain is not None):
+                streams[key] = total if present else StreamTotal(total.start_ms, total.value, edge.time_ms)
+        if present and total is not None:
             yield StreamPoint(stream, total.start_ms, edge.time_ms, total.value)
-            streams[key] = total
-        elif ends or gain is not None:
-            if gain is not None:
+        elif not present and (ends or gain is not None):
+            if gain is not None and total is not None:
                 # What was counted before the last series ended comes before the mark of its end.
                 yield StreamPoint(stream, total.start_ms, edge.time_ms - 1, total.value)
-            edges = total.value.edges if isinstance(total.value, HistogramValue) else ()
+            sent = total.value if total is not None else None
+            edges = sent.edges if isinstance(sent, HistogramValue) else sources[0].edges
             yield StreamPoint(stream, None, edge.time_ms, None, edges)
-            streams[key] = StreamTotal(total.start_ms, total.value, edge.time_ms)
+
+    def _is_of_one_target(self, key: StreamKey, sources: Sequence[_Source], totals: Totals) -> bool:
+        """Whether what the sources counted is the total: targets that a sum has lost would be missing in it."""
+        is_replicas = self._policy.resolution == "replica" and key not in totals.streams
+        return is_replicas and all(source.target is sources[0].target for source in sources)
 
     def _ends_of_former_names(
         self, targets: Sequence[TargetEdge], key_id: str, former_id: str, time_ms: int
@@ -302,6 +270,24 @@ class Projector:
         return frozenset(shown), points
 
 
+def _gather(planned: Sequence[tuple[TargetEdge, _Plan]]) -> dict[StreamKey, list[_Source]]:
+    """The series of all targets that are part of each stream."""
+    gathered: dict[StreamKey, list[_Source]] = {}
+    for target, plan in planned:
+        layout = plan.layout
+        sources = zip(
+            layout.read(target.values),
+            layout.read(target.gains),
+            layout.read(target.counted),
+            target.ended[layout.first_rows].tolist(),
+            layout.edges,
+            repeat(target),
+        )
+        for key, source in zip(plan.keys, sources, strict=True):
+            gathered.setdefault(key, []).append(_Source(*source))
+    return gathered
+
+
 def _merged_gauges() -> Mapping[str, str]:
     """How gauges of several series are one: as the derived figure of the same metric has it."""
     over = {
@@ -319,6 +305,12 @@ def _merged_gauges() -> Mapping[str, str]:
 
 MERGED_GAUGES: Final = _merged_gauges()
 """Gauges that can be merged: by their "sum", or by their "max"."""
+
+
+def _sum(values: Iterable[Value | None]) -> Value | None:
+    """The sum of those that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return reduce(_add, known) if known else None
 
 
 def _add(first: Value, second: Value) -> Value:

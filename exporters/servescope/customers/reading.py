@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -38,18 +38,33 @@ class FleetState:
     edge_ms: int
     tracks: Mapping[Identity, TargetTrack] = field(default_factory=lambda: MappingProxyType({}))
 
+    def set_back(self, edge_ms: int) -> FleetState:
+        """The same counts as of an earlier edge: what was counted until now was stamped by a clock that was ahead."""
+        tracks = {
+            identity: replace(track, since_ms=min(track.since_ms, edge_ms), scrape_ms=min(track.scrape_ms, edge_ms))
+            for identity, track in self.tracks.items()
+        }
+        return FleetState(edge_ms, tracks)
+
 
 class EdgeReader:
     """Reads a customer's deployments; `metrics` are names of the contract, `figures` keys of derived figures.
 
-    It keeps nothing of what it read between two calls but the names of series. Raises ServescopeError.
+    Of a deployment that is the customer's from a time on, which `since_ms` has, nothing before it is read: no scrape,
+    no count, and no figure whose window reaches back behind it. It keeps nothing of what it read between two calls but
+    the names of series. Raises ServescopeError.
     """
 
     def __init__(
-        self, history: History, deployments: Iterable[Deployment], metrics: Iterable[str], figures: Iterable[str]
+        self,
+        history: History,
+        deployments: Iterable[Deployment],
+        metrics: Iterable[str],
+        figures: Iterable[str],
+        since_ms: Mapping[Deployment, int] = MappingProxyType({}),
     ) -> None:
         self._history = history
-        self._deployments = tuple(sorted(deployments))
+        self._since_ms = {deployment: since_ms.get(deployment, 0) for deployment in sorted(deployments)}
         self._metrics = tuple(sorted({*metrics, REPLICA_START_TIME})) if metrics else ()
         self._figures = tuple(sorted(figures))
         # By target: its series as the store has them, and without the labels of its identity.
@@ -79,7 +94,7 @@ class EdgeReader:
 
     def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         before_ms = None if state is None else state.edge_ms
-        tracks = {} if state is None else dict(state.tracks)
+        tracks = {} if state is None else self._owned(state.tracks)
         targets: list[list[TargetEdge]] = [[] for _ in edges]
         after: list[dict[Identity, TargetTrack]] = [{} for _ in edges]
         windows = self._windows(edges, before_ms)
@@ -87,13 +102,14 @@ class EdgeReader:
         for identity in sorted({*windows, *tracks}):
             window = windows.get(identity, _NO_SCRAPES)
             fresh_ms = round(INTERVALS_FRESH * intervals.get(identity, _INTERVAL_MS))
-            steps = follow(identity, tracks.get(identity), window, edges, before_ms, fresh_ms)
+            since_ms = self._since_ms.get(identity.deployment(), 0)
+            steps = follow(identity, tracks.get(identity), window, edges, before_ms, fresh_ms, since_ms)
             for place, (found, track) in enumerate(steps):
                 if found is not None:
                     targets[place].append(found)
                 if track is not None and edges[place] - track.scrape_ms < FORGET_MS:
                     after[place][identity] = track
-        figures = {deployment: self._figures_of(deployment, edges) for deployment in self._deployments}
+        figures = {deployment: self._figures_of(deployment, edges) for deployment in self._since_ms}
         window_ms = self._window_ms(edges[-1])
         found_edges = []
         for place, edge_ms in enumerate(edges):
@@ -103,6 +119,14 @@ class EdgeReader:
             before_ms = edge_ms
         return found_edges
 
+    def _owned(self, tracks: Mapping[Identity, TargetTrack]) -> dict[Identity, TargetTrack]:
+        """The tracks of the customer's deployments; what was known of one before it became the customer's is not."""
+        return {
+            identity: track
+            for identity, track in tracks.items()
+            if (since_ms := self._since_ms.get(identity.deployment())) is not None and track.scrape_ms > since_ms
+        }
+
     def _windows(self, edges: Sequence[int], before_ms: int | None) -> dict[Identity, Window]:
         """The scrapes of every target, by its identity, with series without the identity's labels."""
         if not self._metrics:
@@ -110,8 +134,11 @@ class EdgeReader:
         start_ms = edges[0] - LOOKBACK_MS + 1 if before_ms is None else before_ms + 1
         found: dict[Identity, Window] = {}
         names: dict[Identity, tuple[tuple[Series, ...], tuple[Series, ...]]] = {}
-        for deployment in self._deployments:
-            for window in self._history.read_samples(deployment, self._metrics, start_ms, edges[-1]):
+        for deployment, since_ms in self._since_ms.items():
+            first_ms = max(start_ms, since_ms + 1)
+            if first_ms > edges[-1]:
+                continue
+            for window in self._history.read_samples(deployment, self._metrics, first_ms, edges[-1]):
                 if not window.series:
                     continue  # only failed scrapes: it is as if there was none
                 identity = _identity_of(window.series[0].labels)
@@ -139,7 +166,12 @@ class EdgeReader:
         fresh_ms = round(INTERVALS_FRESH * interval_ms)
         # The keys of figures that have labels of their own are known only once all are read.
         names = None if any(FIGURES[name].by for name in self._figures) else self._figures
-        table = self._history.read_figures(deployment, edges[0] - fresh_ms + 1, edges[-1], names=names)
+        # The figures of a time have samples of the window before it, or of the time that Prometheus looks back.
+        whole_ms = self._since_ms[deployment] + max(self._window_ms(edges[-1]), LOOKBACK_MS)
+        first_ms = max(edges[0] - fresh_ms + 1, whole_ms)
+        if first_ms > edges[-1]:
+            return [{} for _ in edges]
+        table = self._history.read_figures(deployment, first_ms, edges[-1], names=names)
         return [_figures_at(table, edge, fresh_ms) for edge in edges]
 
     def _window_ms(self, time_ms: int) -> int:

@@ -71,7 +71,7 @@ class RemoteWriteSender:
         if rejected == len(batch) or not (answer.is_success or rejected):
             raise self._poster.refusal(answer, said)
         message = self._poster.conceal(said) if rejected else ""
-        return Accepted(len(batch) - rejected, rejected, message, sent_bytes, answer.skew_seconds)
+        return Accepted.in_part(len(batch), rejected, message, sent_bytes=sent_bytes, skew_seconds=answer.skew_seconds)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -85,7 +85,8 @@ class RemoteWriteSender:
         """The points that were not written, where the receiver counts samples; a part of them was when it is fewer."""
         if self._version == "1.0" or not (answer.is_success or answer.status == _BAD_REQUEST):
             return 0
-        written, sent = _number(answer.headers.get(_WRITTEN, "")), count_samples(batch)
+        sent = count_samples(batch)
+        written = _number(answer.headers.get(_WRITTEN, "0"), sent if answer.is_success else 0)
         missing = max(sent - written, 0)
         return -(-missing * len(batch) // sent)
 
@@ -103,5 +104,5 @@ def _knows_only_1(answer: HttpAnswer) -> bool:
     return answer.is_success or answer.status in (_BAD_REQUEST, _UNSUPPORTED)
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+def _number(text: str, otherwise: int) -> int:
+    return int(text[:18]) if text.isascii() and text.isdigit() else otherwise

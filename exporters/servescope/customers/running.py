@@ -22,6 +22,7 @@ from servescope.collector.api.certificates import Certificates
 from servescope.collector.api.gate import GATE, Gate
 from servescope.collector.api.listening import Listener
 from servescope.collector.api.settings import ApiSettings, read_api
+from servescope.customers.claimed_past import ClaimedPast, apply_claims, claim_past
 from servescope.customers.config import read_policies, read_usable_policies
 from servescope.customers.cursors import CursorFile
 from servescope.customers.listener import make_pull_application
@@ -62,7 +63,8 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # What is wrong with it is reported before anything is opened.
     startable = read_startable(arguments.config, _read_removed(cursors_path))
-    with open_past(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
+    with open_past(arguments) as past, CursorFile(cursors_path, deliver=True) as cursors:
+        history = claim_past(past, arguments.config, startable[0])
         warn_of_prometheus(history, startable[0])
         asyncio.run(_serve_until_signalled(arguments.config, startable, history, cursors, addresses))
     return 0
@@ -116,6 +118,8 @@ async def _serve_until_signalled(
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     async with AsyncExitStack() as ends:
         program = CustomersProgram(history, cursors, program_clock())
+        if isinstance(history, ClaimedPast):
+            program.telemetry.count_claims = history.claimants.count_withheld
         ends.push_async_callback(program.close)
         await program.apply(*startable)
         own = Listener(make_application(program.telemetry, addresses.own[0]))
@@ -128,7 +132,7 @@ async def _serve_until_signalled(
         if not is_loopback(addresses.pull[0]) and addresses.pull_certificates is None:
             _logger.warning("customers' tokens cross the network unencrypted; --pull-cert-file encrypts them")
         tasks = [
-            asyncio.create_task(_keep_applied(program, cursors, config, reload)),
+            asyncio.create_task(_keep_applied(program, history, cursors, config, reload)),
             asyncio.create_task(program.end_removed()),
             asyncio.create_task(program.tidy()),
             asyncio.create_task(stop.wait()),
@@ -155,13 +159,16 @@ async def _listen(listener: Listener, address: tuple[str, int], path: str, ends:
         _logger.info("serving %s on %s:%d", path, *found)
 
 
-async def _keep_applied(program: CustomersProgram, cursors: CursorFile, config: Path, reload: asyncio.Event) -> None:
+async def _keep_applied(
+    program: CustomersProgram, history: History, cursors: CursorFile, config: Path, reload: asyncio.Event
+) -> None:
     """Apply the configuration again at each SIGHUP; one that is wrong is reported, and the former one stays."""
     while True:
         await reload.wait()
         reload.clear()
         try:
             policies = read_policies(config, cursors.removed())
+            apply_claims(history, config, policies)
             await program.apply(policies)
         except ServescopeError as error:
             _logger.error("the configuration is not applied: %s", error)  # noqa: TRY400 the text says all

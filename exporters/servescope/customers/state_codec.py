@@ -24,8 +24,8 @@ def dump_state(state: FleetState) -> bytes:
     targets, arrays = [], []
     for track in state.tracks.values():
         layout = layouts.setdefault(track.series, len(layouts))
-        targets.append([astuple(track.identity), layout, track.scrape_ms])
-        arrays += [track.values.tobytes(), track.starts_ms.tobytes(), track.present.tobytes()]
+        targets.append([astuple(track.identity), layout, track.since_ms, track.scrape_ms])
+        arrays += [each.tobytes() for each in (track.values, track.counted, track.present, track.scraped)]
     head = json.dumps({"edge_ms": state.edge_ms, "layouts": list(layouts), "targets": targets}, separators=(",", ":"))
     return zlib.compress(b"".join((head.encode(), _SEPARATOR, *arrays)), _LEVEL)
 
@@ -33,24 +33,26 @@ def dump_state(state: FleetState) -> bytes:
 def load_state(stored: bytes) -> FleetState:
     """The state that `dump_state` wrote; raises ValueError for anything else."""
     try:
-        head, _, body = zlib.decompress(stored).partition(_SEPARATOR)
-        known = json.loads(head)
+        head, _, rest = zlib.decompress(stored).partition(_SEPARATOR)
+        known, body = json.loads(head), memoryview(rest)
         layouts = [
             tuple(Series(name, tuple((label, value) for label, value in labels)) for name, labels in layout)
             for layout in known["layouts"]
         ]
         tracks = {}
-        for named, layout, scrape_ms in known["targets"]:
+        for named, layout, since_ms, scrape_ms in known["targets"]:
             size = len(layouts[layout])
-            values, starts, present = body[: 8 * size], body[8 * size : 16 * size], body[16 * size : 17 * size]
-            body = body[17 * size :]
+            values, counted = body[: 8 * size], body[8 * size : 16 * size]
+            present, scraped, body = body[16 * size : 17 * size], body[17 * size : 18 * size], body[18 * size :]
             identity = Identity(*named)
             tracks[identity] = TargetTrack(
                 identity,
                 layouts[layout],
                 np.frombuffer(values, dtype=np.float64),
-                np.frombuffer(starts, dtype=np.int64),
+                np.frombuffer(counted, dtype=np.float64),
                 np.frombuffer(present, dtype=np.bool_),
+                np.frombuffer(scraped, dtype=np.bool_),
+                since_ms,
                 scrape_ms,
             )
         return FleetState(known["edge_ms"], tracks)

@@ -18,19 +18,30 @@ _LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """How one destination is: `edge_ms` was acknowledged last, None before the first; and the last problem."""
+    """How one destination is, and its last problem.
+
+    `begun_ms` is when it began, None for one that has not; `edge_ms` was acknowledged last, None before the first. It
+    lags by the time since the later of the two, and where that `is_ahead` of the clock by how far.
+    """
 
     lane: LaneId
     edge_ms: int | None
     lag_seconds: float | None
     gaps: int
     problem: tuple[int, str] | None
+    begun_ms: int | None = None
+    is_ahead: bool = False
+
+    def describe_lag(self, seconds: str) -> str:
+        """How far behind it is, or ahead, of so many seconds as text; empty before it began."""
+        return "" if self.lag_seconds is None else f"{seconds} {'ahead of the clock' if self.is_ahead else 'behind'}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; times as text."""
         return {
             "customer": self.lane.customer,
             "destination": self.lane.destination,
+            "begun": None if self.begun_ms is None else format_instant(self.begun_ms),
             "acknowledged": None if self.edge_ms is None else format_instant(self.edge_ms),
             "lag_seconds": self.lag_seconds,
             "gaps": self.gaps,
@@ -44,9 +55,12 @@ def read_statuses(cursors: CursorFile, lanes: Iterable[LaneId], now_ms: int) -> 
     """The status of lanes, of those that have not begun as well."""
     found = []
     for lane in lanes:
-        edge_ms = cursors.edge_ms(lane)
-        lag = None if edge_ms is None else max(now_ms - edge_ms, 0) / 1000
-        found.append(LaneStatus(lane, edge_ms, lag, len(cursors.gaps(lane)), cursors.problem(lane)))
+        begun_ms, edge_ms = cursors.begun_ms(lane), cursors.edge_ms(lane)
+        reached_ms = begun_ms if edge_ms is None else edge_ms
+        lag = None if reached_ms is None else abs(now_ms - reached_ms) / 1000
+        is_ahead = reached_ms is not None and reached_ms > now_ms
+        gaps, problem = len(cursors.gaps(lane)), cursors.problem(lane)
+        found.append(LaneStatus(lane, edge_ms, lag, gaps, problem, begun_ms, is_ahead))
     return found
 
 
@@ -55,11 +69,10 @@ def describe_statuses(statuses: Iterable[LaneStatus]) -> str:
     lines = []
     for each in statuses:
         name = f"{each.lane.customer}  {each.lane.destination}"
-        if each.edge_ms is None or each.lag_seconds is None:
-            lines.append(f"{name}  nothing delivered yet")
-        else:
-            gaps = f", {each.gaps} gap{'s' if each.gaps != 1 else ''}" if each.gaps else ""
-            lines.append(f"{name}  until {format_instant(each.edge_ms)}, {each.lag_seconds:.0f} s behind{gaps}")
+        reached = f"until {format_instant(each.edge_ms)}" if each.edge_ms is not None else "nothing delivered yet"
+        gaps = f"{each.gaps} gap{'s' if each.gaps != 1 else ''}" if each.gaps else ""
+        how = (reached, each.describe_lag(f"{each.lag_seconds or 0:.0f} s"), gaps)
+        lines.append(f"{name}  {', '.join(part for part in how if part)}")
         if each.problem is not None:
             lines.append(f"    {format_instant(each.problem[0])}: {each.problem[1]}")
     return "".join(f"{line}\n" for line in lines)
@@ -67,13 +80,24 @@ def describe_statuses(statuses: Iterable[LaneStatus]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a destination received of a span: by the hour, and which times are missing."""
+    """What a destination received of a span: by the hour, and which times are missing.
+
+    Of what is after `reached_ms` nothing has been delivered yet; it is None for a destination that has not begun.
+    """
 
     lane: LaneId
     start_ms: int
     end_ms: int
     deliveries: tuple[Delivery, ...]
     gaps: tuple[Gap, ...]
+    reached_ms: int | None = None
+
+    @property
+    def waiting_from_ms(self) -> int | None:
+        """From when on of the span is still to be delivered; None when all is."""
+        if self.reached_ms is None or self.reached_ms >= self.end_ms:
+            return None
+        return max(self.reached_ms, self.start_ms)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON; times as text."""
@@ -105,6 +129,7 @@ class Statement:
                 }
                 for gap in self.gaps
             ],
+            "waiting_from": None if self.waiting_from_ms is None else format_instant(self.waiting_from_ms),
         }
 
 
@@ -116,6 +141,7 @@ def read_statement(cursors: CursorFile, lane: LaneId, start_ms: int, end_ms: int
         end_ms,
         tuple(cursors.deliveries(lane, start_ms, end_ms)),
         tuple(cursors.gaps(lane, start_ms, end_ms)),
+        cursors.edge_ms(lane) or cursors.begun_ms(lane),
     )
 
 
@@ -139,6 +165,10 @@ def describe_statement(statement: Statement) -> str:
         f"{f', {gap.points:,} points' if gap.points else ''})"
         for gap in statement.gaps
     ] or ["  nothing is missing"]
+    if statement.waiting_from_ms is not None:
+        lines.append(
+            f"  not delivered yet: {format_instant(statement.waiting_from_ms)} to {format_instant(statement.end_ms)}"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -41,8 +41,10 @@ class CustomersTelemetry(ApiTelemetry):
         self._scrapes = make_counter("servescope_customer_scrapes_total", registry)
         self._seconds = make_histogram("servescope_customer_request_duration_seconds", registry)
         self._lanes: dict[LaneId, LaneTelemetry] = {}
+        self.count_claims: Callable[[str], int] = lambda _customer: 0
+        """How many series claim a deployment of a customer and may not, where that is compared."""
         ProcessCollector(registry=registry)
-        registry.register(_Levels(self._lanes, clock))
+        registry.register(_Levels(self, clock))
 
     def count_scrape(self, customer: str, status: int) -> None:
         """Book a request for a customer's page that had its token."""
@@ -74,8 +76,7 @@ class LaneTelemetry:
 
     def __init__(self, telemetry: CustomersTelemetry, lane: LaneId, clock: ProgramClock) -> None:
         self._telemetry, self._labels, self._clock = telemetry, (lane.customer, lane.destination), clock
-        self.begun_ms = clock.now_ms()
-        self.edge_ms: int | None = None
+        self.edge_ms = clock.now_ms()
         self.last_success_ms: int | None = None
         self.failing_since_ms: int | None = None
         self.skew_seconds: float | None = None
@@ -90,8 +91,8 @@ class LaneTelemetry:
     def _count(self, name: str, amount: float, *labels: str) -> None:
         self._telemetry._counters[name].labels(*self._labels, *labels).inc(amount)
 
-    def set_edge(self, edge_ms: int | None) -> None:
-        """Set the last edge that was acknowledged."""
+    def set_edge(self, edge_ms: int) -> None:
+        """Set the last edge that was acknowledged; before the first, when the lane began."""
         self.edge_ms = edge_ms
 
     def set_exported(self, streams: int, withheld: Counter[str]) -> None:
@@ -142,39 +143,40 @@ class LaneTelemetry:
         return 0.0 if self.failing_since_ms is None else max(now_ms - self.failing_since_ms, 0) / 1000
 
     def lag_seconds(self, now_ms: int) -> float:
-        """How far behind the lane is."""
-        return max(now_ms - (self.begun_ms if self.edge_ms is None else self.edge_ms), 0) / 1000
+        """How far behind the lane is; of a cursor from the future, how long nothing is sent."""
+        return abs(now_ms - self.edge_ms) / 1000
 
 
 class _Levels(Collector):
     """The gauges of all lanes, at the time they are scraped."""
 
-    def __init__(self, lanes: Mapping[LaneId, LaneTelemetry], clock: ProgramClock) -> None:
-        self._lanes, self._clock = lanes, clock
+    def __init__(self, telemetry: CustomersTelemetry, clock: ProgramClock) -> None:
+        self._telemetry, self._clock = telemetry, clock
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
         lanes = OWN_METRICS["servescope_customer_lanes"]
-        yield GaugeMetricFamily(lanes.name, lanes.help, len(self._lanes))
+        yield GaugeMetricFamily(lanes.name, lanes.help, len(self._telemetry._lanes))
         families: dict[str, GaugeMetricFamily] = {}
         now_ms = self._clock.now_ms()
-        for lane, known in list(self._lanes.items()):
-            for name, value, *labels in _levels(known, now_ms):
+        for lane, known in list(self._telemetry._lanes.items()):
+            for name, value, *labels in _levels(known, now_ms, self._telemetry.count_claims(lane.customer)):
                 record = OWN_METRICS[f"servescope_customer_{name}"]
                 family = families.setdefault(name, GaugeMetricFamily(record.name, record.help, labels=record.labels))
                 family.add_metric((lane.customer, lane.destination, *labels), value)
         yield from families.values()
 
 
-def _levels(lane: LaneTelemetry, now_ms: int) -> Iterator[tuple[str, float] | tuple[str, float, str]]:
+def _levels(lane: LaneTelemetry, now_ms: int, claims: int) -> Iterator[tuple[str, float] | tuple[str, float, str]]:
     yield "lag_seconds", lane.lag_seconds(now_ms)
     yield "recent_gap_seconds", lane.recent_gap_seconds(now_ms)
     yield "failing_seconds", lane.failing_seconds(now_ms)
     if lane.exported is not None:
         yield "exported_series", float(lane.exported)
-        for reason, count in sorted(lane.withheld.items()):
+        withheld = {**lane.withheld, "claim": claims} if claims else lane.withheld
+        for reason, count in sorted(withheld.items()):
             yield "withheld_series", float(count), reason
     if lane.skew_seconds is not None:
         yield "clock_skew_seconds", lane.skew_seconds

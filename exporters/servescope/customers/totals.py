@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -39,6 +39,14 @@ class Totals:
     streams: Mapping[StreamKey, StreamTotal] = field(default_factory=lambda: MappingProxyType({}))
     figures: frozenset[StreamKey] = frozenset()
     key_id: str = ""
+
+    def set_back(self, time_ms: int) -> Totals:
+        """The same as of an earlier time, after which no stream began or ended."""
+        streams = {
+            key: StreamTotal(min(each.start_ms, time_ms), each.value, each.ended_ms and min(each.ended_ms, time_ms))
+            for key, each in self.streams.items()
+        }
+        return replace(self, streams=streams)
 
 
 def add_histograms(first: HistogramValue, second: HistogramValue) -> HistogramValue:

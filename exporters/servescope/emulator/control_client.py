@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from servescope.errors import ServescopeError, UsageError
+from servescope.settings.concealing import conceal
 
 EMULATOR_VARIABLE: Final = "SERVESCOPE_EMULATOR"
 """The environment variable with the URL of the emulator whose faults the console's pages switch."""
@@ -37,8 +38,10 @@ class ControlClient:
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise UsageError(f"emulator {url!r} is no address, expected one like 'http://127.0.0.1:9000'")
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            # What looks like it has a user in it may hold a password.
+            shown = "the value given" if "@" in url else repr(url)
+            raise UsageError(f"emulator {shown} is no address, expected one like 'http://127.0.0.1:9000'")
         self.url = url.rstrip("/")
         self._token = token
         # No proxy of the environment: the emulator is on this machine or near it.
@@ -98,7 +101,7 @@ class ControlClient:
                 return self._read(answer.read(_MOST_BYTES + 1))
         except HTTPError as error:
             with error:
-                raise ControlError(f"{self.url}: {_explain(error)}") from None
+                raise ControlError(f"{self.url}: {conceal(_explain(error), [self._token or ''])}") from None
         except URLError as error:
             raise ControlError(f"cannot ask the emulator at {self.url}: {error.reason}") from error
         except OSError as error:

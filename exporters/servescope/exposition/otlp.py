@@ -26,7 +26,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.samples import Labels, Sample
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.otlp_names import describe, describe_gen_ai, gen_ai_attributes, resource_attributes
+from servescope.exposition.otlp_names import (
+    SCHEMA_URL,
+    describe,
+    describe_gen_ai,
+    gen_ai_attributes,
+    resource_attributes,
+)
 from servescope.exposition.otlp_points import Acknowledged, Buckets, SeriesState, metrics_data
 from servescope.exposition.rendering import require_distinct
 from servescope.instruments.engine import EngineInstruments
@@ -250,7 +256,7 @@ class _Source:
         from opentelemetry.sdk.resources import Resource
 
         attributes = resource_attributes(self._instruments.identity, self.instance_id)
-        return Resource.create({**attributes, **self._settings.resource_attributes})
+        return Resource.create({**attributes, **self._settings.resource_attributes}, SCHEMA_URL)
 
     def _read_contract(self) -> Iterator[SeriesState]:
         since = self._instruments.created_at

@@ -11,6 +11,12 @@ from servescope.instruments.gen_ai import Convention
 
 NAMESPACE = "servescope"
 
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+"""The release of OpenTelemetry's semantic conventions that has all names here which are not our own.
+
+It is the first with `gen_ai.provider.name`.
+"""
+
 UNITS: Mapping[Unit, str] = {
     "bytes": "By", "bytes/s": "By/s", "cores": "{cpu}", "decisions": "{decision}", "decisions/s": "{decision}/s",
     "drafts": "{draft}", "events": "{event}", "events/s": "{event}/s",

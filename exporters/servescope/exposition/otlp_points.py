@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from servescope import __version__
 from servescope.contract.samples import Labels
-from servescope.exposition.otlp_names import NAMESPACE, OtlpMetric
+from servescope.exposition.otlp_names import NAMESPACE, SCHEMA_URL, OtlpMetric
 from servescope.instruments.exponential import ExponentialState
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def metrics_data(
     from opentelemetry.sdk.metrics import export as sdk
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    scope = InstrumentationScope(NAMESPACE, __version__)
+    scope = InstrumentationScope(NAMESPACE, __version__, SCHEMA_URL)
     resources = []
     for resource, series in read:
         families: dict[str, list[SeriesState]] = {}
         for one in series:
             families.setdefault(one.metric.name, []).append(one)
         metrics = [_metric(family, acknowledged, now) for family in families.values()]
-        resources.append(sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(scope, metrics, "")], ""))
+        resources.append(sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(scope, metrics, SCHEMA_URL)], SCHEMA_URL))
     return sdk.MetricsData(resources)
 
 

@@ -10,7 +10,7 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import parse_plan
 from servescope.errors import UsageError
-from servescope.judge.case import freeze_plan
+from servescope.judge.case import check_decisions, freeze_plan
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.runs import CutoverRun, check_unchanged, current_run
 from servescope.settings.tables import read_document
@@ -51,6 +51,7 @@ def find_case(arguments: argparse.Namespace, past: History) -> Judged:
         if arguments.stage is not None:
             raise UsageError("--stage goes with --since; a run's stage is that of its last `advance`")
         run = open_run(arguments, plan)
+        check_decisions(run.decisions, read_time("--at", None))
         return Judged(run.frozen, run.decisions, at_ms, run)
     if arguments.journal is not None:
         raise UsageError("--journal and --since are both given: with --since one stage is judged without a journal")

@@ -19,6 +19,8 @@ from servescope.cutover.planning import StageForecast, forecast_stages
 from servescope.cutover.stages import course_of
 from servescope.errors import ServescopeError
 from servescope.judge.reading import closed_until, find_identities, read_evidence, refresh_evidence
+from servescope.settings.clock import AHEAD_MS
+from servescope.settings.values import format_instant
 from servescope.store.history import History
 
 BEFORE_MS: Final = 3_600_000
@@ -98,6 +100,20 @@ def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
     return next((each.at_ms for each in decisions if each.kind == "start"), frozen.started_ms)
 
 
+def check_decisions(decisions: Sequence[Decision], now_ms: int) -> None:
+    """Raise EvidenceError for a decision of later than now, by a clock that was ahead: what it began is not known."""
+    if any(each.kind == "rollback" and each.at_ms <= now_ms for each in decisions):
+        return
+    for each in decisions:
+        if each.at_ms > now_ms + AHEAD_MS:
+            by = f" by {each.by}" if each.by else ""
+            raise EvidenceError(
+                f"the {each.kind} of {format_instant(each.at_ms)}{by} is later than now, {format_instant(now_ms)}: a "
+                "clock was ahead, and nothing is judged until then. Wait, end the run with `servescope judge decide "
+                "rollback`, or begin another with `servescope judge start --replace`"
+            )
+
+
 class WatchedCase:
     """A case that is judged again and again: only blocks that have closed since are read, and folded, each time.
 
@@ -110,15 +126,18 @@ class WatchedCase:
         self.folded: Folded | None = None
         self.events: tuple[Event, ...] = ()
         self._run = ""
-        self._afresh_ms = 0
+        self._read_ms = self._judged_ms = 0
         self._made: _Made | None = None
 
     def judge(self, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
-        """The judgement at a time, which never precedes that of the last call. Raises EvidenceError."""
+        """The judgement now, from nothing that is later. Raises EvidenceError."""
+        check_decisions(decisions, at_ms)
         begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
-        if frozen.hash() != self._run or at_ms >= self._afresh_ms:
-            self._run, self.folded, self._made = frozen.hash(), None, None
-            self._afresh_ms = at_ms + _AFRESH_BLOCKS * BLOCK_MS
+        # Where the clock was set back, what was read is of later.
+        is_known = self._judged_ms <= at_ms < self._read_ms + _AFRESH_BLOCKS * BLOCK_MS
+        self._judged_ms = at_ms
+        if frozen.hash() != self._run or not is_known:
+            self._run, self.folded, self._made, self._read_ms = frozen.hash(), None, None, at_ms
         made = tuple(each for each in decisions if each.at_ms <= at_ms)
         if self.folded is not None and self._made is not None and not self._has_closed(self._made.evidence, at_ms):
             folded = self.folded

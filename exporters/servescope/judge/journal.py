@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, Self
 from servescope.cutover.evidence import DECISION_KINDS, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.settings.values import format_instant
+from servescope.store.file import resolve_links
 
 EntryKind = Literal[DecisionKind, "judgement"]
 """What is written down: decisions, and each change of the judgement."""
@@ -98,7 +99,7 @@ class CutoverJournal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = resolve_links(path, what="journal")
         self._connection: sqlite3.Connection | None = None
         self._checked = 0
         self._entries: list[JournalEntry] = []

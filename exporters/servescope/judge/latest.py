@@ -9,6 +9,7 @@ from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS
 from servescope.cutover.judgement import Judgement, StageState
 from servescope.judge.runs import CutoverRun
 from servescope.judge.text import duration
+from servescope.settings.clock import AHEAD_MS
 
 _NOT_YET: Final = "nothing was judged yet"
 
@@ -31,18 +32,19 @@ class Latest:
         self._problem = problem
 
     def age_seconds(self, now_ms: int) -> float:
-        """The time since the last judgement, or since the judge began."""
+        """The time since the last judgement, or since the judge began; until then, where that is later than now."""
         judged_ms = self._since_ms if self._judgement is None else self._judgement.at_ms
-        return max(0.0, (now_ms - judged_ms) / 1000)
+        return abs(now_ms - judged_ms) / 1000
 
     def judgement(self, now_ms: int) -> Judgement:
-        """The last judgement; NO DATA before there is one and when it is too old, but harm stays proven."""
+        """The last judgement; NO DATA before there is one and when it is not of now, but harm stays proven."""
         if self._judgement is None:
             return self._blank(now_ms)
-        age = self.age_seconds(now_ms)
-        if age <= JUDGEMENT_AGE_SECONDS or self._judgement.verdict == "DEGRADED":
+        age, is_ahead = self.age_seconds(now_ms), self._judgement.at_ms > now_ms + AHEAD_MS
+        if (age <= JUDGEMENT_AGE_SECONDS and not is_ahead) or self._judgement.verdict == "DEGRADED":
             return self._judgement
-        reason = f"The last judgement is {duration(age)} old{self._because()}."
+        old = f"of {duration(age)} later than now, as the clock was set back" if is_ahead else f"{duration(age)} old"
+        reason = f"The last judgement is {old}{self._because()}."
         return replace(
             self._judgement,
             verdict="NO DATA",

@@ -115,7 +115,8 @@ def write_changes(journal: CutoverJournal, run: CutoverRun, judgement: Judgement
         now = _group(appender.entries, run.plan)[-1]
         if now.number != run.number or now.ended:
             return now
-        known = max((entry.at_ms for entry in now.changes), default=0)
+        # One that is later than now was judged by a clock that was ahead.
+        known = max((entry.at_ms for entry in now.changes if entry.at_ms <= judgement.at_ms), default=0)
         for change in judgement.changes:
             if change.at_ms > known:
                 appender.append(
@@ -195,7 +196,8 @@ def _check(run: CutoverRun, decision: Decision) -> None:
     last = run.decisions[-1]
     if decision.kind == "start":
         raise RunError(f"run {run.number} of plan {run.plan!r} was started already")
-    if decision.at_ms < last.at_ms:
+    # One can always go back, also where a clock was ahead.
+    if decision.at_ms < last.at_ms and decision.kind != "rollback":
         raise RunError(
             f"a decision of {format_instant(decision.at_ms)} cannot follow the {last.kind} of "
             f"{format_instant(last.at_ms)}"

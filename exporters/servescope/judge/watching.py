@@ -117,7 +117,7 @@ class Watcher:
 
 def describe_resumption(run: CutoverRun, judgement: Judgement) -> str:
     """What a judge has missed that was not running: nothing that was scraped, as it is judged from the samples."""
-    known = [entry.at_ms for entry in run.changes]
+    known = [entry.at_ms for entry in run.changes if entry.at_ms <= judgement.at_ms]
     if not known:
         return f"run {run.number} of plan {run.plan!r} is judged from its start on, {moment(run.frozen.started_ms)}"
     since_ms = max(known)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--back", action="store_true", help="make the v1 file of a v2 one, for a rollback")
     parser.add_argument("--strict", action="store_true", help="take warnings as errors")
     parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
+    parser.add_argument(
+        "--show-secrets", action="store_true", help="print secrets as they are; without it they are masked (••••••)"
+    )
     answers = parser.add_argument_group("answers")
     answers.add_argument(
         "--max-num-tokens", type=int, metavar="N", help="max_num_tokens of v2 for files whose value is above v2's limit"
@@ -99,10 +103,8 @@ def measure(arguments: argparse.Namespace) -> TokenTargets | None:
     """The numbers from traffic, None where the arguments choose none; raises UsageError."""
     from servescope.migration.files import read_numbers
 
-    try:
+    with _wrong_usage(arguments):
         return read_numbers(arguments)
-    except ServescopeError as error:
-        raise UsageError(str(error)) from error
 
 
 def migrate(arguments: argparse.Namespace, numbers: TokenTargets | None = None) -> list[FileReport]:
@@ -110,12 +112,25 @@ def migrate(arguments: argparse.Namespace, numbers: TokenTargets | None = None) 
 
     Raises UsageError for arguments that are wrong, or do not go together.
     """
-    from servescope.migration.files import find_configs, migrate_file, read_options
+    from servescope.migration.files import migrate_file, read_options
+    from servescope.migration.finding import Found, find_configs
 
-    try:
+    with _wrong_usage(arguments):
         options = read_options(arguments, numbers)
         configs = list(find_configs(arguments.configs))  # all are found before one is written
-        return [migrate_file(path, options) for path in configs]
+        return [migrate_file(each.path, options, each.folder) if isinstance(each, Found) else each for each in configs]
+
+
+@contextmanager
+def _wrong_usage(arguments: argparse.Namespace) -> Iterator[None]:
+    """Errors as those of the usage; what one of reading quotes of a file is masked."""
+    from servescope.migration.document import DocumentError
+    from servescope.migration.masking import mask_reading
+
+    try:
+        yield
+    except DocumentError as error:
+        raise UsageError(str(error) if arguments.show_secrets else mask_reading(error)) from error
     except ServescopeError as error:
         raise UsageError(str(error)) from error
 
@@ -128,27 +143,41 @@ def show(
 ) -> int:
     """Print the reports, the numbers from traffic and the advice on it; returns the exit code."""
     from servescope.migration import report
-    from servescope.migration.advice import describe_advice
-    from servescope.migration.token_report import describe_targets
+    from servescope.migration.masked_report import mask_report
 
+    shown = list(found) if arguments.show_secrets else [mask_report(each) for each in found]
     if arguments.format == "json":
-        text = json.dumps(report.to_json(found, numbers, advice), allow_nan=False, ensure_ascii=False, indent=1)
+        text = json.dumps(report.to_json(shown, numbers, advice), allow_nan=False, ensure_ascii=False, indent=1)
         # Half of a surrogate pair, of a file's name or escaped in YAML, is escaped in the same way in JSON.
         sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     elif arguments.format == "diff":
-        for each in found:
+        for each in shown:
             sys.stdout.write(report.diff(each))
-            if each.status in ("asked", "error"):
+            if each.status in ("asked", "error") or (each.note and each.document is None):
                 sys.stderr.write(report.describe(each))
     else:
-        sys.stdout.write("\n".join(f"{report.describe(each)}{_indented(report.diff(each))}" for each in found))
-        if numbers is not None:
-            sys.stdout.write(f"{'' if not found else chr(10)}{describe_targets(numbers)}")
-        elif len(found) != 1:
-            sys.stdout.write(f"\n{report.describe_summary(found)}\n")
-        if advice:
-            sys.stdout.write(f"\n{describe_advice(advice)}")
+        sys.stdout.write(_describe(shown, numbers, advice))
+    if any(map(report.hides_secrets, shown)):
+        sys.stderr.write(
+            "servescope: secrets are masked (••••••), so that not every diff can be applied: see --show-secrets\n"
+        )
     return report.exit_code(found, check=arguments.check)
+
+
+def _describe(shown: Sequence[FileReport], numbers: TokenTargets | None, advice: Sequence[Advice]) -> str:
+    """The reports with their diffs, the numbers from traffic, and the advice on it, for a person."""
+    from servescope.migration import report
+    from servescope.migration.advice import describe_advice
+    from servescope.migration.token_report import describe_targets
+
+    parts = ["\n".join(f"{report.describe(each)}{_indented(report.diff(each))}" for each in shown)]
+    if numbers is not None:
+        parts.append(f"{chr(10) if shown else ''}{describe_targets(numbers)}")
+    elif len(shown) != 1:
+        parts.append(f"\n{report.describe_summary(shown)}\n")
+    if advice:
+        parts.append(f"\n{describe_advice(advice)}")
+    return "".join(parts)
 
 
 def _indented(diff: str) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISREG
-from typing import Final, NoReturn
 
 from servescope.errors import ServescopeError, UsageError
 from servescope.migration.backend_server import check_backend_server, find_part
@@ -17,18 +15,17 @@ from servescope.migration.backend_translation import BackendAnswers, BackendMigr
 from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body, with_speculation
 from servescope.migration.config_yaml import ACCELERATORS, CONFIG
 from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode
+from servescope.migration.finding import follow
 from servescope.migration.json_document import is_named_json, read_named
 from servescope.migration.llm_config import SPECULATIVE, require
+from servescope.migration.masking import Masker
 from servescope.migration.meaning import describe_backend_move, describe_meaning, describe_rollback, token_target
 from servescope.migration.measuring import CHOOSING, measure
 from servescope.migration.report import FileReport, NewFile
 from servescope.migration.token_target import TokenTargets
 from servescope.migration.translation import Answers, Migration, translate
 from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, V2_BUILD_TABLE, V2_RUNTIME, Stack
-from servescope.migration.writing import create_files, replace_file
-
-NAMES: Final = ("config.yaml", "config.yml")
-"""The files that are migrated in a folder."""
+from servescope.migration.writing import create_files, remove_leftovers, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +76,9 @@ def read_options(arguments: argparse.Namespace, numbers: TokenTargets | None = N
     errors = [each for each in body.findings if each.severity == "error"]
     if errors:
         place = f"{arguments.llm_config}:{errors[0].line}:{errors[0].column}: " if given is not None else ""
-        raise UsageError(f"{place}{errors[0].sentence}")
+        raise UsageError(f"{place}{_quote(given, errors[0].sentence, arguments)}")
     backend_answers = _read_backend_answers(arguments, has_speculation="speculative_config" in body.body["llm_config"])
-    pipeline = _read_pipeline(arguments.pipeline, strict=arguments.strict) if arguments.pipeline is not None else None
+    pipeline = _read_pipeline(arguments) if arguments.pipeline is not None else None
     return MigrationOptions(
         "v1" if arguments.back else "v2",
         Answers(answer),
@@ -93,56 +90,36 @@ def read_options(arguments: argparse.Namespace, numbers: TokenTargets | None = N
     )
 
 
-def find_configs(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files that were named, and those of the folders that were, hidden folders left out, in order.
+def migrate_file(path: Path, options: MigrationOptions, folder: Path | None = None) -> FileReport:
+    """What becomes of one file, which is written where the options say so; no error of one file is raised.
 
-    Raises UsageError for a folder without such a file, of which nothing would be checked, and for one that cannot be
-    read.
+    A link is followed within the folder, which is that of the file unless another is given.
     """
-    for path in paths:
-        if not _is_folder(path):
-            yield path
-            continue
-        found = False
-        for folder, folders, files in os.walk(path, onerror=_refuse_folder):
-            folders[:] = sorted(each for each in folders if not each.startswith("."))
-            for name in sorted(set(files) & set(NAMES)):
-                found = True
-                yield Path(folder) / name
-        if not found:
-            raise UsageError(f"{path}: has no {' or '.join(NAMES)} in it")
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # which is reported when it is read
-        return False
-
-
-def _refuse_folder(error: OSError) -> NoReturn:
-    raise UsageError(f"{error.filename}: cannot be read: {error.strerror or error}") from error
-
-
-def migrate_file(path: Path, options: MigrationOptions) -> FileReport:
-    """What becomes of one file, which is written where the options say so; no error of one file is raised."""
     name = path.as_posix()
+    document: Document | None = None
     try:
-        document = _read(path)
+        target = follow(path, folder or path.parent)
+        if options.is_written:
+            remove_leftovers(target.parent)
+        document = _read(path, target)
         report = report_document(document, options)
         if report.new_files:
-            return _place_new_files(path, document, report, options)
+            return _place_new_files(path, target, document, report, options)
         found = report.translation
         if options.is_written and found is not None and found.text is not None and found.is_changed:
-            kept = replace_file(path, document.text, found.text, found.stack or "")
+            kept = replace_file(path, target, document.text, found.text, found.stack or "")
             report = replace(report, written=name, kept=kept.as_posix())
     except ServescopeError as error:
-        return FileReport(name, "error", error=str(error))
+        return FileReport(name, "error", error=str(error), document=document)
     return report
 
 
 def report_document(document: Document, options: MigrationOptions) -> FileReport:
     """What becomes of a document, of which nothing is written; raises DocumentError where it cannot be edited."""
+    return replace(_report_any(document, options), document=document)
+
+
+def _report_any(document: Document, options: MigrationOptions) -> FileReport:
     if is_management_body(document):
         return _check_body(document.origin, document, options)
     if find_part(document) is not None:
@@ -199,16 +176,20 @@ def _beside(name: str, other: str) -> str:
     return Path(name).with_name(other).as_posix()
 
 
-def _place_new_files(path: Path, document: Document, report: FileReport, options: MigrationOptions) -> FileReport:
+def _place_new_files(
+    path: Path, target: Path, document: Document, report: FileReport, options: MigrationOptions
+) -> FileReport:
     """Compare the files that are made with those that are there, and write them where the options say so."""
+    if options.is_written:
+        remove_leftovers(path.parent)
     new_files = tuple(replace(each, before=_read_text(Path(each.name))) for each in report.new_files)
     report = replace(report, new_files=new_files)
     if all(each.before == each.text for each in new_files) and report.translation is not None:
         note = f"{' and '.join(Path(each.name).name for each in new_files)} are there already: nothing to do"
         unchanged = replace(report.translation, changes=())
-        return FileReport(report.name, "unchanged", unchanged, report.findings, note=note, new_files=new_files)
+        return replace(report, status="unchanged", translation=unchanged, meaning=(), body=None, note=note)
     if options.is_written:
-        create_files(path, document.text, new_files)
+        create_files(path, target, document.text, new_files)
         report = replace(report, written=new_files[0].name, kept=report.name)
     return report
 
@@ -282,33 +263,43 @@ def _read_backend_answers(arguments: argparse.Namespace, *, has_speculation: boo
     )  # fmt: skip
 
 
-def _read_pipeline(path: Path, *, strict: bool) -> Document:
+def _read_pipeline(arguments: argparse.Namespace) -> Document:
     """The pipeline configuration of the backend server; raises UsageError where it is another file, or has errors."""
+    path: Path = arguments.pipeline
     document = _read(path)
     if not is_named_json(path.as_posix()) or find_part(document) != "pipeline":
         raise UsageError(f"{path}: is no pipeline configuration in JSON, expected mode, loras, lora_repo …")
     for finding in check_backend_server(document, "pipeline"):
-        if strict or finding.severity == "error":
-            raise UsageError(f"{path}:{finding.line}:{finding.column}: {finding.sentence}")
+        if arguments.strict or finding.severity == "error":
+            said = _quote(document, finding.sentence, arguments)
+            raise UsageError(f"{path}:{finding.line}:{finding.column}: {said}")
     return document
+
+
+def _quote(document: Document | None, sentence: str, arguments: argparse.Namespace) -> str:
+    """What is said of a document, as it may be printed."""
+    return sentence if document is None or arguments.show_secrets else Masker(document).text(sentence)
 
 
 def _read_text(path: Path) -> str | None:
     """What is in a file now, None where there is none; raises DocumentError where it cannot be read."""
-    return decode(_read_bytes(path), path.as_posix()) if path.exists() or path.is_symlink() else None
+    if not os.path.lexists(path):
+        return None
+    return decode(_read_bytes(path, follow(path, path.parent)), path.as_posix())
 
 
-def _read(path: Path) -> Document:
+def _read(path: Path, target: Path | None = None) -> Document:
+    """What is in a file, or in the one that it leads to."""
     origin = path.as_posix()
-    return read_named(decode(_read_bytes(path), origin), origin)
+    return read_named(decode(_read_bytes(path, target or path), origin), origin)
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, target: Path) -> bytes:
     origin = path.as_posix()
     try:
-        if not S_ISREG(path.stat().st_mode):
+        if not S_ISREG(target.stat().st_mode):
             raise DocumentError(origin, 0, 0, "is no regular file")  # a pipe would be waited for
-        with path.open("rb") as file:
+        with target.open("rb") as file:
             return file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise DocumentError(origin, 0, 0, f"cannot be read: {error.strerror or error}") from error

@@ -11,12 +11,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from servescope.migration.document import Document, DocumentError
 from servescope.migration.json_document import read_named
 from servescope.migration.nodes import DocumentNode, make_tree
+from servescope.migration.shapes import show
 
 MASK: Final = "••••••"
 """What is shown in place of a secret; in place of one that is a number it is 0."""
@@ -34,10 +35,16 @@ _TOKENS: Final = re.compile(
 """Tokens that are known by their form: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, and the vendor."""
 
 _USER: Final = re.compile(r"(?<=://)[^\s/?#'\"]+(?=@)")
+_MASKED_USER: Final = re.compile(r"(?<=://)(?:[^\s/?#'\":]*:[^\s'\"]+|[^\s/?#'\"]+)(?=@)")
+"""Beyond what a URL allows: a password may hold a slash that is not encoded."""
 _QUERY: Final = re.compile(r"(?<=://)([^\s?#'\"]+\?)([^\s#'\"]+)")
-_WORD: Final = r"(?:token|passwo?r?d|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
+_WORD: Final = (
+    r"(?:token|\w*passwo?r?d|passphrase|\w*pwd|\w*secret|key|api[_-]?key|access[_-]?key|private[_-]?key|credentials?|"
+    r"signature)"
+)
 _ASSIGNED: Final = re.compile(
-    rf"(?i)((?<![A-Za-z])(?:[\w-]*[_-])?{_WORD}(?:[_-]?(?:key|value))?\s*[=:]\s*|--[\w-]*{_WORD}\s+)"
+    rf"(?i)((?<![A-Za-z])(?:[\w-]*[_-])?{_WORD}(?:[_-]?(?:key|value))?(?:\s*[=:]\s*|\s+(?:is|was)\s+)"
+    rf"|--[\w-]*{_WORD}\s+|(?<=\s)(?:-u|--user)[\s=][^\s:\"']+:)"
     r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
 )
 _HEADER: Final = re.compile(r"(?i)\b((?:bearer|basic|api-key|token)\s+)([\w.~+/=-]{6,})")
@@ -46,6 +53,7 @@ _SECRET_WORDS: Final = frozenset((
     "token", "password", "passwd", "passphrase", "pwd", "pass", "secret", "secrets", "credential", "apikey",
     "credentials", "authorization", "bearer", "cookie", "dsn", "key", "keys", "private", "webhook", "signature",
 ))  # fmt: skip
+_SECRET_ENDS: Final = ("password", "passwd", "secret", "apikey")
 _NAMED: Final = frozenset(
     ("name", "names", "path", "paths", "mapping", "method", "arn", "region", "file", "folder", "id", "ids")
 )
@@ -56,8 +64,13 @@ _HARMLESS: Final = re.compile(
 )
 """What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words."""
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{9,}|[&*]\S+")
+_QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{9,}|[&*]\S+|(?<=tag )!(?!!).*(?=, expected none)")
+_PLAIN: Final = re.compile(r".{0,5}|'<[a-z ]+>'")
+"""What is quoted and no secret: up to three characters, and the names of YAML's parts."""
+_SIGNS: Final = re.compile(r", expected (?:\W|\bor\b)+\Z")
+"""Signs that were expected, behind all that is quoted of a text."""
 _SHORTEST_REPEATED: Final = 6
+_SHORTEST_WORD: Final = 12
 _UNPRINTABLE: Final = re.compile(
     r"[^ !#-\[\]-~\u00a1-\u2027\u2030-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
@@ -71,24 +84,8 @@ def mask_document(document: Document) -> Document:
     """
     if document.root is None:
         return document
-    text, spans = document.text, dict(_comments(document))
-    for node, value in _masked(document.root):
-        place = node.start + len(_properties(text, node)), node.end
-        if spans.get(place) != f'"{MASK}"':
-            spans[place] = _write(text, node, value)
-    parts, at, hidden = [], 0, set()
-    for (start, end), new in sorted(spans.items()):
-        if start < at:
-            continue
-        if new == f'"{MASK}"':
-            hidden.add(text[start:end].strip("\"' \n"))
-        parts += [text[at:start], new + "\n" * (text.count("\n", start, end) - new.count("\n"))]
-        at = end
-    shown = mask_text("".join([*parts, text[at:]]))
-    for secret in sorted(filter(_is_telling, hidden), key=len, reverse=True):
-        shown = shown.replace(secret, MASK)
     try:
-        return read_named(shown, document.origin)
+        return read_named(Masker(document).whole(), document.origin)
     except DocumentError as error:
         raise DocumentError(document.origin, error.line, 0, "cannot be shown with its secrets masked") from None
 
@@ -96,8 +93,7 @@ def mask_document(document: Document) -> Document:
 def mask_text(text: str) -> str:
     """A text without what is known to be a secret by its form: tokens of known services, credentials in URLs."""
     text = _TOKENS.sub(lambda found: MASK + "\n" * found.group().count("\n"), text)
-    text = _USER.sub(MASK, text)
-    return _QUERY.sub(rf"\g<1>{MASK}", text)
+    return _QUERY.sub(rf"\g<1>{MASK}", _MASKED_USER.sub(MASK, text)) if "://" in text else text
 
 
 def holds_secret(text: str) -> bool:
@@ -105,9 +101,64 @@ def holds_secret(text: str) -> bool:
     return _TOKENS.search(text) is not None or any(":" in user for user in _USER.findall(text))
 
 
-def mask_error(error: Exception) -> str:
+def mask_error(error: Exception | str) -> str:
     """An error of reading a text, without what it quotes of it."""
-    return _QUOTED.sub("…", mask_text(str(error)))
+    text = mask_text(str(error))
+    signs = _SIGNS.search(text)
+    said, expected = (text[: signs.start()], signs.group()) if signs else (text, "")
+    return _QUOTED.sub(lambda found: found.group() if _PLAIN.fullmatch(found.group()) else "…", said) + expected
+
+
+def mask_reading(error: DocumentError) -> str:
+    """Why a document could not be read, with its place and without what is quoted of it."""
+    place = str(error).removesuffix(error.what)
+    return f"{place}{mask_error(error.what)}"
+
+
+class Masker:
+    """Masks a document and what is said of it: values that are quoted, and what repeats a secret of it elsewhere."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._masked = list(_masked(document.root)) if document.root is not None else []
+        self._repeated = _repeated(document, [node for node, new in self._masked if new in (MASK, 0)])
+        quoted = [(node.value, new) for node, new in self._masked if isinstance(node.value, str)]
+        new = {spell(value): spell(each) for value, each in quoted for spell in (show, repr)}
+        new |= dict.fromkeys(self._repeated, MASK)
+        self._new = sorted(new.items(), key=lambda pair: len(pair[0]), reverse=True)
+
+    def whole(self) -> str:
+        """The text of the document, comments included; places in a line move, lines do not."""
+        text, spans = self._document.text, dict(_comments(self._document))
+        for node, value in self._masked:
+            place = node.start + len(_properties(text, node)), node.end
+            if spans.get(place) != f'"{MASK}"':
+                spans[place] = _write(text, node, value)
+        parts, at = [], 0
+        for (start, end), new in sorted(spans.items()):
+            if start < at:
+                continue
+            parts += [text[at:start], new + "\n" * (text.count("\n", start, end) - new.count("\n"))]
+            at = end
+        shown = mask_text("".join([*parts, text[at:]]))
+        for secret in self._repeated:
+            shown = shown.replace(secret, MASK)
+        return shown
+
+    def text(self, text: str) -> str:
+        """A sentence of ours, which quotes values as `show` does."""
+        for secret, new in self._new:
+            text = text.replace(secret, new)
+        return mask_text(text)
+
+    def comment(self, text: str) -> str:
+        """A comment of the document."""
+        return _mask_sentence(self.text(text))
+
+    def value(self, value: object) -> Any:
+        """A value below `trt_llm`, as JSON has it."""
+        masked = mask_values({"trt_llm": value})["trt_llm"]
+        return self.text(masked) if isinstance(masked, str) else masked
 
 
 def hash_configuration(value: object) -> str:
@@ -116,10 +167,14 @@ def hash_configuration(value: object) -> str:
     Of the values with secrets masked, as JSON with sorted keys, SHA-256 in hexadecimal digits. A secret that is
     exchanged changes no behaviour, and a hash that covered a short one would give it away.
     """
-    root = make_tree(value)
-    masked = {id(node): new for node, new in _masked(root)}
-    text = json.dumps(_values(root, masked), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(mask_values(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def mask_values(value: object) -> Any:
+    """The values of a configuration with secrets masked, as JSON has them."""
+    root = make_tree(value)
+    return _values(root, {id(node): new for node, new in _masked(root)})
 
 
 def _values(node: DocumentNode, masked: Mapping[int, Any]) -> Any:
@@ -146,8 +201,8 @@ def _masked(root: DocumentNode) -> Iterator[tuple[DocumentNode, Any]]:
             yield from _whole(entry.value)
         elif name == "environment_variables":
             yield from _environment(entry.value)
-        elif name == "trt_llm":  # its keys are documented, and none of them is a secret's
-            yield from _inline(entry.value)
+        elif name == "trt_llm":  # its numbers are documented, and none of them is a secret
+            yield from ((node, new) for node, new in _below(entry.value) if isinstance(new, str))
         else:
             yield from _named(entry.key, entry.value)
 
@@ -208,7 +263,8 @@ def _mask_sentence(text: str) -> str:
 
 def _is_secret(key: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(key)]
-    return bool(_SECRET_WORDS & {*words}) and words[-1] not in _NAMED
+    is_named = bool(_SECRET_WORDS & {*words}) or any(word.endswith(_SECRET_ENDS) for word in words)
+    return is_named and words[-1] not in _NAMED
 
 
 # --- The text ---------------------------------------------------------------------------------------------------------
@@ -234,9 +290,17 @@ def _write(text: str, node: DocumentNode, value: Any) -> str:
     return f'"{_UNPRINTABLE.sub(lambda found: f"{chr(92)}u{ord(found.group()):04x}", value)}"'
 
 
+def _repeated(document: Document, nodes: Iterable[DocumentNode]) -> list[str]:
+    """The secrets that are masked wherever else they are, as they are and as they are written; the longest first."""
+    found = {text for node in nodes for text in (str(node.value), document.text[node.start : node.end].strip("\"' \n"))}
+    return sorted(filter(_is_telling, found), key=len, reverse=True)
+
+
 def _is_telling(secret: str) -> bool:
     """Whether a secret is masked wherever else it is; a short one, or a word, may be there with another meaning."""
-    return len(secret) >= _SHORTEST_REPEATED and not re.fullmatch(r"[A-Za-z_]+", secret)
+    if re.fullmatch(r"[A-Za-z_]+", secret):
+        return secret.isalpha() and len(secret) >= _SHORTEST_WORD
+    return len(secret) >= _SHORTEST_REPEATED
 
 
 def _properties(text: str, node: DocumentNode) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from servescope.errors import UsageError
-from servescope.migration.document import read_document
+from servescope.migration.masked_report import mask_report
 from servescope.migration.masking import hash_configuration, mask_document
 from servescope.migration.report import FileReport
 from servescope.migration.translation import FieldChange
@@ -51,20 +50,21 @@ class Move:
 
 def read_move(report: FileReport) -> Move:
     """The move that a report is on; raises UsageError where nothing is moved."""
-    found = report.translation
-    if report.status != "changed" or found is None or found.new is None or found.to != "v2":
+    real = report.unmasked or report
+    found = real.translation
+    if real.status != "changed" or found is None or found.new is None or found.to != "v2":
         why = {
             "asked": "it waits for an answer", "error": "it has errors", "unchanged": "there is nothing to migrate",
             "changed": "it goes back to v1",
-        }[report.status]  # fmt: skip
+        }[real.status]  # fmt: skip
         raise UsageError(f"{report.name}: nothing can be drafted from it: {why}")
+    shown = report if report.unmasked is not None else mask_report(report)
     v1, v2 = mask_document(found.document).value, mask_document(found.new).value
-    body = report.body.body if report.body is not None and report.body.call else {}
     hashes = {"v1": hash_configuration(found.document.value), "v2": hash_configuration(found.new.value)}
-    if body:
-        hashes["management_api"] = hash_configuration(body)
-        body = mask_document(read_document(json.dumps(body, ensure_ascii=False), report.name)).value
-    return Move(report.name, _name(v2, report.name), v1, v2, body, report.changes, hashes)
+    body: Mapping[str, Any] = {}
+    if real.body is not None and real.body.call and shown.body is not None:
+        hashes["management_api"], body = hash_configuration(real.body.body), shown.body.body
+    return Move(report.name, _name(v2, report.name), v1, v2, body, shown.changes, hashes)
 
 
 def _name(config: Mapping[str, Any], origin: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 from unicodedata import category
 
 from servescope.migration.advice import ADVICE_TITLES, Advice, Answer
 from servescope.migration.body import ManagementBody
 from servescope.migration.checklist import Checklist, make_checklist
-from servescope.migration.document import BREAK
+from servescope.migration.document import BREAK, Document
 from servescope.migration.fates import MEANINGS
 from servescope.migration.masking import hash_configuration
 from servescope.migration.meaning import TITLES, MeaningChange
@@ -40,6 +40,8 @@ class FileReport:
     """What becomes of one file; `error` is why it could not be read or written, empty where it could.
 
     `note` is what somebody reads who wonders why nothing changes; `new_files` is empty where the file is edited.
+    `document` is what was read, None where it could not be; `unmasked` is the report without masks, where this is the
+    one that is shown.
     """
 
     name: str
@@ -53,6 +55,8 @@ class FileReport:
     new_files: tuple[NewFile, ...] = ()
     written: str = ""
     kept: str = ""
+    document: Document | None = field(default=None, repr=False)
+    unmasked: FileReport | None = field(default=None, repr=False)
 
     @property
     def changes(self) -> tuple[FieldChange, ...]:
@@ -99,6 +103,16 @@ def diff(report: FileReport) -> str:
     if found is None or found.text is None or not found.is_changed:
         return ""
     return _diff(report.name, found.document.text, found.text)
+
+
+def hides_secrets(report: FileReport) -> bool:
+    """Whether the diff of one file has a secret masked, so that it cannot be applied."""
+    real = report.unmasked
+    if real is None or real.translation is None or report.translation is None:
+        return False
+    if not real.new_files and report.translation.document.text == real.translation.document.text:
+        return False
+    return diff(report) != diff(real)
 
 
 def _printable(line: str) -> str:
@@ -237,6 +251,7 @@ def _split(text: str) -> list[str]:
 
 def _file_json(report: FileReport) -> dict[str, Any]:
     found = report.translation
+    hashed = report.unmasked.translation if report.unmasked is not None else found
     body = report.body
     checklist = checklist_of(report)
     return {
@@ -244,9 +259,10 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "status": report.status,
         "from": found.stack if found is not None else None,
         "to": found.to if found is not None else None,
-        "hash": None if found is None else hash_configuration(found.document.value),
-        "new_hash": None if found is None or found.new is None else hash_configuration(found.new.value),
+        "hash": None if hashed is None else hash_configuration(hashed.document.value),
+        "new_hash": None if hashed is None or hashed.new is None else hash_configuration(hashed.new.value),
         "error": report.error or None,
+        "note": report.note or None,
         "findings": [asdict(each) for each in report.findings],
         "changes": [_plain(asdict(each)) for each in report.changes],
         "questions": [asdict(each) for each in report.questions],
@@ -336,7 +352,8 @@ def migration_schema() -> dict[str, Any]:
         "to": {"enum": ["v1", "v2", None]},
         "hash": {**maybe, "description": "The hash of what the file says, secrets left out: what a plan records."},
         "new_hash": {**maybe, "description": "The same of the file afterwards."},
-        "error": {**maybe, "description": "Why it could not be read, edited or written."},
+        "error": {**maybe, "description": "Why it could not be read, edited, written, or shown with secrets masked."},
+        "note": {**maybe, "description": "Why nothing is done, where that is not plain; a link that is not followed."},
         "findings": {"type": "array", "items": finding},
         "changes": {"type": "array", "items": change},
         "questions": {"type": "array", "items": question},
@@ -346,7 +363,7 @@ def migration_schema() -> dict[str, Any]:
         "checklist": {
             "anyOf": [checklist, {"type": "null"}], "description": "What to look after when the traffic has moved.",
         },
-        "diff": {**text, "description": "Unified; empty where nothing changes."},
+        "diff": {**text, "description": "Unified, secrets masked unless they are asked for; empty without changes."},
         "written": {**maybe, "description": "The file that was written; of new ones the first."},
         "kept": {**maybe, "description": "The copy of the old file."},
     })  # fmt: skip

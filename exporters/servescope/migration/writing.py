@@ -1,82 +1,144 @@
-"""Files replaced and created in one step: each is whole, or as it was before."""
+"""Files replaced and created in one step: each is whole, or as it was before, at whatever moment the run is killed."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-import tempfile
-from collections.abc import Sequence
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final, NoReturn
 
 from servescope.migration.document import DocumentError
 from servescope.migration.report import NewFile
 
+_PREFIX: Final = ".servescope-migrate-"
+_PARTIAL: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
+"""The name of a file that is being written, by a run that holds its lock; what nobody holds, a killed run left."""
 
-def replace_file(path: Path, before: str, after: str, suffix: str) -> Path:
-    """Replace a file, and keep the old one beside it with a suffix; returns the path of that copy.
 
-    Raises DocumentError where such a copy is there with another content, or the file changed since it was read: then
-    nothing was written.
+def remove_leftovers(folder: Path) -> None:
+    """Remove from a folder what killed runs left there of the files that they were writing."""
+    with suppress(OSError):  # what is wrong with the folder is an error where it is written
+        for each in [each for each in folder.iterdir() if _PARTIAL.fullmatch(each.name)]:
+            _remove_leftover(each)
+
+
+def _remove_leftover(partial: Path) -> None:
+    with suppress(OSError):  # another user's, or another run's, which writes it now
+        handle = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink()
+
+
+def replace_file(path: Path, target: Path, before: str, after: str, suffix: str) -> Path:
+    """Replace `target`, which `path` leads to, and keep the old one beside it with a suffix; returns that copy's path.
+
+    Both have the owner, the mode and the attributes of the old file. Raises DocumentError, and nothing is written,
+    where these cannot be kept, where such a copy is there with another content, where the file is read-only or has
+    other names, and where it changed since it was read.
     """
-    target = path.resolve()
-    kept = target.with_name(f"{target.name}.{suffix}")
-    old = before.encode()
+    kept, old = target.with_name(f"{target.name}.{suffix}"), before.encode()
     try:
-        if target.read_bytes() != old:
-            raise DocumentError(path.as_posix(), 0, 0, "changed while it was migrated; nothing was written")
-        if kept.exists() and kept.read_bytes() != old:
-            what = f"would be kept as {kept.name}, which is there already; nothing was written"
-            raise DocumentError(path.as_posix(), 0, 0, what)
-        mode = target.stat().st_mode
-        is_new = not kept.exists()
-        _replace(kept, old, mode)
-        try:
-            _replace(target, after.encode(), mode)
-        except OSError:
-            if is_new:
-                kept.unlink(missing_ok=True)
-            raise
+        _check_writable(path, target)
+        is_kept = os.path.lexists(kept)
+        if is_kept and (kept.is_symlink() or not kept.is_file() or kept.read_bytes() != old):
+            _refuse(path, f"would be kept as {kept.name}, which is there already")
+        with _writing(target.parent, after.encode()) as new, _writing(target.parent, old) as copy:
+            for partial in (new, copy):
+                _take_attributes(path, partial, target)
+            os.utime(new)
+            # Last of all, so that nobody's change is lost.
+            _check_unchanged(path, target, old)
+            if not is_kept:
+                copy.rename(kept)
+            try:
+                new.replace(target)
+            except OSError:
+                if not is_kept:
+                    kept.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise DocumentError(path.as_posix(), 0, 0, f"cannot be written: {error.strerror or error}") from error
     return kept
 
 
-def create_files(path: Path, before: str, new_files: Sequence[NewFile]) -> None:
-    """Write all files made from one, or none; that one stays.
+def create_files(path: Path, target: Path, before: str, new_files: Sequence[NewFile]) -> None:
+    """Write all files made from `target`, which `path` leads to, or none; that one stays.
 
     Raises DocumentError where one of another content is there, or the file changed since it was read.
     """
-    origin = path.as_posix()
     for each in new_files:
         if each.before not in (None, each.text):
-            raise DocumentError(
-                each.name, 0, 0, f"is there already, and not what {path.name} becomes; nothing was written"
-            )
+            _refuse(Path(each.name), f"is there already, and not what {path.name} becomes")
     made: list[Path] = []
     try:
-        if path.read_bytes() != before.encode():
-            raise DocumentError(origin, 0, 0, "changed while it was migrated; nothing was written")
-        mode = path.stat().st_mode
-        for each in new_files:
-            if each.before is None:
-                _replace(Path(each.name), each.text.encode(), mode)
-                made.append(Path(each.name))
-    except OSError as error:
-        for each_made in made:
-            each_made.unlink(missing_ok=True)
-        raise DocumentError(origin, 0, 0, f"cannot be written: {error.strerror or error}") from error
+        with ExitStack() as partials:
+            written: list[tuple[Path, Path]] = []
+            for each in new_files:
+                if each.before is None:
+                    place = Path(each.name)
+                    written.append((partials.enter_context(_writing(place.parent, each.text.encode())), place))
+            for partial, _ in written:
+                shutil.copymode(target, partial)
+            _check_unchanged(path, target, before.encode())
+            for partial, place in written:
+                if os.path.lexists(place):
+                    _refuse(place, "was made meanwhile by somebody else")
+                partial.rename(place)
+                made.append(place)
+    except (OSError, DocumentError) as error:
+        for place in made:
+            place.unlink(missing_ok=True)
+        if isinstance(error, DocumentError):
+            raise
+        raise DocumentError(path.as_posix(), 0, 0, f"cannot be written: {error.strerror or error}") from error
 
 
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Give a file its new content, or leave it as it is."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    partial = Path(name)
+def _check_writable(path: Path, target: Path) -> None:
+    names = target.stat().st_nlink
+    if names > 1:
+        _refuse(path, f"is one of {names} names of a file (hard links), of which the others would keep the old content")
+    if not os.access(target, os.W_OK):
+        _refuse(path, "is read-only")
+
+
+def _check_unchanged(path: Path, target: Path, before: bytes) -> None:
+    if target.read_bytes() != before:
+        _refuse(path, "changed while it was migrated")
+
+
+def _take_attributes(path: Path, partial: Path, target: Path) -> None:
+    """Give a file the owner, the mode, the times and the extended attributes of another one."""
+    wanted, made = target.stat(), partial.stat()
+    if (wanted.st_uid, wanted.st_gid) != (made.st_uid, made.st_gid):
+        try:
+            os.chown(partial, wanted.st_uid, wanted.st_gid)
+        except PermissionError:
+            owner = f"user {wanted.st_uid} and group {wanted.st_gid}"
+            _refuse(path, f"belongs to {owner}, and only root can give a new file to them")
+    shutil.copystat(target, partial)
+
+
+def _refuse(path: Path, what: str) -> NoReturn:
+    raise DocumentError(path.as_posix(), 0, 0, f"{what}; nothing was written")
+
+
+@contextmanager
+def _writing(folder: Path, data: bytes) -> Iterator[Path]:
+    """A new file in a folder with this content, on the disk and locked; removed unless it is renamed."""
+    partial = folder / f"{_PREFIX}{secrets.token_hex(8)}"
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        partial.chmod(mode & 0o7777)
-        partial.replace(path)
-    except BaseException:  # an interrupt as well
+            yield partial
+    finally:
         partial.unlink(missing_ok=True)
-        raise

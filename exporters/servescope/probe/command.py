@@ -67,7 +67,7 @@ async def _serve(configuration: ProbeConfiguration, arguments: argparse.Namespac
     from servescope.probe.telemetry import ProbeTelemetry
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    resolver = AllowedResolver(configuration.networks)
+    resolver = AllowedResolver(configuration.networks, configuration.claims)
     async with open_session(resolver) as session:
         prober = Prober(configuration, HttpFetch(session, redirects=0), resolver, ProbeTelemetry())
         application = make_translate_application(prober)

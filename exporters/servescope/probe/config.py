@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
-from servescope.collector.deployments import Parameters, read_limits
+from servescope.collector.claims import Claims
+from servescope.collector.deployments import Parameters, read_collected, read_limits
 from servescope.collector.scrape import Limits
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ConfigurationError
-from servescope.probe.allowed import Address, IPNetwork, TargetPattern, read_pattern
 from servescope.probe.outer import LAYERS_IN_FRONT, NOTHING, Outer, read_outer
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
+from servescope.settings.addresses import Address, IPNetwork, TargetPattern, read_patterns
 from servescope.settings.tables import REQUIRED, Setting, Table, read_document
 from servescope.settings.values import parse_address
 from servescope.sources.map_files import load_sources
@@ -30,9 +31,11 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("listen", f'"127.0.0.1:{DEFAULT_PORT}"'),
         Setting("targets", "[]"),
         Setting("networks", "[]"),
+        Setting("collector", ""),
         Setting("scrape_timeout", '"10s"'),
         Setting("timeout_offset", '"500ms"'),
         Setting("max_probes", "128"),
+        Setting("max_probes_per_target", "4"),
         Setting("max_connections", "4096"),
         Setting("max_cached_series", "300000"),
         Setting("max_body_bytes", "16000000"),
@@ -75,15 +78,18 @@ class TargetRule:
 class ProbeConfiguration:
     """All of `translate.toml`; times in milliseconds. The rules are tried in their order, the first that fits is used.
 
-    `limits` are those of one probe, its longest time included; `outers` the metrics of each `[[behind]]`.
+    `limits` are those of one probe, its longest time included; `outers` the metrics of each `[[behind]]`; `claims` are
+    which targets may claim which deployments.
     """
 
     rules: tuple[TargetRule, ...]
     limits: Limits
     listen: tuple[str, int] = ("127.0.0.1", DEFAULT_PORT)
     networks: tuple[IPNetwork, ...] = ()
+    claims: Claims = field(default_factory=Claims)
     timeout_offset_ms: int = 500
     max_probes: int = 128
+    max_probes_per_target: int = 4
     max_connections: int = 4096
     max_cached_series: int = 300_000
     outers: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -105,7 +111,7 @@ def read_probe_configuration(path: Path) -> ProbeConfiguration:
     api = read_api(root.table("api", SETTINGS["api"]), path.resolve().parent)
     outers = dict(_read_outer(each) for each in root.tables("behind", SETTINGS["behind"]))
     rules = [_read_rule(each, outers) for each in root.tables("targets", SETTINGS["targets"])]
-    plain = _read_patterns(table, "targets", [])
+    plain = read_patterns(table, "targets", [])
     if plain:
         rules.append(TargetRule(plain))
     if not rules:
@@ -123,8 +129,10 @@ def read_probe_configuration(path: Path) -> ProbeConfiguration:
         limits,
         listen=table.parsed("listen", parse_address, listen, f"host:port such as '127.0.0.1:{DEFAULT_PORT}'"),
         networks=tuple(_read_network(table, each) for each in table.strings("networks", [])),
+        claims=_read_claims(table, path.resolve().parent),
         timeout_offset_ms=table.duration("timeout_offset", 500),
         max_probes=table.whole_number("max_probes", 128),
+        max_probes_per_target=table.whole_number("max_probes_per_target", 4),
         max_connections=table.whole_number("max_connections", 4096),
         max_cached_series=table.whole_number("max_cached_series", 300_000),
         outers=outers,
@@ -143,7 +151,7 @@ def _read_rule(table: Table, outers: Mapping[str, frozenset[str]]) -> TargetRule
         raise table.wrong("behind", f"names of {', '.join((*LAYERS_IN_FRONT, *outers))}") from None
     source = table.choice("source", tuple(sorted(load_sources())), "") if "source" in table.values else None
     return TargetRule(
-        _read_patterns(table, "match"),
+        read_patterns(table, "match"),
         scheme=table.choice("scheme", ("http", "https"), "http"),
         path=path,
         params=table.string_lists("params"),
@@ -154,19 +162,6 @@ def _read_rule(table: Table, outers: Mapping[str, frozenset[str]]) -> TargetRule
     )
 
 
-def _read_patterns(table: Table, key: str, default: list[str] | None = None) -> tuple[TargetPattern, ...]:
-    patterns = []
-    for text in table.strings(key, default):
-        try:
-            patterns.append(read_pattern(text))
-        except ValueError:
-            raise ConfigurationError(
-                f"{table.origin}: {table.key(key)}: {text!r} is wrong, expected HOST:PORT such as '10.0.0.0/8:8000', "
-                "'*.engines.svc:8000-8010', '[fd00::/8]:*'"
-            ) from None
-    return tuple(patterns)
-
-
 def _read_network(table: Table, text: str) -> IPNetwork:
     try:
         return ipaddress.ip_network(text)
@@ -174,6 +169,16 @@ def _read_network(table: Table, text: str) -> IPNetwork:
         raise ConfigurationError(
             f"{table.origin}: {table.key('networks')}: {text!r} is wrong, expected a network such as '10.0.0.0/8'"
         ) from None
+
+
+def _read_claims(table: Table, directory: Path) -> Claims:
+    if "collector" not in table.values:
+        return Claims()
+    path = directory / table.string("collector", None)
+    claims = Claims((each.deployment, each.claim) for each in read_collected(path))
+    if not claims:
+        raise table.wrong("collector", f"a configuration with [deployments.claims]; {str(path)!r} has none")
+    return claims
 
 
 def _read_labels(table: Table) -> Labels:

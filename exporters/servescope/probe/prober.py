@@ -13,26 +13,34 @@ from typing import NamedTuple
 
 from servescope import __version__
 from servescope.collector.api.answers import BusyError, RequestError
+from servescope.collector.claims import ScrapedAt
 from servescope.collector.deployments import with_parameters
 from servescope.collector.scrape import Fetch, ScrapeError
 from servescope.collector.target import Target
-from servescope.contract.identity import Identity
-from servescope.probe.allowed import Address, AllowedResolver, read_address
+from servescope.contract.identity import GROUP_LABELS, Group, Identity
+from servescope.probe.allowed import AllowedResolver
 from servescope.probe.config import ProbeConfiguration, TargetRule
 from servescope.probe.outer import LAYERS_IN_FRONT, Outer, read_outer
+from servescope.probe.slots import BUSY, Slot, Slots
 from servescope.probe.telemetry import ProbeTelemetry
 from servescope.probe.translation import Translator, Wanted, render_failure
+from servescope.settings.addresses import Address, read_address
 from servescope.sources.map_files import load_sources
 from servescope.sources.reader import ReadError
 
 _logger = logging.getLogger(__name__)
 
 PARAMETERS = ("target", "source", "behind", "native", "translator")
+CLAIMED = (*GROUP_LABELS, "job", "namespace", "cluster")
+"""Parameters that say whose the target is by the labels that the scraper gives its series, and where it is scraped."""
 
 # A text of so many bytes takes some 50 ms when its series are new, for which other probes need not wait.
 _LARGE_BYTES = 262_144
 _SHOWN_CHARACTERS = 200
+# How a probe ends whose target holds its slot for as long as it may.
+_HUNG = ("timeout", BUSY)
 _MOST_ADDRESSES = 50_000
+_MOST_LOGGED = 1_000
 # Where a fetch wants an identity; no series has it.
 _NOBODY = Identity("probed", "probed", "probed")
 
@@ -53,16 +61,18 @@ class Prober:
         self, configuration: ProbeConfiguration, fetch: Fetch, resolver: AllowedResolver, telemetry: ProbeTelemetry
     ) -> None:
         self.telemetry = telemetry
-        self._running = 0
+        self._slots = Slots(configuration.max_probes, configuration.max_probes_per_target)
         self._fetch, self._resolver = fetch, resolver
         self.apply(configuration)
 
     def apply(self, configuration: ProbeConfiguration) -> None:
         """Use this configuration from the next probe on."""
         self.configuration = configuration
-        self._resolver.networks = configuration.networks
+        self._slots.most, self._slots.most_of_target = configuration.max_probes, configuration.max_probes_per_target
+        self._resolver.networks, self._resolver.claims = configuration.networks, configuration.claims
         self._translator = Translator(configuration.max_cached_series)
         # A configuration may list thousands of targets, which are the same ones scrape after scrape.
+        self._refused: set[str] = set()
         self._rule_for = lru_cache(_MOST_ADDRESSES)(configuration.rule_for)
 
     async def probe(self, query: Mapping[str, str], scrape_timeout: str | None, *, openmetrics: bool) -> bytes:
@@ -75,27 +85,30 @@ class Prober:
             probe = self._read(query, scrape_timeout)
         except _RefusedError as error:
             self.telemetry.refused.labels(error.reason).inc()
+            self._log_claim(error)
             raise
-        if self._running >= self.configuration.max_probes:
-            self.telemetry.refused.labels("busy").inc()
-            raise BusyError(f"{self._running} probes are in progress (max_probes), ask again", retry_seconds=1)
-        self._running += 1
-        self.telemetry.in_progress.set(self._running)
         try:
-            outcome, page = await self._make(probe, started, openmetrics=openmetrics)
+            slot = self._slots.take(probe.target.host, probe.seconds)
+        except BusyError:
+            self.telemetry.refused.labels("busy").inc()
+            raise
+        self.telemetry.in_progress.set(len(self._slots))
+        try:
+            outcome, page = await self._make(probe, slot, started, openmetrics=openmetrics)
+            slot.hung = outcome in _HUNG
         finally:
-            self._running -= 1
-            self.telemetry.in_progress.set(self._running)
+            self._slots.give_back(slot)
+            self.telemetry.in_progress.set(len(self._slots))
         self.telemetry.count_probe(outcome, time.perf_counter() - started)
         return page
 
-    async def _make(self, probe: Probe, started: float, *, openmetrics: bool) -> tuple[str, bytes]:
+    async def _make(self, probe: Probe, slot: Slot, started: float, *, openmetrics: bool) -> tuple[str, bytes]:
         target, labels = probe.target, probe.wanted.labels
         try:
             if probe.translator not in ("", __version__):
                 raise ScrapeError("translator", f"translator {probe.translator} is wanted, and this is {__version__}")
             limits = replace(self.configuration.limits, timeout_seconds=probe.seconds)
-            body = await self._fetch(target, limits)
+            body = await slot.wait_for(self._fetch(target, limits))
             if len(body) < _LARGE_BYTES:
                 return "ok", self._translate(probe, body, started, openmetrics=openmetrics)
             return "ok", await asyncio.to_thread(self._translate, probe, body, started, openmetrics=openmetrics)
@@ -103,8 +116,10 @@ class Prober:
             outcome, message = error.outcome, target.access.conceal(str(error))
         except Exception as error:
             # A mistake of ours on one target's text must not stop the others.
-            _logger.exception("%s: probe failed inside the translator", target.url)
-            outcome, message = "internal", f"a fault in the translator: {type(error).__name__}: {error}"
+            fault = target.access.conceal_fault()
+            _logger.error("%s: probe failed inside the translator\n%s", target.url, fault)  # noqa: TRY400  concealed
+            cause = target.access.conceal(f"{type(error).__name__}: {error}")
+            outcome, message = "internal", f"a fault in the translator: {cause}"
         duration = time.perf_counter() - started
         message = f"{target.url}: {message}"
         _logger.debug("%s: %s", outcome, message)
@@ -125,13 +140,15 @@ class Prober:
         twice = next((name for name, times in Counter(name for name, _ in query.items()).items() if times > 1), None)
         if twice is not None:
             raise _RefusedError("parameter", f"parameter {_shown(twice)} is given twice")
-        unknown = next((name for name in query if name not in PARAMETERS), None)
+        known = (*PARAMETERS, *CLAIMED)
+        unknown = next((name for name in query if name not in known), None)
         if unknown is not None:
-            raise _RefusedError("parameter", f"unknown parameter {_shown(unknown)}, supported: {', '.join(PARAMETERS)}")
+            raise _RefusedError("parameter", f"unknown parameter {_shown(unknown)}, supported: {', '.join(known)}")
         address = _read_target(query.get("target", ""))
         rule = self._rule_for(address)
         if rule is None:
             raise _RefusedError("target", f"target {str(address)!r} is not allowed by the configuration", status=403)
+        self._check_claim(address, {**dict(rule.labels), **{name: value for name, value in query.items() if value}})
         source = _read_source(query.get("source", "")) or rule.source
         behind = self._read_behind(query["behind"]) if "behind" in query else rule.behind
         native = query.get("native", "0")
@@ -143,6 +160,20 @@ class Prober:
             self._seconds(scrape_timeout),
             query.get("translator", ""),
         )
+
+    def _log_claim(self, error: _RefusedError) -> None:
+        """Log a target that may not claim its deployment, once: scrapers show the status of an answer alone."""
+        if error.reason == "claim" and str(error) not in self._refused and len(self._refused) < _MOST_LOGGED:
+            self._refused.add(str(error))
+            _logger.warning("refused: %s", error)
+
+    def _check_claim(self, address: Address, claimed: Mapping[str, str]) -> None:
+        """Refuse a target that may not claim the deployment which the series of its page are given to."""
+        group: Group = tuple(claimed.get(name, "") for name in GROUP_LABELS)
+        scraped = ScrapedAt(address, *(claimed.get(name, "") for name in ("job", "namespace", "cluster")))
+        refused = self.configuration.claims.refuse_target(group if any(group) else None, scraped)
+        if refused is not None:
+            raise _RefusedError("claim", f"target {str(address)!r} {refused}", status=403)
 
     def _read_behind(self, text: str) -> Outer:
         try:

@@ -41,8 +41,9 @@ def apply_configuration(prober: Prober, application: web.Application, configurat
 
 def _bounds_of(configuration: ProbeConfiguration) -> Bounds:
     return Bounds(
-        # Beside the probes, which the prober bounds: its own page must be readable when they are at their limit.
-        requests=configuration.max_probes + _BESIDE_PROBES,
+        # Beside the probes, which the prober bounds, there are those that just ended for others; and its own page must
+        # be readable when they are at their limit.
+        requests=2 * configuration.max_probes + _BESIDE_PROBES,
         connections=configuration.max_connections,
         # A scraper keeps a connection for each of its targets, and comes back after its interval.
         idle_seconds=300.0,

@@ -10,8 +10,9 @@ from prometheus_client.metrics_core import Metric
 from servescope import __version__
 from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_gauge, make_histogram
 from servescope.collector.scrape import OUTCOMES
+from servescope.probe.slots import BUSY
 
-REFUSED = ("target", "source", "behind", "parameter", "busy")
+REFUSED = ("target", "claim", "source", "behind", "parameter", "busy")
 """What can be wrong with a request for a probe, and that there are too many of them."""
 
 
@@ -22,7 +23,7 @@ class ProbeTelemetry(ApiTelemetry):
         self._registry = registry = CollectorRegistry()
         super().__init__(registry)
         self._outcomes = make_counter("servescope_probe_requests_total", registry)
-        for outcome in (*OUTCOMES, "translator"):
+        for outcome in (*OUTCOMES, "translator", BUSY):
             self._outcomes.labels(outcome)
         self.refused = make_counter("servescope_probe_refused_total", registry)
         for reason in REFUSED:

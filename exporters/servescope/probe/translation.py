@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from servescope import __version__
 from servescope.collector.exposition import Gauges, Page, PageRenderer, Scraped
+from servescope.contract.identity import SCRAPE_LABELS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.probe.layouts import PageLayout, PageLayouts
@@ -142,8 +143,14 @@ def _own_series(series_plan: SeriesPlan) -> tuple[tuple[Series, ...], NDArray[np
     for place in np.flatnonzero(series_plan.finite).tolist():
         series = series_plan.series[place]
         if SAMPLE_FAMILIES.get(series.name, series.name) not in METRICS and not series.name.startswith("servescope_"):
-            places.setdefault(series, place)
+            places.setdefault(_as_scraped(series), place)
     return tuple(places), np.fromiter(places.values(), np.intp, len(places))
+
+
+def _as_scraped(series: Series) -> Series:
+    """The series with other names for labels that would say where it was scraped."""
+    renamed = ((f"exported_{name}" if name in SCRAPE_LABELS else name, value) for name, value in series.labels)
+    return Series(series.name, make_labels(renamed))
 
 
 def render_failure(reason: str, message: str, labels: Labels, duration_seconds: float, *, openmetrics: bool) -> bytes:

@@ -9,10 +9,17 @@ import base64
 import os
 import re
 import ssl
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+from urllib.request import getproxies_environment
 
 from servescope.errors import ConfigurationError, ServescopeError
+from servescope.settings.concealing import MOST_CHARACTERS, conceal
 from servescope.settings.tables import Setting, Table
 from servescope.settings.values import check_authority, check_header_name
 
@@ -39,7 +46,18 @@ ACCESS_SETTINGS = (
 )
 """The keys of a table that configure the access to a server; the same wherever a server is configured."""
 
-_CONCEALED = "[secret]"
+NO_CREDENTIALS: Final = frozenset((
+    "accept", "accept-encoding", "accept-language", "cache-control", "content-language", "content-type", "user-agent",
+    "x-scope-orgid", "x-tenant", "x-tenant-id", "tenant-id", "thanos-tenant", "accountid", "projectid",
+    "x-honeycomb-dataset", "x-prometheus-remote-write-version",
+))  # fmt: skip
+"""Headers that are known to hold no credentials, in small letters; every other one counts as a credential."""
+
+_LONGEST_TRACEBACK: Final = 100_000
+_MOST_ACCESSES: Final = 10_000
+_MOST_SENT: Final = 64
+_SENT: Final[dict[Access, tuple[str, ...]]] = {}
+"""What was sent last with each access, the latest last."""
 
 
 class AccessError(ServescopeError):
@@ -111,6 +129,7 @@ class Access:
             headers["Authorization"] = self._basic(
                 self.basic_auth_username, self.basic_auth_password_file, self.basic_auth_password_env
             )
+        self._remember(headers.values())
         return headers
 
     def proxy_authorization(self) -> str | None:
@@ -118,7 +137,9 @@ class Access:
         proxy = self.proxy
         if proxy.username is None:
             return None
-        return self._basic(proxy.username, proxy.password_file, proxy.password_env)
+        authorization = self._basic(proxy.username, proxy.password_file, proxy.password_env)
+        self._remember([authorization])
+        return authorization
 
     def make_ssl_context(self) -> ssl.SSLContext:
         """A context with the certificates as they are now; raises AccessError."""
@@ -148,10 +169,11 @@ class Access:
         names = {name.lower() for name, _ in (*self.headers, *self.headers_from_env, *self.headers_from_file)}
         return frozenset(names | {"authorization"} if self._authorizes else names)
 
-    @property
-    def authenticates(self) -> bool:
-        """Whether a request carries a secret."""
-        return self._authorizes or bool(self.headers_from_env or self.headers_from_file)
+    def credentials(self) -> list[str]:
+        """The names of the headers that are secrets; one that is written out counts unless it is known to be none."""
+        written = [name for name, _ in self.headers if name.lower() not in NO_CREDENTIALS]
+        read = [name for name, _ in (*self.headers_from_env, *self.headers_from_file)]
+        return [*(["Authorization"] if self._authorizes else []), *read, *written]
 
     @property
     def _authorizes(self) -> bool:
@@ -169,24 +191,21 @@ class Access:
             return str(error)
         return None
 
-    def conceal(self, text: str) -> str:
-        """The text without the values of headers and passwords, which a server may have sent back.
+    def conceal(self, text: str, *more: str, most: int = MOST_CHARACTERS) -> str:
+        """A text in which a server may have sent back what it was sent, or `more`, without that; see `conceal`.
 
-        The beginning of a value that was cut is concealed too; values of fewer than four characters are not.
+        What was sent is known from when it was read last, and some times before: it may be exchanged at any moment.
         """
-        try:
-            values = [*self.request_headers().values(), self.proxy_authorization() or ""]
-        except AccessError:
-            return text
-        # The secret follows "Bearer " or "Basic ", and may be sent back without it.
-        secrets = {secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4}
-        for secret in sorted(secrets, key=len, reverse=True):
-            escaped = secret.replace("\\", "\\\\")
-            for spelled in {secret, escaped, escaped.replace("'", "\\'")}:
-                text = text.replace(spelled, _CONCEALED)
-                for length in range(len(spelled) - 1, 3, -1):
-                    text = text.replace(f"{spelled[:length]}…", f"{_CONCEALED}…")
-        return text
+        if self not in _SENT:
+            with suppress(AccessError):
+                self.request_headers()
+            with suppress(AccessError):
+                self.proxy_authorization()
+        return conceal(text, (*_SENT.get(self, ()), *more, *_environment_credentials()), most=most)
+
+    def conceal_fault(self, *more: str) -> str:
+        """The traceback of the exception that is being handled, which may quote what a server sent."""
+        return self.conceal(traceback.format_exc(), *more, most=_LONGEST_TRACEBACK)
 
     def secret_files(self) -> list[str]:
         """The files that headers are read from."""
@@ -201,6 +220,14 @@ class Access:
         """The environment variables that headers are read from."""
         named = (self.bearer_token_env, self.basic_auth_password_env, self.proxy.password_env)
         return [variable for variable in (*named, *(name for _, name in self.headers_from_env)) if variable]
+
+    def _remember(self, sent: Iterable[str]) -> None:
+        """Keep what is about to be sent, the latest last."""
+        latest = tuple(sent)
+        if len(_SENT) >= _MOST_ACCESSES:
+            _SENT.clear()
+        former = tuple(value for value in _SENT.get(self, ()) if value not in latest)
+        _SENT[self] = (*former, *latest)[-_MOST_SENT:]
 
     def _check_combinations(self) -> None:
         for kind, file, variable in (
@@ -230,8 +257,7 @@ class Access:
             raise AccessError(f"header {twice[0]!r} is set twice")
 
     def _basic(self, username: str, file: str | None, variable: str | None) -> str:
-        pair = f"{username}:{self._secret(file, variable)}"
-        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+        return make_basic(f"{username}:{self._secret(file, variable)}")
 
     def _secret(self, file: str | None, variable: str | None) -> str:
         if file is not None:
@@ -254,6 +280,20 @@ class Access:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise AccessError(f"secret file {path!r} cannot be read: {reason}") from None
         return _checked(text, f"secret file {path!r}")
+
+
+def make_basic(pair: str) -> str:
+    """The value of a header for basic authentication with `user:password`."""
+    # Bytes of the environment that are no UTF-8 are sent as they are.
+    return f"Basic {base64.b64encode(pair.encode('utf-8', 'surrogateescape')).decode()}"
+
+
+def _environment_credentials() -> Iterator[str]:
+    """What is sent to the proxies that the environment names, whichever of them is used."""
+    for url in getproxies_environment().values():
+        pair, at, _ = url.rpartition("@")
+        if at:
+            yield make_basic(unquote(pair.rpartition("//")[2]))
 
 
 def read_access(table: Table) -> Access:

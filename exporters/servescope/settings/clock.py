@@ -23,8 +23,30 @@ from servescope.errors import UsageError
 
 CLOCK_VARIABLE: Final = "SERVESCOPE_CLOCK"
 
+AHEAD_MS: Final = 5_000
+"""By how much a time may be later than the clock and still be of now: NTP makes smaller corrections at any time."""
+
+LEAP_MS: Final = 600_000
+"""A time that is later than the last one by more than this: the clock was set forward, or nobody looked at it."""
+
+BELIEVED_AFTER_MS: Final = 3_600_000
+"""How long a clock that was set shows its new time before history is deleted by it: it may be set right meanwhile."""
+
 _FORM = re.compile(r"([0-9.]+)=([0-9.]+)\*([0-9.]+)")
 _FASTEST = 10_000.0
+
+
+def believed_ms(now_ms: int, earlier_ms: int | None) -> int:
+    """The time by whose age history is deleted, where `earlier_ms` is the last that is known of over an hour ago.
+
+    It is now, unless the clock was set forward within the last hour; also where nothing is known, None.
+    """
+    return now_ms if earlier_ms is None else min(now_ms, earlier_ms + LEAP_MS + BELIEVED_AFTER_MS)
+
+
+def not_after(time_ms: int, instant_ms: int | None) -> int | None:
+    """An instant, or another where that is earlier; None where there is none."""
+    return None if instant_ms is None else min(instant_ms, time_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +75,7 @@ class ProgramClock:
         self._path = path
         self._version: tuple[int, int] | None = None
         self._time = EmulatedTime(0.0, 0.0, 1.0)
+        self._latest = 0.0
         self._read()
 
     @property
@@ -64,7 +87,12 @@ class ProgramClock:
     def now(self) -> float:
         """The time now, in Unix seconds."""
         self._read()
-        return self._time.now() if self._path is not None else time.time()
+        if self._path is None:
+            return time.time()
+        now = self._time.now()
+        # A change of its speed is read a moment after it is written, and sets nobody's clock back.
+        self._latest = now if now < self._latest - self._time.speed else max(now, self._latest)
+        return self._latest
 
     def now_ms(self) -> int:
         """The time now, in milliseconds."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 from urllib.request import getproxies_environment
 
-from servescope.settings.access import AccessError
+from servescope.settings.access import AccessError, make_basic
 from servescope.settings.values import is_loopback
 
 
@@ -51,5 +50,5 @@ def environment_proxy(scheme: str, host: str, port: int) -> tuple[str, str | Non
     match = re.fullmatch(r"(?:(https?)://)?(?:([^/@]*)@)?([^/@?#\s]+)/?", url)
     if match is None:
         raise AccessError(f"environment variable '{scheme}_proxy' holds no http or https URL")
-    authorization = f"Basic {base64.b64encode(unquote(match[2]).encode()).decode()}" if match[2] else None
+    authorization = make_basic(unquote(match[2])) if match[2] else None
     return f"{match[1] or 'http'}://{match[3]}", authorization

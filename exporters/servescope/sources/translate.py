@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.identity import IDENTITY_LABELS, Identity
+from servescope.contract.identity import ATTACHED_LABELS, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, Series, format_edge, make_labels
 from servescope.contract.types import Metric
@@ -250,7 +250,8 @@ class _Labelling:
         result = dict(labels)
         for label, value in native:
             # A native label does not fill an identity label that the operator left empty: it would split a deployment.
-            if label not in IDENTITY_LABELS and label not in given:
+            # Nor does it say where it was scraped.
+            if label not in ATTACHED_LABELS and label not in given:
                 result[label] = value
             elif labels.get(label) != value:
                 result[f"exported_{label}"] = value

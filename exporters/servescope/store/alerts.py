@@ -7,6 +7,7 @@ import math
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels
 from servescope.store.records import KeptAlert, StoreError
-from servescope.store.schema import checked_time, clamped_time, decode, write_text
+from servescope.store.schema import LATEST_MS, checked_time, clamped_time, decode, write_text
 
 Sums = Mapping[Deployment, Sequence[float]]
 
@@ -44,6 +45,19 @@ class AlertTables:
             labels, lambda stored: tuple((str(name), str(value)) for name, value in stored), self._path, what
         )
         return decode(state, lambda stored: _make_alert(alert, pairs, stored), self._path, what)
+
+    def forget_after(self, time_ms: int) -> None:
+        """Forget the sums that are later than an instant, and have no alert be of a later time."""
+        self._connection.execute("DELETE FROM sums WHERE time_ms > ?", (clamped_time(time_ms),))
+        with suppress(StoreError):  # damaged ones: nobody can read them, and the next that are kept replace them
+            self.write_alerts([each.known_at(time_ms) for each in self.read_alerts()])
+
+    def last_sums_ms(self, until_ms: int = LATEST_MS) -> int | None:
+        """The last instant that sums are kept of, of those not after another; None without any."""
+        (last,) = self._connection.execute(
+            "SELECT max(time_ms) FROM sums WHERE time_ms <= ?", (clamped_time(until_ms),)
+        ).fetchone()
+        return None if last is None else int(last)
 
     def append_sums(self, time_ms: int, sums: Sums) -> None:
         """Keep what was counted up to an instant; those that are not before it go."""

@@ -21,9 +21,11 @@ from servescope.store.file import (
     open_file,
     remove_file,
     replace_by_copy,
+    resolve_links,
     set_aside,
 )
 from servescope.store.records import StoreError
+from servescope.store.schema import latest_ms
 
 _logger = logging.getLogger(__name__)
 
@@ -53,13 +55,21 @@ def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
 class StoreConnection:
     """The connection of a `Store` to its file; see there.
 
-    `was_open` says whether it ever had a file. `_forget` is called whenever another file, or another state of it, may
-    be read from then on.
+    `now_ms` is the clock, in milliseconds. `was_open` says whether it ever had a file. `_forget` is called whenever
+    another file, or another state of it, may be read from then on.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, opened: bool = True) -> None:
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        opened: bool = True,
+        now_ms: Callable[[], int] = latest_ms,
+    ) -> None:
+        self.path = resolve_links(path)
         self.read_only = read_only
+        self.now_ms = now_ms
         self._lock = threading.RLock()
         self._writer_lock: int | None = None
         self._closed = False
@@ -85,7 +95,7 @@ class StoreConnection:
             store._open()
         except StoreError as error:
             if error.damaged:
-                _logger.error("%s; it is now %s, and a new store is begun", error, set_aside(Path(path)))  # noqa: TRY400
+                _logger.error("%s; it is now %s, and a new store is begun", error, set_aside(store.path))  # noqa: TRY400
                 store._open()
             elif error.retryable:
                 _logger.error("%s; what is scraped waits to be stored", error)  # noqa: TRY400
@@ -114,9 +124,12 @@ class StoreConnection:
         return self._file is not _NO_FILE
 
     def is_replaced(self) -> bool:
-        """Whether the file at the path is not the one that was opened: removed, emptied, or another in its place."""
+        """Whether the file at the path is not the one that was opened: removed, emptied, or another in its place.
+
+        So is a symbolic link: the log of the file it leads to lies elsewhere.
+        """
         # SQLite meets an emptied file only when it next reads a page that it does not hold, which may be never.
-        return not file_size(self.path) or file_identity(self.path) != self._file
+        return not file_size(self.path) or file_identity(self.path) != self._file or self.path.is_symlink()
 
     def lacks_log(self) -> bool:
         """Whether the write-ahead log was removed or replaced, so that other processes no longer share it."""
@@ -147,8 +160,9 @@ class StoreConnection:
         """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
         if self._closed:
             return
-        is_emptied = file_identity(self.path) == self._file and not file_size(self.path)
-        if not self.read_only and self.is_open and file_identity(self.path) != self._file:
+        is_same = file_identity(self.path) == self._file and not self.path.is_symlink()
+        is_emptied = is_same and not file_size(self.path)
+        if not self.read_only and self.is_open and not is_same:
             self._remove_log()
         self._disconnect()
         if not self.read_only:
@@ -172,6 +186,8 @@ class StoreConnection:
         return set_aside(self.path)
 
     def _open(self) -> None:
+        # Also where a link has taken the file's place since.
+        self.path = resolve_links(self.path)
         check_file(self.path)
         if not self.read_only:
             self._writer_lock = lock_for_writing(self.path)

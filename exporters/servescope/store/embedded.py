@@ -11,28 +11,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.events import Event
+from servescope.contract.events import EVENT_KINDS, Event, EventKind
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.incrementing import compute_increments, memory_ms
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot, Window
+from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, believed_ms
+from servescope.settings.values import format_instant
 from servescope.store.alerts import AlertTables, Sums
+from servescope.store.block_increments import BlockIncrements
 from servescope.store.connection import StoreConnection, guarded
 from servescope.store.events import EventTable
 from servescope.store.file import file_size
-from servescope.store.increments import ATTEMPTS, Division, block_row, make_increments, wanted_names
+from servescope.store.future import FutureRows, StoredTimes
+from servescope.store.increments import Division, block_row, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.open_blocks import OpenBlocks
 from servescope.store.owners import Owners
 from servescope.store.packer import Owner, Packer
-from servescope.store.packing import Keys, Row
+from servescope.store.packing import Keys
 from servescope.store.recent import RecentRows
 from servescope.store.records import (
+    AheadError,
     FigureTable,
     KeptAlert,
     RecordedSettings,
@@ -42,8 +47,9 @@ from servescope.store.records import (
     TooLargeError,
 )
 from servescope.store.retention import Retention
+from servescope.store.rows import OwnedRows
 from servescope.store.runs import Runs
-from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS, checked_time
+from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS
 from servescope.store.segments import MOST_NUMBERS, KeySelection, Segment, assemble, sample_names, thin
 from servescope.store.settings import SettingsTable
 
@@ -64,6 +70,9 @@ class Store(StoreConnection):
     replaces it, that one is read. Otherwise it is created when missing, and a second writer is refused. With
     `opened=False` nothing is opened yet: a reader does so at its first read, a writer with `reopen`. Raises StoreError,
     also for a file that is not a store of ours or is of another schema version.
+
+    `now_ms` is the clock. What is stored as later than it shows, by more than `AHEAD_MS`, is not read, as a clock was
+    ahead; what is to be stored as later is refused. Without it every time is as good as any.
     """
 
     def _forget(self) -> None:
@@ -75,8 +84,12 @@ class Store(StoreConnection):
         self._layouts = SeriesLayouts(self._connection, self.path)
         self._runs = Runs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
+        self._rows = OwnedRows(self._runs, self._recent)
+        self._future = FutureRows(self._owners, self._settings, self._alerts, self._events, self._layouts, self._rows)
+        self._times = StoredTimes(lambda: self.now_ms(), self.path, self._rows, self._future)
+        self._blocks = BlockIncrements(self._owners, self._rows)
         self._packer = Packer(self._recent, self._runs)
-        self._open_blocks = OpenBlocks(self._last_scrape_ms)
+        self._open_blocks = OpenBlocks(lambda target, before_ms: self._rows.last_ms(SCRAPES, target, before_ms - 1))
         self._retention = Retention(
             self._connection,
             self._owners,
@@ -91,20 +104,22 @@ class Store(StoreConnection):
     # --- Writing ------------------------------------------------------------------------------------------------------
 
     @guarded
-    def append_scrape(self, target_id: str, time_ms: int, snapshot: Snapshot | None) -> None:
+    def append_scrape(self, target_id: str, time_ms: int, snapshot: Snapshot | None, *, follows: bool = False) -> None:
         """Add one scrape's contract samples, None for a scrape that failed; the same time again replaces it.
 
-        Scrapes may come in any order, those of the past as well. The target must have been given to `set_target`
-        before. The increments of a block are stored with the first scrape of another one. Raises RefusedError when a
-        value is not finite, or the time is not within 1970 … 2109.
+        Scrapes may come in any order, those of the past as well, unless each `follows` those before. The target must
+        have been given to `set_target` before. The increments of a block are stored with the first scrape of another
+        one. Raises RefusedError when a value is not finite, or the time is not within 1970 … 2109; UntimelyError for a
+        time later than now, and with `follows` for one before the last scrape of the target.
         """
         target = self._owners.known_target(target_id)
+        last_ms = self._times.last_ms(SCRAPES, target) if follows else 0
+        self._times.check(time_ms, last_ms, f"a scrape of {target_id!r}", len(snapshot.series) if snapshot else 0)
         layout, body = None, None
         if snapshot is not None:
             _check_finite(snapshot.values, target_id)
             layout = self._layouts.row_of_series(target_id, snapshot.series, time_ms)
             body = snapshot.values.astype("<f8", copy=False).tobytes()
-        checked_time(time_ms)
         self._open_blocks.note(target, time_ms)
         self._append(SCRAPES, target, time_ms, layout, body)
         if not self._connection.in_transaction:
@@ -128,12 +143,19 @@ class Store(StoreConnection):
             pass
 
     @guarded
-    def append_figures(self, deployment: Deployment, time_ms: int, values: Mapping[str, float]) -> None:
-        """Add a deployment's figures at one instant; the same time again replaces them. Values must be finite."""
+    def append_figures(
+        self, deployment: Deployment, time_ms: int, values: Mapping[str, float], *, follows: bool = False
+    ) -> None:
+        """Add a deployment's figures at one instant; the same time again replaces them. Values must be finite.
+
+        Raises UntimelyError as `append_scrape` does.
+        """
         keys = sorted(values)
         body = np.array([values[key] for key in keys], dtype="<f8")
         _check_finite(body, deployment.deployment_id)
         row = self._owners.keep_deployment(deployment)
+        last_ms = self._times.last_ms(FIGURES, row) if follows else 0
+        self._times.check(time_ms, last_ms, f"the figures of {deployment.deployment_id!r}", len(keys))
         self._append(FIGURES, row, time_ms, self._layouts.row_of_figures(keys, time_ms), body.tobytes())
 
     def _append_block(self, target: int, increments: TargetIncrements, column: int) -> None:
@@ -145,6 +167,42 @@ class Store(StoreConnection):
     def _append(self, kind: int, owner: int, time_ms: int, layout: int | None, body: bytes | None) -> None:
         self._recent.append(kind, owner, time_ms, layout, body)
         self._packer.note(kind, owner)
+        self._times.note(kind, owner, time_ms)
+
+    # --- A clock that was set -----------------------------------------------------------------------------------------
+
+    @guarded
+    def drop_future(self, *, believed: bool = False) -> Event | None:
+        """Drop what is stored as later than now, as a clock that was ahead has left it; None when there is nothing.
+
+        Returns the event that it adds to the event log, in the same transaction. Raises AheadError where that is more
+        than an hour of scrapes, unless the clock is `believed`: it may be what is wrong, and what is dropped is gone.
+        """
+        now_ms = self.now_ms()
+        if self._times.newest_ms() <= now_ms + AHEAD_MS:
+            return None
+        covered_ms = self._future.covered_ms(now_ms)
+        if covered_ms > BELIEVED_AFTER_MS and not believed:
+            raise AheadError(
+                f"store {self.path}: the clock shows {format_instant(now_ms)}, but {covered_ms / 3_600_000:.1f} hours "
+                f"of what is stored are later, until {format_instant(self._times.newest_ms())}"
+            )
+        with self.transaction():
+            event = self._future.drop(now_ms)
+        self._forget()
+        return event
+
+    @guarded
+    def believed_ms(self, now_ms: int) -> int:
+        """The time by whose age history is deleted: now, unless the clock was set forward within the last hour.
+
+        That shows in what every evaluation stores: the last that is an hour old is of before.
+        """
+        until_ms = now_ms - BELIEVED_AFTER_MS
+        with self._snapshot():
+            lasts = [self._alerts.last_sums_ms(until_ms)]
+            lasts += [self._rows.last_ms(FIGURES, owner, until_ms) for owner in self._owners.rows(FIGURES)]
+        return believed_ms(now_ms, max((last for last in lasts if last is not None), default=None))
 
     @guarded
     def set_target(self, status: TargetStatus) -> None:
@@ -158,22 +216,28 @@ class Store(StoreConnection):
 
     @guarded
     def record_settings(self, time_ms: int, settings: RecordedSettings) -> None:
-        """Keep how figures are derived from this time on; nothing is written while it stays the same."""
-        self._settings.record(time_ms, settings)
+        """Keep how figures are derived from a time on, now at the latest; nothing is written while it is the same."""
+        self._settings.record(self._times.until(time_ms), settings)
 
     @guarded
     def write_alerts(self, alerts: Iterable[KeptAlert]) -> None:
-        """Keep the state of alerts, in place of the former one."""
-        self._alerts.write_alerts(alerts)
+        """Keep the state of alerts, in place of the former one; none of it is later than now."""
+        now_ms = self.now_ms()
+        self._alerts.write_alerts([each.known_at(now_ms) for each in alerts])
 
     @guarded
     def append_events(self, events: Iterable[Event]) -> None:
-        """Add events to the log; none is ever changed."""
-        self._events.append(events)
+        """Add events to the log; what is of later happened now."""
+        self._events.append(replace(each, time_ms=self._times.until(each.time_ms)) for each in events)
 
     @guarded
-    def append_sums(self, time_ms: int, sums: Sums) -> None:
-        """Keep what the counters of objectives counted up to an instant, in place of all that is not before it."""
+    def append_sums(self, time_ms: int, sums: Sums, *, follows: bool = False) -> None:
+        """Keep what the counters of objectives counted up to an instant, in place of all that is not before it.
+
+        Raises UntimelyError as `append_scrape` does, but for a time that is a small correction of the clock earlier.
+        """
+        last_ms = (self._alerts.last_sums_ms() or 0) - AHEAD_MS if follows else 0
+        self._times.check(time_ms, last_ms, "the sums of objectives", len(sums))
         self._alerts.append_sums(time_ms, sums)
 
     @guarded
@@ -187,44 +251,12 @@ class Store(StoreConnection):
         """Compute the blocks that were closed, from their scrapes."""
         while (due := self._open_blocks.take_due()) is not None:
             try:
-                self._compute_block(*due)
+                for found in self._blocks.compute(*due):
+                    self._append_block(due[0], found, 0)
             except StoreError as error:
                 if error.damaged:
                     raise
-                _logger.error("%s; the increments of its block are not stored", error)  # noqa: TRY400
-
-    def _compute_block(self, target: int, block: int) -> None:
-        """Store the increments of a block, and anew those of the next ones, which go on from its scrapes."""
-        status = self._owners.status(target)
-        memory = memory_ms(status.scrape_interval_ms)
-        later = self._read_blocks(target, block + BLOCK_MS + 1, block + BLOCK_MS + memory, ATTEMPTS).times
-        for each in (block, *(later - BLOCK_MS).tolist()):
-            segments = self._segments(SCRAPES, target, each + 1 - memory, each + BLOCK_MS, KeySelection(None))
-            times, keys, values = self._assemble(segments, MOST_NUMBERS)
-            window = Window(tuple(key for key in keys if isinstance(key, Series)), times, values)
-            found = compute_increments(
-                status.target_id, status.identity, window,
-                start_ms=each, end_ms=each + BLOCK_MS, interval_ms=status.scrape_interval_ms,
-            )  # fmt: skip
-            scraped = int((found.tallies.scrapes + found.tallies.failed).sum())
-            # What was computed while more scrapes were there is better than what is left of them.
-            if (
-                scraped
-                and scraped >= self._read_blocks(target, each + BLOCK_MS, each + BLOCK_MS, ATTEMPTS).values.sum()
-            ):
-                self._append_block(target, found, 0)
-
-    def _read_blocks(self, target: int, start_ms: int, end_ms: int, wanted: frozenset[str]) -> Segment:
-        return self._assemble(self._segments(INCREMENTS, target, start_ms, end_ms, KeySelection(wanted)), MOST_NUMBERS)
-
-    def _last_scrape_ms(self, target: int, before_ms: int) -> int | None:
-        """When the last scrape of a target is from that is stored and before an instant."""
-        recent_ms, run = (
-            self._recent.last_ms(SCRAPES, target, before_ms - 1),
-            self._runs.last(SCRAPES, target, before_ms - 1),
-        )
-        packed_ms = None if run is None else min(run.end_ms, before_ms - 1)
-        return max((at_ms for at_ms in (recent_ms, packed_ms) if at_ms is not None), default=None)
+                _logger.error("%s; the increments of its block are not stored in %s", error, self.path)  # noqa: TRY400
 
     # --- Retention ----------------------------------------------------------------------------------------------------
 
@@ -278,28 +310,17 @@ class Store(StoreConnection):
             return sorted(deployment for _, deployment in self._owners.deployments())
 
     @guarded
-    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """Each deployment's last instant, in milliseconds, of those not after `until_ms`, and its figures then.
-
-        Without it that may be an instant in the future, which a clock that was ahead has left there.
-        """
+    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """Each deployment's last instant, in milliseconds, and its figures then."""
         latest = {}
         with self._snapshot():
+            until_ms = self._times.until(LATEST_MS)
             for owner, deployment in self._owners.deployments():
-                row = self._latest_row(FIGURES, owner, LATEST_MS if until_ms is None else until_ms)
+                row = self._rows.last(FIGURES, owner, until_ms)
                 if row is not None and row.values is not None:
                     keys = map(str, row.keys or ())
                     latest[deployment] = (row.time_ms, dict(zip(keys, row.values.tolist(), strict=True)))
         return latest
-
-    def _latest_row(self, kind: int, owner: int, until_ms: int) -> Row | None:
-        recent_ms, run = self._recent.last_ms(kind, owner, until_ms), self._runs.last(kind, owner, until_ms)
-        packed = None
-        if run is not None and (recent_ms is None or recent_ms < run.end_ms):
-            packed = [row for row in self._runs.unpack(run) if row.time_ms <= until_ms][-1]
-        if recent_ms is None or (packed is not None and packed.time_ms > recent_ms):
-            return packed
-        return next(self._recent.rows(kind, owner, recent_ms, recent_ms))
 
     @guarded
     def read_figures(
@@ -337,7 +358,15 @@ class Store(StoreConnection):
     def targets(self) -> list[TargetStatus]:
         """The latest status of every target of the running configuration, by target id."""
         with self._snapshot():
-            return self._owners.statuses()
+            return [self._known(status) for status in self._owners.statuses()]
+
+    def _known(self, status: TargetStatus) -> TargetStatus:
+        """A status as of now, where it is of later."""
+        until_ms = self._times.until(LATEST_MS)
+        if not status.is_later_than(until_ms):
+            return status
+        target = self._owners.find_target(status.target_id)
+        return status.known_at(until_ms, target and self._rows.last_ms(SCRAPES, target, until_ms))
 
     @property
     def settle_ms(self) -> int:
@@ -390,10 +419,12 @@ class Store(StoreConnection):
         return found
 
     @guarded
-    def read_events(self, start_ms: int, end_ms: int, *, most: int = MOST_EVENTS) -> list[Event]:
+    def read_events(
+        self, start_ms: int, end_ms: int, *, kinds: Sequence[EventKind] = EVENT_KINDS, most: int = MOST_EVENTS
+    ) -> list[Event]:
         """The event log from start to end, both included, in the order of time; the last `most` of more."""
         with self._snapshot():
-            return self._events.between(start_ms, end_ms, most)
+            return self._events.between(start_ms, self._times.until(end_ms), kinds, most)
 
     @guarded
     def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
@@ -401,12 +432,8 @@ class Store(StoreConnection):
         known: dict[Keys, tuple[Series, ...]] = {}
         scrapes: dict[int, Snapshot | None] = {}
         with self._snapshot():
-            target = self._owners.find_target(target_id)
-            rows: list[Row] = []
-            if target is not None:
-                for run in self._runs.between(SCRAPES, target, start_ms, end_ms):
-                    rows += (row for row in self._runs.unpack(run) if start_ms <= row.time_ms <= end_ms)
-                rows += self._recent.rows(SCRAPES, target, start_ms, end_ms)
+            target, end_ms = self._owners.find_target(target_id), self._times.until(end_ms)
+            rows = [] if target is None else self._rows.between(SCRAPES, target, start_ms, end_ms)
         latest: tuple[Keys, tuple[Series, ...]] = ((), ())
         for row in rows:
             if row.keys is None or row.values is None:
@@ -417,6 +444,13 @@ class Store(StoreConnection):
                 latest = (row.keys, known.setdefault(row.keys, series))
             scrapes[row.time_ms] = Snapshot(latest[1], row.values)
         return sorted(scrapes.items())
+
+    @guarded
+    def last_scrape_ms(self, target_id: str, until_ms: int) -> int | None:
+        """When the last stored scrape of a target is from that is not after an instant; None without any."""
+        with self._snapshot():
+            target = self._owners.find_target(target_id)
+            return None if target is None else self._rows.last_ms(SCRAPES, target, self._times.until(until_ms))
 
     @guarded
     def time_range(self) -> tuple[int, int] | None:
@@ -433,17 +467,13 @@ class Store(StoreConnection):
         return (min(ends), max(ends)) if ends else None
 
     def _ends(self, kind: int) -> list[int]:
-        """Instants among which are the first and the last of a kind."""
-        ends: list[int] = []
-        for owner in self._owners.rows(kind):
-            ends += self._recent.span(kind, owner) or ()
-        return [*ends, *self._runs.ends(kind)]
+        return self._rows.ends(kind, self._owners.rows(kind), self.now_ms())
 
     @guarded
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """How the figures of a time were derived; the first known when it is older, None when nothing is known."""
         with self._snapshot():
-            return self._settings.at(time_ms)
+            return self._settings.at(self._times.until(time_ms))
 
     def remarks(self) -> tuple[str, ...]:
         """Nothing: it holds what a judge needs, and answers in whole."""
@@ -453,21 +483,20 @@ class Store(StoreConnection):
     def read_alerts(self) -> list[KeptAlert]:
         """The last state of alerts; raises StoreError when that is damaged."""
         with self._snapshot():
-            return self._alerts.read_alerts()
+            now_ms = self.now_ms()
+            return [each.known_at(now_ms) for each in self._alerts.read_alerts()]
 
     @guarded
     def read_sums(self, *, until_ms: int) -> list[tuple[int, Sums]]:
         """What the counters of objectives counted up to each instant that is kept, none after `until_ms`."""
         with self._snapshot():
-            return self._alerts.read_sums(until_ms)
+            return self._alerts.read_sums(self._times.until(until_ms))
 
     def _segments(
         self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection
     ) -> Iterator[Segment]:
-        """What is stored of an owner from start to end: its runs, then its recent rows, which win."""
-        runs = self._runs.between(kind, owner, start_ms, end_ms)
-        yield from (self._runs.read(run, start_ms, end_ms, selection) for run in runs)
-        yield from self._recent.read(kind, owner, start_ms, end_ms, selection)
+        """What is stored of an owner from start to end, and not later than now."""
+        return self._rows.segments(kind, owner, start_ms, self._times.until(end_ms), selection)
 
     def _assemble(self, segments: Iterable[Segment], most: int) -> Segment:
         try:

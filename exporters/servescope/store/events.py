@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from servescope.contract.events import EVENT_KINDS, Event
+from servescope.contract.events import EVENT_KINDS, Event, EventKind
 from servescope.contract.samples import Labels
 from servescope.store.records import RefusedError
 from servescope.store.schema import checked_time, clamped_time, decode, write_text
@@ -31,16 +31,25 @@ class EventTable:
                 (checked_time(event.time_ms), event.kind, body),
             )
 
-    def between(self, start_ms: int, end_ms: int, most: int) -> list[Event]:
-        """The last `most` events from start to end, both included, ascending; raises StoreError for a damaged one."""
+    def between(self, start_ms: int, end_ms: int, kinds: Sequence[EventKind], most: int) -> list[Event]:
+        """The last `most` events of these kinds from start to end, both included, ascending.
+
+        Raises StoreError for a damaged one.
+        """
         rows = self._connection.execute(
-            "SELECT time_ms, kind, body FROM events WHERE time_ms BETWEEN ? AND ? "
-            "ORDER BY time_ms DESC, id DESC LIMIT ?",
-            (clamped_time(start_ms), clamped_time(end_ms), most),
+            f"SELECT time_ms, kind, body FROM events WHERE kind IN ({', '.join('?' * len(kinds))}) "  # noqa: S608 marks
+            "AND time_ms BETWEEN ? AND ? ORDER BY time_ms DESC, id DESC LIMIT ?",
+            (*kinds, clamped_time(start_ms), clamped_time(end_ms), most),
         ).fetchall()
         return [
             decode(body, partial(_event, time_ms, kind), self._path, "an event") for time_ms, kind, body in rows[::-1]
         ]
+
+    def move_to(self, time_ms: int) -> None:
+        """Have those that are later than an instant be of it, in their order: they did happen before."""
+        self._connection.execute(
+            "UPDATE events SET time_ms = ? WHERE time_ms > ?", (checked_time(time_ms), checked_time(time_ms))
+        )
 
     def delete_before(self, time_ms: int, rows: int) -> int:
         """Delete the oldest events that are before an instant, at most so many; returns how many went."""

@@ -28,6 +28,28 @@ _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _DISK_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
+def resolve_links(path: str | os.PathLike[str], *, what: str = "store") -> Path:
+    """The file that a path leads to now, through symbolic links; the path itself where it has none.
+
+    SQLite keeps the write-ahead log beside that file, and so must be the lock. Raises StorePathError for links in a
+    circle, and for a file of several names (hard links): by each it would have another log and another lock
+    (https://www.sqlite.org/howtocorrupt.html, section 2.5).
+    """
+    real = os.path.realpath(path)
+    try:
+        found = os.stat(real)  # noqa: PTH116  of a path as it is
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StorePathError(f"{what} {str(path)!r} is a symbolic link that leads in a circle") from error
+    else:
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise StorePathError(
+                f"{what} {str(path)!r} has {found.st_nlink} names (hard links), by each of which it would have another "
+                f"log and another lock: remove the others, or give a copy (`cp`)"
+            )
+    return Path(path) if real == os.path.abspath(path) else Path(real)  # noqa: PTH100  not resolved
+
+
 def lock_for_writing(path: Path, *, what: str = "store", writer: str = "collector") -> int:
     """The descriptor of the locked lock file of a store, or `what` it is. Raises StoreError when another has the lock.
 

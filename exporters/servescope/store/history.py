@@ -25,8 +25,8 @@ class History(Protocol):
     def deployments(self) -> list[Deployment]:
         """Every deployment it holds something of."""
 
-    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """The last figures of each deployment, of those not after `until_ms`, and when they are from."""
+    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """The last figures of each deployment, and when they are from."""
 
     def read_figures(
         self,

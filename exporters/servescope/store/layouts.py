@@ -71,6 +71,11 @@ class SeriesLayouts:
         for target_id in target_ids:
             self._of_target.pop(target_id, None)
 
+    def forget_after(self, time_ms: int) -> None:
+        """Have none be last used later than an instant."""
+        for table in ("layouts", "shapes"):
+            self._connection.execute(f"UPDATE {table} SET used_ms = ? WHERE used_ms > ?", (time_ms, time_ms))  # noqa: S608  constants
+
     def delete_spent(self, oldest_row_ms: int, oldest_run_end_ms: int) -> None:
         """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest run."""
         # No run ends after the last use of its shape; a row may be of up to a mark after that of its layout.

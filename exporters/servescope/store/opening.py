@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from servescope.errors import UsageError
-from servescope.settings.clock import program_clock
+from servescope.settings.clock import AHEAD_MS, program_clock
+from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
@@ -36,11 +37,14 @@ def open_past(arguments: argparse.Namespace) -> Iterator[History]:
     path = arguments.store or Path(DEFAULT_STORE)
     if arguments.store is None and not path.exists():
         raise UsageError(f"no {DEFAULT_STORE} here, expected --store DB or --prometheus URL")
-    with Store(path, read_only=True) as store:
+    with Store(path, read_only=True, now_ms=program_clock().now_ms) as store:
         yield store
 
 
 def read_time(option: str, text: str | None) -> int:
-    """The time of an option in milliseconds, now without it; raises UsageError."""
+    """The time of an option in milliseconds, now without it; raises UsageError, also for one that is later than now."""
     now_ms = program_clock().now_ms()
-    return now_ms if text is None else read_instant(option, text, now_ms)
+    found_ms = now_ms if text is None else read_instant(option, text, now_ms)
+    if found_ms > now_ms + AHEAD_MS:
+        raise UsageError(f"{option} {text!r} is later than now, {format_instant(now_ms)}")
+    return found_ms

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
-from servescope.store.records import RefusedError, TargetStatus
+from servescope.store.records import RefusedError, StoreError, TargetStatus
 from servescope.store.schema import FIGURES, INCREMENTS, LAST_OWNER, SCRAPES, TIME_BITS, decode, digest, write_text
 
 _DELETE_UNUSED_TARGETS = f"""
@@ -90,6 +90,20 @@ class Owners:
             coverage = self._coverage_row(write_text(status.coverage))
             self._connection.execute("UPDATE statuses SET coverage = ? WHERE target = ?", (coverage, target))
             self._coverage[status.target_id] = status.coverage
+
+    def forget_after(self, time_ms: int, last_scrape_ms: Callable[[int], int | None]) -> None:
+        """Have no status be of later than an instant: its target was last scraped when its last scrape is from."""
+        rows = self._connection.execute(
+            "SELECT targets.id, target_id, status FROM targets JOIN statuses ON target = targets.id"
+        ).fetchall()
+        for target, target_id, stored in rows:
+            try:
+                status = self._status(target_id, stored, None)
+            except StoreError:
+                continue  # a damaged one: nobody can read it, and the target's next status replaces it
+            if status.is_later_than(time_ms):
+                known = _status_fields(status.known_at(time_ms, last_scrape_ms(target)))
+                self._connection.execute("UPDATE statuses SET status = ? WHERE target = ?", (known, target))
 
     def unlist(self, keep: Iterable[str]) -> list[str]:
         """Have only the targets of `keep` listed; returns those that no longer are."""

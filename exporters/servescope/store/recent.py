@@ -56,6 +56,17 @@ class RecentRows:
             self._counts[kind, owner] -= gone
         return gone
 
+    def delete_after(self, kind: int, owner: int, time_ms: int) -> int:
+        """Delete the rows of an owner that are later than an instant; returns how many went."""
+        first = owner << TIME_BITS
+        gone = self._connection.execute(
+            f"DELETE FROM {RECENT[kind]} WHERE id > ? AND id <= ?",  # noqa: S608  constants
+            (first + clamped_time(time_ms), first + LATEST_MS),
+        ).rowcount
+        if gone and self._counts is not None:
+            self._counts[kind, owner] -= gone
+        return gone
+
     def delete_oldest(self, kinds: Collection[int]) -> int:
         """Delete the oldest tenth of the time that the rows of these kinds cover; returns how many went."""
         owners = [owner for owner in self.counts() if owner[0] in kinds]
@@ -76,6 +87,15 @@ class RecentRows:
                 for owner, count in self._connection.execute(counted).fetchall():
                     self._counts[kind, owner] = count
         return self._counts
+
+    def count_after(self, kind: int, owner: int, time_ms: int) -> int:
+        """How many rows of an owner are later than an instant."""
+        first = owner << TIME_BITS
+        (count,) = self._connection.execute(
+            f"SELECT count(*) FROM {RECENT[kind]} WHERE id > ? AND id <= ?",  # noqa: S608  constants
+            (first + clamped_time(time_ms), first + LATEST_MS),
+        ).fetchone()
+        return int(count)
 
     def recount(self, kind: int, owner: int) -> None:
         """Count the rows of one owner anew."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ServescopeError, UsageError
-
-AHEAD_MS: Final = 60_000
-"""By how much what is stored may be ahead of its reader's clock and still be of now."""
+from servescope.settings.clock import not_after
+from servescope.settings.values import format_instant
 
 
 class StoreError(ServescopeError):
@@ -35,6 +33,21 @@ class StorePathError(StoreError, UsageError):
 
 class RefusedError(StoreError):
     """What was to be stored can be in no store, however often it is tried: a value that is not finite, for one."""
+
+
+class UntimelyError(RefusedError):
+    """What was to be stored is of a time later than the clock shows, or before what is stored of the same owner.
+
+    `numbers` is how many samples that are.
+    """
+
+    def __init__(self, message: str, numbers: int) -> None:
+        super().__init__(message)
+        self.numbers = numbers
+
+
+class AheadError(StoreError):
+    """So much is stored as later than the clock shows that the clock may be wrong: it is not dropped at once."""
 
 
 class TooLargeError(StoreError):
@@ -69,6 +82,24 @@ class TargetStatus:
     layer: str = ""
     scrape_interval_ms: int = 15_000
 
+    def is_later_than(self, time_ms: int) -> bool:
+        """Whether it is of a later time than an instant."""
+        return max(self.last_scrape_ms or 0, self.last_success_ms or 0) > time_ms
+
+    def known_at(self, time_ms: int, last_scrape_ms: int | None) -> TargetStatus:
+        """It as of an instant, where it is of a later time; `last_scrape_ms` is the last scrape known of until then."""
+        if not self.is_later_than(time_ms):
+            return self
+        success_ms = self.last_success_ms
+        later = format_instant(max(self.last_scrape_ms or 0, success_ms or 0))
+        return replace(
+            self,
+            healthy=False,
+            last_scrape_ms=last_scrape_ms,
+            last_success_ms=None if success_ms is None or success_ms > time_ms else success_ms,
+            error=f"its last scrape is of {later}, later than now: the clock was set back",
+        )
+
     def info_labels(self) -> Labels:
         """The labels of its `servescope_target_info`."""
         about = (("source", self.source), ("version", self.versions), ("layer", self.layer))
@@ -99,6 +130,20 @@ class KeptAlert:
     resolved_ms: int | None
     sent: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
     value: float = field(default=0.0, compare=False)
+
+    def known_at(self, time_ms: int) -> KeptAlert:
+        """It with no time later than an instant."""
+        return replace(
+            self,
+            since_ms=min(self.since_ms, time_ms),
+            fired_ms=not_after(time_ms, self.fired_ms),
+            kept_ms=not_after(time_ms, self.kept_ms),
+            resolved_ms=not_after(time_ms, self.resolved_ms),
+            sent={
+                name: (min(began_ms, time_ms), state, min(sent_ms, time_ms))
+                for name, (began_ms, state, sent_ms) in self.sent.items()
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,19 @@ class Runs:
         ).fetchone()
         return None if found is None else Run(*found)
 
+    def last_ms(self, kind: int, owner: int, until_ms: int) -> int | None:
+        """When the last row of an owner is from that is packed and not after an instant; None when there is none."""
+        run = self.last(kind, owner, until_ms)
+        if run is None or run.end_ms <= until_ms:
+            return None if run is None else run.end_ms
+        times, _ = self._stamps(run)
+        return int(times[times <= until_ms][-1])
+
+    def count_after(self, kind: int, owner: int, time_ms: int) -> int:
+        """How many packed rows of an owner are later than an instant."""
+        runs = self.between(kind, owner, time_ms + 1, LATEST_MS)
+        return sum(int((self._stamps(run)[0] > time_ms).sum()) for run in runs)
+
     def next_start(self, kind: int, owner: int, after_ms: int) -> int:
         """When the first run of an owner begins that begins later; beyond all time when there is none."""
         (start,) = self._connection.execute(

@@ -77,6 +77,11 @@ def checked_time(time_ms: int) -> int:
     return time_ms
 
 
+def latest_ms() -> int:
+    """A clock by which nothing is in the future: the last time that can be stored."""
+    return LATEST_MS
+
+
 def clamped_time(time_ms: int) -> int:
     """The nearest time that can be stored, for the ends of what is read."""
     return min(max(time_ms, 0), LATEST_MS)

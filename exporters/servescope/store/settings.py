@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from servescope.store.records import RecordedSettings
-from servescope.store.schema import checked_time, decode, write_text
+from servescope.store.schema import LATEST_MS, checked_time, decode, write_text
 
 
 class SettingsTable:
@@ -28,6 +28,13 @@ class SettingsTable:
         if text is None:
             return None
         return decode(text, lambda stored: RecordedSettings(**stored), self._path, "the settings of figures")
+
+    def forget_after(self, time_ms: int) -> None:
+        """Have the last of those that began later than an instant begin then."""
+        latest = self._text_at(LATEST_MS)
+        self._connection.execute("DELETE FROM settings WHERE time_ms > ?", (time_ms,))
+        if latest is not None and latest != self._text_at(time_ms):
+            self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (checked_time(time_ms), latest))
 
     def delete_before(self, time_ms: int) -> None:
         """Delete all that were replaced before an instant."""

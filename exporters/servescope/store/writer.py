@@ -9,14 +9,24 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
+from servescope.settings.clock import BELIEVED_AFTER_MS
 from servescope.store.alerts import Sums
 from servescope.store.embedded import Store
 from servescope.store.memory import release_freed_memory
-from servescope.store.records import KeptAlert, RecordedSettings, RefusedError, StoreError, TargetStatus
+from servescope.store.records import (
+    AheadError,
+    KeptAlert,
+    RecordedSettings,
+    RefusedError,
+    StoreError,
+    TargetStatus,
+    UntimelyError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -31,6 +41,7 @@ _IDLE_MS = 1_800_000
 # A target whose block ended so long ago, and that was not scraped since, is not expected any more to be.
 _OPEN_MS = 60_000
 _VERIFY_SECONDS = 2.0
+_BELIEVED_SECONDS = BELIEVED_AFTER_MS / 1000
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 # An alert needs as much memory as so many numbers while it waits to be written.
@@ -39,11 +50,15 @@ _NUMBERS_PER_ALERT = 16
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept: scrapes and figures from an instant, increments and events from another, `most_bytes` at most."""
+    """What is kept: scrapes and figures from an instant, increments and events from another, `most_bytes` at most.
+
+    The instants are as long ago as they should be by a clock that shows `now_ms`, None where that is beyond doubt.
+    """
 
     from_ms: int
     increments_from_ms: int
     most_bytes: int | None = None
+    now_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +80,7 @@ class Round:
     sums: tuple[int, Sums] | None = None
     forgotten_sums: Sequence[int] = ()
     keep: Kept | None = None
+    refused: list[UntimelyError] = field(default_factory=list)
 
     @property
     def samples(self) -> int:
@@ -77,7 +93,15 @@ class Round:
         )
 
     def write(self, store: Store) -> None:
-        """Write all of it; the caller opens a transaction."""
+        """Write all of it but what is not of now, which is `refused`; the caller opens a transaction."""
+        self.refused = []
+
+        def attempt(append: Callable[..., None], *what: Any) -> None:
+            try:
+                append(*what, follows=True)
+            except UntimelyError as error:
+                self.refused.append(error)
+
         if self.settings is not None:
             store.record_settings(*self.settings)
         for status in self.targets:
@@ -85,15 +109,15 @@ class Round:
         if self.listed is not None:
             store.unlist_targets(self.listed)
         for target_id, time_ms, snapshot in self.scrapes:
-            store.append_scrape(target_id, time_ms, snapshot)
+            attempt(store.append_scrape, target_id, time_ms, snapshot)
         for deployment, time_ms, values in self.figures:
-            store.append_figures(deployment, time_ms, values)
+            attempt(store.append_figures, deployment, time_ms, values)
         if self.alerts is not None:
             store.write_alerts(self.alerts)
         if self.events:
             store.append_events(self.events)
         if self.sums is not None:
-            store.append_sums(*self.sums)
+            attempt(store.append_sums, *self.sums)
         if self.forgotten_sums:
             store.forget_sums(self.forgotten_sums)
 
@@ -108,6 +132,10 @@ class StoreWriter:
 
     In between, rows are packed and what is too old is deleted, a little at a time. `on_written(seconds)` is called per
     transaction, `on_error(error)`, `on_dropped(round)` and `on_pruned(rows)` whenever it happens, from any thread.
+
+    What a clock that was ahead has left in the store is dropped before the next transaction, for which `on_set_back`
+    is called with the event; where that is much, only once the clock has stayed so for an hour. `held` says why
+    nothing is stored until then, None when it is. What is refused as of another time is given to `on_refused`.
     """
 
     def __init__(
@@ -118,10 +146,15 @@ class StoreWriter:
         on_error: Callable[[StoreError], None],
         on_dropped: Callable[[Round], None],
         on_pruned: Callable[[int], None] = lambda _rows: None,
+        on_set_back: Callable[[Event], None] = lambda _event: None,
+        on_refused: Callable[[Sequence[UntimelyError]], None] = lambda _errors: None,
     ) -> None:
         self._store = store
         self._on_written, self._on_error, self._on_dropped = on_written, on_error, on_dropped
-        self._on_pruned = on_pruned
+        self._on_pruned, self._on_set_back, self._on_refused = on_pruned, on_set_back, on_refused
+        self.held: str | None = None
+        self._held_since: float | None = None
+        self._follow_at = 0.0
         self._changed = threading.Condition()
         self._waiting: deque[tuple[float, Round]] = deque()
         self._writing: list[tuple[float, Round]] = []
@@ -199,6 +232,7 @@ class StoreWriter:
         while batch := self._take():
             try:
                 self._check_file()
+                self._follow_clock()
                 self._write(batch)
             except StoreError as error:
                 self._put_back()
@@ -246,6 +280,8 @@ class StoreWriter:
             # Not the store's fault: which round it was shows when each is written by itself.
             self._write_one_by_one(batch)
         self._on_written(time.perf_counter() - started)
+        if refused := [error for _, round_ in batch for error in round_.refused]:
+            self._on_refused(refused)
         for _, round_ in batch:
             self._note(round_)
 
@@ -310,6 +346,24 @@ class StoreWriter:
             self._verify_at = time.monotonic() + _VERIFY_SECONDS
             self._store.verify(whole=is_shorter)
 
+    def _follow_clock(self) -> None:
+        """Drop what is stored as later than now; much of it only when the clock has stayed so for an hour."""
+        since = self._held_since
+        if since is not None and time.monotonic() < self._follow_at:
+            return
+        try:
+            event = self._store.drop_future(
+                believed=since is not None and time.monotonic() - since >= _BELIEVED_SECONDS
+            )
+        except AheadError as error:
+            self._held_since = time.monotonic() if since is None else since
+            self._follow_at = time.monotonic() + _VERIFY_SECONDS
+            self.held = f"{error}; nothing is stored until the clock is past that, or has stayed so for an hour"
+            return
+        self.held = self._held_since = None
+        if event is not None:
+            self._on_set_back(event)
+
     def _begin_anew(self, reason: str | None) -> None:
         self._store.reopen()
         self._is_new = True
@@ -365,8 +419,11 @@ class StoreWriter:
 
     def _prune(self, keep: Kept) -> bool:
         """Delete a little; False when there is no more to delete."""
+        # A clock that was set forward may be set right: history would be gone.
+        doubted_ms = 0 if keep.now_ms is None else keep.now_ms - self._store.believed_ms(keep.now_ms)
+        from_ms, increments_from_ms = keep.from_ms - doubted_ms, keep.increments_from_ms - doubted_ms
         with self._store.transaction():
-            gone = self._store.prune(keep.from_ms, increments_before_ms=keep.increments_from_ms, rows=_PRUNE_ROWS)
+            gone = self._store.prune(from_ms, increments_before_ms=increments_from_ms, rows=_PRUNE_ROWS)
             if keep.most_bytes is not None and gone < _PRUNE_ROWS:
                 gone += self._store.prune_to_size(keep.most_bytes, rows=_PRUNE_ROWS)
         if gone:

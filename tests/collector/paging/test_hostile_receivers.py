@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import tracemalloc
@@ -22,6 +23,7 @@ from servescope.collector.paging.settings import AlertingSettings, ReceiverSetti
 from servescope.collector.paging.states import AlertInstance
 from servescope.collector.telemetry import Telemetry
 from servescope.settings.access import Access
+from tests.support.echoes import echoes, shows
 from tests.support.faulty_servers import (
     Serve,
     answering,
@@ -191,6 +193,35 @@ def test_what_a_receiver_sends_after_its_status_is_not_read(tmp_path: Path, name
         tracemalloc.stop()
 
     assert peak < 20_000_000
+
+
+def test_no_receiver_that_sends_back_what_it_was_sent_has_it_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of its access, of its path, and of its query: in the problem that is shown, and in the log."""
+    (tmp_path / "password").write_text("hunter2/of-Acme+~")
+    access = Access(basic_auth_username="joe", basic_auth_password_file="password", directory=str(tmp_path))
+    sent, hook = f"Basic {base64.b64encode(b'joe:hunter2/of-Acme+~').decode()}", "T024BE7LD-B8G4H2-XXyyzz"
+    lines = [f"/services/{hook}?key=k3y-0f-acme", hook.lower(), hook.encode().hex(), "K3Y-0F-ACME", *echoes(sent)]
+    left = iter(lines)
+
+    async def serve(writer: asyncio.StreamWriter) -> None:
+        await sending(whole(b"", status=f"500 {' '.join(next(left, 'enough').split())}"))(writer)
+
+    async def run() -> None:
+        async with answering(serve) as url, open_session() as session:
+            receiver = ReceiverSettings(f"{url}/services/{hook}?key=k3y-0f-acme", access)
+            settings = AlertingSettings(webhooks=(receiver,))
+            notifier = Notifier(settings, HttpFetch(session).post, Telemetry(), lambda: None)
+            notifier.send(_batch(1))
+            await wait_for_async(lambda: "500 enough" in str(notifier.problems()), "every answer")
+            await notifier.close()
+
+    asyncio.run(run())
+    shown = caplog.text.casefold()
+    assert "notification failed, will retry: http status 500 [secret]" in shown
+    assert not shows(shown, sent)
+    assert not [each for each in (hook, hook.encode().hex(), "k3y-0f-acme") if each.casefold() in shown]
 
 
 def test_a_server_that_stalls_in_the_handshake_costs_only_itself(tmp_path: Path) -> None:

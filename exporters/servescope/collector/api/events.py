@@ -14,6 +14,8 @@ from servescope.collector.api.parameters import TimeRange
 from servescope.contract.events import Event
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.samples import make_labels
+from servescope.settings.clock import AHEAD_MS
+from servescope.settings.values import format_instant
 from servescope.store.schema import LATEST_MS
 
 MOST_BODY_BYTES: Final = 16_384
@@ -65,6 +67,10 @@ async def read_deploy(request: web.Request, now_ms: int) -> Event:
     time_ms = given.get("time_ms", now_ms)
     if not isinstance(time_ms, int) or isinstance(time_ms, bool) or not 0 <= time_ms <= LATEST_MS:
         raise RequestError(f"time_ms is wrong, expected a whole number from 0 to {LATEST_MS}")
+    if time_ms > now_ms + AHEAD_MS:
+        raise RequestError(
+            f"time_ms is wrong, {format_instant(time_ms)} is later than now, {format_instant(now_ms)}, by our clock"
+        )
     labels = given.get("labels", {})
     if not isinstance(labels, dict) or not set(labels) <= set(IDENTITY_LABELS):
         raise RequestError(f"labels is wrong, expected an object of some of {', '.join(IDENTITY_LABELS)}")

@@ -142,6 +142,7 @@ _STATUS: Final = _object(
         "series": _COUNT,
         "targets": _object({"up": _COUNT, "down": _COUNT, "unknown": _COUNT}),
         "discovery_problems": _COUNT,
+        "clock_problem": _nullable("string"),
         "configuration": ref("Configuration"),
         "store": _object(
             {

@@ -9,15 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servescope.collector.claims import Claims, read_scraped_at
 from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configuration, read_configuration
 from servescope.collector.importing.tables import EngineMatch, check_match, check_source, read_import_tables
-from servescope.contract.identity import ROLES, Identity
+from servescope.collector.rights import Rights
+from servescope.contract.identity import ROLES, Identity, describe_group
 from servescope.errors import UsageError, require_extra
+from servescope.settings.clock import AHEAD_MS, program_clock
 from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.options import configure as configure_access
 from servescope.store.prometheus.options import open_prometheus
+from servescope.store.prometheus.places import place_of
 from servescope.store.prometheus.targets import ScrapedTarget, find_contract_targets, find_engines
 from servescope.store.spans import read_span
 
@@ -66,13 +70,21 @@ def run(arguments: argparse.Namespace) -> int:
     configuration = read_configuration(path) if arguments.config or path.exists() else None
     wanted = _read_wanted(arguments, configuration)
     settings = configuration.collector if configuration else CollectorSettings()
-    start_ms, end_ms = read_span(arguments.start, arguments.end, round(time.time() * 1000))
+    clock = program_clock()
+    start_ms, end_ms = read_span(arguments.start, arguments.end, now_ms := clock.now_ms())
+    if end_ms > now_ms + AHEAD_MS:
+        raise UsageError(f"--end {arguments.end!r} is later than now, {format_instant(now_ms)}")
     prometheus = open_prometheus(arguments.url, arguments)
     targets, problems = _find(prometheus, wanted, arguments.match or "", start_ms, end_ms)
+    if not wanted and configuration is not None:
+        targets, withheld = _keep_claimed(targets, Rights.of(configuration.deployments).claims)
+        problems = [*problems, *withheld]
     if not targets:
         raise UsageError(_nothing_found(prometheus, wanted, problems))
     # Opened last, so that a Prometheus without anything leaves no empty store behind.
-    with Store(arguments.store or settings.store) as store:
+    with Store(arguments.store or settings.store, now_ms=clock.now_ms) as store:
+        if (event := store.drop_future()) is not None:
+            print(f"servescope: {event.text}", file=sys.stderr)
         work = Import(prometheus, store, targets, settings)
         work.run(start_ms, end_ms, _ProgressPrinter(start_ms, end_ms))
     _report(work, problems)
@@ -95,6 +107,20 @@ def _find(
         if not found:
             problems.append(f"no target matches {each.match!r} of deployment {each.deployment.deployment_id!r}")
     return list(targets), problems
+
+
+def _keep_claimed(targets: Sequence[ScrapedTarget], claims: Claims) -> tuple[list[ScrapedTarget], list[str]]:
+    """The targets that may claim the deployment whose labels they have, and what is to be said of the others."""
+    kept: list[ScrapedTarget] = []
+    withheld = []
+    for target in targets:
+        group, place = target.identity.deployment().group, dict(place_of(target.attached))
+        if not claims.of(group) or claims.admits_series(group, read_scraped_at(place)):
+            kept.append(target)
+        else:
+            shown = ", ".join(f"{name}={value!r}" for name, value in place.items())
+            withheld.append(f"target {shown}: not in the claims of {describe_group(group)}, whose labels it has")
+    return kept, withheld
 
 
 def _nothing_found(prometheus: Prometheus, wanted: Sequence[EngineMatch], problems: Sequence[str]) -> str:

@@ -173,7 +173,7 @@ class Budgets:
             return None
         self._since_thinned = 0
         times = self._kept.times
-        kept = _spaced(times, at_ms, self._longest_ms)
+        kept = _spaced(times, self._kept.believed_ms(at_ms), self._longest_ms)
         forgotten: list[int] = times[~kept].tolist()
         self._kept.retain(kept)
         self._forget_past(deployments)

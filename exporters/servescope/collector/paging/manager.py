@@ -124,10 +124,10 @@ class AlertManager:
 
     # --- Scrapes ------------------------------------------------------------------------------------------------------
 
-    def count(self, target_id: str, deployment: Deployment, time_ms: int, snapshot: Snapshot) -> None:
-        """Add a scrape's counters to the error budgets, unless it was counted before a restart."""
+    def count(self, target_id: str, deployment: Deployment, snapshot: Snapshot, *, is_known: bool = False) -> None:
+        """Add a scrape's counters to the error budgets; with `is_known` it was counted before a restart."""
         try:
-            self.view.budgets.count(target_id, deployment, snapshot, is_known=time_ms <= self._known_until_ms)
+            self.view.budgets.count(target_id, deployment, snapshot, is_known=is_known)
         except Exception:
             # An error in the budgets must not lose the scrape.
             self._on_fault(f"{target_id}: a scrape was not added to the budgets")
@@ -203,6 +203,13 @@ class AlertManager:
         if events:
             self._submit(Round(events=events))
         self._firing = firing
+
+    def forget_after(self, time_ms: int, by_ms: int) -> None:
+        """Have no alert be of later than an instant, to which the clock was set back by so much; they go on."""
+        self.states.forget_after(time_ms, by_ms)
+        self.notifier.forget_after(time_ms)
+        self._instances = sorted(self.states.instances(), key=lambda each: each.key)
+        self._firing = _firing(self._instances)
 
     # --- Over a restart -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from servescope.collector.paging.states import RESOLVED_KEPT_MS, AlertInstance, 
 from servescope.collector.scrape import ScrapeError
 from servescope.collector.telemetry import Telemetry
 from servescope.settings.access import Access
+from servescope.settings.concealing import secrets_of_query
 
 _logger = logging.getLogger(__name__)
 
@@ -150,6 +151,11 @@ class _Channel:
     is_due: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
+    def secrets(self) -> tuple[str, ...]:
+        """What is secret of the receiver's URL: of a webhook all behind its host."""
+        url = self.receiver.url
+        return (urlsplit(url).path, *secrets_of_query(url)) if isinstance(self.receiver, _Webhook) else ()
+
 
 class Notifier:
     """Sends the latest batch to every receiver of the settings. Belongs to one event loop.
@@ -206,6 +212,16 @@ class Notifier:
         for identity, known in last_sent.items():
             if identity in self._channels:
                 self._channels[identity].last_sent.update(known)
+
+    def forget_after(self, time_ms: int) -> None:
+        """Have nothing be accepted later than an instant, to which the clock was set back."""
+        for channel in self._channels.values():
+            # An Alertmanager is sent all again, with the times of the present.
+            sent_once = channel.last_sent if isinstance(channel.receiver, _Webhook) else {}
+            channel.last_sent = {
+                key: LastSent(min(sent.starts_ms, time_ms), sent.state, min(sent.at_ms, time_ms))
+                for key, sent in sent_once.items()
+            }
 
     def problems(self) -> dict[str, str | None]:
         """Every receiver, and why the last notification to it failed; None where it succeeded."""
@@ -269,7 +285,7 @@ class Notifier:
                 ).encode()
                 await post(channel.receiver.url, channel.access, body, TIMEOUT_SECONDS)
             except ScrapeError as error:
-                self._on_failure(channel, channel.access.conceal(str(error)), part)
+                self._on_failure(channel, channel.access.conceal(str(error), *channel.secrets()), part)
                 if error.outcome not in ("status", "rate_limited"):
                     return False
                 # The receiver answers: it may accept the other parts.
@@ -277,8 +293,13 @@ class Notifier:
                 continue
             except Exception as error:
                 # An error of our own in one notification must not end the loop.
-                _logger.exception("receiver %s: notification failed inside the collector", channel.name)
-                self._on_failure(channel, channel.access.conceal(f"{type(error).__name__}: {error}"), part)
+                fault = channel.access.conceal_fault(*channel.secrets())
+                _logger.error(  # noqa: TRY400  the traceback is in the text, concealed
+                    "receiver %s: notification failed inside the collector\n%s", channel.name, fault
+                )
+                self._on_failure(
+                    channel, channel.access.conceal(f"{type(error).__name__}: {error}", *channel.secrets()), part
+                )
                 is_sent = False
                 continue
             self._telemetry.notification_seconds.observe(time.perf_counter() - started)

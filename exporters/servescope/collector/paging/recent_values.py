@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.extrapolation import Floats
+from servescope.settings.clock import BELIEVED_AFTER_MS, believed_ms
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -43,7 +44,7 @@ class RecentValues(Generic[Key]):
     def append(self, at_ms: int, values: Mapping[Key, float]) -> None:
         """Append the values of an instant; drops later instants, as after a clock was set back."""
         self._end = self._start + int(np.searchsorted(self.times, at_ms))
-        self._start += int(np.searchsorted(self.times, at_ms - self._span_ms))
+        self._start += int(np.searchsorted(self.times, self.believed_ms(at_ms) - self._span_ms))
         self._start = max(self._start, self._end - MOST_ROWS + 1)
         keys = list(values)
         # The keys are nearly always those of the last time, and comparing them is faster than looking each up.
@@ -63,6 +64,11 @@ class RecentValues(Generic[Key]):
         row[self._places] = list(values.values())
         self._times[self._end] = at_ms
         self._end += 1
+
+    def believed_ms(self, at_ms: int) -> int:
+        """The time by whose age values are dropped: an instant, unless the clock was set forward to it lately."""
+        earlier = self.latest(at_ms - BELIEVED_AFTER_MS)
+        return believed_ms(at_ms, None if earlier is None else earlier[0])
 
     def between(self, first_ms: int, last_ms: int) -> tuple[NDArray[np.int64], Floats]:
         """The instants (n,) from first to last, both included, and the values (n, keys) then; views."""

@@ -169,6 +169,18 @@ class AlertStates:
         else:
             self._active.pop(name, None)
 
+    def forget_after(self, time_ms: int, by_ms: int) -> None:
+        """Have no state be of later than an instant, to which the clock was set back by so much."""
+        self._active = {
+            name: {labels: active.known_at(time_ms) for labels, active in by_labels.items()}
+            for name, by_labels in self._active.items()
+        }
+        self._resolved = {
+            key: replace(each, active=each.active.known_at(time_ms), resolved_ms=min(_ended(each), time_ms))
+            for key, each in self._resolved.items()
+        }
+        self._trusted_until_ms -= by_ms
+
     # --- Over a restart -----------------------------------------------------------------------------------------------
 
     def restore(self, instances: Iterable[AlertInstance], *, down_ms: int, at_ms: int, settle_ms: int) -> None:

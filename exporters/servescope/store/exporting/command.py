@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
 from servescope.errors import UsageError, require_extra
+from servescope.settings.clock import program_clock
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics
 from servescope.store.exporting.parquet import write_figures, write_samples
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         require_extra("export", "pyarrow")
     if arguments.format == "openmetrics" and arguments.table == "figures":
         raise UsageError("figures are not written as OpenMetrics: a Prometheus derives them with the recording rules")
-    with Store(arguments.store, read_only=True) as store:
+    with Store(arguments.store, read_only=True, now_ms=program_clock().now_ms) as store:
         selection = _select(store, arguments)
         if arguments.format == "openmetrics":
             written = write_openmetrics(store, selection, arguments.out)
@@ -81,7 +81,7 @@ def _select(store: Store, arguments: argparse.Namespace) -> Selection:
     held = store.held_range() or (0, 0)
     start_ms, end_ms = held[0] - _MARGIN_MS, held[1] + _MARGIN_MS
     if arguments.end is not None or arguments.start is not None:
-        now_ms = end_ms if arguments.end is None else round(time.time() * 1000)
+        now_ms = end_ms if arguments.end is None else program_clock().now_ms()
         asked = read_span(arguments.start, arguments.end, now_ms)
         start_ms, end_ms = max(start_ms, asked[0]), min(end_ms, asked[1])
     return Selection(deployments, tuple(arguments.metric or known), start_ms, end_ms)

@@ -187,7 +187,8 @@ class Prometheus:
         if not isinstance(data, dict) or not isinstance(data.get("result"), list):
             self._not_prometheus(path)
         if data.get("resultType") != kind:
-            raise PrometheusError(self.url, f"{path} gave a {data.get('resultType')!r}, expected a {kind!r}")
+            given = self._shown(repr(data.get("resultType")))
+            raise PrometheusError(self.url, f"{path} gave a {given}, expected a {kind!r}")
         return list(data["result"])
 
     def _labels(self, element: Any) -> Labels:
@@ -217,18 +218,17 @@ class Prometheus:
         return Track(self._labels(element), instants[kept], values[kept])
 
     def _malformed(self, element: object) -> PrometheusError:
-        return PrometheusError(self.url, f"an answer with an element that is none: {_shortened(repr(element))}")
+        shown = self._shown(repr(element))
+        return PrometheusError(self.url, f"an answer with an element that is none: {shown}")
 
     # --- Transport ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> Any:
-        try:
-            return self._ask_openly(path, parameters, method)
-        except PrometheusError as error:
-            # A proxy in front of a Prometheus may return the credentials that it refuses.
-            raise type(error)(self.url, self._access.conceal(error.reason), error.status) from error.__cause__
+    def _shown(self, text: str) -> str:
+        """What answered, in one line, shortened: a proxy before a Prometheus may return what it was sent."""
+        line = " ".join(self._access.conceal(text).split())
+        return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
-    def _ask_openly(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None) -> Any:
+    def _ask(self, path: str, parameters: Sequence[tuple[str, str]], method: str | None = None) -> Any:
         status, body = self._request(path, parameters, method or self._method)
         if status in (405, 501) and method is None and self._method == "POST":
             # Some proxies let reading through by GET alone.
@@ -249,14 +249,14 @@ class Prometheus:
         answer. Remarks on an expression say nothing about what is missing.
         """
         said = answer.get("warnings")
-        warnings = [_shortened(str(each)) for each in said] if isinstance(said, list) else []
+        warnings = [self._shown(str(each)) for each in said] if isinstance(said, list) else []
         if answer.get("isPartial") is True:
             warnings.append("the answer is partial")
         for warning in warnings:
             if len(self.warnings) < MAX_WARNINGS:
-                self.warnings[self._access.conceal(warning)] = None
+                self.warnings[warning] = None
         missing = [warning for warning in warnings if not warning.startswith(_REMARKS)]
-        for warning in map(self._access.conceal, missing):
+        for warning in missing:
             if warning in self._partial or len(self._partial) < MAX_WARNINGS:
                 self._partial[warning] = time.monotonic()
         if missing and self._only_whole:
@@ -275,9 +275,11 @@ class Prometheus:
         except URLError as error:
             if isinstance(error.reason, TimeoutError):
                 raise PrometheusError(self.url, f"no connection within {self._timeout_seconds:g} s") from None
-            raise PrometheusError(self.url, f"cannot be reached: {_cause(error.reason)}") from error
+            raise PrometheusError(self.url, f"cannot be reached: {self._shown(_cause(error.reason))}") from error
         except (OSError, HTTPException) as error:
-            raise PrometheusError(self.url, f"the answer to {path} ended early: {_cause(error)}") from error
+            raise PrometheusError(
+                self.url, f"the answer to {path} ended early: {self._shown(_cause(error))}"
+            ) from error
 
     def _open(self, request: Request) -> Any:
         try:
@@ -313,10 +315,11 @@ class Prometheus:
 
     def _raise_reported(self, path: str, status: int, answer: Mapping[str, Any]) -> NoReturn:
         reason = f"{answer.get('errorType', 'error')}: {answer.get('error', 'no reason given')}"
-        self._check_access(path, status, _shortened(reason))
+        shown = self._shown(reason)
+        self._check_access(path, status, shown)
         # 429 is about the number of requests: to ask for less in more of them would not help.
         kind = TooMuchError if _TOO_MUCH.search(reason) and status != 429 else PrometheusError
-        raise kind(self.url, f"HTTP status {status} to {path}: {_shortened(reason)}", status)
+        raise kind(self.url, f"HTTP status {status} to {path}: {shown}", status)
 
     def _check_access(self, path: str, status: int, text: str) -> None:
         if status in (401, 403) or "no org id" in text:
@@ -325,7 +328,7 @@ class Prometheus:
             )
 
     def _refuse_answer(self, path: str, status: int, body: bytes) -> NoReturn:
-        text = _shortened(" ".join(body.decode("utf-8", "replace").split()))
+        text = self._shown(body.decode("utf-8", "replace"))
         self._check_access(path, status, text)
         if status == 200 and body.lstrip()[:1] == b"{":
             raise PrometheusError(self.url, f"the answer to {path} is no whole JSON: {text}", status)
@@ -391,7 +394,3 @@ def _cause(reason: object) -> str:
     if isinstance(reason, ssl.SSLError):
         return f"TLS: {reason}"
     return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -39,7 +39,7 @@ def figures_queries(kind: str, figures: Sequence[Figure], where: str) -> list[st
     if kind == "recorded":
         texts = {figure: (len(figure.record()), (figure.record(),)) for figure in figures}
     else:
-        texts = {figure: (len(_computed(figure, where)), tuple(sorted(_read_names(figure)))) for figure in figures}
+        texts = {figure: (len(_computed(figure, where)), tuple(sorted(read_names(figure)))) for figure in figures}
     return [_joined(kind, part, where) for part in _in_parts(texts, len(_newest([""], where)), 500 + len(where))]
 
 
@@ -65,7 +65,7 @@ def _joined(kind: str, figures: Sequence[Figure], where: str) -> str:
         names = [figure.record() for figure in figures]
         recorded = selector(names=names, extra=f"{{{where}}}")
         return f"{_named_by_itself(recorded)} or {_named(TIME, _newest(names, where))}"
-    names = sorted({name for figure in figures for name in _read_names(figure) if not name.endswith("_bucket")})
+    names = sorted({name for figure in figures for name in read_names(figure) if not name.endswith("_bucket")})
     newest = _named(TIME, _newest(names, where or 'deployment_id!=""'))
     return " or ".join([*(_computed(figure, where) for figure in figures), newest])
 
@@ -115,7 +115,7 @@ def compute_query(figure: Figure, where: str) -> str:
     scrapers = (*COLLECTOR_LABELS, *PAIR_LABELS)
     text = promql(figure.expression, window=DEFAULT_WINDOW, by=(*DEPLOYMENT_LABELS, *figure.by), collectors=scrapers)
     wanted = where or 'deployment_id!=""'
-    for name in sorted(_read_names(figure), key=len, reverse=True):
+    for name in sorted(read_names(figure), key=len, reverse=True):
         text = _restrict(text, name, wanted)
     return text
 
@@ -129,7 +129,7 @@ def _restrict(text: str, name: str, matchers: str) -> str:
     return re.sub(rf"(?<![\w:]){name}(?![\w:])(\{{)?", selected, text)
 
 
-def _read_names(figure: Figure) -> set[str]:
+def read_names(figure: Figure) -> set[str]:
     """The names of the series that a figure is computed from."""
     names = set()
     for name in leaves(figure.expression):

@@ -17,6 +17,7 @@ from servescope.contract.increments import TargetIncrements
 from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
+from servescope.settings.clock import AHEAD_MS
 from servescope.store.prometheus.client import (
     MAX_STEPS,
     MAX_WARNINGS,
@@ -112,13 +113,14 @@ class PrometheusHistory:
 
     Figures are those that collectors expose, else those of the recording rules, else their PromQL evaluated over the
     samples of the contract. A Prometheus does not hold how a target is read: statuses have an empty URL, source,
-    versions, coverage and reason of a failure. Answers are cached for a few seconds. Safe from several threads.
+    versions, coverage and reason of a failure. What is later than `clock` shows is not read, as a clock was ahead.
+    Answers are cached for a few seconds. Safe from several threads.
     """
 
     def __init__(self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time) -> None:
         self.prometheus = prometheus
         self._whole = prometheus.only_whole()
-        self._clock = clock
+        self.clock = clock
         self._kept: dict[object, tuple[float, object]] = {}
         self._intervals: dict[Identity, int] = {}
         self._unidentified: dict[str, None] = {}
@@ -131,7 +133,10 @@ class PrometheusHistory:
 
     @property
     def _now_ms(self) -> int:
-        return round(self._clock() * 1000)
+        return round(self.clock() * 1000)
+
+    def _until(self, time_ms: int) -> int:
+        return min(time_ms, self._now_ms + AHEAD_MS)
 
     # --- What there is ------------------------------------------------------------------------------------------------
 
@@ -170,7 +175,8 @@ class PrometheusHistory:
         for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
             for labels in sorted({*read_series(self.prometheus, pages, start_ms=since_ms, end_ms=now)}):
                 deployment = deployment_of(labels)
-                if deployment is not None:
+                is_current = since_ms > now - _LISTED_MS
+                if deployment is not None and self._is_admitted(deployment, page_of(labels), int(is_current)):
                     shown = places if dict(labels).get("window") else watched
                     shown.setdefault(deployment, {})[page_of(labels)] = None
         without, exposed = (
@@ -217,9 +223,9 @@ class PrometheusHistory:
 
     # --- Figures ------------------------------------------------------------------------------------------------------
 
-    def latest_figures(self, *, until_ms: int | None = None) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """The figures now, or then, of each deployment that has any, and when their samples are from."""
-        now = self._now_ms if until_ms is None else min(self._now_ms, until_ms)
+    def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
+        """The figures now of each deployment that has any, and when their samples are from."""
+        now = self._now_ms
         return self._keep(("latest", now // 1000), _PAGE_SECONDS, lambda: self._read_latest(now))
 
     def _read_latest(self, at_ms: int) -> dict[Deployment, tuple[int, dict[str, float]]]:
@@ -250,7 +256,7 @@ class PrometheusHistory:
 
         Where several deployments are likely to be read one after the other, one query reads all of them.
         """
-        source = self._sources().get(deployment)
+        source, end_ms = self._sources().get(deployment), self._until(end_ms)
         if source is None or end_ms < start_ms:
             return FigureTable(np.zeros(0, dtype=np.int64), {name: np.zeros(0) for name in names or ()})
         wanted = {name.partition("{")[0] for name in names} if names is not None else set(FIGURES)
@@ -342,9 +348,19 @@ class PrometheusHistory:
         Raises PartialError.
         """
         wanted = tuple(name for name in CONTRACT_NAMES if SAMPLE_FAMILIES[name] in names or name in names)
-        found = read_windows(self._whole, deployment, wanted, start_ms, end_ms)
+        found = read_windows(
+            self._whole, deployment, wanted, start_ms, self._until(end_ms),
+            lambda place, series: self._is_admitted(deployment, place, series),
+        )  # fmt: skip
         self._intervals |= {read.identity: read.interval_ms for read in found}
         return [read.window for read in found if len(read.window.times)]
+
+    def _is_admitted(self, deployment: Deployment, place: Labels, series: int = 0) -> bool:
+        """Whether what was scraped at a place counts for a deployment; `series` is how many of it are read there.
+
+        All of it does, but where a subclass compares whose it is.
+        """
+        return True
 
     def scrape_intervals(self) -> dict[Identity, int]:
         """The distance of the scrapes of each process whose samples were read, in milliseconds."""
@@ -366,7 +382,7 @@ class PrometheusHistory:
 
     def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
         """The events after start up to end that its series show, without deploys. Raises PartialError."""
-        return read_events(self._whole, start_ms, end_ms)
+        return read_events(self._whole, start_ms, self._until(end_ms))
 
     def partial(self) -> tuple[str, ...]:
         """What answers of the last minute said of parts that are missing in them; empty while all were whole."""
@@ -401,6 +417,11 @@ class PrometheusHistory:
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
         """None: a Prometheus holds the figures, not how they were derived."""
         return None
+
+    def forget(self) -> None:
+        """Ask anew for everything that answers are kept of."""
+        with self._lock:
+            self._kept.clear()
 
     def _keep(self, key: object, seconds: float, make: Callable[[], T]) -> T:
         """What was made for this key within the last seconds, or is made now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servescope.contract.identity import Deployment, Identity
@@ -26,12 +26,22 @@ class TargetWindow:
     interval_ms: int
 
 
+Admits = Callable[[Labels, int], bool]
+"""Whether series that were scraped at a place are read; called with how many there are."""
+
+
 def read_windows(
-    prometheus: Prometheus, deployment: Deployment, names: Sequence[str], start_ms: int, end_ms: int
+    prometheus: Prometheus,
+    deployment: Deployment,
+    names: Sequence[str],
+    start_ms: int,
+    end_ms: int,
+    admits: Admits = lambda _place, _series: True,
 ) -> list[TargetWindow]:
     """The scrapes of a deployment's processes from start to end, both included, of the series of these names.
 
-    A process that was scraped at several places is read where it was scraped most often. Raises PrometheusError.
+    A process that was scraped at several places is read where it was scraped most often, of those that are admitted.
+    Raises PrometheusError.
     """
     named = AskedTargets(deployment).select(names)
     bounds = {"start_ms": start_ms, "end_ms": end_ms}
@@ -42,7 +52,7 @@ def read_windows(
     found: dict[Place, list[TargetWindow]] = {}
 
     def read(batch: AskedTargets) -> list[tuple[Place, TargetWindow]]:
-        return list(_read_batch(prometheus, batch, names, start_ms, end_ms))
+        return list(_read_batch(prometheus, batch, names, start_ms, end_ms, admits))
 
     parts = [
         *read_in_parts(replicas, len, lambda part: read(AskedTargets(deployment, replicas=tuple(part)))),
@@ -69,9 +79,10 @@ def _renamed(read: TargetWindow, identity: Identity) -> TargetWindow:
 
 
 def _read_batch(
-    prometheus: Prometheus, batch: AskedTargets, names: Sequence[str], start_ms: int, end_ms: int
+    prometheus: Prometheus, batch: AskedTargets, names: Sequence[str], start_ms: int, end_ms: int, admits: Admits
 ) -> Iterator[tuple[Place, TargetWindow]]:
-    samples = _by_key(read_all_samples(prometheus, batch.select(names), start_ms, end_ms))
+    found = _by_key(read_all_samples(prometheus, batch.select(names), start_ms, end_ms))
+    samples = {key: tracks for key, tracks in found.items() if admits(key[1], len(tracks))}
     scraping = _Scraping(prometheus, batch, [place for _, place in samples], start_ms, end_ms)
     for key, tracks in sorted(samples.items()):
         place = _identified(key)

@@ -1,0 +1,77 @@
+"""The rows of an owner wherever they are: packed into runs, or recent ones, which win."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from servescope.store.packing import Row
+from servescope.store.recent import RecentRows
+from servescope.store.records import StoreError
+from servescope.store.runs import Runs
+from servescope.store.schema import LATEST_MS
+from servescope.store.segments import KeySelection, Segment
+
+_logger = logging.getLogger(__name__)
+
+
+class OwnedRows:
+    """Runs and recent rows together. Not thread safe."""
+
+    def __init__(self, runs: Runs, recent: RecentRows) -> None:
+        self._runs, self._recent = runs, recent
+
+    def segments(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection) -> Iterator[Segment]:
+        """What is stored of an owner from start to end, both included: later ones win."""
+        runs = self._runs.between(kind, owner, start_ms, end_ms)
+        yield from (self._runs.read(run, start_ms, end_ms, selection) for run in runs)
+        yield from self._recent.read(kind, owner, start_ms, end_ms, selection)
+
+    def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[Row]:
+        """The rows of an owner from start to end, both included: later ones win."""
+        runs = self._runs.between(kind, owner, start_ms, end_ms)
+        packed = [row for run in runs for row in self._runs.unpack(run) if start_ms <= row.time_ms <= end_ms]
+        return [*packed, *self._recent.rows(kind, owner, start_ms, end_ms)]
+
+    def last(self, kind: int, owner: int, until_ms: int) -> Row | None:
+        """The last row of an owner that is not after an instant; None when there is none."""
+        last_ms = self.last_ms(kind, owner, until_ms)
+        return None if last_ms is None else self.between(kind, owner, last_ms, last_ms)[-1]
+
+    def last_ms(self, kind: int, owner: int, until_ms: int) -> int | None:
+        """When the last row of an owner is from that is not after an instant; None when there is none."""
+        lasts = (self._recent.last_ms(kind, owner, until_ms), self._runs.last_ms(kind, owner, until_ms))
+        return max((last for last in lasts if last is not None), default=None)
+
+    def ends(self, kind: int, owners: Iterable[int], until_ms: int = LATEST_MS) -> list[int]:
+        """Instants among which are the first and the last of a kind, of those not after an instant."""
+        ends, owned = self._runs.ends(kind), list(owners)
+        for owner in owned:
+            ends += self._recent.span(kind, owner) or ()
+        if max(ends, default=0) > until_ms:
+            lasts = [self.last_ms(kind, owner, until_ms) for owner in owned]
+            ends = [*(end for end in ends if end <= until_ms), *(last for last in lasts if last is not None)]
+        return ends
+
+    def count_after(self, kind: int, owner: int, time_ms: int) -> int:
+        """How many rows of an owner are later than an instant."""
+        return self._recent.count_after(kind, owner, time_ms) + self._runs.count_after(kind, owner, time_ms)
+
+    def delete_after(self, kind: int, owner: int, time_ms: int) -> int:
+        """Delete the rows of an owner that are later than an instant, also from runs; returns how many went."""
+        gone = self._recent.delete_after(kind, owner, time_ms)
+        for run in self._runs.between(kind, owner, time_ms + 1, LATEST_MS):
+            try:
+                rows = self._runs.unpack(run)
+            except StoreError as error:
+                if error.damaged:
+                    raise
+                # It cannot be divided, and would be read as soon as its time has come.
+                _logger.error("%s; it is dropped, as it has rows later than now", error)  # noqa: TRY400
+                rows = []
+            kept = [row for row in rows if row.time_ms <= time_ms]
+            self._runs.delete(run.id)
+            if kept:
+                self._runs.write(kind, owner, kept)
+            gone += len(rows) - len(kept)
+        return gone

@@ -1,0 +1,68 @@
+"""Owners, reloads, outages, restarts and full disks in any order: to each customer what is its own, once."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from servescope.customers.policy import Resolution, Temporality
+from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, Action, play
+
+names = st.sampled_from([*RATES])
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.sampled_from([20_000, MINUTE, 4 * MINUTE, 15 * MINUTE, 45 * MINUTE])),
+        st.tuples(st.just("pass"), st.sampled_from([20_000, MINUTE, 4 * MINUTE])),
+        st.tuples(st.just("own"), names, st.sampled_from([*CUSTOMERS, ""]), st.sampled_from([0, 10 * MINUTE])),
+        st.just(("reload",)),
+        st.just(("reload",)),
+        st.tuples(st.just("outage"), st.sampled_from(CUSTOMERS)),
+        st.tuples(st.just("engine"), names),
+        st.sampled_from([("restart",), ("stop",), ("heal",), ("full",)]),
+    ),
+    min_size=4,
+    max_size=16,
+)
+ways = st.sampled_from([*product(("cumulative", "delta"), ("deployment", "replica"))])
+first_outages = st.sampled_from([[], [("outage", "acme")]])
+
+
+def story(down: list[Action], happening: list[Action]) -> list[Action]:
+    """A deployment of each customer, one of whom may not receive yet, and what happens from then on."""
+    return [
+        ("own", "chat", "acme", 0),
+        ("own", "search", "globex", 0),
+        *down,
+        ("restart",),
+        ("pass", 3 * MINUTE),
+        *happening,
+    ]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(way=ways, down=first_outages, happening=actions)
+def test_whatever_happens_each_customer_gets_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+    way: tuple[Temporality, Resolution],
+    down: list[Action],
+    happening: list[Action],
+) -> None:
+    """Moves, reloads in another order, outages, restarts, full disks: nothing of another's, lost or twice."""
+    asyncio.run(play(tmp_path_factory.mktemp("world"), *way, story(down, happening)))
+
+
+@pytest.mark.proof
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(way=ways, down=first_outages, happening=actions)
+def test_many_orders(
+    tmp_path_factory: pytest.TempPathFactory,
+    way: tuple[Temporality, Resolution],
+    down: list[Action],
+    happening: list[Action],
+) -> None:
+    """The same, four hundred times."""
+    asyncio.run(play(tmp_path_factory.mktemp("world"), *way, story(down, happening)))

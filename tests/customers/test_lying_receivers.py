@@ -1,0 +1,195 @@
+"""Receivers that accept and say what cannot be: nothing is sent again, nothing waits for ever, nothing is hidden."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from aiohttp import web
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceResponse,
+)
+
+from servescope.customers.cursors import LaneId
+from servescope.customers.points import Accepted
+from servescope.customers.policy import Temporality
+from servescope.store.embedded import Store
+from tests.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
+from tests.support.customer_points import kind_of_each, push_to
+from tests.support.faulty_servers import answering, sending
+from tests.support.otlp_backends import PROTOBUF, HttpFault, grpc_backend, http_backend, refusing
+from tests.support.remote_write_receiver import WRITTEN, remote_write_receiver
+from tests.support.sending import fail, succeed
+
+ALL = len(kind_of_each())
+HOUR = 3600.0
+LONG = 70_000
+"""More than 64 KiB, of which errors are read."""
+
+
+def saying(rejected: int, message: str = "") -> bytes:
+    """A partial success."""
+    partial = ExportMetricsPartialSuccess(rejected_data_points=rejected, error_message=message)
+    return bytes(ExportMetricsServiceResponse(partial_success=partial).SerializeToString())
+
+
+async def over_http(body: bytes, content_type: str = PROTOBUF) -> Accepted:
+    """What is made of a success with this body."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    async with answering(sending(head.encode() + body)) as base:
+        return await succeed(push_to(f"{base}/v1/metrics"))
+
+
+@settings(max_examples=30)
+@given(rejected=st.integers(-(2**63), 2**63 - 1))
+def test_no_more_is_rejected_than_was_sent_and_no_less_than_nothing(rejected: int) -> None:
+    """The number that was said is in the message, where it cannot be."""
+    accepted = Accepted.in_part(ALL, rejected, "over the limit")
+    assert 0 <= accepted.rejected <= ALL
+    assert accepted.points + accepted.rejected == ALL
+    assert (str(rejected) in accepted.message) == (accepted.rejected != rejected)
+
+
+@pytest.mark.parametrize(("rejected", "counted"), [(-7, 0), (2**62, ALL), (2, 2)])
+def test_a_number_that_cannot_be_is_bounded_by_each_protocol(rejected: int, counted: int) -> None:
+    """Over HTTP and gRPC, in protobuf and in JSON; the request is accepted."""
+
+    async def send() -> list[Accepted]:
+        async with grpc_backend() as backend:
+            backend.rejecting = rejected
+            by_grpc = await succeed(push_to(backend.url, protocol="otlp-grpc"))
+        json = f'{{"partialSuccess": {{"rejectedDataPoints": "{rejected}"}}}}'.encode()
+        return [by_grpc, await over_http(saying(rejected)), await over_http(json, "application/json")]
+
+    assert [accepted.rejected for accepted in asyncio.run(send())] == [counted] * 3
+
+
+@pytest.mark.parametrize("length", [LONG, 2_000_000, 6_000_000])
+def test_a_long_answer_is_an_acceptance(length: int) -> None:
+    """What is beyond 1 MiB is not read, and that is said; the number of rejected points before it is."""
+
+    async def send() -> list[Accepted]:
+        async with grpc_backend() as backend:
+
+            async def say(context: grpc.aio.ServicerContext) -> None:
+                backend.message = "x" * length
+
+            backend.faults.append(say)
+            by_grpc = await succeed(push_to(backend.url, protocol="otlp-grpc"))
+        return [by_grpc, await over_http(saying(1, "x" * length)), await over_http(b"x" * length, "text/plain")]
+
+    for accepted in asyncio.run(send()):
+        assert accepted.points + accepted.rejected == ALL
+        assert len(accepted.message) < 300
+
+
+def test_a_long_header_is_no_failure() -> None:
+    """What is accepted with it is not sent again."""
+
+    async def send() -> Accepted:
+        async with http_backend() as backend:
+            backend.lies = [lying(200, b"", PROTOBUF, X_Trace="x" * 20_000)]
+            return await succeed(push_to(backend.url))
+
+    assert asyncio.run(send()).points == ALL
+
+
+@pytest.mark.parametrize("written", ["-4", "9" * 5000, "many", "1e3", "999999"])
+def test_a_count_of_samples_that_is_none_says_nothing_of_a_success(written: str) -> None:
+    """Of remote write 2.0: nothing is taken for refused, and nothing is sent again."""
+
+    async def send() -> tuple[Accepted, list[str]]:
+        async with remote_write_receiver("2.0") as receiver:
+
+            async def say(_: web.Request) -> web.Response:
+                return web.Response(status=204, headers={WRITTEN: written})
+
+            receiver.faults.append(say)
+            return await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
+
+    accepted, versions = asyncio.run(send())
+    assert (accepted.points, accepted.rejected, versions) == (ALL, 0, ["2.0.0"])
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(315_576_000_000, 999_999_999), (-5, 0), (2**62, 0)])
+def test_a_delay_of_ten_thousand_years_is_an_hour(seconds: int, nanos: int) -> None:
+    """And none is negative; as `Retry-After` is bounded over HTTP."""
+
+    async def refuse(context: grpc.aio.ServicerContext) -> None:
+        status, info = Status(code=grpc.StatusCode.UNAVAILABLE.value[0]), RetryInfo()
+        info.retry_delay.seconds, info.retry_delay.nanos = seconds, nanos
+        status.details.add().Pack(info)
+        context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "later")
+
+    async def send() -> float | None:
+        async with grpc_backend() as backend:
+            backend.faults.append(refuse)
+            return (await fail(push_to(backend.url, protocol="otlp-grpc"))).after_seconds
+
+    after = asyncio.run(send())
+    assert after is not None
+    assert 0 <= after <= HOUR
+
+
+async def begin(export: Export, minutes: int) -> None:
+    """Deliver for so many minutes what a customer owns."""
+    await act(export, "own", "chat", "acme", 0)
+    await act(export, "restart")
+    await act(export, "pass", minutes * MINUTE)
+
+
+def test_what_a_receiver_delays_for_years_is_given_up_in_time(tmp_path: Path) -> None:
+    """After `max_age`, half an hour here, there is a gap that says so, and the lane goes on."""
+
+    async def deliver() -> list[str]:
+        async with http_backend() as backend:
+            fault = refusing(503, Retry_After="999999999")
+            with Store(tmp_path / "past.db") as store:
+                pushes = dict.fromkeys(CUSTOMERS, push_to(backend.url))
+                export = Export(World(tmp_path, "deployment", store, pushes), {"acme": backend})
+                await begin(export, 3)
+                backend.faults.extend([fault] * 100)
+                await act(export, "pass", 45 * MINUTE)
+                assert export.cursors is not None
+                gaps = export.cursors.gaps(LaneId("acme", "push"))
+                await export.stop()
+        return [gap.reason for gap in gaps]
+
+    assert "age" in asyncio.run(deliver())
+
+
+def lying(status: int, body: bytes, content_type: str, **headers: str) -> HttpFault:
+    """A backend that takes the request, and answers so."""
+
+    async def fault(_: web.Request) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=status, body=body, content_type=content_type, headers=named)
+
+    return fault
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_a_lane_to_a_liar_counts_everything_once(tmp_path: Path, temporality: Temporality) -> None:
+    """It takes all, and says that it rejected more than there was, or less than nothing, at length: once is enough."""
+    answers = [saying(-3), saying(2**62), saying(1, "x" * LONG), b"x" * LONG, saying(-(2**63), "x" * LONG)]
+
+    async def deliver() -> None:
+        async with http_backend() as backend:
+            backend.lies = [lying(200, body, PROTOBUF) for body in answers]
+            with Store(tmp_path / "past.db") as store:
+                pushes = dict.fromkeys(CUSTOMERS, push_to(backend.url, temporality=temporality))
+                export = Export(World(tmp_path, "deployment", store, pushes), {"acme": backend})
+                await begin(export, 12)
+                await export.stop()
+            assert not backend.ledger.broken
+            check(export.world, "acme", "chat", total(backend.ledger, "chat"), [])
+
+    asyncio.run(deliver())

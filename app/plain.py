@@ -16,6 +16,9 @@ _UNSEEN: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u18
     chr(code) for first, last in ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for code in range(first, last + 1)
 }
 
+# Between the groups of a number, as the judge writes it, a no-break space is what it looks like.
+_GROUPS: Final = re.compile(r"(?<=\d)\xa0(?=\d{3}(?!\d))", re.ASCII)
+
 # What has a spreadsheet compute a cell, in the width of other scripts too.
 _COMPUTED: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
@@ -40,7 +43,10 @@ class Markdown(str):
 
 def visible(text: object) -> str:
     """A text in which all can be seen: marks of direction, spaces of no width and the like as their escapes."""
-    return "".join(_escape(each) if each != "\n" and _is_unseen(each) else each for each in str(text))
+    parts = _GROUPS.split(str(text))
+    return "\xa0".join(
+        "".join(_escape(each) if each != "\n" and _is_unseen(each) else each for each in part) for part in parts
+    )
 
 
 def visible_lines(text: str) -> str:

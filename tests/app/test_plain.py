@@ -61,11 +61,16 @@ def test_markdown_of_our_own_stays() -> None:
         ("\x00\x1b[31m\r\t\x7f", r"\x00\x1b[31m\r\t\x7f"),
         ("\u2066a\u2069 \u2028 \u3164 \u2800 \ufe0f", r"\u2066a\u2069 \u2028 \u3164 \u2800 \ufe0f"),
         ("\U000e0041\ud800", r"\U000e0041\ud800"),
+        ("0 of 89\xa0354, 1\xa0234\xa0567", "0 of 89\xa0354, 1\xa0234\xa0567"),
+        ("chat\xa0v1, 1\xa02345, 1\xa0, 1\xa0\xa0234", r"chat\xa0v1, 1\xa02345, 1\xa0, 1\xa0\xa0234"),
         ("日本 é ß ſ … – 😄\nnext line", "日本 é ß ſ … – 😄\nnext line"),
     ],
 )
 def test_what_cannot_be_seen_is_shown_by_its_escape(text: str, shown: str) -> None:
-    """Marks of direction, characters of no width, other spaces, control characters and halves; letters stay."""
+    """Marks of direction, characters of no width, other spaces, control characters and halves; letters stay.
+
+    So does the space between the groups of a number.
+    """
     assert visible(text) == shown
     assert escape(text) == shown
     assert shown.partition("\n")[0] in read(plain(text).replace("\\\n", "\n"))

@@ -29,6 +29,8 @@ from servescope.judge.reading import Past
 
 SETTLED_MS: Final = 150_000
 """A block is judged when it ended this long ago: by then targets that are scraped every minute were, twice."""
+LONGEST_MS: Final = 31 * 86_400_000
+"""A range that is judged in seconds, and in some hundred megabytes."""
 LEAST_BELOW: Final = 20.0
 """Requests, or seconds of decoding, of both sides that a span needs to be called the worst."""
 LEAST_WORSE: Final = 0.005

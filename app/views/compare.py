@@ -116,6 +116,9 @@ def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared 
     if judged.end_ms <= judged.start_ms:
         st.info("The range is too short to judge: blocks are five minutes long.", icon=":material/hourglass_empty:")
         return None
+    if judged.end_ms - judged.start_ms > comparison.LONGEST_MS:
+        st.info("The range is too long to judge: at most 31 days are.", icon=":material/hourglass_disabled:")
+        return None
     try:
         with st.spinner("Judging the range", show_time=True):
             plan = cutovers.read_plan()

@@ -96,8 +96,8 @@ def _choose_span() -> tuple[int | None, int | None]:
     now = datetime.fromtimestamp(selection.now_ms() / 1000, zone).replace(tzinfo=None, second=0, microsecond=0)
     begin, end = st.columns(2)
     ends = (
-        begin.datetime_input(f"From ({zone})", value=now, key="excluded_from", step=60),
-        end.datetime_input(f"To ({zone})", value=now, key="excluded_to", step=60),
+        begin.datetime_input(plain(f"From ({zone})"), value=now, key="excluded_from", step=60),
+        end.datetime_input(plain(f"To ({zone})"), value=now, key="excluded_to", step=60),
     )
     first, last = (round(each.replace(tzinfo=zone).timestamp() * 1000) for each in ends)
     return first, last

@@ -124,8 +124,9 @@ def test_a_text_with_another_separator_is_one_cell() -> None:
 # Functions of Streamlit, and methods of its containers, that read Markdown in the texts they are given.
 ALERTS = {"error", "info", "success", "warning"}
 READ_MARKDOWN = ALERTS | {
-    "badge", "button", "caption", "checkbox", "date_input", "download_button", "expander", "feedback", "file_uploader",
-    "header", "link_button", "markdown", "metric", "multiselect", "number_input", "page_link", "pills", "popover",
+    "audio_input", "badge", "button", "camera_input", "caption", "checkbox", "color_picker", "date_input",
+    "datetime_input", "download_button", "expander", "feedback", "file_uploader", "form_submit_button", "header",
+    "link_button", "menu_button", "markdown", "metric", "multiselect", "number_input", "page_link", "pills", "popover",
     "progress", "radio", "segmented_control", "select_slider", "selectbox", "slider", "spinner", "status", "subheader",
     "table", "tabs", "text_area", "text_input", "time_input", "title", "toast", "toggle", "update", "write",
 }  # fmt: skip
@@ -166,7 +167,7 @@ def test_every_text_of_a_page_is_plain(path: str) -> None:
         "Markdown(f'{name}')", "st.error('x')", "st.balloons()", "st.radio('x', names)", "st.dataframe(frame)",
         "selection.choose(notes, 'a', names, 'b', st.selectbox, label='x')", "st.code(text)", "st.code(f'run {name}')",
         "selection.choose(notes, 'a', names, 'b', st.selectbox, label=name, format_func=visible)",
-        "from html import escape", "st.caption(x if y else plain(z))",
+        "from html import escape", "st.caption(x if y else plain(z))", "column.datetime_input(f'{zone}')",
     ],
 )  # fmt: skip
 def test_a_text_that_is_not_plain_is_found(line: str) -> None:

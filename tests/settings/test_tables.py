@@ -79,6 +79,23 @@ def test_a_document_that_is_too_long_is_refused(tmp_path: Path) -> None:
         read_document(tmp_path / "long.toml", "plan")
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (f"a.b = 0x{'f' * 5_000}", "a.b"),
+        (f"a = [1, {{b = 0b{'1' * 20_000}}}]", "a.b"),
+        (f"[[a]]\nb = 0o{'7' * 9_000}", "a.b"),
+        ("a = 9223372036854775808", "a"),
+        ("a = -9223372036854775809", "a"),
+    ],
+)
+def test_an_integer_that_toml_does_not_have_is_refused_by_name(text: str, key: str) -> None:
+    """One of more than 64 bits, in any base: those of thousands of digits cannot be shown in an error."""
+    with pytest.raises(ConfigurationError, match=f"^x: {key}: an integer of more than 64 bits$"):
+        parse_document(text, "x")
+    assert parse_document("a = [-9223372036854775808, 9223372036854775807]", "x")
+
+
 def test_an_error_quotes_the_beginning_of_a_value() -> None:
     """A value of thousands of characters is shown by its first ones."""
     with pytest.raises(ConfigurationError) as refused:

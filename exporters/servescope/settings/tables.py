@@ -51,9 +51,11 @@ def parse_document(text: str, origin: str) -> dict[str, object]:
     """The TOML document in a text, which errors call `origin`; raises ConfigurationError, also beyond its limits."""
     _check_limits(text, origin)
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"{origin}: not TOML: {_shorten(str(error))}") from error
+    _check_integers(document, origin, "")
+    return document
 
 
 def _check_limits(text: str, origin: str) -> None:
@@ -74,6 +76,19 @@ def _check_limits(text: str, origin: str) -> None:
         if depth > DEEPEST or parts >= DEEPEST:
             line = text.count("\n", 0, token.start()) + 1
             raise ConfigurationError(f"{origin}: nested deeper than {DEEPEST} (at line {line})")
+
+
+def _check_integers(value: object, origin: str, key: str) -> None:
+    """Refuse what TOML has no integers for: of thousands of digits, as hexadecimal ones may have, none can be shown."""
+    match value:
+        case dict():
+            for name, each in value.items():
+                _check_integers(each, origin, f"{key}.{name}" if key else name)
+        case list():
+            for each in value:
+                _check_integers(each, origin, key)
+        case int() if not -(1 << 63) <= value < 1 << 63:
+            raise ConfigurationError(f"{origin}: {_shorten(key)}: an integer of more than 64 bits")
 
 
 @contextmanager

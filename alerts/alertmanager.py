@@ -15,13 +15,26 @@ from alerts.recording import HEADER
 from servescope.alerting.grouping import GROUP_LABELS_OF_NONE
 from servescope.contract.identity import GROUP_LABELS, IDENTITY_LABELS
 
-__all__ = ["MIGRATION_WINDOW", "RECEIVERS", "SECRETS", "configuration", "inhibitions", "render_alertmanager"]
+__all__ = [
+    "MIGRATION_WINDOW",
+    "RECEIVERS",
+    "RESOLVED_AFTER",
+    "SECRETS",
+    "configuration",
+    "inhibitions",
+    "render_alertmanager",
+]
 
 MIGRATION_WINDOW = "migration"
+RESOLVED_AFTER = "20m"
+"""After so long without news of it an alert resolves: longer than a restart takes, and what fires after it."""
 # Alertmanager requires at least one interval; without a planned migration this one never occurs.
 _NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
 _NOT_SERVING = "Servescope(RouterDown|DeploymentDown|NoActiveReplica)"
+_UNSEEN = (
+    "Servescope(AgentDown|TranslatorDown|CollectorDown|ProbesFail|TargetDown|TargetGone|TelemetryStale|DeploymentGone)"
+)
 _NO_PAGE = 'severity=~"warning|info"'
 # What is no page can wait until it is known whether a page mutes it, and what else has the same cause.
 _PATIENT = {"group_wait": "5m", "group_interval": "15m"}
@@ -36,6 +49,8 @@ def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, A
     """The configuration as a document."""
     options = replace(options, secrets=secrets) if secrets else options
     return {
+        # Of alerts that are sent without their end; Prometheus, vmalert and the collector send one as late.
+        "global": {"resolve_timeout": RESOLVED_AFTER},
         "templates": [f"{options.templates}/*.tmpl"],
         "route": {
             "receiver": "ticket",
@@ -147,6 +162,20 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         _inhibition(
             (page, 'alertname="ServescopeMostDeploymentsDown"'),
             ('alertname=~"Servescope(DeploymentDown|NoActiveReplica|RouterDown|PhaseDown|TargetDown)"',),
+            _names(options),
+        ),
+        # One page, which lists the parts that are down, in place of a ticket for each of them, for each target and each
+        # deployment; and of the page on collectors, whose targets are unseen. Deployments that are known to be down
+        # keep their pages.
+        _inhibition(
+            (page, 'alertname="ServescopeFleetUnseen"'), (_NO_PAGE, f'alertname=~"{_UNSEEN}"'), _names(options)
+        ),
+        _inhibition(
+            (page, 'alertname="ServescopeFleetUnseen"'), ('alertname="ServescopeCollectorGone"',), _names(options)
+        ),
+        # Where most deployments are down, the others need not be seen.
+        _inhibition(
+            (page, 'alertname="ServescopeMostDeploymentsDown"'), ('alertname="ServescopeFleetUnseen"',),
             _names(options),
         ),
         # Without any collector, each of them is down.

@@ -10,18 +10,31 @@ import yaml
 
 from alerts.also_firing import also_firing
 from alerts.dividing import divide
+from alerts.fleet import fleet_rules
 from alerts.histograms import histogram_group
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS, Options
+from alerts.parts_down import parts_down
 from alerts.recording import HEADER, recording_group, render_group
 from alerts.without_collector import without_collector_group
 from dashboards.options import seconds
 from servescope.alerting.links import dashboard_path
+from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import Alert
 
 FORMATS = ("prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule")
 Format = Literal["prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule"]
 Group = dict[str, Any]
+_KEEPS: Mapping[Format, str] = {
+    "prometheus": "Prometheus 2.42",
+    "prometheusrule": "the Prometheus operator 0.66 and Prometheus 2.42, or Thanos Ruler 0.34",
+    "mimir": "Mimir 2.7",
+    "thanos": "Thanos Ruler 0.34",
+    "victoriametrics": "vmalert as of VictoriaMetrics 1.145, which it is tried with",
+    "vmrule": "the operator of VictoriaMetrics 0.36",
+}
+"""The first version of what reads each format that keeps alerts firing, as far as it is known."""
+_UNKNOWN = "Whether this is over is not known: its targets are not seen."
 _RESOURCES: Mapping[str, tuple[str, str]] = {
     "prometheusrule": ("monitoring.coreos.com/v1", "PrometheusRule"),
     "vmrule": ("operator.victoriametrics.com/v1beta1", "VMRule"),
@@ -30,7 +43,16 @@ _RESOURCES: Mapping[str, tuple[str, str]] = {
 
 def render_figure_rules(options: Options = DEFAULTS) -> str:
     """The rule file that records every figure."""
-    return render_group(recording_group(options.common.window, options.evaluation_interval, options))
+    return render_group(figure_group(options))
+
+
+def figure_group(options: Options = DEFAULTS) -> Group:
+    """The group that records every figure, and before them, as of the same samples, how much of their window is there.
+
+    Of what arrives in between, a figure has more than is said of it.
+    """
+    group = recording_group(options.common.window, options.evaluation_interval, options)
+    return {**group, "rules": [*fleet_rules(options), *group["rules"]]}
 
 
 def render_objective_rules(options: Options = DEFAULTS) -> str:
@@ -48,9 +70,8 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
 
     In Mimir's the groups read all of `tenants`, without any the one that they are loaded for.
     """
-    figures = recording_group(options.common.window, options.evaluation_interval, options)
     groups = [
-        figures, histogram_group(options), objective_group(options), without_collector_group(options),
+        figure_group(options), histogram_group(options), objective_group(options), without_collector_group(options),
         *alert_groups(options=options),
     ]  # fmt: skip
     if form in ("victoriametrics", "vmrule"):
@@ -80,22 +101,31 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
         document = {"groups": [{**group, "partial_response_strategy": "abort"} for group in groups]}
     else:
         document = {"groups": groups}
-    return HEADER + yaml.safe_dump(document, sort_keys=False, width=10_000)
+    return HEADER + _least(form) + yaml.safe_dump(document, sort_keys=False, width=10_000)
+
+
+def _least(form: Format) -> str:
+    return (
+        f"# Needs {_KEEPS[form]}: earlier ones lack `keep_firing_for`, without which alerts resolve in a gap of data.\n"
+    )
 
 
 _SERIES = r'[\w:]+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\})?'
+_WHEN, _LOOKBACK = re.compile(rf"\btimestamp\(({_SERIES})\)"), "5m"
 _GAIN = re.compile(rf"\b(rate|increase)\(({_SERIES})\[(\w+)\]\)")
 
 
 def metricsql(expression: str, scrape_interval: str) -> str:
-    """The expression in MetricsQL, with what PromQL's `rate`, `increase` and `changes` stand for.
+    """The expression in MetricsQL, with what PromQL's `rate`, `increase`, `changes` and `timestamp` stand for.
 
     MetricsQL's `rate` is over the part of the window in which a series has samples: a replica that began a minute ago
     would count as if it had been there for five. Its `increase` counts a new series from 0 where the first value is
     small: errors of weeks ago would be of now when a fleet is first scraped, and buckets of a histogram would begin at
     other values than its count. So gains are from the first sample to the last, as in PromQL, and since PromQL
-    extrapolates to the ends of the window, it begins one scrape earlier here.
+    extrapolates to the ends of the window, it begins one scrape earlier here. Its `timestamp` is also of a series that
+    has ended, and looks back no further than a subquery's step.
     """
+    expression = _WHEN.sub(rf"(timestamp(\1[{_LOOKBACK}]) and default_rollup(\1[{_LOOKBACK}]))", expression)
     expression = re.sub(r"\bchanges\(", "changes_prometheus(", expression)
 
     def gained(found: re.Match[str]) -> str:
@@ -128,7 +158,10 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     if alert.keep:
         rule["keep_firing_for"] = alert.keep
     labels = {**alert.labels, "team": options.team, **options.labels.get(alert.name, {})}
-    annotations = {**annotations_of(alert, options), **also_firing(alert, options)}
+    annotations = {**annotations_of(alert, options), **also_firing(alert, options), **parts_down(alert, options)}
+    if is_kept_unknown(alert):
+        known = annotations["description"]
+        annotations["description"] = f"{{{{ if lt $value -1e9 }}}}{_UNKNOWN}{{{{ else }}}}{known}{{{{ end }}}}"
     return {**rule, "labels": labels, "annotations": annotations}
 
 

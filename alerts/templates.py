@@ -69,7 +69,8 @@ Dashboard: {{ .Annotations.dashboard_url }}
 
 {{ define "servescope.text" -}}
 {{ template "servescope.some" .Alerts.Firing }}{{ template "servescope.some" .Alerts.Resolved }}\
-{{ with .Alerts.Firing }}{{ with (index . 0).Annotations.also_firing }}Also firing: {{ . }}
+{{ with .Alerts.Firing }}{{ with (index . 0).Annotations.parts_down }}Down: {{ . }}
+{{ end }}{{ with (index . 0).Annotations.also_firing }}Also firing: {{ . }}
 {{ end }}{{ end }}Silence: {{ template "servescope.silence" . }}
 {{- end }}
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from alerts.fleet import lost, unanswered
 from alerts.options import DEFAULTS, Options
 from alerts.recording import render_group
 from servescope.contract.expressions import once_promql
@@ -36,7 +37,7 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     up = _scraped(SCRAPED_UP, options)
     # `up` is about the translator: where it does not answer, its series of the target are stale, and `up` is 0.
     healthy = f"{_scraped('servescope_probe_success', options)} or {up}"
-    health = once_promql(healthy, collectors)
+    health = _known(healthy, options)
     seconds = (
         f"{_scraped('servescope_probe_duration_seconds', options)} or {_scraped('scrape_duration_seconds', options)}"
     )
@@ -46,9 +47,9 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     # While scrapes fail: the age that was recorded last, and the time since then.
     since = once_promql(f"time() - timestamp({up}) and ({healthy}) == 1", collectors, best="min")
     grown = f"({age} + (time() - timestamp({age}))) and {once_promql(up, collectors)}"
-    engines = once_promql(
+    engines = _known(
         f"{_scraped('servescope_probe_success', options, _ENGINES)} or {_scraped(SCRAPED_UP, options, _ENGINES)}",
-        collectors,
+        options,
     )
     names = ", ".join((*DEPLOYMENT_LABELS, *options.common.extra_labels))
     reported = f'replica_count_by_status{{derived=""{f",{options.scope}" if options.scope else ""}}}'
@@ -80,6 +81,16 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
         for name, expression, labels in expressions
     ]
     return {"name": GROUP, "interval": options.evaluation_interval, "rules": rules}
+
+
+def _known(health: str, options: Options) -> str:
+    """The health of targets of which something is known: an agent asks them still, and a translator answers for them.
+
+    Where no translator does, they are called down unless too few are seen: then a page says so of the fleet.
+    """
+    answered = once_promql(f"({health}) unless ({unanswered(options)})", options.common.collector_labels)
+    identity = ", ".join((*IDENTITY_LABELS, *options.common.extra_labels))
+    return f"{answered} unless on ({identity}) {lost(options)}"
 
 
 def _scraped(name: str, options: Options, where: str = "") -> str:

@@ -280,6 +280,19 @@ def name_missing_rules(store: History) -> list[Markdown]:
     ]
 
 
+def name_uncovered(store: History, span: TimeRange, deployments: Container[Deployment]) -> list[Markdown]:
+    """A sentence for each of the deployments of whose window scrapes are missing, so that their totals are too low."""
+    found = store.uncovered(span.end_ms) if isinstance(store, PrometheusHistory) else {}
+    return [
+        Markdown(
+            f"Totals of {code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) are too low: of their "
+            f"window {share:.0%} of the usual scrapes are there."
+        )
+        for deployment, share in sorted(found.items())
+        if deployment in deployments
+    ]
+
+
 def name_places(store: History, deployments: Container[Deployment]) -> list[Markdown]:
     """A sentence for each of the deployments that several clusters or tenants of a Prometheus have."""
     spread = store.spread() if isinstance(store, PrometheusHistory) else {}

@@ -26,15 +26,18 @@ from dashboards.panels import (
     quiet,
     steps,
 )
-from dashboards.queries import Query, compile_figure, legend
+from dashboards.queries import Query, compile_expression, compile_figure, legend
 from servescope.contract.expressions import Ratio, level, rate
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import BROKEN_STATUSES
+from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
 
 NAME = "fleet"
 MOST_LINES = 5
 _LATENCIES = ("time_to_first_token", "time_per_output_token")
+_COVERED = level(COVERAGE_SERIES, "avg")
+_PARTLY_SCRAPED = (Threshold(STATUS_COLORS["warning"]), Threshold("text", COVERED_RATIO))
 _BROKEN = (*NO_THRESHOLDS, Threshold(STATUS_COLORS["warning"], 1))
 # Room for five alerts.
 _HEADLINE = 8
@@ -118,8 +121,9 @@ def _deployments(options: Options) -> Panel:
         queries=tuple(queries),
         unit="none",
         meaning="One row per deployment, that with the most failed or rejected requests first. Harm is colored by the "
-        f"objectives: {promised}. Figures for tuning have color only "
-        "outside of their normal range.",
+        f"objectives: {promised}. Scraped is the share of the usual scrapes that the last 5 minutes have: below "
+        f"{COVERED_RATIO:.0%} requests per second, and what is summed from rates, are too low by the rest. Figures for "
+        "tuning have color only outside of their normal range.",
         normal="no orange or red cells among failed requests, replicas and latencies, and nothing queued.",
         first="click the deployment's name to see its requests.",
         no_data=NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),
@@ -141,6 +145,7 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...
     return [
         ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(promised["requests"]))),
         ("Unhealthy", UNITS["replicas"], replicas_column(options, *BROKEN_STATUSES), _BROKEN),
+        ("Scraped", UNITS["ratio"], compile_expression(_COVERED, options, by=DEPLOYMENT_LABELS), _PARTLY_SCRAPED),
         *(
             (
                 FIGURES[name].title,

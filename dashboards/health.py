@@ -20,7 +20,9 @@ NAME = HEALTH
 _COLLECTOR = ("instance",)
 
 # Red is for what is broken.
-_TARGET_COLORS: Mapping[str, str] = MappingProxyType({"up": "green", "down": "red", "unknown": "orange"})
+_TARGET_COLORS: Mapping[str, str] = MappingProxyType(
+    {"up": "green", "down": "red", "unknown": "orange", "unseen": "purple"}
+)
 _LIST_COLORS: Mapping[str, str] = MappingProxyType({"kept": "green", "dropped": NEUTRAL})
 _STATUS_COLORS: Mapping[str, str] = MappingProxyType({r"[23]\d\d": "green", r"4\d\d": "yellow", r"5\d\d": "orange"})
 
@@ -61,7 +63,7 @@ def _collecting(options: Options) -> tuple[Panel, ...]:
         own_panel(
             "Targets by health", level("servescope_targets"), options, unit="targets", by=("health",), stacked=True,
             colors=_TARGET_COLORS,
-            normal="all `up`; some `unknown` for a moment after a start.",
+            normal="all `up`; some `unknown` for a moment after a start. Nothing asks those that are `unseen`.",
             first="the panel Target down names failing targets; the Sources page of the console shows their last "
             "scrape.",
         ),

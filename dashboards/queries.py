@@ -78,7 +78,7 @@ PROGRAMS: Mapping[Program, Variable] = MappingProxyType(
         ),
     }
 )
-"""The instance of a collector, judge, customers' export, Prometheus or Alertmanager."""
+"""The instance of a collector, judge, customers' export, Prometheus or Alertmanager; what rules record has none."""
 
 WATCHED = Variable("deployment", "Deployment", "deployment_id", ".+", OWN_METRICS["servescope_targets"].name)
 """The deployment of the targets, for series about targets."""
@@ -207,7 +207,7 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
     narrowing = [
         variable
         for variable in variables or (CUSTOMERS_VARIABLES if metric.program == "customers" else HEALTH_VARIABLES)
-        if variable == PROGRAMS[metric.program] or variable.label in metric.labels
+        if variable == PROGRAMS.get(metric.program) or variable.label in metric.labels
     ]
     return _chosen(narrowing, options)
 

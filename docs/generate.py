@@ -35,6 +35,7 @@ COMPONENTS: Mapping[str, str] = {
 PROGRAMS: Mapping[str, str] = {
     "collector": "Of the collector",
     "translate": "Of a translator, and of the targets probed through it",
+    "rules": "Of targets, recorded by `recording.rules.yml`",
     "judge": "Of the judge",
     "customers": "Of the customers' export",
     "prometheus": "Of Prometheus",

@@ -61,10 +61,10 @@ def show() -> None:
         parameters = selection.range_parameters()
         seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
         st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters))
-        places = frame.name_places(store, [one.deployment for one in shown])
-        st.caption(
-            join([frame.explain_moment(store, span), *_name_left_out(fleet), *frame.name_missing_rules(store), *places])
-        )
+        named = [one.deployment for one in shown]
+        lacking = [*frame.name_missing_rules(store), *frame.name_uncovered(store, span, named)]
+        places = frame.name_places(store, named)
+        st.caption(join([frame.explain_moment(store, span), *_name_left_out(fleet), *lacking, *places]))
         unseen = [one for one in ordered if one not in seen]
         if unseen:
             with st.expander(f"{len(unseen)} without figures in this range", icon=":material/visibility_off:"):

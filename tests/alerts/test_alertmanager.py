@@ -120,6 +120,52 @@ def test_an_outage_of_most_deployments_notifies_once(url: str) -> None:
     }  # fmt: skip
 
 
+def test_a_fleet_of_which_too_little_is_seen_notifies_once(url: str) -> None:
+    """In place of tickets on parts, targets and lists, and of the page on collectors; not of what is known to be down.
+
+    Of most deployments that are down it is known why the others are not seen.
+    """
+    here = _deployment("d")
+    _send(
+        url,
+        {
+            "unseen": ("ServescopeFleetUnseen", {}),
+            **{
+                part: (f"Servescope{part}Down", {"instance": "a:1", "job": "x"})
+                for part in ("Agent", "Translator", "Collector")
+            },
+            "probes": ("ServescopeProbesFail", {"instance": "a:1"}),
+            "no collector": ("ServescopeCollectorGone", {}),
+            "target": ("ServescopeTargetDown", here),
+            "target gone": ("ServescopeTargetGone", here),
+            "target stale": ("ServescopeTelemetryStale", here),
+            "deployment gone": ("ServescopeDeploymentGone", here),
+            "deployment": ("ServescopeDeploymentDown", here),
+            "router": ("ServescopeRouterDown", here),
+            "lists": ("ServescopeMostDeploymentsGone", {}),
+            "refused": ("ServescopeProbesRefused", {"instance": "a:1"}),
+            "users": ("ServescopeRequestsBudgetBurnsFast", here),
+            "rules": ("ServescopeRuleEvaluationFails", {}),
+            "watchdog": ("ServescopeWatchdog", {}),
+        },
+    )
+
+    assert {case for case, is_muted in _muted(url).items() if is_muted} == {
+        "Agent", "Translator", "Collector", "probes", "no collector", "target", "target gone", "target stale",
+        "deployment gone",
+    }  # fmt: skip
+
+
+def test_most_deployments_that_are_down_explain_what_is_not_seen(url: str) -> None:
+    """One page, of the two."""
+    _send(
+        url,
+        {"most": ("ServescopeMostDeploymentsDown", {}), "unseen": ("ServescopeFleetUnseen", {})},
+    )
+
+    assert _muted(url) == {"most": False, "unseen": True}
+
+
 def test_a_deployment_that_is_down_notifies_once(url: str) -> None:
     """Its targets follow from it; without an active replica both are in the message, whichever came first."""
     down, other = _deployment("down"), _deployment("other")

@@ -72,6 +72,7 @@ worse_times = 1.5
 hit_rate_kept = 0.625
 worse_speed = 0.85
 queue_floor = 50
+seen_share = 0.75
 
 [alerts.objectives.time_to_first_token]
 goal = 0.95
@@ -152,7 +153,7 @@ def test_what_is_chosen_is_there(other: Options) -> None:
     churn = rules["ServescopeCacheChurn"]
 
     assert slower["expr"].startswith(
-        '(deployment:time_to_first_token_seconds:p95_rate10m{engine="trtllm"} > on (served_model, env) group_left () '
+        '((deployment:time_to_first_token_seconds:p95_rate10m{engine="trtllm"} > on (served_model, env) group_left () '
         '(1.5 * max by (served_model, env) (deployment:time_to_first_token_seconds:p95_rate10m{engine="vllm-0.32"})))'
     )
     assert "more than 1.5 times that of vllm-0.32" in slower["annotations"]["description"]

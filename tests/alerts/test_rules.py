@@ -17,7 +17,8 @@ from alerts.alertmanager import RECEIVERS, configuration, inhibitions
 from alerts.dividing import divide
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS
-from alerts.rules import alert_rule, annotations_of, metricsql, render_bundle
+from alerts.recording import HEADER
+from alerts.rules import FORMATS, Format, alert_rule, annotations_of, metricsql, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title
@@ -38,7 +39,7 @@ from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.types import Step
 from tests.support.alert_stories import minutes
 from tests.support.prometheus import running
-from tests.support.recording_rules import RECORDING_FILES
+from tests.support.recording_rules import RECORDING_FILES, is_of_catalog
 
 DASHBOARDS = {
     board["uid"]: board
@@ -48,7 +49,7 @@ DASHBOARDS = {
 PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
     "ServescopeCutoverDegraded", "ServescopeRouterDown", "ServescopeTrafficGone", "ServescopeMostDeploymentsGone",
-    "ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeMostDeploymentsDown",
+    "ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeMostDeploymentsDown", "ServescopeFleetUnseen",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""
@@ -177,7 +178,7 @@ def test_every_recorded_series_that_is_read_is_recorded() -> None:
     files = (*RECORDING_FILES, "alerting.rules.yml")
     documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in files]
     rules = [rule for document in documents for group in document["groups"] for rule in group["rules"]]
-    recorded = [rule["record"] for rule in rules if "record" in rule]
+    recorded = [rule["record"] for rule in rules if is_of_catalog(rule)]
     read = {name for rule in rules for name in re.findall(r"\bdeployment:\w+:\w+", rule["expr"])}
 
     assert len(recorded) == len(set(recorded))
@@ -242,6 +243,16 @@ def test_the_bundles_hold_every_rule() -> None:
     assert thanos == [{**group, "partial_response_strategy": "abort"} for group in plain]
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_document_says_what_is_needed_to_keep_alerts_firing(form: Format) -> None:
+    """Each has `keep_firing_for`, and the first version that knows it at its beginning."""
+    header, needed = render_bundle(form).splitlines()[:2]
+
+    assert header == HEADER.rstrip()
+    assert re.fullmatch(r"# Needs [\w ,.]*\d[\w ,.]*: earlier ones lack `keep_firing_for`, .*", needed)
+    assert "keep_firing_for:" in render_bundle(form)
+
+
 def _rules(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
@@ -289,6 +300,8 @@ def test_rules_of_victoriametrics_have_the_gains_of_prometheus() -> None:
     assert not any(re.search(r"\b(rate|increase|changes)\(", expression) for expression in expressions)
     assert metricsql("changes(a[1h]) > 3", "15s") == "changes_prometheus(a[1h]) > 3"
     assert metricsql("sum(increase(a_total[1h])) > 2", "1m") == "sum(increase_prometheus(a_total[1h1m])) > 2"
+    # When a sample was, of a series that is still there.
+    assert metricsql('timestamp(a{x="y"})', "15s") == '(timestamp(a{x="y"}[5m]) and default_rollup(a{x="y"}[5m]))'
     rate = 'sum(rate(a_total{x="y"}[5m])) > 2'
     assert metricsql(rate, "15s") == 'sum((increase_prometheus(a_total{x="y"}[5m15s]) / 300)) > 2'
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from alerts.fleet import fleet_rules
 from alerts.options import Options, make_options
 from alerts.rules import alert_groups
 from alerts.without_collector import without_collector_group
@@ -67,7 +68,7 @@ def test_every_alert_on_targets_is_the_same_without_a_collector(
 
 
 def test_what_is_recorded_is_a_collectors_series() -> None:
-    """Under its name, and each series that alerts read of targets."""
+    """Under its name, and each series that alerts read of targets; what no collector has is about the fleet."""
     read = {
         term.name
         for name in OF_TARGETS
@@ -75,7 +76,7 @@ def test_what_is_recorded_is_a_collectors_series() -> None:
         for term in terms(condition)
         if isinstance(term, Own) and term.name.startswith("servescope_target")
     }
-    recorded = {rule["record"] for rule in without_collector_group()["rules"]}
+    recorded = {rule["record"] for rule in (*without_collector_group()["rules"], *fleet_rules())}
 
     assert read <= recorded <= {*OWN_METRICS, "replica_count_by_status"}
     assert "servescope_target_up" in read

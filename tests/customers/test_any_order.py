@@ -22,6 +22,7 @@ actions = st.lists(
         st.just(("reload",)),
         st.tuples(st.just("outage"), st.sampled_from(CUSTOMERS)),
         st.tuples(st.just("engine"), names),
+        st.tuples(st.just("clock"), st.sampled_from([0, 0, 10 * MINUTE, 50 * MINUTE])),
         st.sampled_from([("restart",), ("stop",), ("heal",), ("full",)]),
     ),
     min_size=4,

@@ -321,6 +321,21 @@ def test_a_past_that_is_imported_behind_a_lane_is_a_gap(store: Store, cursors: C
     assert destination.points[points].time_ms == START + 11 * MINUTE
 
 
+def test_a_cursor_from_the_future_waits_an_hour_where_no_collector_drops_it(
+    store: Store, cursors: CursorFile, clock: FillingClock
+) -> None:
+    """As with a Prometheus. Until then the clock may be set right again; for good it would be waiting for nothing."""
+    destination = Destination()
+    deliver(store, cursors, clock, destination, 5)
+    ahead_ms = clock.now_ms()
+    clock.pass_seconds(-86_400)
+    for minutes, waits in ((55, True), (70, False)):
+        deliver(store, cursors, clock, destination, minutes)
+        (status,) = read_statuses(cursors, [LANE], clock.now_ms())
+        assert ((status.edge_ms or 0) >= ahead_ms - 2 * MINUTE) == waits
+        assert {gap.reason for gap in cursors.gaps(LANE)} >= {"clock"}
+
+
 def test_a_removed_customer_gets_nothing_more(store: Store, cursors: CursorFile, clock: FillingClock) -> None:
     """Its lane ends by itself."""
     destination = Destination()

@@ -18,6 +18,7 @@ from servescope.customers.program import CustomersProgram
 from servescope.customers.running import read_startable
 from servescope.customers.statements import remove_customer
 from servescope.errors import ServescopeError
+from servescope.exposition.negotiation import TEXT
 from servescope.settings.access import Access, Tls
 from servescope.settings.clock import EmulatedTime, ProgramClock
 from servescope.store.embedded import Store
@@ -120,6 +121,31 @@ def test_nothing_leaves_any_more_when_a_removal_returns(store: Store, clock: Pro
     deliver(store, clock, tmp_path, act)
     assert 'customer="acme"' not in answered[0]
     assert 'customer="globex"' in answered[0]
+
+
+def test_a_page_is_current_by_when_its_past_can_be_read(store: Store, clock: ProgramClock, tmp_path: Path) -> None:
+    """Of a past that is read 30 s late, as a Prometheus', the last edge is older than three intervals of 10 s."""
+    (tmp_path / "token").write_text("token-of-acme\n")
+
+    class Late(Store):
+        @property
+        def settle_ms(self) -> int:
+            return 30_000
+
+    async def act(program: CustomersProgram, _: CursorFile) -> None:
+        await program.apply([policy_of("acme", pull=Pull(str(tmp_path / "token")))])
+        page = program.pulls["acme"].page
+
+        looks: list[asyncio.Task[bytes | None]] = []
+
+        def look() -> bytes | None:
+            looks.append(asyncio.ensure_future(page.read(TEXT)))
+            return next((each.result() for each in looks if each.done() and each.result()), None)
+
+        assert b"output_tokens_total" in await wait_for_async(look, "a page")
+
+    with Late(store.path, read_only=True) as late:
+        deliver(late, clock, tmp_path, act)
 
 
 def test_a_removal_that_the_export_does_not_confirm_fails(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.own_metrics import COVERAGE_SERIES
 from tests.support.boards import NAMES, expressions, panels, read_board, substitute, variable_queries
 from tests.support.filled_prometheus import END_MS, PLAIN, SECONDS, SINCE_SECONDS, UNEVEN, holding, make_samples
 from tests.support.prometheus import Prometheus
@@ -92,10 +93,11 @@ def ask(server: Prometheus, expression: str) -> list[Any]:
 def is_silent(expression: str) -> bool:
     """Whether a query finds nothing in these data: of native histograms, or of what was before the data begin.
 
-    Nor is there an objective between tokens, since the emulated engines are held to the time per output token.
+    Nor is there an objective between tokens, since the emulated engines are held to the time per output token, and
+    nothing is recorded of targets.
     """
-    unpromised = OBJECTIVES["inter_token_latency"].record("")
-    return f"${HISTOGRAMS} * -" in expression or unpromised in expression or looks_beyond(expression)
+    never = (f"${HISTOGRAMS} * -", OBJECTIVES["inter_token_latency"].record(""), COVERAGE_SERIES)
+    return any(each in expression for each in never) or looks_beyond(expression)
 
 
 def looks_beyond(expression: str) -> bool:

@@ -27,10 +27,10 @@ from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
 
-# Otherwise an alert that fires before Prometheus knows of its Alertmanager is sent again after a minute.
-_OPTIONS = {"prometheus": ["--rules.alert.resend-delay=1s"]}
 # Nothing else of the mounted files is changed: a test does not wait for a rhythm, and all is on this machine.
 _HASTENED = (
+    # Otherwise an alert that fires before Prometheus knows of its Alertmanager is sent again after minutes.
+    ("resend-delay=5m", "resend-delay=1s"),
     ("scrape_interval: 15s", "scrape_interval: 1s"),
     ('name = "acme"', 'name = "acme"\ninterval = "10s"'),
     ('scrape_interval = "5s"', 'scrape_interval = "1s"\nevaluation_interval = "1s"'),
@@ -171,7 +171,7 @@ def running(
     ours = {service.name: image.entry_point for service in composition.services.values() if "build" in service.said}
     executables = {**ours, "prometheus": prometheus, "alertmanager": alertmanager}
     backend = URL(outside.url_of(composition.services["customers"], "http://backend:4318"))
-    with Receiver(backend.port or 0) as receiver, outside.running(executables, _OPTIONS):
+    with Receiver(backend.port or 0) as receiver, outside.running(executables):
         yield Running(composition, outside, receiver)
 
 

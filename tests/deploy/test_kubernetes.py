@@ -24,6 +24,7 @@ from servescope.probe.config import SETTINGS
 from servescope.probe.prober import CLAIMED
 from tests.conftest import ROOT
 from tests.support.manifests import (
+    APPLIED,
     ENGINES,
     Document,
     Pod,
@@ -40,8 +41,6 @@ from tests.support.promtool import Suite, failures, run
 from tests.support.waiting import deadline_seconds
 
 _FOLDER = ROOT / "deploy" / "kubernetes"
-APPLIED = ("prometheus-operator", "victoria-metrics-operator", "standalone", "judge", "keda")
-"""What one applies; the component `sidecar` is rendered with the engines of somebody's own."""
 EVERY_ONE = pytest.mark.parametrize("name", [*APPLIED, "sidecar"])
 
 _LARGEST = 1024 * 1024  # what Kubernetes lets a ConfigMap hold
@@ -134,6 +133,7 @@ def test_there_is_something_to_hold(kustomize: Path, sidecar: Path) -> None:
         "servescope-collector/console",
         "servescope-judge/start",
         "servescope-judge/judge",
+        "servescope-customers/customers",
         "chat/translate",
     }
 
@@ -170,9 +170,10 @@ def test_every_pod_has_a_network_policy_and_what_it_names_exists(rendered: tuple
         for each in _of_kind(rendered, "Service", "PodDisruptionBudget", "Deployment", "StatefulSet")
     ]
 
-    assert all(any(selector <= labels for selector in selectors) for labels in pods)
     assert all(any(selector <= labels for labels in pods) for selector in [*selectors, *others])
-    assert all(each["spec"]["policyTypes"] == ["Ingress", "Egress"] for each in policies)
+    for labels in pods:
+        chosen = [each["spec"] for each in policies if each["spec"]["podSelector"]["matchLabels"].items() <= labels]
+        assert {kind for each in chosen for kind in each["policyTypes"]} == {"Ingress", "Egress"}
     for scaler in _of_kind(rendered, "HorizontalPodAutoscaler"):
         target = scaler["spec"]["scaleTargetRef"]
         assert "replicas" not in only(list(rendered), target["kind"], target["name"])["spec"]
@@ -221,29 +222,31 @@ def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ..
 
 
 @pytest.fixture
-def judge_on_victoria_metrics(kustomize: Path, tmp_path: Path) -> tuple[Document, ...]:
-    """The judge in a kustomization of somebody's own, with the component for VictoriaMetrics."""
-    write_kustomization(tmp_path, [_FOLDER / "judge"], [_FOLDER / "victoria-metrics"])
+def beside_victoria_metrics(kustomize: Path, tmp_path: Path) -> tuple[Document, ...]:
+    """Judge and export in a kustomization of somebody's own, with the component for VictoriaMetrics."""
+    write_kustomization(tmp_path, [_FOLDER / "judge", _FOLDER / "customers"], [_FOLDER / "victoria-metrics"])
     return render(kustomize, tmp_path)
 
 
 def test_what_reads_the_metrics_store_may_reach_it(
-    kustomize: Path, judge_on_victoria_metrics: tuple[Document, ...]
+    kustomize: Path, beside_victoria_metrics: tuple[Document, ...]
 ) -> None:
-    """Each address of the store that console and judge are given is one that their NetworkPolicy allows."""
+    """Each address of the store that console, judge and export are given is one that their NetworkPolicy allows."""
     applied = [render(kustomize, _FOLDER / name) for name in APPLIED]
     stores = set()
-    for documents in (*applied, judge_on_victoria_metrics):
+    for documents in (*applied, beside_victoria_metrics):
         for container in (each for each in containers(documents) if each.environment):
             store = urlsplit(container.environment["PROMETHEUS_URL"])
             policy = only(documents, "NetworkPolicy", container.owner["metadata"]["name"])["spec"]
-            (rule,) = [each for each in policy["egress"] if "podSelector" not in each["to"][0]]
+            (rule,) = [each for each in policy["egress"] if each["to"][0].keys() == {"namespaceSelector"}]
             assert rule["ports"] == [{"protocol": "TCP", "port": store.port}]
             assert rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] in store.netloc
             stores.add(store.hostname)
 
     assert stores == {"prometheus-operated.monitoring.svc", "vmsingle-servescope.monitoring.svc"}
-    assert [each["kind"] for each in judge_on_victoria_metrics if "Pod" in each["kind"]] == ["VMPodScrape"]
+    assert [each["kind"] for each in beside_victoria_metrics if each["kind"].startswith(("PodM", "VMPod"))] == [
+        "VMPodScrape"
+    ] * 2
 
 
 def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:
@@ -304,7 +307,7 @@ def test_page_applies_what_fits_into_no_annotation_on_the_server(monitored: tupl
     commands = re.findall(r"^kubectl.* apply .*$", page, re.MULTILINE)
 
     assert max(len(json.dumps(json.dumps(each))) for each in monitored) > _LARGEST_ANNOTATIONS
-    assert len(commands) == 2
+    assert len(commands) == 3
     assert all("--server-side" in command for command in commands)
 
 

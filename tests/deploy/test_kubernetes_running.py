@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,11 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.support.answering import answering
+from tests.support.authorities import Authority
 from tests.support.compose import Composition, Outside
 from tests.support.manifests import (
     ENGINES,
@@ -29,8 +34,9 @@ from tests.support.manifests import (
     scrape_jobs,
     write_kustomization,
 )
+from tests.support.otlp_receiver import Receiver
 from tests.support.programs import answers
-from tests.support.prometheus import Prometheus
+from tests.support.prometheus import Prometheus, free_port
 from tests.support.waiting import deadline_seconds, wait_for
 
 _FOLDER = ROOT / "deploy" / "kubernetes"
@@ -38,11 +44,22 @@ _PROMETHEUS = "prometheus-operated.monitoring.svc"
 _TRANSLATE = "servescope-translate.servescope.svc"
 _JUDGE = "servescope-judge.servescope.svc"
 _SERVESCOPE = Path(sys.executable).with_name("servescope")
-_SECRETS = {"servescope-judge": {"token": "0123456789abcdef0123456789abcdef"}}
-# The tests' engine listens on a free port of 127.0.0.1, and nobody waits for a rhythm.
-_CHANGED = (('"10.0.0.0/8:8000"', '"127.0.0.1:*"'), ('"15s"', '"1s"'), ('"30s"', '"1s"'), ('"10s"', '"1s"'))
+_CUSTOMERS = "servescope-customers.servescope.svc"
+_TOKENS = {"acme-push.token": "push-0123456789abcdef", "acme-pull.token": "pull-0123456789abcdef0123456789"}
+_SECRETS = {"servescope-judge": {"token": "0123456789abcdef0123456789abcdef"}, "servescope-customers": _TOKENS}
+# The tests' engine listens on a free port of 127.0.0.1, the customer has one of its deployments, and nobody waits for a
+# rhythm.
+_CHANGED = (
+    ('"10.0.0.0/8:8000"', '"127.0.0.1:*"'),
+    ('"15s"', '"1s"'),
+    ('"30s"', '"1s"'),
+    ('"10s"', '"1s"'),
+    ('deployment_id = "chat"', 'deployment_id = "chat-v2"'),
+    ('name = "acme"', 'name = "acme"\ninterval = "10s"'),
+    ('acme-pull.token"', 'acme-pull.token"\nrequests_per_minute = 6000'),
+)
 _IDENTITY = {
-    "model_name": "meta-llama/Llama-3.3-70B",
+    "model_name": "meta-llama/Llama-3.3-70B-Instruct",
     "deployment_id": "chat-v1",
     "inference_stack": "v1",
     "environment": "production",
@@ -59,6 +76,9 @@ class Running:
     composition: Composition
     outside: Outside
     engine: str
+    backend: Receiver
+    page: str
+    authority: Path
 
     def url(self, service: str, url: str) -> str:
         """Where a URL as the service knows it leads."""
@@ -80,16 +100,27 @@ def _running(kustomize: Path, prometheus: Path, reference: Path, folder: Path, *
     """The containers of these folders, and a Prometheus with what its operator would make of the manifests."""
     documents = tuple(each for one in applied for each in render(kustomize, one))
     page = (reference / "captures" / "vllm-0.32.0-1.txt").read_text(encoding="utf-8")
-    with answering(lambda handler: handler.reply(200, page, Content_Type="text/plain; version=0.0.4")) as engine:
+    authority = Authority(folder)
+    issued = authority.ca.issue_cert("127.0.0.1")
+    certificate = {"tls.crt": issued.cert_chain_pems[0], "tls.key": issued.private_key_pem}
+    with (
+        answering(lambda handler: handler.reply(200, page, Content_Type="text/plain; version=0.0.4")) as engine,
+        Receiver() as backend,
+    ):
         monitored = render(kustomize, _FOLDER / "prometheus-operator")
-        ours = lay_out(documents, folder, _SECRETS)
+        tls = {name: each.bytes().decode() for name, each in certificate.items()}
+        ours = lay_out(documents, folder, {**_SECRETS, "servescope-customers-tls": tls})
         services = {_PROMETHEUS: _lay_out_prometheus(monitored, engine, folder), **ours}
         composition = Composition({"services": services}, folder)
-        outside = composition.outside(folder / "outside", *_CHANGED)
+        pull = f"127.0.0.1:{free_port()}"
+        changed = (*_CHANGED, ("0.0.0.0:9921", pull), ("https://otlp.acme.example/v1/metrics", backend.url))
+        outside = composition.outside(folder / "outside", *changed)
         long = [each for each in containers(documents) if not each.ends]
         executables = {name: _SERVESCOPE for name in ours if name != _JUDGE}
-        with outside.running({**executables, _PROMETHEUS: prometheus}, {}):
-            yield Running(dict(zip(ours, long, strict=True)), composition, outside, engine.removeprefix("http://"))
+        with outside.running({**executables, _PROMETHEUS: prometheus}):
+            started = dict(zip(ours, long, strict=True))
+            address = engine.removeprefix("http://")
+            yield Running(started, composition, outside, address, backend, f"https://{pull}", authority.path)
 
 
 def _lay_out_prometheus(documents: tuple[Document, ...], engine: str, folder: Path) -> Document:
@@ -137,17 +168,17 @@ def _lay_out_prometheus(documents: tuple[Document, ...], engine: str, folder: Pa
 def test_every_container_starts_and_passes_its_probes(
     kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
 ) -> None:
-    """Translators, collector, judge and both consoles run as their manifests say, and answer liveness and readiness."""
+    """Translators, collector, judge, export and both consoles run as their manifests say, and answer their probes."""
     (tmp_path / "engines").mkdir()
     sidecar = write_kustomization(tmp_path / "engines", [ENGINES], [_FOLDER / "sidecar"])
-    applied = [*(_FOLDER / name for name in ("prometheus-operator", "standalone", "judge")), sidecar]
+    applied = [*(_FOLDER / name for name in ("prometheus-operator", "standalone", "judge", "customers")), sidecar]
     with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
         wait_for(lambda: running.labels_of("concurrent_requests"), "something to judge")
         _prepare_judge(running, render(kustomize, _FOLDER / "judge"))
-        with running.outside.running({_JUDGE: _SERVESCOPE}, {}):
-            assert len(running.containers) == 6
+        with running.outside.running({_JUDGE: _SERVESCOPE}):
+            assert len(running.containers) == 7
             for service, container in running.containers.items():
-                for probe in {"livenessProbe", "readinessProbe"} & container.said.keys():
+                for probe in {"startupProbe", "livenessProbe", "readinessProbe"} & container.said.keys():
                     url = running.url(service, container.health_url(probe))
                     wait_for(partial(answers, url), f"the {probe} of {container}")
             # A pod that is started again has its run, also while the metrics store is away.
@@ -167,6 +198,35 @@ def _prepare_judge(running: Running, documents: tuple[Document, ...], **changed:
         capture_output=True,
         timeout=deadline_seconds(),
     )
+
+
+@pytest.mark.proof
+def test_a_customer_is_pushed_to_and_scrapes_its_page(
+    kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
+) -> None:
+    """The export reads Prometheus, sends with the Secret's token, and answers over TLS who has the page's own."""
+    applied = [_FOLDER / "translate", _FOLDER / "customers"]
+    with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
+        wait_for(lambda: running.backend.requests, "what is pushed")
+        assert running.backend.headers[0]["Authorization"] == f"Bearer {_TOKENS['acme-push.token']}"
+        assert {"queued_requests", "requests_total"} <= running.backend.metrics().keys()
+
+        url = f"{running.page}/customers/acme/metrics"
+        context = ssl.create_default_context(cafile=running.authority)
+        asked = Request(url, headers={"Authorization": f"Bearer {_TOKENS['acme-pull.token']}"})
+        page = wait_for(partial(_read, asked, context), "the customer's page", ignoring=(HTTPError,))
+        assert re.search(r'^queued_requests\{.*deployment_id="chat-v2"', page, re.MULTILINE)
+        assert "chat-v1" not in page
+        with pytest.raises(HTTPError, match="401"):
+            _read(Request(url), context)
+        own = running.url(_CUSTOMERS, "http://127.0.0.1:9920/metrics")
+        with urlopen(own, timeout=deadline_seconds()) as answer:
+            assert "servescope_customer_" in answer.read().decode()
+
+
+def _read(asked: Request, context: ssl.SSLContext) -> str:
+    with urlopen(asked, timeout=deadline_seconds(), context=context) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.probe.config import read_probe_configuration
 from servescope.probe.outer import read_outer
@@ -25,6 +26,7 @@ from tests.support.past_one_machine import (
     AGENTS,
     DEPLOYED,
     PastOneMachine,
+    address_of,
     agent_of,
     agent_text,
     kill,
@@ -204,8 +206,8 @@ def test_killed_part_costs_no_figure_and_no_alert(
 
     Every ratio that is recorded is that of the pages. A total is never too high, and too low only while the health of
     the targets or the age of their scrapes names those that are missing; meanwhile their replicas are counted as
-    unhealthy. Both failures page, and nothing else does. Scrapes are missing of the targets of a killed agent or
-    translator alone, and none when it was the receiver.
+    unhealthy. Both failures page, and beside them the fleet of which a third is unseen, once, with what is dead.
+    Scrapes are missing of the targets of a killed agent or translator alone, and none when it was the receiver.
     """
     with (
         _serving(reference, tmp_path, {STEADY: 3, DOWN: 1}) as served,
@@ -232,6 +234,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
             _restart(killed)
         else:
             _wait_until_named(running, part)
+            _wait_for_page(running, FLEET_UNSEEN, "")
             served.targets.cut_off(failing)
         _wait_for_page(running, "ServescopeDeploymentDown", DOWN)
         if part != "receiver":
@@ -246,11 +249,19 @@ def test_killed_part_costs_no_figure_and_no_alert(
         scraped = _read(running, f'servescope_probe_success{{deployment_id="{STEADY}"}}', lately_ms, ended_ms)
         pages = running.notified("page")
 
+        messages = _messages_of(running, FLEET_UNSEEN)
+
     # The replicas of the deployment that fails are also counted, and found to be none.
-    assert pages - {("ServescopeNoActiveReplica", DOWN)} == {
+    assert pages - {("ServescopeNoActiveReplica", DOWN), (FLEET_UNSEEN, "")} == {
         ("ServescopeDeploymentDown", DOWN),
         ("ServescopeRouterDown", PHASED),
     }
+    # A third of the fleet is unseen: one page, which says what is dead.
+    dead = {
+        "agent": f"{address_of(killed)} (servescope-agents)",
+        "translator": f"{address_of(killed)} (servescope-translate)",
+    }
+    assert messages == ([dead[part]] if part in dead else [])
     assert _wrong(figures, truth, _marked(ages, healthy, targets)) == []
     missed = {
         agent_of(dict(each.labels)["instance"]) for each in scraped if _longest_gap_ms(each) > _FRESH_SECONDS * 1000
@@ -287,6 +298,17 @@ def _kept_back(agent: Program) -> float:
     return sum(
         float(line.rpartition(" ")[2]) for line in lines if line.startswith("prometheus_remote_storage_samples_pending")
     )
+
+
+def _messages_of(running: PastOneMachine, alert: str) -> list[str]:
+    """Which parts are down by each message that opened a page of an alert."""
+    found = {
+        sent.body["groupKey"]: firing[0]["annotations"]["parts_down"]
+        for sent in running.receivers.sent()
+        if sent.receiver == "page"
+        and (firing := [a for a in sent.alerts if a["labels"]["alertname"] == alert and a["status"] == "firing"])
+    }
+    return [*found.values()]
 
 
 def _restart(program: Program) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.contract.own_metrics import AGENTS_JOB
 from servescope.contract.samples import Labels
 from tests.support import past_one_machine
@@ -212,6 +213,59 @@ def test_killed_part_costs_no_figure_and_no_alert(
     assert truth.keys() <= {each.labels for each in figures}
     assert _wrong(figures, truth) == []
     assert [_name(each) for each in figures if _longest_gap_ms(each) > _LATE * _interval_ms(each)] == []
+
+
+_MANY = 24
+"""Of so many targets about a third is scraped by two of three vmagents alone."""
+
+
+@pytest.mark.proof
+def test_two_dead_vmagents_are_one_page(reference: Path, alertmanager: Path, tmp_path: Path) -> None:
+    """Targets that only they scraped have no samples any more: a page says how many are seen, and what is dead.
+
+    Each is a deployment, none of which pages, though nothing is known of them; what left the lists does not count.
+    """
+    for name in FLAG_FILES:
+        _program(name)
+    capture = str(reference / "captures" / f"{_VLLM}.txt")
+    with serving_recordings([Recording(capture)] * _MANY, tmp_path) as targets:
+        groups = [
+            {"targets": [address], "labels": _labels(f"chat-{number}")}
+            for number, address in enumerate(targets.addresses)
+        ]
+        with victoria_cluster(tmp_path / "stack", groups, alertmanager=alertmanager, times=TIMES) as running:
+            up = "count(servescope_target_up == 1)"
+            wait_for(lambda: _values(running, up) == [_MANY], "targets that are up", seconds=180)
+            dead, posts = running.vmagents[:2], len(running.receivers.sent())
+            for vmagent in dead:
+                past_one_machine.kill(vmagent)
+            wait_for(lambda: _firing_since(running, posts), "the page", seconds=180)
+            pages = _firing_since(running, posts)
+            for vmagent in dead:
+                vmagent.start()
+                vmagent.wait_until_ready()
+            wait_for(lambda: _values(running, up) == [_MANY], "targets that are up again", seconds=180)
+            wait_for(lambda: not _values(running, "servescope_target_unseen"), "no target that is unseen", seconds=180)
+
+    assert {page["labels"]["alertname"] for page in pages} == {FLEET_UNSEEN}
+    said = pages[-1]["annotations"]
+    assert 40 < float(re.findall(r"Only ([\d.]+)% of the targets are seen", said["description"])[0]) < 80
+    # What only they scraped of the monitoring itself is named beside them.
+    parts = [each for each in said["parts_down"].split("), ") if "no longer scraped" not in each]
+    assert [each.rstrip(")") for each in parts] == sorted(
+        f"{past_one_machine.address_of(each)} (servescope-agents" for each in dead
+    )
+
+
+def _firing_since(running: VictoriaCluster, posts: int) -> list[Mapping[str, Any]]:
+    """The alerts of pages since so many notifications that fire."""
+    return [
+        alert
+        for sent in running.receivers.sent(posts)
+        if sent.receiver == "page"
+        for alert in sent.alerts
+        if alert["status"] == "firing"
+    ]
 
 
 def _now_ms() -> int:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from servescope.alerting.alerts import ALERTS
+from servescope.alerting.listing import unknown
+from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import (
     Alert,
     Always,
@@ -21,6 +23,7 @@ from servescope.alerting.records import (
     Shifted,
     Shown,
     conditions_of,
+    labels_of,
 )
 from servescope.contract.bounds import ALL_BAD, BOUNDS
 from servescope.contract.expressions import Level, Rate, leaves
@@ -133,10 +136,15 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
 def _alert_rules() -> Iterator[tuple[Key, object]]:
     for alert in ALERTS.values():
         about = f"alert {alert.name}"
-        yield ("alerting.rules.yml", f"{about}, compared"), tuple(sorted(_numbers(conditions_of(alert))))
+        # What is kept while its targets are not seen has no value then.
+        kept = is_kept_unknown(alert)
+        unseen = unknown(labels_of(alert.condition))
+        numbers = [*_numbers(conditions_of(alert)), *([("*", -math.inf), *_numbers(unseen)] if kept else [])]
+        read = {*_names(conditions_of(alert)), *(_names(unseen) if kept else ())}
+        yield ("alerting.rules.yml", f"{about}, compared"), tuple(sorted(numbers))
         yield (
             ("alerting.rules.yml", f"{about}, reads"),
-            tuple(sorted({*_names(conditions_of(alert)), *(["ALERTS"] if alert.lasts else [])})),
+            tuple(sorted(read | ({"ALERTS"} if kept or alert.lasts else set()))),
         )
         yield ("alerting.rules.yml", f"{about}, labels"), tuple(sorted(alert.labels.items()))
         yield ("alerting.rules.yml", f"{about}, waits and keeps"), (alert.wait or None, alert.keep or None)

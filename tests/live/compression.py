@@ -1,7 +1,8 @@
 """The generated rules and Alertmanager's configuration with all their durations divided: hours that pass in minutes.
 
 Nothing else of the documents changes: names, thresholds, labels and texts are those that are released. A threshold in
-seconds that is compared with what a program says of itself stays what it is: a program's own clock is not faster.
+seconds that is compared with what a program says of itself stays what it is: a program's own clock is not faster. The
+wait for agents, whose scrapes are as much faster, is divided by those that run agents.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from alerts.fleet import UNASKED_SECONDS
 from servescope.errors import UsageError
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
@@ -41,6 +43,14 @@ def compress_promql(expression: str, times: int) -> str:
     return _IN_PROMQL.sub(
         lambda found: _DURATION.sub(lambda duration: divided(duration[0], times), found[0]), expression
     )
+
+
+def compress_waited(expression: str, times: int) -> str:
+    """An expression that asks how long ago a target was asked, with those seconds divided by `times`.
+
+    For scrapers whose intervals are divided as well.
+    """
+    return re.sub(rf"(?<=[<>=] ){UNASKED_SECONDS}\b", f"{UNASKED_SECONDS / times:g}", expression)
 
 
 def compress_rules(document: Mapping[str, Any], times: int) -> dict[str, Any]:

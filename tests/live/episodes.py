@@ -362,8 +362,8 @@ OF_ALL: Final = tuple(
             ("ServescopeEventLoopLags",), {},
         ),
         (
-            "collector", "the collector is killed", harm.kill_collector, ("ServescopeCollectorGone",),
-            {"ServescopeCollectorDown": "ServescopeCollectorGone"},
+            "collector", "the collector is killed", harm.kill_collector, ("ServescopeFleetUnseen",),
+            dict.fromkeys(("ServescopeCollectorGone", "ServescopeCollectorDown"), "ServescopeFleetUnseen"),
         ),
         (
             "alerts", "Prometheus is stopped for 3m of every 6m", harm.pause_prometheus,

@@ -98,7 +98,9 @@ def test_alertmanager_differs_in_its_durations_alone() -> None:
 def _without_durations(document: Any) -> Any:
     if isinstance(document, dict):
         return {
-            key: _without_durations(value) for key, value in document.items() if not key.endswith(("wait", "interval"))
+            key: _without_durations(value)
+            for key, value in document.items()
+            if not key.endswith(("wait", "interval", "timeout"))
         }
     return [_without_durations(each) for each in document] if isinstance(document, list) else document
 

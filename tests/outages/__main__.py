@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.errors import ServescopeError, UsageError
 from tests.outages.figures import Compared, compare, read_recorded
 from tests.outages.systems import SYSTEMS, WAIT_SECONDS, Running, Scale, now_ms
@@ -41,11 +42,15 @@ _ALERT, _BESIDE = "ServescopeDeploymentDown", "ServescopeNoActiveReplica"
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A part: seconds of the clock until its death was seen, and from another deployment's failure to the page."""
+    """A part: seconds of the clock until its death was seen, and from another deployment's failure to the page.
+
+    `blind_seconds` are those until it paged that too few targets are seen, None where enough are.
+    """
 
     name: str
     seen_seconds: float
     paged_seconds: float
+    blind_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +119,13 @@ def _run(system: str, capture: Path, folder: Path, scale: Scale) -> Result:
         ended_ms = now_ms()
         compared = [compare(running, name, truth[name], scale, began_ms, ended_ms) for name in judged]
         pages = running.system.notified("page")
-    expected = {(_ALERT, name) for name in failing}
+        blind = [(part, each) for part, each in zip(running.parts, killed, strict=True) if part.blinds]
+    expected = {(_ALERT, name) for name in failing} | {(FLEET_UNSEEN, "") for _ in blind}
     strays = pages - expected - {(_BESIDE, name) for name in failing}
     problems = [line for each in compared for line in each.wrong]
+    problems += [
+        f"no page that the targets of the {each.name} are not seen" for _, each in blind if not each.blind_seconds
+    ]
     return Result(
         system, scale, killed, compared, [*problems, *(f"page {alert} of {name}" for alert, name in sorted(strays))]
     )
@@ -137,7 +146,21 @@ def _kill(running: Running, number: int, targets: RecordedTargets, failing: str,
     paged = _say(f"{failing} paged")
     if not part.evaluates:
         part.bring_back()
-    return Killed(part.name, failed - began, paged - failed)
+    blind = _unseen(running, "firing", began)
+    if part.blinds and blind:
+        # So that the page of the next part is one of its own.
+        wait_for(lambda: _unseen(running, "resolved", began), "the end of the page on targets", seconds=WAIT_SECONDS)
+    return Killed(part.name, failed - began, paged - failed, min(blind, default=None))
+
+
+def _unseen(running: Running, status: str, began: float) -> list[float]:
+    """How long after a moment notifications said that too few targets are seen, or enough again."""
+    return [
+        sent.at - began
+        for sent in running.system.receivers.sent()
+        for alert in sent.alerts
+        if alert["labels"]["alertname"] == FLEET_UNSEEN and alert["status"] == status and sent.at > began
+    ]
 
 
 def _wait_until_level(running: Running, judged: Sequence[str], scale: Scale) -> None:
@@ -185,9 +208,13 @@ def render(result: Result) -> str:
             f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {scale.targets:,} engines of vLLM 0.32, each "
             f"scraped every {scale.interval_seconds} s, time passing {scale.times} × as fast; seconds are the clock's:",
             "",
-            "| killed | seen after | a deployment's failure paged after |",
-            "|---|---:|---:|",
-            *(f"| {each.name} | {each.seen_seconds:.0f} s | {each.paged_seconds:.0f} s |" for each in result.killed),
+            "| killed | seen after | too few targets seen: paged after | a deployment's failure paged after |",
+            "|---|---:|---:|---:|",
+            *(
+                f"| {each.name} | {each.seen_seconds:.0f} s | "
+                f"{'–' if each.blind_seconds is None else f'{each.blind_seconds:.0f} s'} | {each.paged_seconds:.0f} s |"
+                for each in result.killed
+            ),
             "",
             f"{sum(each.values for each in compared):,} values recorded meanwhile of all other deployments; ratios off "
             f"by at most {ratios:.2%}, totals without a missing target by {totals:.1%}; failures: "

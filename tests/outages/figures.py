@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
 from servescope.contract.samples import Labels
 from tests.outages.systems import Running, Scale
 from tests.support.prometheus import Range
@@ -30,7 +31,7 @@ _RECENT_INTERVALS = 1.5
 @dataclass(frozen=True, slots=True)
 class Compared:
     """So many recorded values, the shares that a ratio was off by at most, and a total of which no target was named as
-    missing, and what was wrong.
+    missing, nor its window marked, and what was wrong.
     """
 
     values: int
@@ -49,9 +50,10 @@ def compare(
 ) -> Compared:
     """Everything that was recorded of a deployment between two moments, beside what is true of it.
 
-    A total may be too low while the health of the targets, or the age of their scrapes, names some that are missing;
-    meanwhile their replicas are counted as unhealthy. Where another scraper continues, an engine is scraped at other
-    seconds of the interval: a total may be off by as much of the window as an interval is.
+    A total may be too low while the health of the targets, or the age of their scrapes, names some that are missing, or
+    while a window is marked as not whole; meanwhile their replicas are counted as unhealthy. Where another scraper
+    continues, an engine is scraped at other seconds of the interval: a total may be off by as much of the window as an
+    interval is.
     """
 
     def read(selector: str) -> list[Range]:
@@ -59,6 +61,12 @@ def compare(
 
     ages, healthy = (read(f'{name}{{deployment_id="{deployment}"}}') for name in _HEALTH)
     named = _find_named(ages, healthy, scale)
+    marked = [
+        at
+        for each in read(f'{COVERAGE_SERIES}{{deployment_id="{deployment}"}}')
+        for at, covered in zip(each.times, each.values, strict=True)
+        if covered < COVERED_RATIO
+    ]
     figures = [each for each in read(_figures(deployment)) if not _GROWING.search(_name(each.labels))]
     found = {each.labels for each in figures}
     wrong = [
@@ -73,6 +81,7 @@ def compare(
         for at, value in zip(each.times, each.values, strict=True):
             off = abs(value - true) / (abs(true) if abs(true) > _NOTHING else 1)
             is_named = any(at - scale.window_seconds * 1000 <= moment <= at for moment in named)
+            is_named = is_named or any(abs(at - moment) <= scale.evaluation_seconds * 1000 for moment in marked)
             may_be_low = is_named and not is_ratio and (value <= true or name == _REPLICAS_BY_STATUS)
             values += 1
             if is_ratio:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from servescope.contract.own_metrics import AGENTS_JOB, TRANSLATE_JOB
 from servescope.errors import UsageError
 from tests import tools
+from tests.live.receivers import Receivers
 from tests.live.stack import Program
 from tests.support.past_one_machine import past_one_machine, unsent_seconds
 from tests.support.prometheus import Prometheus
@@ -41,12 +42,19 @@ class Scale:
         return 300 / self.times
 
     @property
+    def evaluation_seconds(self) -> float:
+        """Between evaluations of the rules: a mark may be so much newer than what another group records."""
+        return 15 / self.times
+
+    @property
     def scrape_interval(self) -> str:
         """Between scrapes, as it would be written in the files."""
         return f"{self.interval_seconds * self.times}s"
 
 
 class _System(Protocol):
+    receivers: Receivers
+
     def notified(self, receiver: str) -> set[tuple[str, str]]:
         """The alerts that a receiver of Alertmanager was notified of so far, with their deployments."""
 
@@ -55,7 +63,7 @@ class _System(Protocol):
 class Part:
     """A part that is killed: what waits until that is seen, and brings it back.
 
-    While one that `evaluates` is dead no alert fires.
+    While one that `evaluates` is dead no alert fires. One that `blinds` leaves so few targets seen that it pages.
     """
 
     name: str
@@ -63,6 +71,7 @@ class Part:
     wait_until_seen: Callable[[], object]
     bring_back: Callable[[], None]
     evaluates: bool = False
+    blinds: bool = False
 
 
 @dataclass(slots=True)
@@ -106,8 +115,14 @@ def agents(groups: Groups, folder: Path, scale: Scale) -> Iterator[Running]:
 
         agent, translator, receiver = system.agents[1], system.translators[2], system.receiver
         running.parts = [
-            Part("agent", agent, _fires(running, "ServescopeAgentDown"), _starter(agent)),
-            Part("translator", translator, _fires(running, "ServescopeTranslatorDown"), _starter(translator)),
+            Part("agent", agent, _fires(running, "ServescopeAgentDown"), _starter(agent), blinds=True),
+            Part(
+                "translator",
+                translator,
+                _fires(running, "ServescopeTranslatorDown"),
+                _starter(translator),
+                blinds=True,
+            ),
             Part(
                 "receiver",
                 receiver,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from servescope.alerting.alerts import ALERTS
@@ -72,6 +72,7 @@ from tests.support.alert_stories import (
     ROUTER,
     STALE,
     TARGET,
+    Changed,
     Proof,
     absent_test,
     figure,
@@ -117,6 +118,7 @@ _IN_FLIGHT, _OUTPUT, _INPUT = (
 )
 _HANGS = {_IN_FLIGHT: 1.0, _OUTPUT: 0.0, _INPUT: 0.0}
 _UP = series("servescope_target_up", TARGET)
+_LOST = series("servescope_target_unseen", {**TARGET, "why": "translator"})
 _MISSING = series("servescope_target_missing_metrics", TARGET)
 
 
@@ -187,6 +189,40 @@ _UP_OF_ROUTER = series("servescope_target_up", {**ROUTER, "deployment_id": "d0"}
 _UP_OF_SECOND = series("servescope_target_up", {**TARGET, "deployment_id": "d0", "replica": "r1"})
 
 
+_REPLICAS = [series("servescope_target_up", {**TARGET, "replica": f"r{number}"}) for number in range(13)]
+"""Whether the engines of the deployment are up."""
+_ALSO_ASKED = series("servescope_target_up", {**TARGET, "replica": "r12", "instance": "collector that cannot reach it"})
+_COUNTED = series("servescope_targets", {**DEPLOYMENT, "health": "up"})
+
+
+def _of_other(count: int, up: int, *, role: str = "aggregated", **labels: str) -> Changed:
+    """Whether the targets of another deployment are up, of which so many stay so."""
+    other = {**DEPLOYMENT, "deployment_id": "other", **labels, "role": role}
+    return {
+        series("servescope_target_up", {**other, "replica": f"{role}-{number}"}): (1.0, float(number < up))
+        for number in range(count)
+    }
+
+
+def _lost(why: str, numbers: Iterable[int]) -> Changed:
+    """That nothing says of these engines whether they are up."""
+    return {
+        series("servescope_target_unseen", {**TARGET, "replica": f"r{number}", "why": why}): (STALE, 1.0)
+        for number in numbers
+    }
+
+
+_THREE_FAIL: Changed = {**dict.fromkeys(_REPLICAS[:3], 0.0), _COUNTED: 10.0}
+_TWO_FAIL: Changed = {
+    **dict.fromkeys(_REPLICAS[:2], 0.0), **dict.fromkeys(_REPLICAS[2:7], (None, None)), _SENT: (8.0, 8.0),
+    _COUNTED: (8.0, 6.0),
+}  # fmt: skip
+_THREE_GONE: Changed = {**dict.fromkeys(_REPLICAS[:3]), _COUNTED: 10.0}
+_THREE_GONE_TWO_FAIL: Changed = {
+    **_THREE_GONE, **_lost("agent", (0, 1, 2)), **dict.fromkeys(_REPLICAS[3:5], 0.0), _COUNTED: 8.0
+}  # fmt: skip
+_OTHER_SENT, _OTHER_COUNTED = (each.replace('"d"', '"other"') for each in (_SENT, _COUNTED))
+_SCALED_DOWN: Changed = {**_of_other(5, 1), _OTHER_SENT: (5.0, 1.0), _OTHER_COUNTED: (5.0, 1.0)}
 _ROUTER_ALONE = series(_AGES, {**ROUTER, "deployment_id": "without engines"})
 
 
@@ -764,7 +800,8 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeTelemetryStale": Proof(
         {_AGE: 15.0, _UP: 1.0}, {_AGE: SCRAPE_AGE.value + 1}, SCRAPE_AGE.value + 1,
-        {"at the boundary": {_AGE: SCRAPE_AGE.value}, "its scrapes fail": {_AGE: 9000.0, _UP: 0.0}},
+        {"at the boundary": {_AGE: SCRAPE_AGE.value}, "its scrapes fail": {_AGE: 9000.0, _UP: 0.0},
+         "nothing answers for it": {_AGE: 9000.0, _UP: None, _LOST: 1.0}},
         labels=TARGET,
     ),
     "ServescopeDeploymentDown": Proof(
@@ -1009,6 +1046,76 @@ PROOFS: Mapping[str, Proof] = {
             "others are retired": ({**_down(20), _CONFIGURED[2]: 0.0}, 20 / 39),
         },
         labels={}, lead=30,
+    ),
+    "ServescopeFleetUnseen": Proof(
+        {
+            _ALSO_ASKED: 0.0, **dict.fromkeys(_REPLICAS, 1.0), _SENT: 13.0, _COUNTED: 13.0, _CONFIGURED[1]: 0.9,
+            _CONFIGURED[2]: 0.1,
+        },
+        _THREE_FAIL, 10 / 13,
+        {
+            "at the boundary": {**_THREE_FAIL, **_of_other(2, 2)},
+            "two of eight": _TWO_FAIL,
+            "two of eight, beside a deployment that is down": {**_TWO_FAIL, **_of_other(5, 0)},
+            "two of eight, beside one that is down whose router is up": {
+                **_TWO_FAIL, **_of_other(5, 0), **_of_other(1, 1, role="router")
+            },
+            "two of eight, beside a retired deployment": {
+                **_TWO_FAIL, **_of_other(5, 1, inference_stack="v0"), _CONFIGURED[2]: 0.0
+            },
+            "two of eight, beside a deployment that was scaled down": {**_TWO_FAIL, **_SCALED_DOWN},
+            "they left the lists": _THREE_GONE,
+            "another collector reaches them": {
+                **_THREE_FAIL, **{each.replace("}", ', instance="b"}'): 1.0 for each in _REPLICAS[:3]}
+            },
+            "no more are wanted": {**_THREE_FAIL, _SENT: 10.0},
+            "fewer are wanted": {**_THREE_FAIL, _SENT: 9.0},
+            "a deployment that is down": _of_other(5, 0),
+            "a deployment that is down, and its router is up": {**_of_other(5, 0), **_of_other(1, 1, role="router")},
+            "a retired deployment": {**_of_other(5, 1, inference_stack="v0"), _CONFIGURED[2]: 0.0},
+            "a deployment that was scaled down": _SCALED_DOWN,
+        },
+        also={
+            "one more is wanted": ({**_THREE_FAIL, _SENT: 11.0}, 10 / 13),
+            "no autoscaler": ({**_THREE_FAIL, _SENT: None}, 10 / 13),
+            "all routers": (_of_other(4, 0, role="router"), 13 / 17),
+            "their agent is gone": ({**_THREE_GONE, **_lost("agent", (0, 1, 2))}, 10 / 13),
+            "their agent is gone, and their last samples are there": (_lost("agent", (0, 1, 2)), 10 / 13),
+            "one fails and three are gone": ({**_THREE_GONE, _REPLICAS[3]: 0.0, **_lost("agent", (0, 1, 2))}, 9 / 12),
+            "three fail and one is gone": ({**_THREE_FAIL, _REPLICAS[3]: None, **_lost("collector", (3,))}, 9 / 13),
+            "three are gone and two fail, beside a deployment that is down": (
+                {**_THREE_GONE_TWO_FAIL, **_of_other(5, 0)}, 8 / 11
+            ),
+            "three are gone and two fail, beside one that is down whose router is up": (
+                {**_THREE_GONE_TWO_FAIL, **_of_other(5, 0), **_of_other(1, 1, role="router")}, 9 / 12
+            ),
+            "three are gone and two fail, beside a retired deployment": (
+                {**_THREE_GONE_TWO_FAIL, **_of_other(5, 1, inference_stack="v0"), _CONFIGURED[2]: 0.0}, 9 / 12
+            ),
+            "three are gone and two fail, beside a deployment that was scaled down": (
+                {**_THREE_GONE_TWO_FAIL, **_SCALED_DOWN}, 9 / 12
+            ),
+            "one of two is gone": (
+                {
+                    **dict.fromkeys(_REPLICAS[2:], (None, None)), _ALSO_ASKED: (None, None), _REPLICAS[0]: None,
+                    **_lost("agent", (0,)),
+                },
+                0.5,
+            ),
+            "for two reasons": (
+                {**_THREE_GONE, **_lost("agent", (0, 1, 2)), **_lost("collector", (0, 1, 2))}, 10 / 13
+            ),
+            "nothing is seen": ({**dict.fromkeys(_REPLICAS), **_lost("translator", range(13)), _COUNTED: None}, 0.0),
+            "beside a deployment that is down": ({**_THREE_FAIL, **_of_other(5, 0)}, 10 / 13),
+            "beside a deployment that is down, whose router is up": (
+                {**_THREE_FAIL, **_of_other(5, 0), **_of_other(1, 1, role="router")}, 11 / 14
+            ),
+            "beside a retired deployment": (
+                {**_THREE_FAIL, **_of_other(5, 1, inference_stack="v0"), _CONFIGURED[2]: 0.0}, 11 / 14
+            ),
+            "beside a deployment that was scaled down": ({**_THREE_FAIL, **_SCALED_DOWN}, 11 / 14),
+        },
+        labels={},
     ),
     "ServescopeMetricsMissing": Proof(
         {_MISSING: 0.0}, {_MISSING: 1.0}, 1.0, {"one scrape": {_MISSING: "1 0"}}, labels=TARGET

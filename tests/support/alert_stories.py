@@ -15,6 +15,7 @@ from urllib.parse import quote_plus
 
 from alerts.also_firing import also_firing
 from alerts.options import DEFAULTS
+from alerts.parts_down import NO_PART, parts_down
 from alerts.rules import annotations_of
 from servescope.alerting.records import Alert
 from servescope.contract.figures import FIGURES
@@ -175,6 +176,7 @@ def firing(alert: Alert, labels: Mapping[str, str], value: float) -> dict[str, A
     """A firing alert, with no other beside it, as promtool takes it."""
     annotations = {key: rendered(text, labels, value) for key, text in annotations_of(alert).items()}
     annotations |= dict.fromkeys(also_firing(alert, DEFAULTS), "")
+    annotations |= dict.fromkeys(parts_down(alert, DEFAULTS), NO_PART)
     return {"exp_labels": {**labels, **alert.labels}, "exp_annotations": annotations}
 
 

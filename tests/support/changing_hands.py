@@ -5,12 +5,12 @@ That is computed of the scrapes here, with none of the code that exports.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +76,7 @@ class World:
     def __post_init__(self) -> None:
         self._scraped_ms = T0 - 10 * MINUTE
         self.clock = VirtualClock(T0, self.fill)
+        self.store.now_ms = self.clock.now_ms
         for name in RATES:
             identity = identity_of(name)
             self.store.set_target(TargetStatus(identity.target_id, "http://127.0.0.1/metrics", identity, healthy=True))
@@ -94,7 +95,13 @@ class World:
                     Sample("output_tokens_total", labels, tokens[1]),
                     Sample("replica_start_time_seconds", labels, began_ms / 1000),
                 ]
-                self.store.append_scrape(identity_of(name).target_id, self._scraped_ms, Snapshot.of(samples))
+                stamped_ms = self._scraped_ms + self.clock.ahead_ms
+                self.store.append_scrape(identity_of(name).target_id, stamped_ms, Snapshot.of(samples))
+
+    def set_clock(self, ahead_ms: int) -> None:
+        """Have all programs' clock be ahead by so much; the collector drops what is later than it shows."""
+        self.clock.ahead_ms = ahead_ms
+        self.store.drop_future(believed=True)
 
     def policies(self) -> list[Policy]:
         """Those of the customers that have a deployment."""
@@ -170,11 +177,12 @@ class Export:
     program: CustomersProgram | None = None
     cursors: CursorFile | None = None
     disk: FullDisk | None = None
+    following: asyncio.Task[None] | None = None
 
-    def lanes(self) -> int:
-        """How many lanes there are."""
+    def tasks(self) -> int:
+        """How many lanes there are, and what follows the clock."""
         running = self.program._running.values() if self.program else ()
-        return sum(not each.task.done() for each in running)
+        return sum(not each.task.done() for each in running) + (self.program is not None)
 
     async def start(self) -> None:
         """Start it unless it runs."""
@@ -183,11 +191,14 @@ class Export:
             self.disk = FullDisk(self.cursors._connection)
             self.cursors._connection = self.disk  # type: ignore[assignment]
             self.program = CustomersProgram(self.world.store, self.cursors, self.world.clock)
+            self.following = asyncio.create_task(self.program.follow_clock())
             await self.world.apply(self.program)
 
     async def stop(self) -> None:
         """Stop it where it runs; what it did not write is lost."""
-        if self.program is not None and self.cursors is not None:
+        if self.program is not None and self.cursors is not None and self.following is not None:
+            self.following.cancel()
+            await asyncio.gather(self.following, return_exceptions=True)
             await self.program.close()
             self.cursors.close()
             self.program = None
@@ -198,7 +209,7 @@ async def act(export: Export, kind: str, *values: Any) -> None:
     world = export.world
     match kind:
         case "pass":
-            await world.clock.pass_ms(values[0], export.lanes)
+            await world.clock.pass_ms(values[0], export.tasks)
         case "own":
             name, customer, world.backfill_ms = values
             world.configured = {each: owner for each, owner in world.configured.items() if each != name}
@@ -216,7 +227,10 @@ async def act(export: Export, kind: str, *values: Any) -> None:
             world.began_ms[values[0]] = world.clock.true_ms
         case "full" if export.disk is not None:
             export.disk.is_full = True
+        case "clock":
+            world.set_clock(values[0])
         case "heal":
+            world.set_clock(0)
             for backend in export.backends.values():
                 backend.faults.clear()
             if export.disk is not None:
@@ -270,8 +284,9 @@ def total(ledger: Ledger, name: str) -> float:
         if ("deployment_id", name) not in key.resource:
             continue
         if ledger.declared[key.resource, key.name][2] == DELTA:
-            assert max(Counter(points).values()) <= 2
-            found += sum(point.value for point in {*points} if isinstance(point.value, float | int))
+            runs = [(point, len(list(same))) for point, same in groupby(points)]
+            assert max(times for _, times in runs) <= 2
+            found += sum(point.value for point, _ in runs if isinstance(point.value, float | int))
         else:
             found += ledger.total(key)
     return found

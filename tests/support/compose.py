@@ -92,7 +92,8 @@ class Composition:
     def outside(self, folder: Path, *changed: tuple[str, str]) -> Outside:
         """The composition outside containers, with all that its services read and write in this folder.
 
-        `changed` are texts to put in place of others in the mounted files, such as intervals not worth waiting for.
+        `changed` are texts to put in place of others in mounted files and commands, such as intervals not worth waiting
+        for.
         """
         return Outside(self, folder, changed)
 
@@ -156,20 +157,18 @@ class Outside:
             values.get(word, word) if before.startswith("--") else word
             for before, word in zip(["", *said], said, strict=False)
         ]
-        return [str(executable), *(self.rewrite(service, word) for word in words)]
+        return [str(executable), *(self._hasten(self.rewrite(service, word)) for word in words)]
 
     @contextmanager
-    def running(self, executables: Mapping[str, Path], options: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    def running(self, executables: Mapping[str, Path]) -> Iterator[None]:
         """The services that have an executable, each started once those it depends on are healthy, as Compose does.
 
-        `options` are added to the commands of some. Raises NotInTimeError, with the end of its log, when one does not
-        become healthy.
+        Raises NotInTimeError, with the end of its log, when one does not become healthy.
         """
         with ExitStack() as stack:
             for service in self._composition.services.values():
                 if service.name in executables:
-                    command = [*self.command(service, executables[service.name]), *options.get(service.name, ())]
-                    stack.enter_context(self._started(service, command))
+                    stack.enter_context(self._started(service, self.command(service, executables[service.name])))
             yield
 
     @contextmanager
@@ -195,7 +194,9 @@ class Outside:
         for file in [source] if source.is_file() else [each for each in source.rglob("*") if each.is_file()]:
             copy = place if file == source else place / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            text = self.rewrite(service, file.read_text(encoding="utf-8"))
-            for old, new in self._changed:
-                text = text.replace(old, new)
-            copy.write_text(text, encoding="utf-8")
+            copy.write_text(self._hasten(self.rewrite(service, file.read_text(encoding="utf-8"))), encoding="utf-8")
+
+    def _hasten(self, text: str) -> str:
+        for old, new in self._changed:
+            text = text.replace(old, new)
+        return text

@@ -34,7 +34,7 @@ class FillingClock(ProgramClock):
 
     def pass_seconds(self, seconds: float) -> None:
         """Let time pass without anybody waiting for it."""
-        self._now_ms += max(round(seconds * 1000), 1)
+        self._now_ms += round(seconds * 1000) or 1
         self._fill()
 
     async def sleep(self, seconds: float) -> None:

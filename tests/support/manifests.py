@@ -7,8 +7,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from tests.support.waiting import deadline_seconds
 from tests.tools import MANIFESTS, kubernetes_schema
 
 Document = dict[str, Any]
+
+APPLIED = ("prometheus-operator", "victoria-metrics-operator", "standalone", "judge", "customers", "keda")
+"""What one applies; the component `sidecar` is rendered with the engines of somebody's own."""
 
 # The packages' own validators: they know enums, patterns and formats, and no field that should not be there.
 _VALIDATORS = """
@@ -241,6 +245,38 @@ def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a label selector fits."""
     equal = all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items())
     return equal and all(_holds(each, labels.get(each["key"])) for each in selector.get("matchExpressions", []))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a pod may want to reach: a port of another pod, by its namespace and labels, or of an address."""
+
+    port: int
+    protocol: str = "TCP"
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+    def is_among(self, rule: Document) -> bool:
+        """Whether one `egress` rule of a NetworkPolicy admits it."""
+        port = {"protocol": self.protocol, "port": self.port}
+        return port in rule["ports"] and any(self._is_one_of(each) for each in rule["to"])
+
+    def _is_one_of(self, to: Document) -> bool:
+        if "ipBlock" in to:
+            networks = [to["ipBlock"]["cidr"], *to["ipBlock"].get("except", [])]
+            within = [bool(self.address) and ip_address(self.address) in ip_network(each) for each in networks]
+            return within[0] and not any(within[1:])
+        namespace = {"kubernetes.io/metadata.name": self.namespace}
+        inside = bool(self.namespace) and selects(to["namespaceSelector"], namespace)
+        return inside and selects(to.get("podSelector", {}), self.labels)
+
+
+def may_reach(documents: Sequence[Document], pod: Mapping[str, str], peer: Peer) -> bool:
+    """Whether the NetworkPolicies admit what a pod with these labels sends to a peer."""
+    policies = [each["spec"] for each in documents if each["kind"] == "NetworkPolicy"]
+    rules = [rule for each in policies if selects(each["podSelector"], pod) for rule in each.get("egress", [])]
+    return any(peer.is_among(rule) for rule in rules)
 
 
 def _holds(requirement: Mapping[str, Any], value: str | None) -> bool:

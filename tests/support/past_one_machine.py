@@ -22,7 +22,7 @@ import yaml
 
 from alerts.alertmanager import RECEIVERS
 from servescope.contract import own_metrics
-from tests.live.compression import compress_rules, divided
+from tests.live.compression import compress_rules, compress_waited, divided
 from tests.live.receivers import Receivers, listening
 from tests.live.stack import Program, make_alertmanager
 from tests.support.prometheus import Prometheus
@@ -33,7 +33,7 @@ DEPLOYED: Final = ROOT / "deploy" / "prometheus"
 RULES: Final = ROOT / "alerts" / "generated"
 TARGETS_JOB, TRANSLATE_JOB = own_metrics.PROBED_JOB, own_metrics.TRANSLATE_JOB
 AGENTS: Final = 3
-_LOOKBACK, _RESEND = "5m", "1m"
+_LOOKBACK = "5m"
 # What passes until samples have arrived is the programs' own time, which is not divided.
 _OWN_OFFSET = "3s"
 # Below those that Linux gives to connections.
@@ -195,7 +195,9 @@ def _agent(setting: _Setting, number: int, translator: str) -> Program:
     queue = write["queue_config"]
     queue["batch_send_deadline"] = divided(queue["batch_send_deadline"], setting.times)
     path = setting.write(f"agent-{number}", document)
-    options = ["--enable-feature=agent", f"--storage.agent.path={setting.folder / path.stem}"]
+    options = [
+        f"--config.file={path}", "--enable-feature=agent", f"--storage.agent.path={setting.folder / path.stem}"
+    ]  # fmt: skip
     return _prometheus(setting, setting.binary, path, setting.places[f"agent-{number}:9090"], options)
 
 
@@ -211,18 +213,28 @@ def _receiver(setting: _Setting, translators: Sequence[str]) -> Program:
     for job in document["scrape_configs"]:
         if job["job_name"] == TRANSLATE_JOB:
             job["static_configs"] = [{"targets": list(translators)}]
-    options = [
-        "--web.enable-remote-write-receiver",
-        f"--storage.tsdb.path={setting.folder / 'receiver'}",
-        f"--query.lookback-delta={divided(_LOOKBACK, setting.times)}",
-        f"--rules.alert.resend-delay={divided(_RESEND, setting.times)}",
-    ]
-    return _prometheus(setting, setting.newer or setting.binary, setting.write("receiver", document), own, options)
+    path = setting.write("receiver", document)
+    options = [_receivers_flag(flag, path, setting.times) for flag in read_flags("receiver")]
+    options.append(f"--query.lookback-delta={divided(_LOOKBACK, setting.times)}")
+    return _prometheus(setting, setting.newer or setting.binary, path, own, options)
+
+
+def _receivers_flag(flag: str, path: Path, times: int) -> str:
+    key, _, value = flag.partition("=")
+    if key in ("--config.file", "--storage.tsdb.path"):
+        return f"{key}={path if key == '--config.file' else path.with_suffix('')}"
+    return f"{key}={divided(value, times)}" if key.startswith("--rules.alert.") else flag
+
+
+def read_flags(name: str) -> list[str]:
+    """The flags of a file, one a line, in its order."""
+    lines = (DEPLOYED / f"{name}.flags").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("-")]
 
 
 def _prometheus(setting: _Setting, binary: Path, path: Path, address: str, options: Sequence[str]) -> Program:
     command = [
-        str(binary), f"--config.file={path}", f"--web.listen-address={address}", "--log.level=warn", *options,
+        str(binary), f"--web.listen-address={address}", "--log.level=warn", *options,
     ]  # fmt: skip
     return Program(path.stem, command, setting.folder, f"http://{address}/-/ready")
 
@@ -231,8 +243,21 @@ def write_rules(folder: Path, times: int) -> None:
     """The generated rules in a new folder, with their durations divided."""
     folder.mkdir()
     for path in RULES.glob("*.rules.yml"):
-        document = compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times)
+        document = hastened(compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times), times)
         (folder / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+def hastened(document: Mapping[str, Any], times: int) -> dict[str, Any]:
+    """Rules whose durations are divided, which also wait as much shorter for agents."""
+    groups = [
+        {**group, "rules": [_hastened_rule(rule, times) for rule in group["rules"]]} for group in document["groups"]
+    ]
+    return {"groups": groups}
+
+
+def _hastened_rule(rule: Mapping[str, Any], times: int) -> Mapping[str, Any]:
+    is_waiting = rule.get("record") == own_metrics.UNSEEN_SERIES
+    return {**rule, "expr": compress_waited(rule["expr"], times)} if is_waiting else rule
 
 
 def free_address() -> str:

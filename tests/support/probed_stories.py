@@ -25,7 +25,8 @@ def concerns_targets(story: Mapping[str, Any]) -> bool:
 
 def probed(story: Mapping[str, Any]) -> dict[str, Any]:
     """The story with `up` and `servescope_probe_success` in place of what a collector says of its targets."""
-    given = [each for each in story["input_series"] if _name(each["series"]) not in (_HEALTH, SCRAPE_AGE_SERIES)]
+    of_collectors = (_HEALTH, SCRAPE_AGE_SERIES, "servescope_targets")
+    given = [each for each in story["input_series"] if _name(each["series"]) not in of_collectors]
     of_targets: dict[Identity, dict[str, list[str]]] = {}
     for each in story["input_series"]:
         if _name(each["series"]) in (_HEALTH, SCRAPE_AGE_SERIES):

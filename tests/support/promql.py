@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     r"|(?P<duration>\d+[smhdwy](?::\d+[smhdwy])?|\$__rate_interval)|(?P<variable>\$\w+)|(?P<name>[a-zA-Z_:][\w:]*)"
     r"|(?P<sign>@|=~|!~|!=|==|<=|>=|[-+*/^<>=(){}\[\],]))"
 )
-_AGGREGATIONS = ("sum", "avg", "max", "min", "count", "topk", "bottomk")
+_AGGREGATIONS = ("sum", "avg", "max", "min", "count", "group", "topk", "bottomk")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _PRECEDENCE = (("or",), ("and", "unless"), _COMPARISONS, ("+", "-"), ("*", "/"), ("^",))
 
@@ -204,7 +204,7 @@ class _Reader:
             if labels != COLLECTOR_LABELS:
                 return Call(f"{text} without ({', '.join(labels)})", arguments)
             # Which of several collectors says so makes no difference to what is meant.
-            match arguments if text in ("max", "min", "topk") else ():
+            match arguments if text in ("max", "min", "group", "topk") else ():
                 # Of native histograms it is the one with the most observations.
                 case (Number(1.0), Call("histogram_count", (inner,))) | (inner,):
                     return inner

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from alerts.__main__ import FILES
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Increase, Rate, Ratio
@@ -16,6 +17,11 @@ from tests.support.alert_stories import minutes
 WITHOUT_COLLECTOR = "without-collector.rules.yml"
 RECORDING_FILES = tuple(name for name in FILES if name not in ("alerting.rules.yml", WITHOUT_COLLECTOR))
 """Those of the catalog's expressions; what is recorded in place of a collector's series is none."""
+
+
+def is_of_catalog(rule: Mapping[str, Any]) -> bool:
+    """Whether a recording rule records an expression of the catalog: the others are about targets."""
+    return str(rule.get("record", "")).startswith("deployment:")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -78,7 +79,7 @@ class StoryView:
         for (name, labels), values in self._series.items():
             if name == FIGURES[shown.figure].record() and matches(dict(labels), shown.where):
                 within = values[max(first, 0) : max(last + 1, 0)]
-                found[labels] = [value for value in within if value is not None]
+                found[labels] = _there(within)
         return found
 
     def own(self, own: Own, before: str = "") -> Vector:
@@ -92,7 +93,7 @@ class StoryView:
         first = max(self.minute - duration_ms(window) // _MINUTE_MS, 0)
         found: Vector = {}
         for (name, labels), values in self._series.items():
-            seen = [value for value in values[first : self.minute + 1] if value is not None]
+            seen = _there(values[first : self.minute + 1])
             if name == own.name and matches(dict(labels), own.where) and seen:
                 found[labels] = max(seen)
         return found
@@ -130,7 +131,8 @@ class StoryView:
         for (own_name, labels), values in self._series.items():
             recent = values[max(minute - _LOOKBACK_MINUTES, 0) : max(minute + 1, 0)]
             seen = [value for value in recent if value is not None]
-            if own_name == name and matches(dict(labels), where) and seen:
+            # A series that is marked as ended is not looked back for.
+            if own_name == name and matches(dict(labels), where) and _there(seen[-1:]):
                 found[labels] = seen[-1]
         return found
 
@@ -151,4 +153,9 @@ def _parsed(text: str) -> Series:
 
 
 def _values(text: str) -> list[float | None]:
-    return [None if word in ("_", STALE) else float(word) for word in text.split()]
+    return [None if word == "_" else math.nan if word == STALE else float(word) for word in text.split()]
+
+
+def _there(values: Iterable[float | None]) -> list[float]:
+    """The values without those that are missing, and without the marks of an end."""
+    return [value for value in values if value is not None and not math.isnan(value)]

@@ -25,7 +25,7 @@ from tests import tools
 from tests.live.compression import compress_rules, divided
 from tests.live.receivers import Receivers, listening
 from tests.live.stack import Program, make_alertmanager
-from tests.support.past_one_machine import address_of, free_address, make_translator, notified
+from tests.support.past_one_machine import address_of, free_address, hastened, make_translator, notified
 from tests.support.prometheus import Prometheus
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -135,7 +135,8 @@ def _write_rules(folder: Path, times: int, scrape_interval: str) -> None:
     text = re.sub(r"(?<=\]\) / )\d+", lambda found: f"{int(found[0]) / times:g}", text)
     folder.mkdir()
     (folder / "servescope.rules.yml").write_text(
-        yaml.safe_dump(compress_rules(yaml.safe_load(text), times), sort_keys=False), encoding="utf-8"
+        yaml.safe_dump(hastened(compress_rules(yaml.safe_load(text), times), times), sort_keys=False),
+        encoding="utf-8",
     )
 
 

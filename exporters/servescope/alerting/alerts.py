@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from servescope.alerting.autoscaling import AUTOSCALING_ALERTS
+from servescope.alerting.blindness import BLINDNESS_ALERTS
 from servescope.alerting.cache import CACHE_ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
 from servescope.alerting.cutover import CUTOVER_ALERTS
@@ -37,7 +38,7 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
         *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *EXPORT_ALERTS,
-        *TELEMETRY_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
+        *TELEMETRY_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     chosen = (replace(alert, wait=choices.waits.get(alert.name, alert.wait)) for alert in alerts)
     return MappingProxyType({alert.name: resolve(alert, choices, alert.wait) for alert in chosen})

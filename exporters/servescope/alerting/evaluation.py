@@ -84,7 +84,10 @@ def is_evaluated_by_collector(alert: Alert) -> bool:
     """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
     read = [own_family(term.name) for each in conditions_of(alert) for term in terms(each) if isinstance(term, Own)]
     # Of `up`, which Prometheus makes, the catalog says that it is about a collector.
-    ours = all(record and record.program == "collector" and record.name not in FOREIGN_SERIES for record in read)
+    # What rules record of other programs does not exist for a collector.
+    ours = all(
+        record and record.program in ("collector", "rules") and record.name not in FOREIGN_SERIES for record in read
+    )
     return ours and not isinstance(alert.condition, Gone)
 
 

@@ -51,7 +51,7 @@ JUDGE_ALERTS: Final = (
             "minutes, move it back: that harms nobody.",
             "The verdict is acknowledged and another one takes its place, or the traffic is on v1 again.",
         ),
-        "cutover", "servescope_judgement", wait="1m", panel="Verdict",
+        "cutover", "servescope_judgement", wait="1m", keep="10m", panel="Verdict",
         waits_less="a verdict is already certain at the confidence of the plan, and stays until it is acknowledged",
     ),
     Alert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from servescope.alerting.records import (
@@ -17,7 +18,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.expressions import Matchers
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
-from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, UNSEEN_SERIES
 
 PHASE: Final = "rollout_phase"
 ANY_PHASE: Final = tuple(label for label in DEPLOYMENT_LABELS if label != PHASE)
@@ -53,6 +54,11 @@ def target_up(where: Matchers = ()) -> Own:
     return Own("servescope_target_up", IDENTITY_LABELS, where)
 
 
+def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> Extreme:
+    """The targets that nothing asks any more, or whose translator does not answer; a collector itself has none."""
+    return Extreme("max", Own(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)
+
+
 def listed(where: Matchers) -> Condition:
     """A deployment with such targets."""
     return Present(Extreme("min", scrape_age(where), ANY_PHASE))
@@ -72,3 +78,12 @@ EXPECTED: Final = unless_unused(lately_listed(ENGINES))
 """A deployment that ought to be listed."""
 
 GONE: Final = Except(EXPECTED, listed(ENGINES))
+
+
+def unknown(labels: Container[str]) -> Condition:
+    """Targets of one role, some of which are unseen while none is up: of a deployment, or a replica if `labels` has it.
+
+    What they exposed is not known to be over.
+    """
+    by = (*ANY_PHASE, "role", *(["replica"] if "replica" in labels else []))
+    return Except(Present(unseen(by)), Compare(Extreme("max", target_up(), by), "==", 1.0))

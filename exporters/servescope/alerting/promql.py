@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from servescope.alerting.listing import unknown
 from servescope.alerting.records import (
     Alert,
     All,
@@ -44,7 +45,7 @@ from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.types import DEFAULT_WINDOW
 
 _REMEMBERED: Final = "15m"
-"""How long ago an alert fired last that `lasts`: longer than a restart of Prometheus takes."""
+"""How long ago an alert fired last that stays active: longer than a restart of Prometheus takes."""
 
 
 def condition_promql(
@@ -71,14 +72,30 @@ def alert_promql(
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
 ) -> str:
-    """When an alert is active as PromQL: its condition and what it `lasts` for, as `condition_promql` has them."""
+    """When an alert is active as PromQL: its condition and what it `lasts` for, as `condition_promql` has them.
+
+    One that `is_kept_unknown` is also active while it is not known to be over.
+    """
     compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors))
-    condition = compiler.condition(alert.condition)
-    if alert.lasts is None:
-        return condition
-    on = f"on ({compiler._names(labels_of(alert.condition))})"
+    parts = [compiler.condition(alert.condition)]
+    labels = labels_of(alert.condition)
     fired = f'max_over_time(ALERTS{{alertname="{alert.name}",alertstate="firing"}}[{_REMEMBERED}])'
-    return f"({condition}) or (({compiler.condition(alert.lasts)}) and {on} {fired})"
+    if alert.lasts is not None:
+        parts.append(f"({compiler.condition(alert.lasts)}) and on ({compiler._names(labels)}) {fired}")
+    if is_kept_unknown(alert):
+        unseen = unknown(labels)
+        shared = [label for label in labels if label in labels_of(unseen)]
+        last = f"-Inf * group by ({compiler._names(labels)}) ({fired})"
+        parts.append(f"{last} and on ({compiler._names(shared)}) ({compiler.condition(unseen)})")
+    return parts[0] if len(parts) == 1 else " or ".join(f"({part})" for part in parts)
+
+
+def is_kept_unknown(alert: Alert) -> bool:
+    """Whether the alert, once it fires, stays active while its targets are `unknown`; its value is then -Inf.
+
+    So do those on what targets expose, unless they have what they `lasts` for: data that are missing resolve none.
+    """
+    return alert.lasts is None and alert.component != "judge" and "model_name" in labels_of(alert.condition)
 
 
 def term_promql(

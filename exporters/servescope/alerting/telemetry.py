@@ -19,6 +19,7 @@ from servescope.alerting.listing import (
     scrape_age,
     target_up,
     unless_unused,
+    unseen,
 )
 from servescope.alerting.playbooks.failures import TELEMETRY, UNREACHABLE
 from servescope.alerting.records import (
@@ -118,7 +119,10 @@ TELEMETRY_ALERTS: Final = (
     ),
     Alert(
         "ServescopeTelemetryStale", "warning", "telemetry", "telemetry",
-        Except(Compare(scrape_age(), ">", _AGE_LIMIT), Compare(target_up(), "==", 0.0)),
+        # One that no translator answers for is not known to be down while a page says so of the fleet.
+        Except(
+            Except(Compare(scrape_age(), ">", _AGE_LIMIT), Compare(target_up(), "==", 0.0)), Present(unseen())
+        ),
         "A target has not been scraped for too long.",
         f"The last scrape of {_TARGET} was {{{{ $value | humanizeDuration }}}} ago, and no scrape has failed since.",
         Runbook(
@@ -241,7 +245,7 @@ TELEMETRY_ALERTS: Final = (
             "Whoever owns the orchestrator or the job that writes the lists, now.",
             "The deployments are listed again.",
         ),
-        "health", "servescope_targets", wait="5m", panel="Targets of each deployment",
+        "health", "servescope_targets", wait="5m", keep="5m", panel="Targets of each deployment",
     ),
     Alert(
         "ServescopeMostDeploymentsDown", "critical", "telemetry", "telemetry",

@@ -16,6 +16,7 @@ from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
 from servescope.contract.samples import make_labels
 
 CONFIGURED_TRAFFIC: Final = "servescope_configured_traffic_ratio"
+_TARGETS: Final = "servescope_targets"
 
 
 class OwnSeries:
@@ -28,13 +29,8 @@ class OwnSeries:
     def gauges(self) -> list[Gauges]:
         """What `/metrics` shows of the state now, beside the telemetry."""
         fleet = self._fleet
-        counts = Counter((watched.deployment, fleet.health(watched)) for watched in fleet.listed.values())
-        targets = [
-            (make_labels((*deployment.labels(), ("health", health))), float(count))
-            for (deployment, health), count in sorted(counts.items())
-        ]
         return [
-            Gauges("servescope_targets", targets),
+            Gauges(_TARGETS, list(self._counted_targets().items())),
             Gauges(SCRAPE_AGE_SERIES, list(fleet.scrape_ages())),
             Gauges(CONFIGURED_TRAFFIC, list(self._configured_traffic().items())),
             Gauges("servescope_alerts", fleet.alerts.counts()),
@@ -52,9 +48,19 @@ class OwnSeries:
         for name, value in TARGET_GAUGES.items():
             if name in names:
                 found[name] = {each.labels: value(each.status) for each in scraped}
+        found[_TARGETS] = self._counted_targets()
         found[SCRAPE_AGE_SERIES] = dict(fleet.scrape_ages())
         found[CONFIGURED_TRAFFIC] = self._configured_traffic()
         return found
+
+    def _counted_targets(self) -> Vector:
+        """How many targets of each deployment have which health."""
+        listed = self._fleet.listed.values()
+        counts = Counter((watched.deployment, self._fleet.health(watched)) for watched in listed)
+        return {
+            make_labels((*deployment.labels(), ("health", health))): float(count)
+            for (deployment, health), count in sorted(counts.items())
+        }
 
     def _configured_traffic(self) -> Vector:
         return {each.labels(): each.ratio for each in self.traffic_split}

@@ -87,6 +87,20 @@ MOST_GONE = Bound(
 SEVERAL_DOWN = Bound(
     "several_down", 3.0, "deployments", "if fewer deployments are down at once, each has a page of its own", least=2.0
 )
+SEEN_SHARE = Bound(
+    "seen_share",
+    0.8,
+    "ratio",
+    "if a smaller share of the targets is seen, totals are wrong and alerts stay silent",
+    most=1.0,
+)
+FAILING_TARGETS = Bound(
+    "failing_targets",
+    3.0,
+    "replicas",
+    "if the scrapes of fewer targets fail, each has a ticket, however few there are",
+    least=1.0,
+)
 KV_FULL = Bound("kv_full", 0.95, "ratio", "a KV cache with less room than this takes hardly any request", most=1.0)
 PREEMPTED_SHARE = Bound(
     "preempted_share", 0.1, "ratio", "preemptions for each request beyond this cost more than the room they make"
@@ -180,6 +194,8 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SERVING_AGE,
             MOST_GONE,
             SEVERAL_DOWN,
+            SEEN_SHARE,
+            FAILING_TARGETS,
             KV_FULL,
             PREEMPTED_SHARE,
             KV_TRANSFER_TIME,

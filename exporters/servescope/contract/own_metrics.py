@@ -14,7 +14,8 @@ from typing import Literal
 from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, IDENTITY_LABELS
 from servescope.contract.types import Kind
 
-Program = Literal["collector", "translate", "judge", "customers", "prometheus", "alertmanager"]
+Program = Literal["collector", "rules", "translate", "judge", "customers", "prometheus", "alertmanager"]
+"""What has a series; those of `rules` are recorded by the generated rules alone."""
 OwnUnit = Literal[
     "alerts", "bytes", "bytes/s", "connections", "cores", "errors", "errors/s", "events", "events/s", "problems",
     "ratio", "requests", "requests/s", "rows", "samples", "samples/s", "scrapes", "scrapes/s", "seconds", "series",
@@ -35,6 +36,9 @@ TRANSLATE_JOB = "servescope-translate"
 AGENTS_JOB = "servescope-agents"
 """The `job` under which a Prometheus scrapes the agents that scrape targets for it."""
 
+STORAGE_JOB, PROXY_JOB, EVALUATOR_JOB = "victoria-metrics", "vmauth", "vmalert"
+"""The `job`s of VictoriaMetrics' storage nodes, of the proxies in front of them, and of what evaluates the rules."""
+
 JUDGE_JOB = "servescope-judge"
 """The `job` under which a Prometheus scrapes the judges (`servescope judge watch`)."""
 
@@ -52,6 +56,15 @@ JUDGEMENT_AGE_SECONDS = 300.0
 
 SCRAPE_AGE_SERIES = "servescope_target_scrape_age_seconds"
 """Its series are there while the target is listed, whether its scrapes succeed or not."""
+
+UNSEEN_SERIES = "servescope_target_unseen"
+"""Its series are there while nothing says of a target whether it is up: what would scrape or translate it is gone."""
+
+COVERAGE_SERIES, MOST_SCRAPES_SERIES = "servescope_window_coverage_ratio", "servescope_window_scrapes"
+"""How much of the window of a deployment's rates is there, and how many scrapes a target has in a window at most."""
+
+COVERED_RATIO = 0.9
+"""A window of which less is there is not whole: a scrape more or less, and one that is late, are no gap."""
 
 RULE_FAILURES = "prometheus_rule_evaluation_failures_total"
 RULE_EVALUATIONS = "prometheus_rule_group_iterations_total"
@@ -71,6 +84,7 @@ FOREIGN_SERIES = frozenset({
 
 UNSCRAPED = "the collector is not scraped"
 UNPROBED = "the target is not scraped through a translator"
+UNRECORDED = "no Prometheus evaluates recording.rules.yml"
 UNTRANSLATED = "no translator runs, or it is not scraped"
 UNEXPORTED = "the customers' export does not run, or is not scraped"
 UNWATCHED = "no judge watches the cutover, or it is not scraped"
@@ -196,7 +210,8 @@ _COLLECTOR = (
     ),
     OwnMetric("servescope_api_connections", "gauge", "connections", "Connections of clients now."),
     OwnMetric(
-        "servescope_targets", "gauge", "targets", "Targets of each deployment, by how their last scrape ended.",
+        "servescope_targets", "gauge", "targets",
+        "Targets of each deployment, by how their last scrape ended; `unseen` ones are recorded by rules.",
         (*DEPLOYMENT_LABELS, "health"), absent="there is no target",
     ),
     OwnMetric(
@@ -259,6 +274,26 @@ _COLLECTOR = (
     _of_process("process_start_time_seconds", "gauge", "seconds", "When the collector began, seconds since 1970."),
     _of_process("process_open_fds", "gauge", "connections", "Files and connections the collector has open."),
     _of_process("process_max_fds", "gauge", "connections", "Files and connections it may have open."),
+)  # fmt: skip
+
+
+_RULES = (
+    OwnMetric(
+        UNSEEN_SERIES, "gauge", "state",
+        "1 while nothing says of a target whether it is up, by what is gone: the `collector` or the `agent` that "
+        "scraped it, or the `translator` that read it.",
+        (*IDENTITY_LABELS, "why"), absent="every target is seen", program="rules",
+    ),
+    OwnMetric(
+        MOST_SCRAPES_SERIES, "gauge", "scrapes", "Scrapes that the last 5 minutes have of one target, at most.",
+        (*DEPLOYMENT_LABELS, "role"), absent=UNRECORDED, program="rules",
+    ),
+    OwnMetric(
+        COVERAGE_SERIES, "gauge", "ratio",
+        "Ratio of the usual scrapes of a deployment's targets that are there of the last 5 minutes: below 1, rates and "
+        "what is summed from them are too low by what is missing.",
+        DEPLOYMENT_LABELS, absent=UNRECORDED, program="rules",
+    ),
 )  # fmt: skip
 
 
@@ -519,7 +554,7 @@ _OTHERS = (
 
 
 OWN_METRICS: Mapping[str, OwnMetric] = MappingProxyType(
-    {metric.name: metric for metric in (*_COLLECTOR, *_TRANSLATE, *_JUDGE, *_CUSTOMERS, *_OTHERS)}
+    {metric.name: metric for metric in (*_COLLECTOR, *_RULES, *_TRANSLATE, *_JUDGE, *_CUSTOMERS, *_OTHERS)}
 )
 """Every metric about the monitoring, by its name in an exposition."""
 

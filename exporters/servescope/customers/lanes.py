@@ -35,12 +35,13 @@ from servescope.customers.senders import Sender
 from servescope.customers.telemetry import LaneTelemetry
 from servescope.customers.totals import Totals, dump_totals, load_totals
 from servescope.errors import ServescopeError
-from servescope.settings.clock import ProgramClock
+from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, ProgramClock
 from servescope.store.history import History
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _REPORTED_EVERY_MS: Final = 60_000
+_SPAN: Final = ("from_ms", "to_ms", "kept_until_ms")
 
 T = TypeVar("T")
 
@@ -100,6 +101,7 @@ class Lane:
         self._totals = Totals()
         self._begun_ms = 0
         self._events_read_ms = 0
+        self._behind_from_ms: int | None = None
         self._pace = _Pace(policy.quotas, clock)
         self._reported_ms = 0
 
@@ -141,8 +143,12 @@ class Lane:
         """The edges that are owed and may be read, ascending, of at most one run; gaps are recorded."""
         interval, now_ms = self._policy.interval_ms, self._clock.now_ms()
         newest = (now_ms - self._history.settle_ms) // interval * interval
-        if self._state is not None and self._state.edge_ms > now_ms:
-            self._state = self._set_back(self._state, newest, now_ms)
+        self._note_events(now_ms)
+        if self._state is None or self._state.edge_ms <= now_ms + AHEAD_MS:
+            self._behind_from_ms = None
+        else:
+            self._behind_from_ms = min(self._behind_from_ms or now_ms, now_ms)
+            self._state = self._set_back(self._state, now_ms, now_ms - self._behind_from_ms >= BELIEVED_AFTER_MS)
         if self._route.only_latest:
             reached = self._owned_edge() - interval if self._state is None else self._state.edge_ms
             return [newest] if newest > reached else []
@@ -151,7 +157,6 @@ class Lane:
             first = max(min(self._first_edge(held), newest), self._owned_edge())
         else:
             first = self._state.edge_ms + interval - self._state.edge_ms % interval
-            self._find_imports(self._state.edge_ms, now_ms)
         oldest_ms = now_ms - self._policy.most_age_ms
         if self._state is not None or self._begun_ms < oldest_ms:
             first = self._skip(first, oldest_ms, newest, "age")
@@ -171,26 +176,40 @@ class Lane:
         first = max(self._begun_ms - self._route.backfill_ms, 0) // interval * interval
         return first if held is None else max(first, min(-(-held[0] // interval) * interval, begun))
 
-    def _set_back(self, state: FleetState, newest: int, now_ms: int) -> FleetState:
+    def _set_back(self, state: FleetState, now_ms: int, is_believed: bool) -> FleetState:
         """The state to go on from at present when the cursor is from the future: the clock was ahead, or is behind.
 
-        Raises ServescopeError while nothing can be sent.
+        Raises ServescopeError while nothing can be sent; `is_believed` is whether the clock has shown this for an hour.
         """
         ahead_ms = state.edge_ms - now_ms
         ahead = f"the cursor is from the future, {ahead_ms / 1000:.0f} s ahead of the clock"
-        held = self._history.time_range()
-        if held is not None and held[1] > now_ms:
-            # What is read of that time would be counted again when it comes.
-            raise ServescopeError(f"{ahead}, and what is read has samples of that time: nothing is sent until then")
-        rises = self._route.temporality == "cumulative" and not self._route.only_latest
-        if rises and ahead_ms <= self._policy.most_age_ms:
-            known = self._cursors.gaps(self.id, now_ms, state.edge_ms + 1)
-            if not any((gap.end_ms, gap.reason) == (state.edge_ms, "clock") for gap in known):
-                self._add_gap(Gap(now_ms, state.edge_ms, "clock"))
-            raise ServescopeError(f"{ahead}: nothing is sent until then, as times of cumulative points rise")
-        self._report(f"{ahead}: it goes on from now")
-        self._totals = self._totals.set_back(newest)
-        return state.set_back(newest)
+        must_rise = self._route.temporality == "cumulative" and not self._route.only_latest
+        sent_ms = self._first_sent_ahead(now_ms)
+        if must_rise and ahead_ms <= self._policy.most_age_ms:
+            why = "times of cumulative points have to rise"
+        elif sent_ms is None and not is_believed:
+            why = "what is read may have samples of that time, which would be counted again"
+        else:
+            self._report(f"{ahead}: it goes on from now")
+            start_ms = max(sent_ms or now_ms, now_ms)
+            if not self._route.only_latest and start_ms < state.edge_ms:
+                # Points of these times will replace those that were sent, or be refused.
+                self._add_gap(Gap(start_ms, state.edge_ms, "clock"))
+            self._totals = self._totals.set_back(now_ms)
+            return state.set_back(now_ms)
+        known = self._cursors.gaps(self.id, now_ms, state.edge_ms + 1)
+        if not any((gap.end_ms, gap.reason) == (state.edge_ms, "clock") for gap in known):
+            self._add_gap(Gap(now_ms, state.edge_ms, "clock"))
+        raise ServescopeError(f"{ahead}: nothing is sent until then, as {why}")
+
+    def _first_sent_ahead(self, now_ms: int) -> int | None:
+        """From which time on the future was sent; None where the collector has not dropped what it stored of it."""
+        for event in self._history.read_events(now_ms - self._policy.most_age_ms, now_ms):
+            if event.kind == "clock_set_back":
+                from_ms, to_ms, kept_until_ms = (int(dict(event.detail)[name]) for name in _SPAN)
+                if to_ms <= now_ms < from_ms:
+                    return from_ms - (to_ms - kept_until_ms)
+        return None
 
     def _skip(self, first: int, oldest_ms: int, newest: int, reason: str) -> int:
         """The first edge that is not older; what is left out is a gap. What was counted meanwhile is carried on."""
@@ -201,17 +220,28 @@ class Lane:
         self._add_gap(Gap(first - interval, min(kept, newest) - interval, reason))
         return min(kept, newest)
 
-    def _find_imports(self, edge_ms: int, now_ms: int) -> None:
-        """Record as gaps what was imported behind the edge since the events were read last."""
+    def _note_events(self, now_ms: int) -> None:
+        """Record as gaps what was imported behind the edge, or dropped, since the events were read last."""
+        if self._route.only_latest:
+            return
+        if self._events_read_ms > now_ms:
+            # The clock was set back, and what happened since then is of an earlier time.
+            self._events_read_ms = now_ms - self._policy.most_age_ms
         deployments = {deployment.labels() for deployment in self._policy.deployments}
+        reached_ms = 0 if self._state is None else self._state.edge_ms
         for event in self._history.read_events(self._events_read_ms, now_ms):
-            if event.kind != "import" or event.labels not in deployments:
+            detail = dict(event.detail)
+            if event.kind == "import" and event.labels in deployments:
+                start_ms, end_ms = int(detail["from_ms"]), min(int(detail["to_ms"]), event.time_ms)
+                reason, before_ms = "imported", min(end_ms, reached_ms)
+            elif event.kind == "clock_set_back":
+                start_ms, end_ms = int(detail["kept_until_ms"]), int(detail["to_ms"])
+                reason, before_ms = "clock", end_ms
+            else:
                 continue
-            span = dict(event.detail)
-            start_ms = max(int(span["from_ms"]), self._begun_ms)
-            end_ms = min(int(span["to_ms"]), event.time_ms)
-            if start_ms < min(end_ms, edge_ms):
-                self._add_gap(Gap(start_ms, end_ms, "imported"))
+            start_ms = max(start_ms, self._begun_ms)
+            if start_ms < before_ms:
+                self._add_gap(Gap(start_ms, end_ms, reason))
         self._events_read_ms = now_ms
 
     # --- Delivering -------------------------------------------------------------------------------------------------

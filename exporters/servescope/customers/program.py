@@ -19,7 +19,7 @@ from servescope.customers.policy import LEFT_OUT, Policy, Pull, Push
 from servescope.customers.senders import Sender, make_sender
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError
-from servescope.settings.clock import ProgramClock
+from servescope.settings.clock import AHEAD_MS, ProgramClock
 from servescope.settings.values import format_instant
 from servescope.store.history import History
 
@@ -28,6 +28,7 @@ _READING_AT_ONCE: Final = 2
 _INTERVALS_SHOWN: Final = 3
 _FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
 _REMOVED_EVERY_SECONDS: Final = 1.0
+_CLOCK_EVERY_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 60.0
 
 _logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class CustomersProgram:
         self._left_out: list[LaneId] = []
         self._changing = asyncio.Lock()
         self._ownerships: Ownerships = {}
+        self._applied: tuple[tuple[Policy, ...], tuple[str, ...]] = ((), ())
         self.pulls: dict[str, PullAccess] = {}
         """The page of each customer that scrapes one, by its name."""
 
@@ -71,6 +73,7 @@ class CustomersProgram:
         Customers that are left out, as their tables cannot be used, fall behind from now on, which alerts.
         """
         async with self._changing:
+            self._applied = (tuple(policies), tuple(left_out))
             removed = self._cursors.removed()
             for lane in self._left_out:
                 self.telemetry.retire(lane)
@@ -109,7 +112,9 @@ class CustomersProgram:
             sender, route = make_sender(to, self._threads), Route(to.temporality, to.backfill_ms)
             self._warn_of_short_backfill(lane, made_of, to.backfill_ms)
         else:
-            page = CustomerPage(_INTERVALS_SHOWN * policy.interval_ms, self._threads, self._clock.now_ms)
+            # An edge is that much older than now when it is read.
+            most_age_ms = _INTERVALS_SHOWN * policy.interval_ms + self._history.settle_ms
+            page = CustomerPage(most_age_ms, self._threads, self._clock.now_ms)
             sender, route = page, Route(only_latest=True)
             self.pulls[policy.name] = PullAccess.of(page, to)
         running = Lane(
@@ -140,6 +145,21 @@ class CustomersProgram:
         await running.sender.close()
         self.telemetry.retire(lane)
         _logger.info("customer %s: no longer delivering to %s", lane.customer, lane.destination)
+
+    async def follow_clock(self) -> None:
+        """Apply the policies again whenever the clock was set back behind a time at which they applied."""
+        while True:
+            await self._clock.sleep(_CLOCK_EVERY_SECONDS)
+            policies, left_out = self._applied
+            chosen = {since_ms for policy in policies for since_ms in policy.since_ms.values()}
+            latest_ms = max(
+                (each.since_ms for each in self._ownerships.values() if each.since_ms not in chosen), default=0
+            )
+            if latest_ms > self._clock.now_ms() + AHEAD_MS:
+                try:
+                    await self.apply(policies, left_out)
+                except ServescopeError as error:
+                    _logger.error("%s", error)  # noqa: TRY400 the text says all
 
     async def end_removed(self) -> None:
         """End the lanes of customers that are removed meanwhile, and confirm it, again and again."""

@@ -39,7 +39,7 @@ class FleetState:
     tracks: Mapping[Identity, TargetTrack] = field(default_factory=lambda: MappingProxyType({}))
 
     def set_back(self, edge_ms: int) -> FleetState:
-        """The same counts as of an earlier edge: what was counted until now was stamped by a clock that was ahead."""
+        """The same counts as of an earlier time: what was counted until then was stamped by a clock that was ahead."""
         tracks = {
             identity: replace(track, since_ms=min(track.since_ms, edge_ms), scrape_ms=min(track.scrape_ms, edge_ms))
             for identity, track in self.tracks.items()

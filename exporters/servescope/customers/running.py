@@ -134,6 +134,7 @@ async def _serve_until_signalled(
         tasks = [
             asyncio.create_task(_keep_applied(program, history, cursors, config, reload)),
             asyncio.create_task(program.end_removed()),
+            asyncio.create_task(program.follow_clock()),
             asyncio.create_task(program.tidy()),
             asyncio.create_task(stop.wait()),
         ]

@@ -58,6 +58,7 @@ class FutureRows:
             for name, kind in _KINDS.items()
         }
         self._alerts.forget_after(now_ms)
+        kept_until_ms = max(self._rows.ends(SCRAPES, self._owners.rows(SCRAPES)), default=0)
         self._settings.forget_after(now_ms)
         self._owners.forget_after(now_ms, lambda target: self._rows.last_ms(SCRAPES, target, now_ms))
         self._layouts.forget_after(now_ms)
@@ -66,7 +67,7 @@ class FutureRows:
             f"the clock was set back from {format_instant(newest_ms)} to {format_instant(now_ms)}: what was stored as "
             f"later is dropped, {dropped['scrapes']} scrapes and {dropped['figures']} evaluations"
         )
-        detail = {"from_ms": newest_ms, "to_ms": now_ms, **dropped}
+        detail = {"from_ms": newest_ms, "to_ms": now_ms, "kept_until_ms": kept_until_ms, **dropped}
         event = Event(now_ms, "clock_set_back", (), text, tuple((name, str(value)) for name, value in detail.items()))
         self._events.append([event])
         return event

@@ -35,8 +35,10 @@ from servescope.store.writer import Round
 
 _logger = logging.getLogger(__name__)
 
-# Alertmanager resolves a firing alert that was not sent again within this many intervals, as with Prometheus.
+# Alertmanager resolves a firing alert that was not sent again within this many intervals, as with Prometheus, or within
+# the time that a restart takes at most.
 _VALID_FOR: Final = 4
+_LEAST_VALID_MS: Final = 20 * 60_000
 # Alert states are written when they change and at this interval, so that a new store file has them too.
 _WRITTEN_EVERY_MS: Final = 60_000
 _RESTORED_EVERY_MS: Final = 60_000
@@ -156,7 +158,7 @@ class AlertManager:
         instances = sorted(self.states.instances(), key=lambda each: each.key)
         self._instances = instances
         self._log_changes(instances)
-        valid_for_ms = _VALID_FOR * max(self._settings.resend_ms, interval_ms)
+        valid_for_ms = max(_VALID_FOR * max(self._settings.resend_ms, interval_ms), _LEAST_VALID_MS)
         fired = tuple(each for each in instances if each.active.fired_ms is not None)
         self.notifier.send(Batch(at_ms, at_ms + valid_for_ms, fired, self._payload))
         self._store(at_ms, deployments, targets)

@@ -15,6 +15,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.increments import TargetIncrements
 from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
+from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
 from servescope.settings.clock import AHEAD_MS
@@ -404,6 +405,18 @@ class PrometheusHistory:
         if self.prometheus.query(f"group({scraped}) unless group({TARGET_UP})", at_ms=now):
             missing["without-collector.rules.yml"] = "replicas are not counted, and the health of targets has no alert"
         return missing
+
+    def uncovered(self, at_ms: int) -> dict[Deployment, float]:
+        """The deployments whose window was not whole then: their totals are those of this share of it (0 to 1)."""
+        at_ms = min(at_ms, self._now_ms)
+        # Of several clusters, the one that lacks most.
+        query = f"min by ({', '.join(DEPLOYMENT_LABELS)}) ({COVERAGE_SERIES}) < {COVERED_RATIO:g}"
+
+        def ask() -> dict[Deployment, float]:
+            points = self.prometheus.query(query, at_ms=at_ms)
+            return {one: point.value for point in points if (one := deployment_of(point.labels)) is not None}
+
+        return self._keep((query, at_ms // 1000), _PAGE_SECONDS, ask)
 
     def remarks(self) -> tuple[str, ...]:
         """What is not in a Prometheus, and what was not read or was warned of in increments and events."""

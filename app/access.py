@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from app.plain import Markdown, plain
 from servescope.console import SIGN_IN_VARIABLE
-from servescope.settings.sign_in import SignIn
+from servescope.settings.sign_in import SignIn, name_by_claims
 
-_NOT_OPEN = (
+_NOT_OPEN = Markdown(
     "This console is open to others without a sign-in, so it writes down no decision: use `servescope judge decide`, "
     "or start the console with `--auth`."
 )
-_NO_ROLE = "You read as a viewer: who starts the console names the deciders with `--decider NAME`."
+_NO_ROLE = Markdown("You read as a viewer: who starts the console names the deciders with `--decider NAME`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,17 @@ def _ask_to_sign_in(chosen: SignIn) -> None:
     st.subheader("Sign in", anchor=False)
     if chosen.kind == "oidc":
         st.markdown("This console is for people who have signed in.")
+        if _is_signed_in():
+            st.error(
+                "The account you signed in with names nobody here: its token lacks an e-mail address that is verified "
+                '(`"email_verified": true`). Choose another account, or have the provider verify the address.',
+                icon=":material/lock:",
+            )
         st.button("Sign in", type="primary", icon=":material/login:", on_click=st.login)
         return
     st.error(
-        f"No {chosen.header} header came from a configured proxy: open the console through the proxy in front of it, "
-        "or name that proxy's address with `--auth-proxy`.",
+        f"No {plain(chosen.header)} header came from a configured proxy: open the console through the proxy in front "
+        "of it, or name that proxy's address with `--auth-proxy`.",
         icon=":material/lock:",
     )
 
@@ -71,19 +78,20 @@ def show_reader(reader: Reader) -> None:
     if not reader.name:
         return
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        st.caption(f"{reader.name} · {'decider' if reader.decides else 'viewer'}")
+        st.caption(f"{plain(reader.name)} · {'decider' if reader.decides else 'viewer'}")
         if sign_in().kind == "oidc":
             st.button("Sign out", type="tertiary", icon=":material/logout:", on_click=st.logout)
 
 
+def _is_signed_in() -> bool:
+    return st.user.to_dict().get("is_logged_in") is True
+
+
 def _name_by_oidc() -> str:
-    """The e-mail address the provider vouches for; "" before signing in, and for one it calls unverified."""
-    user = st.user.to_dict()
-    if not user.get("is_logged_in") or user.get("email_verified") is False:
-        return ""
-    return str(user.get("email") or "")
+    """The e-mail address the provider vouches for; "" before signing in, and where it does not vouch for one."""
+    return name_by_claims(st.user.to_dict()) if _is_signed_in() else ""
 
 
 def _name_by_proxy(chosen: SignIn) -> str:
     """What the proxy wrote into its header; the server has removed the header of every other peer."""
-    return (st.context.headers.get(chosen.header) or "").strip()
+    return st.context.headers.get(chosen.header) or ""

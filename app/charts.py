@@ -20,6 +20,7 @@ import streamlit as st
 from app import display
 from app.colors import HARM_COLORS, NEUTRAL, TUNING_COLORS
 from app.marks import Mark
+from app.plain import visible
 from app.selection import TimeRange
 from servescope.contract.types import Band, Status
 
@@ -227,7 +228,8 @@ def _draw_marks(marks: Sequence[Mark], x: Spec) -> list[Spec]:
     # Colours and shapes are of the layers and no scales: those would share the legend of the lines.
     for look in dict.fromkeys(each.look for each in marks):
         data = {"values": [
-            {"start": each.start_ms, "end": each.end_ms, "what": each.text} for each in marks if each.look == look
+            {"start": each.start_ms, "end": each.end_ms, "what": visible(each.text)}
+            for each in marks if each.look == look
         ]}  # fmt: skip
         if any(each.end_ms is not None for each in marks if each.look == look):
             lasting = {"x": begun, "x2": {"field": "end"}, "tooltip": tips}
@@ -260,7 +262,7 @@ def _fold(lines: Sequence[Line]) -> list[Spec]:
 def _looks(lines: Sequence[Line]) -> Spec:
     """Colour and dash by line in one legend, of a single line too: whose it is must not be guessed."""
     keys = [f"y{place}" for place in range(len(lines))]
-    names = ", ".join(f"{key}: {_quoted(line.label)}" for key, line in zip(keys, lines, strict=True))
+    names = ", ".join(f"{key}: {_quoted(visible(line.label))}" for key, line in zip(keys, lines, strict=True))
     legend = {
         "title": None,
         "orient": "top",
@@ -311,7 +313,8 @@ def _draw_pointer(lines: Sequence[Line], x: Spec, unit: str) -> Spec:
     texts = [{"calculate": _value_text(f"datum.{key}", unit), "as": f"{key}_text"} for key in keys]
     tooltip = [{"field": "time_ms", "type": "temporal", "title": "time", "format": _TIME_FORMAT}]
     tooltip += [
-        {"field": f"{key}_text", "type": "nominal", "title": line.label} for key, line in zip(keys, lines, strict=True)
+        {"field": f"{key}_text", "type": "nominal", "title": visible(line.label)}
+        for key, line in zip(keys, lines, strict=True)
     ]
     near = {"param": "near", "empty": False, "value": 0.8}
     return {

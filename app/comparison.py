@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from html import escape
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 from app import display, verdicts
 from app.display import ABSENT
 from app.markup import cell, element, grid, heading
+from app.plain import escape
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.identity import Deployment
@@ -29,6 +29,8 @@ from servescope.judge.reading import Past
 
 SETTLED_MS: Final = 150_000
 """A block is judged when it ended this long ago: by then targets that are scraped every minute were, twice."""
+LONGEST_MS: Final = 31 * 86_400_000
+"""A range that is judged in seconds, and in some hundred megabytes."""
 LEAST_BELOW: Final = 20.0
 """Requests, or seconds of decoding, of both sides that a span needs to be called the worst."""
 LEAST_WORSE: Final = 0.005

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import streamlit as st
 
+from app.access import require_reader, show_reader
+from app.frame import show_error
+from app.turns import take_turn
+from servescope.console import CUSTOMERS_VARIABLE
+from servescope.emulator.control_client import EMULATOR_VARIABLE
+from servescope.errors import ServescopeError
+
 HERE = Path(__file__).resolve().parent
-
-
-def register_package() -> None:
-    """Let the pages import `app`, whatever this directory is called: in a wheel it is `servescope/_app`."""
-    if "app" in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location("app", HERE / "__init__.py", submodule_search_locations=[str(HERE)])
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no package in {HERE}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["app"] = module
-    spec.loader.exec_module(module)
 
 
 def main() -> None:
     """Set the page up and run the one selected."""
-    register_package()
     st.set_page_config(page_title="servescope", page_icon=":material/monitoring:", layout="wide")
     st.html(HERE / "style.css")
     st.logo(HERE / "logo.svg", size="medium")
@@ -44,13 +36,6 @@ def main() -> None:
         st.Page(HERE / "views" / "alerts.py", title="Alerts", icon=":material/notifications:"),
         st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
     ]
-    # Only now, when `app` can be imported.
-    from app.access import require_reader, show_reader
-    from app.frame import show_error
-    from servescope.console import CUSTOMERS_VARIABLE
-    from servescope.emulator.control_client import EMULATOR_VARIABLE
-    from servescope.errors import ServescopeError
-
     if os.environ.get(CUSTOMERS_VARIABLE):
         pages.append(st.Page(HERE / "views" / "customers.py", title="Customers", icon=":material/outbox:"))
     if os.environ.get(EMULATOR_VARIABLE):
@@ -58,7 +43,8 @@ def main() -> None:
     chosen = st.navigation(pages, position="top")
     reader = require_reader()
     try:
-        chosen.run()
+        with take_turn():
+            chosen.run()
     except ServescopeError as error:
         show_error(error)
     show_reader(reader)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -13,6 +12,7 @@ import streamlit as st
 
 from app import selection
 from app.judging import CutoverView, make_view
+from app.plain import plain, visible
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import parse_plan
@@ -21,6 +21,7 @@ from servescope.judge.case import EvidenceError, WatchedCase
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, check_unchanged, list_runs
+from servescope.settings.tables import parse_document
 from servescope.store.embedded import Store
 from servescope.store.prometheus.history import PrometheusHistory
 
@@ -70,10 +71,7 @@ def read_plan() -> CutoverPlan | Missing:
 
 def parse_text(text: str, origin: str) -> CutoverPlan:
     """The plan in a TOML text, which errors call `origin`; raises ConfigurationError."""
-    try:
-        return parse_plan(tomllib.loads(text), origin)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{origin}: {error}") from error
+    return parse_plan(parse_document(text, origin), origin)
 
 
 def read_runs(plan: str | None = None) -> list[CutoverRun]:
@@ -140,5 +138,5 @@ class SharedJudge:
 
 def explain_missing(missing: Missing) -> None:
     """What to do next, in a sentence with the command."""
-    st.info(missing.sentence, icon=":material/flag:")
-    st.code(missing.command, language="shell")
+    st.info(plain(missing.sentence), icon=":material/flag:")
+    st.code(visible(missing.command), language="shell")

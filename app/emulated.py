@@ -12,6 +12,7 @@ from typing import Any, Final
 import streamlit as st
 
 from app import cutovers, display, fault_words, selection
+from app.plain import plain
 from servescope.cutover.evidence import Decision
 from servescope.cutover.plan import Arm
 from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
@@ -46,14 +47,14 @@ def draw_controls(store: Past, run: CutoverRun) -> None:
     try:
         state = client.read()
     except ControlError as error:
-        st.warning(str(error), icon=":material/cloud_off:")
+        st.warning(plain(error), icon=":material/cloud_off:")
         return
     deployment = _find_deployment(run.frozen.plan.v2, state["deployments"])
     if deployment is None:
         return
     refused = st.session_state.pop(_REFUSED, None)
     if refused:
-        st.error(refused, icon=":material/block:")
+        st.error(plain(refused), icon=":material/block:")
     with st.container(border=True):
         stage, fault, note = st.columns([5, 4, 3], vertical_alignment="center", gap="medium")
         with stage:
@@ -62,7 +63,7 @@ def draw_controls(store: Past, run: CutoverRun) -> None:
             _draw_switch(client, state["active"], deployment)
         speed = program_clock().speed
         hour, times = display.format_wait(3600 / speed), display.format_number(float(f"{speed:.2g}"))
-        note.caption(f"An emulated stack, {times} times as fast as the clock: one hour passes in {hour}.")
+        note.caption(plain(f"An emulated stack, {times} times as fast as the clock: one hour passes in {hour}."))
 
 
 def _find_deployment(arm: Arm, deployments: Mapping[str, Any]) -> str | None:
@@ -131,4 +132,4 @@ def _draw_switch(client: ControlClient, active: list[Mapping[str, Any]], deploym
     switch.toggle("On", key="emulated_switch", on_change=flip)
     others = [fault_words.title_of(each["kind"]) for each in on if each is not ours]
     if others:
-        st.caption(f"Also on: {', '.join(others)}")
+        st.caption(plain(f"Also on: {', '.join(others)}"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
-from html import escape
 from typing import Final, NamedTuple
 
 import pandas as pd
@@ -13,6 +12,7 @@ import pandas as pd
 from app import display
 from app.exports import Destination, State, place_of
 from app.markup import cell, element, grid, heading, link
+from app.plain import escape
 from servescope.contract.bounds import LANE_LAG
 from servescope.customers.cursors import Gap
 from servescope.customers.explaining import Explanation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pandas as pd
 import streamlit as st
+from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 from streamlit.delta_generator import DeltaGenerator
 
 from app import display, queries, selection
+from app.plain import Markdown, code, disarm, find_unseen, plain, visible
 from app.queries import Shown
 from app.selection import TimeRange
+from app.turns import take_turn
 from servescope.contract.identity import Deployment
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
@@ -46,7 +50,7 @@ def open_store() -> Past:
 
 def show_error(error: ServescopeError) -> None:
     """Show an error in place of the content that could not be read."""
-    st.error(str(error), icon=":material/database_off:")
+    st.error(plain(error), icon=":material/database_off:")
 
 
 def open_history() -> Past:
@@ -76,7 +80,7 @@ def head(title: str, store: History) -> tuple[TimeRange, DeltaGenerator]:
     selection.adopt_link()
     notes = st.container()
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.subheader(title, anchor=False)
+        st.subheader(plain(title), anchor=False)
         with st.container(width="content"):
             span = selection.choose_range(notes, selection.default_range(store.time_range()))
     if not span.live:
@@ -100,19 +104,19 @@ def invite_collector(store: History) -> None:
         _invite_scraping(store)
     else:
         _invite_collecting()
-    st.fragment(_look_again, run_every=REFRESH)()
+    _repeat_in_turn(_look_again, REFRESH)
 
 
 def _invite_scraping(store: PrometheusHistory) -> None:
     url = store.prometheus.url
-    st.info(f"The Prometheus at {url} holds no series of the contract.", icon=":material/sensors:")
+    st.info(plain(f"The Prometheus at {url} holds no series of the contract."), icon=":material/sensors:")
     st.markdown("Have it scrape what a collector exposes; this goes into its `prometheus.yml`:")
     st.code(SCRAPE_COLLECTOR, language="yaml")
     st.markdown("with a collector pointed at what serves your models:")
     st.code("servescope collect --target http://127.0.0.1:8000/metrics", language="shell")
     st.markdown("If it scraped engines already, import their past into a store and open the console on that:")
     st.code(
-        f"servescope import --from {url} --store servescope.db --deployment NAME --match '{{job=\"vllm\"}}'\n"
+        f"servescope import --from {visible(url)} --store servescope.db --deployment NAME --match '{{job=\"vllm\"}}'\n"
         "servescope console --store servescope.db",
         language="shell",
     )
@@ -122,10 +126,10 @@ def _invite_collecting() -> None:
     path = store_path()
     st.info("Nothing has been collected into this store yet.", icon=":material/sensors:")
     st.markdown("Point a collector at what serves your models, and this page fills by itself:")
-    st.code(f"servescope collect --store {path} --target http://127.0.0.1:8000/metrics", language="shell")
+    st.code(f"servescope collect --store {visible(path)} --target http://127.0.0.1:8000/metrics", language="shell")
     st.markdown("or see two emulated stacks under the same traffic:")
     st.code("servescope demo", language="shell")
-    st.caption(f"Reading {path.resolve()}")
+    st.caption(plain(f"Reading {path.resolve()}"))
 
 
 def _look_again() -> None:
@@ -161,7 +165,15 @@ def repeat(draw: Callable[[], None], *, every: str | None = REFRESH) -> None:
             show_error(error)
 
     selection.publish_link()
-    st.fragment(draw_if_read, run_every=every)()
+    _repeat_in_turn(draw_if_read, every)
+
+
+def _repeat_in_turn(draw: Callable[[], None], every: str | None) -> None:
+    def draw_in_turn() -> None:
+        with take_turn():
+            draw()
+
+    st.fragment(draw_in_turn, run_every=every)()
 
 
 def _mark_partial() -> None:
@@ -169,8 +181,8 @@ def _mark_partial() -> None:
     store = open_history()
     if isinstance(store, PrometheusHistory) and (missing := store.partial()):
         st.warning(
-            f"{store.prometheus.url} gave partial answers: figures may lack replicas, and deployments may be missing. "
-            f"{'; '.join(missing)}",
+            f"{plain(store.prometheus.url)} gave partial answers: figures may lack replicas, and deployments may be "
+            f"missing. {plain('; '.join(missing))}",
             icon=":material/broken_image:",
         )
 
@@ -196,16 +208,27 @@ def describe(
     """The line above the content, and the files of what is shown: CSV, and JSON where there is a `document`."""
     refreshing = f" · refreshes every {every.removesuffix('s')} s" if every else ""
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.caption(f"{text}{refreshing}")
+        st.caption(plain(f"{text}{refreshing}"))
         with st.container(horizontal=True, width="content"):
             if document is not None:
                 _offer("JSON", document, name, "application/json")
-            _offer("CSV", lambda: frame.to_csv(index=False), name, "text/csv")
+            _offer("CSV", lambda: write_csv(frame), name, "text/csv")
+
+
+def write_csv(frame: pd.DataFrame) -> str:
+    """A table as CSV, in which every text is quoted and none is computed by a spreadsheet."""
+    texts = {
+        name: values.map(lambda value: disarm(value) if isinstance(value, str) else value)
+        for name, values in frame.items()
+        if not (is_numeric_dtype(values) or is_datetime64_any_dtype(values))
+    }
+    written = frame.assign(**{str(name): values for name, values in texts.items()}).rename(columns=disarm)
+    return written.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
 def _offer(kind: str, content: Callable[[], str], name: str, mime: str) -> None:
     st.download_button(
-        kind,
+        plain(kind),
         data=content,
         file_name=f"servescope-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{kind.lower()}",
         mime=mime,
@@ -214,6 +237,14 @@ def _offer(kind: str, content: Callable[[], str], name: str, mime: str) -> None:
         type="tertiary",
         key=f"{kind.lower()}_{name}",
     )
+
+
+def name_unseen(text: str) -> None:
+    """Name what the text of a file has that cannot be seen, as marks that show it in another order than it is read."""
+    found = find_unseen(text)
+    if found:
+        shown = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
+        st.warning(plain(f"The text has characters that cannot be seen: {shown}"), icon=":material/visibility_off:")
 
 
 def moment(span: TimeRange) -> str:
@@ -238,32 +269,38 @@ def warn_of_clock(store: History, start_ms: int, end_ms: int) -> None:
     if isinstance(store, Store):
         for event in store.read_events(start_ms, end_ms, kinds=["clock_set_back"], most=2):
             at = display.format_time(event.time_ms, selection.reader_zone())
-            st.warning(f"{at}: {event.text}.", icon=":material/history_toggle_off:")
+            st.warning(plain(f"{at}: {event.text}."), icon=":material/history_toggle_off:")
 
 
-def name_missing_rules(store: History) -> list[str]:
+def name_missing_rules(store: History) -> list[Markdown]:
     """A sentence for each file of rules that a Prometheus does not evaluate, and what is missing without it."""
     missing = store.missing_rules() if isinstance(store, PrometheusHistory) else {}
-    return [f"The Prometheus does not evaluate `{file}`: {effect}." for file, effect in missing.items()]
+    return [
+        Markdown(f"The Prometheus does not evaluate {code(file)}: {plain(effect)}.") for file, effect in missing.items()
+    ]
 
 
-def name_uncovered(store: History, span: TimeRange, deployments: Container[Deployment]) -> list[str]:
+def name_uncovered(store: History, span: TimeRange, deployments: Container[Deployment]) -> list[Markdown]:
     """A sentence for each of the deployments of whose window scrapes are missing, so that their totals are too low."""
     found = store.uncovered(span.end_ms) if isinstance(store, PrometheusHistory) else {}
     return [
-        f"Totals of `{deployment.deployment_id}` ({deployment.inference_stack}) are too low: of their window "
-        f"{share:.0%} of the usual scrapes are there."
+        Markdown(
+            f"Totals of {code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) are too low: of their "
+            f"window {share:.0%} of the usual scrapes are there."
+        )
         for deployment, share in sorted(found.items())
         if deployment in deployments
     ]
 
 
-def name_places(store: History, deployments: Container[Deployment]) -> list[str]:
+def name_places(store: History, deployments: Container[Deployment]) -> list[Markdown]:
     """A sentence for each of the deployments that several clusters or tenants of a Prometheus have."""
     spread = store.spread() if isinstance(store, PrometheusHistory) else {}
     return [
-        f"`{deployment.deployment_id}` ({deployment.inference_stack}) has targets in "
-        f"{' and in '.join(describe_places(places))}: its figures are of all of them together."
+        Markdown(
+            f"{code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) has targets in "
+            f"{plain(' and in '.join(describe_places(places)))}: its figures are of all of them together."
+        )
         for deployment, places in spread.items()
         if deployment in deployments
     ]
@@ -278,7 +315,7 @@ def nothing_in_range(store: History) -> None:
     where = (
         f"The {holder} holds figures from {ends[0]} to {ends[1]}." if ends else f"The {holder} holds no figures yet."
     )
-    st.info(f"No figures in this range. {where}", icon=":material/event_busy:")
+    st.info(plain(f"No figures in this range. {where}"), icon=":material/event_busy:")
 
 
 def file_times(frame: pd.DataFrame) -> pd.DataFrame:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
-from html import escape
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from app import display, verdicts
 from app.markup import cell, element, grid, heading
+from app.plain import escape
 from app.timeline import DECISION_WORDS
 from servescope.contract.judged import JUDGED
 from servescope.cutover.judgement import Verdict

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
 from app import markup
 from app.colors import HARM_COLORS, NEUTRAL, ROLLOUT
+from app.plain import escape
 from app.selection import TimeRange
 from servescope.contract.events import Event, EventKind
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from html import escape
 from urllib.parse import urlencode
+
+from app.plain import escape
 
 
 def element(tag: str, content: str, classes: str = "", **attributes: str | None) -> str:

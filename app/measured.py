@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from html import escape
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from app import display
 from app.charts import Chart, Line, draw_lines
 from app.colors import V1, V2
 from app.markup import cell, element, grid, heading
+from app.plain import escape
 from app.selection import TimeRange
 from servescope.contract.identity import GROUP_LABELS, OLD_STACK, Deployment
 from servescope.judge.reading import Past

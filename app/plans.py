@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from app import display, queries
 from app.markup import cell, element, grid, heading
+from app.plain import escape
 from app.queries import Shown
 from app.self_tests import describe_harm
 from servescope.contract.judged import JUDGED

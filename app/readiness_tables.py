@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Final
 
 from app.markup import cell, draw_lines, element, grid, heading
+from app.plain import escape
 from servescope.migration.fates import MEANINGS
 from servescope.migration.meaning import TITLES, MeaningChange
 from servescope.migration.report import SOURCES

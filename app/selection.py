@@ -14,6 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.display import format_wait
+from app.plain import plain
 from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
 from servescope.settings.values import format_instant, parse_instant
@@ -33,6 +34,8 @@ DEFAULT_RANGE = "1h"
 YOUNG_RANGE = "15m"
 """The default while a store holds no more than this."""
 _PUBLISHED, _SHOWN = "published_link", "shown_selections"
+# The years that every time zone can show.
+_EARLIEST_MS, _END_MS = 0, parse_instant("9999-01-01T00:00:00Z")
 # A live page's range moves in steps, so that charts are redrawn only when there can be new figures.
 _LIVE_STEP_MS = 5_000
 
@@ -78,9 +81,12 @@ def _absolute_range(parameters: Mapping[str, str]) -> TimeRange:
 
 def _parse_instant(name: str, text: str) -> int:
     try:
-        return parse_instant(text)
+        time_ms = parse_instant(text)
     except ValueError as error:
         raise UsageError(f"{name} {text!r} is not a time, expected one like '2026-11-20T14:05:00Z'") from error
+    if not _EARLIEST_MS <= time_ms < _END_MS:
+        raise UsageError(f"{name} {text!r} is out of range, expected a time from 1970 to 9998")
+    return time_ms
 
 
 def describe_length(span: TimeRange) -> str:
@@ -147,7 +153,7 @@ def choose(
 
 def note(notes: DeltaGenerator, text: str) -> None:
     """Say at the top of the page that a link could not be followed as it is."""
-    notes.warning(text, icon=":material/link_off:")
+    notes.warning(plain(text), icon=":material/link_off:")
 
 
 def _memory(name: str) -> str:
@@ -161,7 +167,7 @@ def type_text(name: str, label: str, **arguments: Any) -> str:
     value = current(name) or ""
     if st.session_state.get(key) != value:
         st.session_state[key] = value
-    st.text_input(label, key=key, on_change=lambda: remember(name, st.session_state[key] or None), **arguments)
+    st.text_input(plain(label), key=key, on_change=lambda: remember(name, st.session_state[key] or None), **arguments)
     return value
 
 
@@ -189,7 +195,7 @@ def reader_zone() -> tzinfo:
     """The time zone of the reader's browser; UTC when it is not known."""
     try:
         return ZoneInfo(st.context.timezone or "UTC")
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # the browser's name may be that of a folder
         return UTC
 
 
@@ -262,7 +268,7 @@ def choose_ends(chosen: TimeRange) -> None:
         local = datetime.fromtimestamp(time_ms / 1000, zone).replace(tzinfo=None, second=0, microsecond=0)
         st.session_state[key] = local
         column.datetime_input(
-            f"{label} ({zone})",
+            plain(f"{label} ({zone})"),
             key=key,
             step=60,
             on_change=lambda name=name, key=key: _remember_end(name, st.session_state[key], zone),

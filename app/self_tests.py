@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 import pandas as pd
 
 from app import display
 from app.markup import cell, element, grid, heading
+from app.plain import escape
 from servescope.contract.judged import JUDGED
 from servescope.cutover.self_test import SelfTest, SelfTestShare, clopper_pearson
 

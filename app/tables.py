@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
 import pandas as pd
@@ -14,6 +13,7 @@ from app import display, readings
 from app.charts import Dash
 from app.display import ABSENT
 from app.markup import cell, chip, draw_lines, element, grid, heading, image, link
+from app.plain import escape
 from app.promised import Promises
 from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_row, has_values, records
 from servescope.contract.extrapolation import LOOKBACK_MS

@@ -11,6 +11,7 @@ import pandas as pd
 from app import display
 from app.charts import Chart, Spec, axis_label, time_axis
 from app.colors import NEUTRAL, V2
+from app.plain import visible
 from app.selection import TimeRange
 from app.verdicts import VERDICT_LOOKS
 from servescope.contract.events import Event, EventKind
@@ -184,7 +185,7 @@ def draw_lanes(
         "encoding": {"x": x, "y": y, "text": {"field": "text"}},
     }
     points = {
-        "data": {"values": [{"start": each.time_ms, "lane": each.lane, "kind": each.kind, "tip": each.tip}
+        "data": {"values": [{"start": each.time_ms, "lane": each.lane, "kind": each.kind, "tip": visible(each.tip)}
                             for each in moments if span.start_ms <= each.time_ms <= span.end_ms]},
         "mark": {"type": "point", "filled": True, "size": 95, "opacity": 1, "color": _ENTRY_COLOR},
         "encoding": {
@@ -217,7 +218,7 @@ def _bar(each: Stretch, span: TimeRange) -> dict[str, Any]:
         "end": min(each.end_ms, span.end_ms),
         "text": _fitting_text(each, span),
         "color": each.color,
-        "tip": each.tip,
+        "tip": visible(each.tip),
     }
 
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from html import escape
 from typing import Final
 
 from app import display
 from app.display import ABSENT
 from app.judging import WarmReplicas
 from app.markup import cell, draw_lines, draw_tiles, element, grid, heading, image
+from app.plain import escape
 from servescope.cutover.judgement import (
     Advice,
     ArmFigures,

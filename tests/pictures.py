@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -111,12 +111,20 @@ FLAGS = (
 
 
 @contextmanager
-def serve_console(store: Path, *words: str, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
-    """`servescope console` on the store and a free port, with more words and variables; gives its address, ends it."""
+def serve_console(
+    store: Path, *words: str, variables: Mapping[str, str] = MappingProxyType({}), log: Path | None = None
+) -> Iterator[str]:
+    """`servescope console` on the store and a free port, with more words and variables; gives its address, ends it.
+
+    With `log` what it writes to its standard error goes there.
+    """
     command = [sys.executable, "-m", "servescope.cli", "console", "--store", str(store), "--port", "0", "--no-browser"]
     command += words
-    environment = {**os.environ, **variables}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with ExitStack() as opened:
+        errors = opened.enter_context(log.open("ab")) if log is not None else None
+        process = opened.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **variables})
+        )
         try:
             assert process.stdout is not None
             announced = process.stdout.readline()

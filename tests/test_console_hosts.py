@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -13,10 +12,9 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 from servescope.cli import main
 from servescope.store.embedded import Store
 from tests import pictures
-from tests.support.waiting import deadline_seconds
+from tests.support.console_requests import STREAM, ask
 
 PATHS = ("/", "/fleet", "/_stcore/health", "/_stcore/host-config", "/static/none.js", "/_stcore/upload_file/a/b")
-STREAM = "/_stcore/stream"
 CONFIGURED = "console.example.com"
 
 
@@ -27,26 +25,6 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     Store(store).close()
     with pictures.serve_console(store, "--allow-host", CONFIGURED) as address:
         yield int(urlsplit(address).port or 0)
-
-
-def ask(port: int, path: str, *hosts: str, headers: str = "") -> str:
-    """The answer, head and body, to a request with these Host headers."""
-    lines = "".join(f"Host: {host}\r\n" for host in hosts)
-    if path == STREAM:
-        headers += (
-            "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        )
-    else:
-        headers += "Connection: close\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=deadline_seconds()) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}{headers}\r\n".encode())
-        answer = b""
-        while piece := connection.recv(65_536):
-            answer += piece
-            if answer.startswith(b"HTTP/1.1 101 "):
-                break
-    return answer.decode("latin-1")
 
 
 @pytest.mark.slow

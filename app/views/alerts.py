@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +13,7 @@ import streamlit as st
 from app import alarms, display, frame, markup, selection, silences
 from app.alarms import Alarm
 from app.markup import cell, element, grid, heading
+from app.plain import Markdown, escape, plain
 from app.silences import Known, Silence, SilenceReader
 from servescope.alerting.alerts import ALERTS
 from servescope.console import ALERTMANAGERS_VARIABLE
@@ -65,7 +65,7 @@ def draw_alarms(store: History) -> None:
     )
     unevaluated = alarms.unevaluated(store)
     if unevaluated:
-        st.warning(unevaluated, icon=":material/rule:")
+        st.warning(plain(unevaluated), icon=":material/rule:")
     elif not urgent:
         st.info("No alert is firing or pending.", icon=":material/notifications_off:")
     if found:
@@ -89,7 +89,7 @@ def draw_silences(known: Known) -> None:
     """What is silenced until when, by whom and why; a line for each Alertmanager that does not answer."""
     st.markdown("**Silences**")
     for problem in known.problems:
-        st.caption(f":material/cloud_off: {problem}")
+        st.caption(f":material/cloud_off: {plain(problem)}")
     if known.silences:
         st.html(draw_silence_table(known.silences))
     elif not known.problems:
@@ -182,10 +182,10 @@ def draw_runbook(name: str) -> None:
     """The runbook of an alert, with its queries and its rule."""
     alert = ALERTS[name]
     with st.container(border=True):
-        st.markdown(f"**{alert.name}** · {_describe_severity(alert.severity)} · {alert.component}")
-        st.markdown(alert.summary)
+        st.markdown(f"**{plain(alert.name)}** · {plain(_describe_severity(alert.severity))} · {plain(alert.component)}")
+        st.markdown(Markdown(alert.summary))
         for section in alarms.sections_of(alert):
-            st.markdown(f"**{section.title}**\n\n{section.text}")
+            st.markdown(f"**{plain(section.title)}**\n\n{Markdown(section.text)}")
             if section.query:
                 st.code(section.query, language="promql", wrap_lines=True)
 

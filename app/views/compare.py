@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
 
 import pandas as pd
 import streamlit as st
@@ -12,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import charts, comparison, cutovers, display, families, frame, markup, queries, selection, tables, verdicts
 from app.charts import Chart, Dash, Line
 from app.comparison import Compared
+from app.plain import escape, plain, visible
 from app.queries import Shown
 from app.readings import objective_line
 from app.selection import TimeRange
@@ -68,7 +68,10 @@ def _choose(
     column: DeltaGenerator, notes: DeltaGenerator, label: str, name: str, known: Mapping[str, Shown], default: str
 ) -> Shown:
     with column:
-        return known[selection.choose(notes, name, list(known), default, st.selectbox, label=label)]
+        chosen = selection.choose(
+            notes, name, list(known), default, st.selectbox, label=plain(label), format_func=visible
+        )  # fmt: skip
+    return known[chosen]
 
 
 def _swap(left: str, right: str) -> None:
@@ -103,7 +106,7 @@ def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> 
         ]
         drawn = _charts(rest, histories, (left, right), span)
         if drawn:
-            st.subheader(group, anchor=False)
+            st.subheader(plain(group), anchor=False)
             charts.show_grid(drawn)
 
 
@@ -113,13 +116,16 @@ def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared 
     if judged.end_ms <= judged.start_ms:
         st.info("The range is too short to judge: blocks are five minutes long.", icon=":material/hourglass_empty:")
         return None
+    if judged.end_ms - judged.start_ms > comparison.LONGEST_MS:
+        st.info("The range is too long to judge: at most 31 days are.", icon=":material/hourglass_disabled:")
+        return None
     try:
         with st.spinner("Judging the range", show_time=True):
             plan = cutovers.read_plan()
             planned = None if isinstance(plan, cutovers.Missing) else plan
             return _compared(store, left.deployment, right.deployment, judged.start_ms, judged.end_ms, planned)
     except ServescopeError as error:
-        st.info(str(error), icon=":material/rule:")
+        st.info(plain(error), icon=":material/rule:")
         return None
 
 
@@ -142,10 +148,11 @@ def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
     if folded:
         with st.expander(f"{len(folded)} without data on either side", icon=":material/visibility_off:"):
             st.html(comparison.draw_table(compared, folded, left, right, swatches, zone))
+    margins = "the documented ones" if compared.planned is None else f"those of the plan {compared.planned}"
     st.caption(
-        f"{right.name} judged beside {left.name} as a cutover would be: ratios of sums over the range, with intervals "
-        f"that account for noise as {left.name} showed it before the range, for prompts and for load. "
-        f"Margins are {'the documented ones' if compared.planned is None else f'those of the plan {compared.planned}'}."
+        f"{plain(right.name)} judged beside {plain(left.name)} as a cutover would be: ratios of sums over the range, "
+        f"with intervals that account for noise as {plain(left.name)} showed it before the range, for prompts and for "
+        f"load. Margins are {plain(margins)}."
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 
 import streamlit as st
 
 from app import display, export_tables, exports, frame, markup, selection
 from app.export_tables import LOOKS, Step
 from app.exports import Destination, Exports
+from app.plain import Markdown, escape, plain, visible
 from app.selection import TimeRange
 from servescope.customers.explaining import GEN_AI
 from servescope.customers.quotas import most_series
@@ -37,7 +37,7 @@ def show() -> None:
         frame.show_error(error)
         return
     for problem in found.problems:
-        st.error(problem, icon=":material/settings_alert:")
+        st.error(plain(problem), icon=":material/settings_alert:")
     if not found.begun:
         invite_export()
         return
@@ -55,7 +55,9 @@ def show() -> None:
     if not customers:
         st.info("There are no customers.", icon=":material/group_off:")
         return
-    chosen = selection.choose(notes, "customer", customers, customers[0], st.selectbox, label="Customer")
+    chosen = selection.choose(
+        notes, "customer", customers, customers[0], st.selectbox, label="Customer", format_func=visible
+    )
     if view == "statement":
         frame.render(lambda moved: draw_statement(moved, chosen), span)
     elif view == "policy":
@@ -70,7 +72,8 @@ def invite_export() -> None:
     st.markdown("Start the export; this page fills with its first delivery:")
     config, cursors = exports.config_path(), exports.cursors_path()
     store = frame.store_path()
-    st.code(f"servescope customers run --config {config} --cursors {cursors} --store {store}", language="shell")
+    command = f"servescope customers run --config {config} --cursors {cursors} --store {store}"
+    st.code(visible(command), language="shell")
 
     def look_again() -> None:
         if cursors.exists():
@@ -147,7 +150,7 @@ def draw_statement(span: TimeRange, customer: str) -> None:
         return json.dumps([each.statement.to_json() for each in found], ensure_ascii=False, indent=1)
 
     if not found:
-        st.info(f"{customer} has no destination that is delivered to.", icon=":material/outbox:")
+        st.info(f"{plain(customer)} has no destination that is delivered to.", icon=":material/outbox:")
         return
     frame.describe(
         _describe_span(span), export_tables.list_statement(found), f"statement-{customer}",
@@ -172,7 +175,7 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
     """What a customer receives of what was scraped last, and why not the rest."""
     policy = found.policies.get(customer)
     if policy is None:
-        st.info(f"{customer} is not in the configuration: nothing is exported.", icon=":material/outbox:")
+        st.info(f"{plain(customer)} is not in the configuration: nothing is exported.", icon=":material/outbox:")
         return
     explained = exports.explain(store, policy, selection.now_ms())
     zone = selection.reader_zone()
@@ -209,7 +212,7 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
             "Nothing is exported: no deployment of the customer has series that the policy allows.",
             icon=":material/outbox:",
         )
-    st.caption(f"{display.as_sentence(GEN_AI)} `servescope customers check` lists every series.")
+    st.caption(f"{Markdown(display.as_sentence(GEN_AI))} `servescope customers check` lists every series.")
 
 
 # --- Offboarding ------------------------------------------------------------------------------------------------------
@@ -221,12 +224,12 @@ def draw_offboarding(customer: str) -> None:
     steps = list_steps(found, customer)
     if customer in found.removed:
         since = display.format_time(found.removed[customer], selection.reader_zone())
-        st.markdown(f"**{customer}** was removed on {since}.")
+        st.markdown(f"**{plain(customer)}** was removed on {plain(since)}.")
     else:
-        st.markdown(f"To end the export to **{customer}** and delete its cursors and its key, run:")
+        st.markdown(f"To end the export to **{plain(customer)}** and delete its cursors and its key, run:")
         st.code(
-            f"servescope customers remove {customer} --config {exports.config_path()} "
-            f"--cursors {exports.cursors_path()}",
+            f"servescope customers remove {visible(customer)} --config {visible(exports.config_path())} "
+            f"--cursors {visible(exports.cursors_path())}",
             language="shell",
         )
     st.html(export_tables.draw_steps(steps))

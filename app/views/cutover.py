@@ -19,6 +19,7 @@ from app import (
 )
 from app.cutovers import Missing
 from app.judging import CutoverView
+from app.plain import plain
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError
 
@@ -38,7 +39,7 @@ def show() -> None:
         try:
             cutovers.check_plan(run)
         except ServescopeError as error:
-            st.warning(f"{error}. Judged as it was frozen.", icon=":material/edit_off:")
+            st.warning(f"{plain(error)}. Judged as it was frozen.", icon=":material/edit_off:")
         draw_cutover(cutovers.read_view(store, run))
 
     frame.repeat(draw)

@@ -14,6 +14,7 @@ import streamlit as st
 from app import access, cutovers, display, frame, journals, selection
 from app.access import Reader
 from app.cutovers import Missing
+from app.plain import plain
 from app.timeline import DECISION_WORDS
 from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
@@ -58,18 +59,20 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     """The form of a decision."""
     written = st.session_state.pop(_WRITTEN, None)
     if written:
-        st.success(written, icon=":material/edit_note:")
+        st.success(plain(written), icon=":material/edit_note:")
     if run.ended:
-        st.info(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page.", icon=":material/flag:")
+        st.info(
+            plain(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page."), icon=":material/flag:"
+        )
         return
     if not reader.decides:
-        st.info(reader.why_not, icon=":material/lock:")
+        st.info(plain(reader.why_not), icon=":material/lock:")
         return
     kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
     kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
     by = reader.name or st.text_input("By", key="decided_by", placeholder="your name")
     if reader.name:
-        st.caption(f"as {reader.name}")
+        st.caption(f"as {plain(reader.name)}")
     reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
     span = _choose_span() if kind == "exclude" else (None, None)
     st.caption(
@@ -93,8 +96,8 @@ def _choose_span() -> tuple[int | None, int | None]:
     now = datetime.fromtimestamp(selection.now_ms() / 1000, zone).replace(tzinfo=None, second=0, microsecond=0)
     begin, end = st.columns(2)
     ends = (
-        begin.datetime_input(f"From ({zone})", value=now, key="excluded_from", step=60),
-        end.datetime_input(f"To ({zone})", value=now, key="excluded_to", step=60),
+        begin.datetime_input(plain(f"From ({zone})"), value=now, key="excluded_from", step=60),
+        end.datetime_input(plain(f"To ({zone})"), value=now, key="excluded_to", step=60),
     )
     first, last = (round(each.replace(tzinfo=zone).timestamp() * 1000) for each in ends)
     return first, last
@@ -114,7 +117,7 @@ def _write(
         with CutoverJournal(path) as journal:
             write_decision(journal, run, decision, evidence)
     except ServescopeError as error:
-        st.error(str(error), icon=":material/block:")
+        st.error(plain(error), icon=":material/block:")
         return
     st.session_state[_WRITTEN] = f"Recorded: {by} {DECISION_WORDS[kind]}."
     st.rerun()
@@ -144,7 +147,7 @@ def draw_log() -> None:
     if rows:
         last = runs[-1].entries[-1].hash[:16]
         st.caption(
-            f"Each entry contains the hash of the one before it; the last is {last}…. "
+            f"Each entry contains the hash of the one before it; the last is {plain(last)}…. "
             "`servescope judge verify` checks the whole chain."
         )
 

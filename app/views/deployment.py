@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import pandas as pd
 import streamlit as st
 
@@ -11,6 +9,7 @@ from app import charts, display, families, frame, marks, markup, queries, readin
 from app.charts import Chart
 from app.families import Family
 from app.marks import Mark
+from app.plain import escape, join, plain, visible
 from app.promised import Promises
 from app.queries import Shown
 from app.selection import TimeRange
@@ -41,7 +40,7 @@ def show() -> None:
     known = frame.deployments(store)
     name = selection.choose(
         notes, "deployment", list(known), next(iter(known)), st.selectbox, label="Deployment",
-        label_visibility="collapsed", format_func=lambda name: describe(known[name]),
+        label_visibility="collapsed", format_func=lambda name: visible(describe(known[name])),
     )  # fmt: skip
     one = known[name]
 
@@ -77,11 +76,11 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
         if queries.has_values(history, name)
     ]
     st.html(markup.draw_tiles(tiles, frame.moment(span)))
-    st.caption(" ".join([frame.explain_moment(store, span), *frame.name_places(store, [one.deployment])]))
+    st.caption(join([frame.explain_moment(store, span), *frame.name_places(store, [one.deployment])]))
     found = _read_marks(store, one, span)
     charts.let_numbers_paint()
     for group, members in families.by_group(history, one.promised).items():
-        st.subheader(group, anchor=False)
+        st.subheader(plain(group), anchor=False)
         charts.show_grid([_chart(family, history, one, span, found) for family in members if family.columns])
         _name_absent([figure for family in members for figure in family.absent], targets)
 
@@ -117,7 +116,7 @@ def _read_marks(store: History, one: Shown, span: TimeRange) -> list[Mark]:
     try:
         found = marks.find_marks(store.read_events(span.start_ms, span.end_ms), one.deployment, span)
     except ServescopeError as error:
-        st.caption(f"Without marks of alerts, rollouts and replicas: {error}")
+        st.caption(plain(f"Without marks of alerts, rollouts and replicas: {error}"))
         return []
     drawn = found[-marks.MOST :]
     if drawn:
@@ -138,7 +137,7 @@ def _chart(family: Family, history: pd.DataFrame, one: Shown, span: TimeRange, f
 def _name_absent(figures: list[Figure], targets: list[TargetStatus]) -> None:
     if figures:
         reasons = [f"{figure.title} ({queries.explain_absence(figure, targets)})" for figure in figures]
-        st.caption(f"Absent in this range: {'; '.join(reasons)}")
+        st.caption(plain(f"Absent in this range: {'; '.join(reasons)}"))
 
 
 show()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from html import escape
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +12,7 @@ import streamlit as st
 
 from app import display, fault_words, frame, markup, queries, selection
 from app.fault_words import Dose
+from app.plain import escape, plain, visible
 from servescope.contract.figures import FIGURES
 from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
 from servescope.emulator.fault_kinds import KINDS
@@ -40,10 +40,12 @@ def draw(client: ControlClient, deployment: str, replica: str) -> None:
     state = client.read()
     refused = st.session_state.pop(_REFUSED, None)
     if refused:
-        st.error(refused, icon=":material/block:")
+        st.error(plain(refused), icon=":material/block:")
     st.caption(
-        f"emulated stack at {client.url} · {display.format_seconds(state['now_seconds'])} of emulated time · "
-        f"refreshes every {frame.REFRESH.removesuffix('s')} s"
+        plain(
+            f"emulated stack at {client.url} · {display.format_seconds(state['now_seconds'])} of emulated time · "
+            f"refreshes every {frame.REFRESH.removesuffix('s')} s"
+        )
     )
     draw_active(client, state)
     draw_kinds(client, state, deployment, replica)
@@ -62,12 +64,16 @@ def _choose_place(notes: Any, deployments: Mapping[str, Description]) -> tuple[s
     columns = st.columns(2)
     places = [*deployments, WHOLE_STACK]
     with columns[0]:
-        place = selection.choose(notes, "place", places, list(deployments)[-1], st.selectbox, label="Where")
+        place = selection.choose(
+            notes, "place", places, list(deployments)[-1], st.selectbox, label="Where", format_func=visible
+        )
     if place == WHOLE_STACK:
         return "", ""
     replicas = [EVERY_REPLICA, *deployments[place]["targets"]]
     with columns[1]:
-        replica = selection.choose(notes, "replica", replicas, EVERY_REPLICA, st.selectbox, label="Replica")
+        replica = selection.choose(
+            notes, "replica", replicas, EVERY_REPLICA, st.selectbox, label="Replica", format_func=visible
+        )  # fmt: skip
     return place, "" if replica == EVERY_REPLICA else replica
 
 
@@ -88,7 +94,7 @@ def draw_active(client: ControlClient, state: Description) -> None:
             )  # fmt: skip
     for fault in state["scheduled"]:
         wait = display.format_seconds(max(fault["start_seconds"] - state["now_seconds"], 0.0))
-        st.caption(f"scheduled: {_name_fault(fault)}, in {wait} of emulated time")
+        st.caption(plain(f"scheduled: {_name_fault(fault)}, in {wait} of emulated time"))
 
 
 def _describe_active(fault: Description) -> str:
@@ -151,7 +157,7 @@ def draw_kinds(client: ControlClient, state: Description, deployment: str, repli
     scope = "replica" if replica else "deployment" if deployment else "stack"
     parts = {part for name, each in state["deployments"].items() if deployment in ("", name) for part in each["parts"]}
     for group, kinds in groupby(state["kinds"], key=lambda kind: kind["group"]):
-        st.markdown(f"**{group}**")
+        st.markdown(f"**{plain(group)}**")
         for kind in kinds:
             place = (deployment, replica) if scope in kind["scopes"] else ("", "")
             # Of traffic there is a switch for the whole stack only, of a router none for one replica of it.
@@ -186,15 +192,17 @@ def _draw_switch(
             for each in on:
                 _attempt(partial(client.switch_off, each["id"]))
 
-    columns[0].toggle(fault_words.title_of(kind["name"]), key=f"switch_{name}", on_change=flip, disabled=not possible)
+    columns[0].toggle(
+        plain(fault_words.title_of(kind["name"])), key=f"switch_{name}", on_change=flip, disabled=not possible
+    )
     columns[1].html(_describe_kind(kind))
     if dose is not None:
-        columns[3].markdown(dose.sign)
+        columns[3].markdown(plain(dose.sign))
         if on:
             # Shown as it is on, and as it was typed again when it is off.
             columns[2].text_input(
-                kind["intensity"]["meaning"], f"{on[0]['intensity'] * dose.factor:g}", key=f"running_{on[0]['id']}",
-                label_visibility="collapsed", disabled=True,
+                plain(kind["intensity"]["meaning"]), f"{on[0]['intensity'] * dose.factor:g}",
+                key=f"running_{on[0]['id']}", label_visibility="collapsed", disabled=True,
             )  # fmt: skip
         else:
             _draw_intensity(columns[2], kind["intensity"], dose, name, disabled=not possible)
@@ -206,7 +214,7 @@ def _draw_intensity(column: Any, intensity: Description, dose: Dose, name: str, 
         number(round(intensity[part] * dose.factor, 9)) for part in ("lowest", "highest", "default")
     )
     column.number_input(
-        f"{intensity['meaning']}, in {dose.sign}", lowest, highest, default,
+        plain(f"{intensity['meaning']}, in {dose.sign}"), lowest, highest, default,
         step=1 if intensity["whole"] else None, format=None if intensity["whole"] else "%g", key=f"intensity_{name}",
         label_visibility="collapsed", disabled=disabled,
     )  # fmt: skip

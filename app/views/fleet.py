@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import display, frame, markup, queries, readings, selection, tables
+from app.plain import escape, join, visible
 from app.queries import Record, Shown
 from app.readings import Reading
 from app.selection import TimeRange
@@ -64,7 +64,7 @@ def show() -> None:
         named = [one.deployment for one in shown]
         lacking = [*frame.name_missing_rules(store), *frame.name_uncovered(store, span, named)]
         places = frame.name_places(store, named)
-        st.caption(" ".join([frame.explain_moment(store, span), *_name_left_out(fleet), *lacking, *places]))
+        st.caption(join([frame.explain_moment(store, span), *_name_left_out(fleet), *lacking, *places]))
         unseen = [one for one in ordered if one not in seen]
         if unseen:
             with st.expander(f"{len(unseen)} without figures in this range", icon=":material/visibility_off:"):
@@ -85,7 +85,7 @@ def _select(notes: DeltaGenerator, known: Sequence[Shown]) -> tuple[list[Shown],
     with stack_column:
         stack = selection.choose(
             notes, "stack", [ALL, *stacks], ALL, st.selectbox, label="Stack", label_visibility="collapsed",
-            format_func=lambda name: "All stacks" if name == ALL else name,
+            format_func=lambda name: "All stacks" if name == ALL else visible(name),
         )  # fmt: skip
     with sort_column:
         sort = selection.choose(

@@ -12,6 +12,7 @@ from app import access, cutovers, frame, journals, plans, queries, selection
 from app.access import Reader
 from app.cutovers import Missing
 from app.journals import Judged
+from app.plain import plain, visible
 from app.queries import Shown
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.plan import CutoverPlan
@@ -61,10 +62,10 @@ def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
     if _TEXT not in st.session_state:
         st.session_state[_TEXT] = _read_file(path) or plans.propose_plan(known)
     where = path.name if path else "not saved: start the console with --plan FILE"
-    text: str = st.text_area(f"Plan ({where})", key=_TEXT, height=420, help=str(path) if path else None)
+    text: str = st.text_area(plain(f"Plan ({where})"), key=_TEXT, height=420, help=plain(path) if path else None)
     done = st.session_state.pop(_DONE, None)
     if done:
-        st.success(done, icon=":material/save:")
+        st.success(plain(done), icon=":material/save:")
     with st.container(horizontal=True):
         st.button("Check", icon=":material/rule:", help="runs by itself when you leave the text")
         saved = path is not None and text == _read_file(path)
@@ -75,7 +76,7 @@ def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
             on_click="ignore", icon=":material/download:", type="tertiary",
         )  # fmt: skip
     if not reader.decides:
-        st.caption(reader.why_not)
+        st.caption(plain(reader.why_not))
     return text
 
 
@@ -86,7 +87,7 @@ def _read_file(path: Path | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        st.error(f"cannot read plan {str(path)!r}: {error}", icon=":material/block:")
+        st.error(plain(f"cannot read plan {str(path)!r}: {error}"), icon=":material/block:")
         return ""
 
 
@@ -98,7 +99,7 @@ def _save(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except (OSError, ServescopeError) as error:
-        st.error(str(error), icon=":material/block:")
+        st.error(plain(error), icon=":material/block:")
         return
     st.session_state[_DONE] = f"Saved to {path}."
     st.rerun()
@@ -109,18 +110,21 @@ def _save(path: Path, text: str) -> None:
 
 def draw_check(store: Past, text: str) -> CutoverPlan | None:
     """The parser's own error, or what the plan says; whether its arms select what is observed."""
+    frame.name_unseen(text)
     path = cutovers.plan_path()
     try:
         plan = cutovers.parse_text(text, path.name if path else "plan")
     except ServescopeError as error:
-        st.error(str(error), icon=":material/rule:")
+        st.error(plain(error), icon=":material/rule:")
         return None
     try:
         check_arms(plan, [target.identity for target in store.targets()])
     except ServescopeError as error:
-        st.warning(str(error), icon=":material/rule:")
+        st.warning(plain(error), icon=":material/rule:")
     else:
-        st.success(f"The plan {plan.name!r} can be judged: both of its arms are observed here.", icon=":material/rule:")
+        st.success(
+            plain(f"The plan {plan.name!r} can be judged: both of its arms are observed here."), icon=":material/rule:"
+        )
     st.html(plans.draw_metrics(plan))
     return plan
 
@@ -140,7 +144,7 @@ def draw_forecast(store: Past, plan: CutoverPlan) -> None:
             stages = _forecast(store, plan.hash(), plan, selection.now_ms() // BLOCK_MS * BLOCK_MS)
             status.update(label="Forecast from v1's own noise and traffic", state="complete", expanded=False)
     except ServescopeError as error:
-        st.info(str(error), icon=":material/hourglass_disabled:")
+        st.info(plain(error), icon=":material/hourglass_disabled:")
         return
     st.html(plans.draw_forecast(stages))
     st.caption(
@@ -169,7 +173,7 @@ def draw_start(store: Past, plan: CutoverPlan, text: str, reader: Reader) -> Non
         return
     started = st.session_state.pop(_STARTED, None)
     if started:
-        st.success(started, icon=":material/flag:")
+        st.success(plain(started), icon=":material/flag:")
     runs = cutovers.read_runs(plan.name)
     under_way = bool(runs) and not runs[-1].ended
     with st.expander("Start a run of this plan", icon=":material/flag:"):
@@ -179,7 +183,7 @@ def draw_start(store: Past, plan: CutoverPlan, text: str, reader: Reader) -> Non
         )
         by = reader.name or st.text_input("By", key="started_by", placeholder="your name")
         reason = st.text_input("Reason", key="started_reason", placeholder="one sentence for the change record")
-        replace = under_way and st.checkbox(f"End run {runs[-1].number}, which is under way", key="started_replace")
+        replace = under_way and st.checkbox(f"End run {runs[-1].number:d}, which is under way", key="started_replace")
         if st.button("Freeze and start", type="primary", icon=":material/flag:"):
             _start(store, plan, by.strip(), reason.strip(), replace=replace)
 
@@ -199,7 +203,7 @@ def _start(store: Past, plan: CutoverPlan, by: str, reason: str, *, replace: boo
             with CutoverJournal(journal_path) as journal:
                 run = start_run(journal, frozen, by=by, reason=reason, replace=replace)
     except ServescopeError as error:
-        st.error(str(error), icon=":material/block:")
+        st.error(plain(error), icon=":material/block:")
         return
     st.session_state[_STARTED] = (
         f"Run {run.number} has started with stage 1 of {len(plan.stages)}; hash {frozen.hash()[:16]}…"
@@ -216,7 +220,8 @@ def draw_runs(store: Past) -> None:
     if cutovers.journal_path() is None:
         st.info("No journal is configured, so no run is kept.", icon=":material/history:")
         st.code(
-            f"servescope console --plan {cutovers.plan_path() or 'PLAN.toml'} --journal JOURNAL.db", language="shell"
+            f"servescope console --plan {visible(cutovers.plan_path() or 'PLAN.toml')} --journal JOURNAL.db",
+            language="shell",
         )
         return
     try:

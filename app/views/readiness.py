@@ -9,6 +9,7 @@ from typing import Any, Final
 import streamlit as st
 
 from app import charts, display, frame, measured, readiness, readiness_tables, selection
+from app.plain import Markdown, code, plain, visible, visible_lines
 from app.readiness import Answered, PastedText, Readiness
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
@@ -39,6 +40,7 @@ def show() -> None:
         draw_entry()
         return
     draw_head(pasted)
+    frame.name_unseen(pasted.text)
     answer = st.container()
     try:
         questions = find_questions(pasted)
@@ -46,7 +48,7 @@ def show() -> None:
         numbers = draw_traffic(pasted)
         found = readiness.read_readiness(pasted, answers, numbers)
     except ServescopeError as error:
-        answer.error(str(error), icon=":material/rule:")
+        answer.error(plain(error), icon=":material/rule:")
         return
     with answer:
         draw_status(found.shown)
@@ -80,7 +82,7 @@ def draw_entry() -> None:
     )
     error = st.session_state.pop(_ERROR, None)
     if error:
-        st.error(error, icon=":material/rule:")
+        st.error(plain(error), icon=":material/rule:")
     st.text_area(
         "Configuration", key=f"readiness_text_{number}", height=320,
         placeholder="trt_llm:\n  build:\n    checkpoint_repository: {source: HF, repo: …}",
@@ -135,7 +137,7 @@ def draw_head(pasted: PastedText) -> None:
     """What is read, and how to forget it."""
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         lines = pasted.text.count("\n") + 1
-        st.caption(f"{pasted.name} · {lines} {'line' if lines == 1 else 'lines'} · {_SECRETS}")
+        st.caption(f"{plain(pasted.name)} · {lines:d} {'line' if lines == 1 else 'lines'} · {_SECRETS}")
         st.button("Forget it", icon=":material/delete:", on_click=_forget)
 
 
@@ -149,11 +151,11 @@ def draw_answers(questions: Sequence[Question]) -> Answered:
     blocking = [each for each in questions if each.kind == "blocking"]
     for question in blocking:
         remedy = f" Answer with {question.flag}." if question.flag else ""
-        st.error(f"`{question.path}` (line {question.line}) {question.message}.{remedy}", icon=":material/block:")
+        st.error(f"{plain(_describe(question))}.{plain(remedy)}", icon=":material/block:")
     if asked:
         st.subheader("To be decided first", anchor=False)
     for question in asked:
-        st.warning(f"`{question.path}` (line {question.line}) {question.message}", icon=":material/help:")
+        st.warning(plain(_describe(question)), icon=":material/help:")
         name = question.flag.split(" ")[0].removeprefix("--").replace("-", "_")
         if (value := _ask(name, question.flag)) not in (None, ""):
             options[name] = value
@@ -161,12 +163,16 @@ def draw_answers(questions: Sequence[Question]) -> Answered:
         return Answered(*_draw_body_answers(options))
 
 
+def _describe(question: Question) -> Markdown:
+    return Markdown(f"{code(question.path)} (line {question.line:d}) {plain(question.message)}")
+
+
 def _ask(name: str, flag: str) -> Any:
     if name in _WHOLE:
-        return st.number_input(flag, min_value=1, value=None, step=1, key=f"answer_{name}", width=320)
+        return st.number_input(plain(flag), min_value=1, value=None, step=1, key=f"answer_{name}", width=320)
     if name == "eagle3_one_model":
-        return st.selectbox(flag, ("yes", "no"), index=None, key=f"answer_{name}", width=320)
-    return st.text_input(flag, key=f"answer_{name}", width=420)
+        return st.selectbox(plain(flag), ("yes", "no"), index=None, key=f"answer_{name}", width=320)
+    return st.text_input(plain(flag), key=f"answer_{name}", width=420)
 
 
 def _draw_body_answers(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -177,7 +183,7 @@ def _draw_body_answers(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
             ("target_in_flight_tokens", "--target-in-flight-tokens"), ("concurrency_target", "--concurrency-target"),
             ("tokens_per_request", "--tokens-per-request"),
         ):  # fmt: skip
-            value = st.number_input(flag, min_value=1, value=None, step=1, key=f"answer_{name}", width=230)
+            value = st.number_input(plain(flag), min_value=1, value=None, step=1, key=f"answer_{name}", width=230)
             if value is not None:
                 options[name] = value
     llm_config = st.text_area(
@@ -203,7 +209,7 @@ def draw_traffic(pasted: PastedText) -> TokenTargets | None:
             st.info("No deployment was observed here, so no traffic can be read.", icon=":material/sensors:")
             return None
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            chosen = st.selectbox("Deployment", choices, key="readiness_deployment", width=420)
+            chosen = st.selectbox("Deployment", choices, format_func=visible, key="readiness_deployment", width=420)
             hours = st.selectbox("Hours", (1, 3, 6, 12, 24, 48, 168), index=4, key="readiness_hours", width=160)
             if st.button("Read its traffic", icon=":material/query_stats:"):
                 _measure(past, choices[chosen], pasted, hours)
@@ -219,7 +225,7 @@ def _measure(past: Past, labels: str, pasted: PastedText, hours: int) -> None:
         config = readiness.mask_pasted(pasted)
         st.session_state[_NUMBERS] = measured.measure(past, labels, config, hours, selection.now_ms())
     except ServescopeError as error:
-        st.error(str(error), icon=":material/event_busy:")
+        st.error(plain(error), icon=":material/event_busy:")
 
 
 def draw_targets(numbers: TokenTargets) -> None:
@@ -229,13 +235,13 @@ def draw_targets(numbers: TokenTargets) -> None:
     per_request = numbers.tokens.per_request
     st.markdown(
         f"**{recommended.target:,} tokens in flight** {'is recommended' if recommended.is_met else 'comes nearest'}: "
-        f"{recommended.reason}."
+        f"{plain(recommended.reason)}."
     )
     st.caption(
-        f"{numbers.traffic.name}, {known} known · {numbers.tokens_per_request:,.0f} tokens per request · a request in "
-        f"flight holds {per_request.low:,.0f} to {per_request.high:,.0f} tokens, as size and duration are joint · so "
-        f"{numbers.recommended_band.low:,.0f} to {numbers.recommended_band.high:,.0f} would have this effect · "
-        "documented: 50 000 to 150 000"
+        f"{plain(numbers.traffic.name)}, {plain(known)} known · {numbers.tokens_per_request:,.0f} tokens per request · "
+        f"a request in flight holds {per_request.low:,.0f} to {per_request.high:,.0f} tokens, as size and duration are "
+        f"joint · so {numbers.recommended_band.low:,.0f} to {numbers.recommended_band.high:,.0f} would have this "
+        "effect · documented: 50 000 to 150 000"
     )
     highest = max([150_000, recommended.target, *(round(each.target or 0) for each in numbers.simulations)])
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -251,7 +257,7 @@ def draw_targets(numbers: TokenTargets) -> None:
     charts.show_grid([measured.draw_replicas(numbers, simulation), measured.draw_tokens(numbers, simulation)], 2)
     st.html(measured.draw_targets(numbers, simulation))
     for note in numbers.notes:
-        st.caption(display.as_sentence(note))
+        st.caption(plain(display.as_sentence(note)))
 
 
 def _take_target(target: int) -> None:
@@ -288,15 +294,15 @@ def draw_status(shown: FileReport) -> None:
     """Whether it can be moved, in the words of the command."""
     line = report.describe(shown).partition("\n")[0].removeprefix(f"{shown.name}: ")
     if shown.status == "error":
-        st.error(line, icon=":material/rule:")
+        st.error(plain(line), icon=":material/rule:")
     elif shown.status == "asked":
-        st.warning(line, icon=":material/help:")
+        st.warning(plain(line), icon=":material/help:")
     elif shown.status == "changed":
         tier = shown.body.enterprise if shown.body is not None else ()
         needs = f" It needs the Enterprise tier: {', '.join(tier)}." if tier else ""
-        st.success(f"{line}: it can be moved.{needs}", icon=":material/check_circle:")
+        st.success(plain(f"{line}: it can be moved.{needs}"), icon=":material/check_circle:")
     else:
-        st.info(line, icon=":material/check_circle:")
+        st.info(plain(line), icon=":material/check_circle:")
 
 
 def draw_files(found: Readiness) -> None:
@@ -305,16 +311,16 @@ def draw_files(found: Readiness) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         for name in working:
             st.download_button(
-                name, data=partial(_make_file, found, name), file_name=name, on_click="ignore", type="primary",
+                plain(name), data=partial(_make_file, found, name), file_name=name, on_click="ignore", type="primary",
                 icon=":material/download:", key=f"readiness_save_{name}", help="as you pasted it, secrets included",
             )  # fmt: skip
         for name, text in drafts.items():
             st.download_button(
-                name, data=text, file_name=name, on_click="ignore", icon=":material/download:", type="tertiary",
+                plain(name), data=text, file_name=name, on_click="ignore", icon=":material/download:", type="tertiary",
                 key=f"readiness_draft_{name}", help="secrets are masked",
             )  # fmt: skip
     if found.shown.status == "changed" and (why := found.unrehearsed()):
-        st.caption(f"No rehearsal: {why}")
+        st.caption(plain(f"No rehearsal: {why}"))
 
 
 def _make_file(found: Readiness, name: str) -> str:
@@ -325,7 +331,7 @@ def draw_call(shown: FileReport) -> None:
     """The call of the Management API, ready to paste."""
     if shown.body is not None and shown.body.call and shown.status == "changed":
         st.subheader("The call of the Management API", anchor=False)
-        st.code(shown.body.call, language="shell", wrap_lines=True)
+        st.code(visible_lines(shown.body.call), language="shell", wrap_lines=True)
 
 
 def draw_diff(shown: FileReport) -> None:
@@ -334,7 +340,7 @@ def draw_diff(shown: FileReport) -> None:
     if not lines:
         return
     st.subheader("Diff", anchor=False)
-    st.code("\n".join(lines[:_LONGEST_DIFF]), language="diff", height=min(460, 60 + 22 * len(lines)))
+    st.code(visible_lines("\n".join(lines[:_LONGEST_DIFF])), language="diff", height=min(460, 60 + 22 * len(lines)))
     if len(lines) > _LONGEST_DIFF:
         st.caption(f"The first {_LONGEST_DIFF} of {len(lines)} lines; migration.diff has all of them.")
 

@@ -6,8 +6,9 @@ from typing import Final
 
 import streamlit as st
 
-from app import cutovers, display, frame, selection, self_tests
+from app import cutovers, display, frame, selection, self_tests, turns
 from app.cutovers import Missing
+from app.plain import plain
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.self_test import SelfTest, run_self_test
 from servescope.errors import ServescopeError
@@ -50,10 +51,10 @@ def draw_self_test(store: Past, plan: CutoverPlan) -> None:
     test = results.get(key)
     if test is None:
         before = display.format_day_minute(end_ms, selection.reader_zone())
-        st.caption(f"Reads up to three days of v1's history before {before}; 200 splits take a few minutes.")
+        st.caption(f"Reads up to three days of v1's history before {plain(before)}; 200 splits take a few minutes.")
         return
     if not test.shares:
-        st.info(display.as_sentence(test.sentence), icon=":material/science_off:")
+        st.info(plain(display.as_sentence(test.sentence)), icon=":material/science_off:")
         return
     count, watched = sum(each.splits for each in test.shares), display.format_wait(3600 * test.hours)
     frame.describe(
@@ -71,7 +72,8 @@ def _run(store: Past, plan: CutoverPlan, end_ms: int, splits: int) -> SelfTest:
     bar = st.progress(0.0, text="Reading v1's past")
 
     def show_progress(done: int, total: int) -> None:
-        bar.progress(done / total, text=f"{done} of {total} splits judged")
+        bar.progress(done / total, text=f"{done:d} of {total:d} splits judged")
+        turns.pass_turn_on()
 
     start_ms = end_ms - round(plan.calibration_hours * 3_600_000) - _DAY_MS
     test = run_self_test(plan, read_evidence(store, plan, start_ms, end_ms), splits=splits, progress=show_progress)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import pandas as pd
 import streamlit as st
 
 from app import display, frame, markup, queries, selection, tables
+from app.plain import escape, plain, visible
 from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import TargetStatus
@@ -32,7 +31,7 @@ def show() -> None:
     store = frame.open_store()
     names = sorted(target.target_id for target in store.targets())
     if isinstance(store, PrometheusHistory) and (problems := store.unidentified()):
-        st.warning(f"Not shown, as they have no identity: {'; '.join(problems)}.", icon=":material/label_off:")
+        st.warning(plain(f"Not shown, as they have no identity: {'; '.join(problems)}."), icon=":material/label_off:")
     if not names:
         frame.invite_collector(store)
         return
@@ -46,7 +45,7 @@ def show() -> None:
         )
         frame.repeat(lambda: draw_targets(store, text, state))
     else:
-        chosen = selection.choose(notes, "target", names, names[0], st.selectbox, label="Target")
+        chosen = selection.choose(notes, "target", names, names[0], st.selectbox, label="Target", format_func=visible)
         frame.repeat(lambda: draw_coverage(store, chosen))
 
 
@@ -91,7 +90,7 @@ def draw_coverage(store: History, chosen: str) -> None:
     """One target's coverage of the contract, metric by metric."""
     target = next((one for one in store.targets() if one.target_id == chosen), None)
     if target is None:
-        st.info(f"{chosen} is no longer a target.", icon=":material/link_off:")
+        st.info(f"{plain(chosen)} is no longer a target.", icon=":material/link_off:")
         return
     if isinstance(store, PrometheusHistory):
         st.info(NOT_IN_PROMETHEUS, icon=":material/visibility_off:")

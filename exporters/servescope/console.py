@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from servescope.alerting.chosen import read_choices_file
 from servescope.collector.paging.settings import read_alertmanagers
@@ -373,7 +373,19 @@ def _launch(
         "server.fileWatcherType": "none",
         "browser.serverAddress": _reached_at(address),
         "browser.gatherUsageStats": "false",
+        # One run a session: a new one interrupts the old one, and does not compute beside it.
+        "runner.fastReruns": "false",
+        # A full collection after each run, interrupted ones included, stops the server for longer than most runs take.
+        "runner.postScriptGC": "false",
         "logger.level": "warning",
+        # What the readiness page takes, which is what is uploaded, has 1 MiB at most.
+        "server.maxUploadSize": "2",
+        "server.enableXsrfProtection": "true",
+        "server.enableCORS": "true",
+        # Pages of other sites, by default those of Streamlit's cloud, could have this one run by messages.
+        "client.allowedOrigins": _url(address, port),
+        # Without what is for those who develop a Streamlit app.
+        "client.toolbarMode": "viewer",
     }
     if secrets is not None:
         options["secrets.files"] = str(secrets.resolve())
@@ -410,7 +422,8 @@ def _wait_until_ready(child: subprocess.Popen[bytes], address: str, port: int) -
 
 def _answers(url: str) -> bool:
     try:
-        with urlopen(f"{url}/_stcore/health", timeout=2) as answer:  # noqa: S310 - our own address
+        # Past a proxy of the environment, which does not reach this machine.
+        with build_opener(ProxyHandler({})).open(f"{url}/_stcore/health", timeout=2) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False

@@ -18,7 +18,7 @@ from servescope.contract.identity import Identity
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from tests.conftest import ROOT
-from tests.support.console_pages import charts, html
+from tests.support.console_pages import charts, html, read
 from tests.support.waiting import deadline_seconds
 
 NOW_MS = 1_790_000_100_000
@@ -80,9 +80,9 @@ def test_a_page_says_that_the_clock_was_set_back(open_page: Callable[[str], AppT
         assert written.drop_future() is not None
     (warning,) = open_page(name).warning
     assert "the clock was set back from 2026-09-21T14:24:00Z to 2026-09-21T14:15:00Z: what was stored as later is " in (
-        warning.value
+        read(warning.value)
     )
-    assert warning.value.endswith("dropped, 5 scrapes and 5 evaluations.")
+    assert read(warning.value).endswith("dropped, 5 scrapes and 5 evaluations.")
     if name == "deployment":
         assert "clock set back (1)" in html(open_page(name))
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from servescope.contract.identity import Deployment
 from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
-from tests.support.console_pages import charts, html
+from tests.support.console_pages import charts, html, read
 from tests.support.console_store import PLANS, write_day
 from tests.support.waiting import deadline_seconds
 
@@ -174,13 +175,16 @@ def test_unknown_value_in_a_link_is_said(open_page: Open) -> None:
         ({"range": "soon"}, "unknown range 'soon', supported: 15m"),
         ({"from": "yesterday", "to": "2026-01-01"}, "from 'yesterday' is not a time"),
         ({"from": "2026-01-02", "to": "2026-01-01"}, "is not before"),
+        ({"from": "0001-01-01T00:00:00Z", "to": "2026-01-01"}, "from '0001-01-01T00:00:00Z' is out of range"),
+        ({"from": "2026-01-01", "to": "9999-12-31T23:00:00-14:00"}, "to '9999-12-31T23:00:00-14:00' is out of range"),
+        ({"from": "1970-01-01T00:00:00+01:00", "to": "2026-01-01"}, "expected a time from 1970 to 9998"),
     ],
 )
 def test_unusable_range_in_a_link_is_said(open_page: Open, parameters: dict[str, str], complaint: str) -> None:
     """A range that cannot be understood is quoted, and the last hour is shown."""
     page = open_page(**parameters)
 
-    assert complaint in page.warning[0].value
+    assert complaint in read(page.warning[0].value)
     assert linked(page, "range") == "1h"
 
 
@@ -190,6 +194,21 @@ def test_absolute_range_without_figures_says_where_they_are(open_page: Open) -> 
 
     assert linked(page, "range") == "custom"
     assert "The store holds figures from" in page.info[0].value
+
+
+def test_a_range_that_would_take_minutes_to_judge_is_not(open_page: Open) -> None:
+    """A link with a thousand years shows its charts, and why the Compare page judges none of it."""
+    page = open_page("compare", **{"from": "1970-01-01T00:00:00Z", "to": "9998-12-31T00:00:00Z"})
+
+    assert "too long to judge: at most 31 days are" in page.info[0].value
+    assert charts(page)
+
+
+def test_a_zone_that_is_a_folder_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser names its zone: what names none, as a folder or more than a file's name can have, ends no page."""
+    for name in ("America", "x" * 5000, "../../etc/passwd", "\0"):
+        monkeypatch.setattr(st, "context", SimpleNamespace(timezone=name, headers={}))
+        assert selection.reader_zone() == UTC
 
 
 # --- Fleet ------------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
 
     assert errors == []
     assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
+    assert "\\" not in shown, "an escape of what is ordinary"
 
 
 @pytest.mark.proof

@@ -23,6 +23,7 @@ from servescope.emulator.faults import Faults
 from servescope.emulator.stack import EmulatedStack
 from tests import pictures
 from tests.conftest import ROOT
+from tests.support.console_pages import read
 from tests.support.console_store import write_day
 from tests.support.contrast import faint_texts
 from tests.support.waiting import deadline_seconds
@@ -133,7 +134,7 @@ def test_emulator_that_went_away_is_said(page: AppTest, monkeypatch: pytest.Monk
     monkeypatch.setenv(EMULATOR_VARIABLE, "http://127.0.0.1:9")
     page.run()
     assert not page.exception
-    assert "cannot ask the emulator at http://127.0.0.1:9" in page.error[0].value
+    assert "cannot ask the emulator at http://127.0.0.1:9" in read(page.error[0].value)
 
 
 def test_console_refuses_an_address_that_is_none(capsys: pytest.CaptureFixture[str], store: Path) -> None:

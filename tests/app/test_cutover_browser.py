@@ -111,6 +111,7 @@ def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: st
             assert faint_texts(page) == []
             shown = page.locator("[data-testid=stMain]").inner_text()
             assert not {"NaN", "nan", "undefined", "Traceback", "None"} & set(shown.split())
+            assert "\\" not in shown, "an escape of what is ordinary"
             page.context.close()
 
     assert errors == []

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.proof
 
-ANNA = {"sub": "anna", "email": "anna@example.com", "email_verified": True}
-BERT = {"sub": "bert", "email": "bert@example.com", "email_verified": True}
-EVE = {"sub": "eve", "email": "anna@example.com", "email_verified": False}
+ANNA: dict[str, object] = {"sub": "anna", "email": "anna@example.com", "email_verified": True}
+BERT: dict[str, object] = {"sub": "bert", "email": "bert@example.com", "email_verified": True}
+# Each claims Anna's address, and the provider vouches for none of them.
+PRETENDERS: list[dict[str, object]] = [
+    {"sub": "eve", "email": "anna@example.com", "email_verified": False},
+    {"sub": "mallory", "email": "anna@example.com", "email_verified": "false"},
+    {"sub": "trudy", "email": "anna@example.com"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +56,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextmanager
 def run_provider(port: int, folder: Path) -> Iterator[None]:
-    """A provider with three people, on loopback."""
-    people = [word for each in (ANNA, BERT, EVE) for word in ("--user-claims", json.dumps(each))]
+    """A provider with these people, on loopback."""
+    people = [word for each in (ANNA, BERT, *PRETENDERS) for word in ("--user-claims", json.dumps(each))]
     command = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), *people]
     log = folder / "provider.log"
     with program(command, log) as process:
@@ -85,8 +90,10 @@ def test_nothing_is_read_before_signing_in(browser: Browser, console: str) -> No
     page.goto(console)
     page.get_by_role("button", name="Sign in").wait_for()
     shown = page.locator("[data-testid=stMain]").inner_text()
+    metrics = page.request.get(f"{console}/_stcore/metrics")
     page.context.close()
 
+    assert metrics.status == 401
     assert "This console is for people who have signed in." in shown
     assert "cutover" not in shown.lower()
 
@@ -96,6 +103,7 @@ def test_the_provider_names_the_reader(browser: Browser, console: str, subject: 
     """A reader is who the provider says, in the role of that name, until they sign out."""
     page = sign_in(browser, console, subject)
     page.get_by_text(f"{subject}@example.com · {role}").wait_for()
+    assert page.request.get(f"{console}/_stcore/metrics").status == 200
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/oauth2/end_session**")  # the provider asks whether to sign out there, too
     page.goto(console)
@@ -103,11 +111,15 @@ def test_the_provider_names_the_reader(browser: Browser, console: str, subject: 
     page.context.close()
 
 
-def test_an_address_that_is_not_verified_is_nobodys(browser: Browser, console: str) -> None:
+@pytest.mark.parametrize("subject", [str(each["sub"]) for each in PRETENDERS])
+def test_an_address_that_is_not_verified_is_nobodys(browser: Browser, console: str, subject: str) -> None:
     """An e-mail address that the provider did not verify gives neither the name nor the role of its owner."""
-    page = sign_in(browser, console, "eve")
-    page.get_by_role("button", name="Sign in").wait_for()
+    page = sign_in(browser, console, subject)
+    page.get_by_text("names nobody here").wait_for()
     shown = page.locator("[data-testid=stMain]").inner_text()
+    metrics = page.request.get(f"{console}/_stcore/metrics")
     page.context.close()
+
+    assert metrics.status == 401
 
     assert "anna@example.com" not in shown

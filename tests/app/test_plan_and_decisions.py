@@ -85,6 +85,8 @@ def test_a_plan_is_proposed_for_what_is_observed(files: Path) -> None:
         (LEAST.replace("0.25", "1.7"), "share"),
         (LEAST.replace("chat-v2", "chat-v1"), "overlap"),
         (LEAST + "[[metrics]]\nname = 'time_to_first_tokn_seconds'\n", "time_to_first_token_seconds"),
+        (LEAST + "checklist = " + "[" * 20_000, "plan.toml: nested deeper than 32 (at line 6)"),
+        ("a = " + "1" * 5_000, "plan.toml: not TOML: Exceeds the limit"),
     ],
 )
 def test_the_parsers_own_error_is_shown(files: Path, text: str, complaint: str) -> None:

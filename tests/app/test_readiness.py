@@ -25,7 +25,7 @@ from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.migration.oracle.cases import make_cases
 from tests.support.commands import run
-from tests.support.console_pages import html
+from tests.support.console_pages import html, read
 from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
 from tests.support.served_traffic import EmulatedPast, record_past
 from tests.support.waiting import deadline_seconds
@@ -161,7 +161,7 @@ def test_what_cannot_be_moved_is_said(page: AppTest, text: str, kind: str, messa
     """In the words of the command, without a traceback."""
     paste(page, text)
 
-    assert any(message in each.value for each in getattr(page, kind))
+    assert any(message in read(each.value) for each in getattr(page, kind))
 
 
 def test_a_question_has_an_input_that_answers_it(page: AppTest) -> None:

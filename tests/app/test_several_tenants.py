@@ -12,7 +12,7 @@ from servescope.contract.identity import Identity
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from tests.support.answering import Handler, answering
-from tests.support.console_pages import html
+from tests.support.console_pages import html, read
 
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
@@ -68,11 +68,11 @@ def test_pages_name_the_tenants(open_on_prometheus: Callable[..., AppTest]) -> N
     """By the labels in which they differ; each replica has its tenant in its name."""
     with answering(_answer) as url:
         fleet, sources = (open_on_prometheus(name, url) for name in ("fleet", "sources"))
-        assert "`chat` (v2) has targets in __tenant_id__=a and in __tenant_id__=b" in _captions_and_warnings(fleet)
+        assert "chat (v2) has targets in __tenant_id__=a and in __tenant_id__=b" in _captions_and_warnings(fleet)
         assert "r0@a@eu" in html(sources)
         assert "r0@b@eu" in html(sources)
         assert "target 'r7': unknown role 'worker', supported: aggregated" in _captions_and_warnings(sources)
 
 
 def _captions_and_warnings(page: AppTest) -> str:
-    return "\n".join(each.value for each in (*page.caption, *page.warning))
+    return "\n".join(read(each.value) for each in (*page.caption, *page.warning))

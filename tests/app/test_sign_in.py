@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,13 +16,14 @@ from starlette.types import Message, Receive, Scope, Send
 from streamlit.testing.v1 import AppTest
 
 from app import access
-from app.server import PeerCheck
+from app.door import PeerCheck
 from servescope.cli import main
 from servescope.console import SIGN_IN_VARIABLE
 from servescope.errors import UsageError
 from servescope.settings.sign_in import SignIn, check_proxies, check_secrets
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
+from tests.support.console_pages import read
 from tests.support.waiting import deadline_seconds
 
 PROXY = SignIn("proxy", "X-User", ("10.0.0.0/24", "192.0.2.7/32"), ("Anna@example.com",))
@@ -105,16 +107,49 @@ def test_without_the_header_nothing_is_shown(store: Path, monkeypatch: pytest.Mo
     assert not page.info
 
 
-@pytest.mark.parametrize(("name", "decides"), [("anna@example.com", True), ("eve@example.com", False)])
+@pytest.mark.parametrize(("name", "decides"), [("Anna@example.com", True), ("eve@example.com", False)])
 def test_deciders_are_named(store: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, decides: bool) -> None:
-    """Who is named may decide, whatever the capitals; everybody else reads as a viewer, and sees why."""
+    """Who is named may decide; everybody else reads as a viewer, and sees why."""
     monkeypatch.setenv(SIGN_IN_VARIABLE, PROXY.to_json())
     monkeypatch.setattr(access, "_name_by_proxy", lambda chosen: name)
     reader = access.current_reader()
 
     assert (reader.name, reader.decides) == (name, decides)
     assert ("--decider NAME" in reader.why_not) is not decides
-    assert any(f"{name} · {'decider' if decides else 'viewer'}" in caption.value for caption in open_page().caption)
+    shown = f"{name} · {'decider' if decides else 'viewer'}"
+    assert any(shown in read(caption.value) for caption in open_page().caption)
+
+
+@pytest.mark.parametrize(
+    ("named", "signed_in"),
+    [
+        ("sam@example.com", "ſam@example.com"),  # a long s, which casefolds to s
+        ("anna@example.com", "Anna@example.com"),
+        ("strasse@example.com", "straße@example.com"),
+        ("sam@example.com", "ｓam@example.com"),  # full width, which NFKC folds
+        ("andré@example.com", "andre\u0301@example.com"),  # composed and decomposed
+        ("anna@example.com", "anna@example.com\xa0"),
+        ("anna@example.com", "anna@example.com\u200b"),
+    ],
+)
+def test_a_name_is_compared_as_it_is(named: str, signed_in: str) -> None:
+    """Names that become equal by case, by Unicode normalisation or without what is invisible are two readers."""
+    assert not SignIn("proxy", deciders=(named,)).may_decide(signed_in)
+    assert not SignIn("proxy", deciders=(signed_in,)).may_decide(named)
+    assert SignIn("proxy", deciders=(signed_in,)).may_decide(signed_in)
+
+
+@pytest.mark.parametrize("name", ["anna@example.com\xa0", "\u2003anna@example.com"])
+def test_the_name_in_a_header_is_not_stripped(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A header whose name ends in a space of Unicode names another reader than the same name without it."""
+
+    class _Context:
+        headers: ClassVar = {"X-User": name}
+
+    monkeypatch.setenv(SIGN_IN_VARIABLE, SignIn("proxy", "X-User", deciders=("anna@example.com",)).to_json())
+    monkeypatch.setattr(st, "context", _Context())
+
+    assert (access.current_reader().name, access.current_reader().decides) == (name, False)
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -132,14 +167,22 @@ def test_without_a_sign_in_only_this_machine_decides(monkeypatch: pytest.MonkeyP
     ("user", "name"),
     [
         ({"is_logged_in": True, "email": "anna@example.com", "email_verified": True}, "anna@example.com"),
-        ({"is_logged_in": True, "email": "anna@example.com"}, "anna@example.com"),
-        ({"is_logged_in": True, "email": "anna@example.com", "email_verified": False}, ""),
+        ({"is_logged_in": True, "email": "anna@example.com"}, ""),
+        *(
+            ({"is_logged_in": True, "email": "anna@example.com", "email_verified": claimed}, "")
+            for claimed in (False, "false", "true", "True", 1, 1.0, 0, None, [], [True], {"value": True})
+        ),
+        *(
+            ({"is_logged_in": True, "email": email, "email_verified": True}, "")
+            for email in (None, "", 7, True, ["anna@example.com"], {"value": "anna@example.com"})
+        ),
+        ({"is_logged_in": "true", "email": "anna@example.com", "email_verified": True}, ""),
         ({"is_logged_in": False}, ""),
         ({"is_logged_in": True}, ""),
     ],
 )
 def test_the_provider_vouches_for_the_name(monkeypatch: pytest.MonkeyPatch, user: dict[str, object], name: str) -> None:
-    """The reader is the e-mail address of the provider's token, unless the provider calls it unverified."""
+    """The reader is the e-mail address of the provider's token, when that says `"email_verified": true` as JSON."""
 
     class _User:
         def to_dict(self) -> dict[str, object]:
@@ -158,7 +201,7 @@ def test_the_provider_vouches_for_the_name(monkeypatch: pytest.MonkeyPatch, user
         (("0123456789abcdef0123456789abcdef", "short"), "cookie_secret is too short"),
         (("/oauth2callback", "/"), "redirect_uri does not end with '/oauth2callback'"),
         (("[auth]", "[other]"), "has no table [auth]"),
-        (("[auth]", "[auth"), "is not TOML"),
+        (("[auth]", "[auth"), "not TOML: "),
     ],
 )
 def test_wrong_secrets_are_named_and_not_shown(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:

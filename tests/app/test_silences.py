@@ -23,7 +23,7 @@ from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from tests.conftest import ROOT
-from tests.support.console_pages import html
+from tests.support.console_pages import html, read
 from tests.support.waiting import deadline_seconds, wait_for
 
 NOW_MS = 1_800_000_000_000
@@ -50,7 +50,7 @@ def alertmanager(answer: object, held: threading.Event | None = None, status: in
         def do_GET(self) -> None:
             if held is not None:
                 held.wait(deadline_seconds())
-            body = json.dumps(answer).encode()
+            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -102,7 +102,7 @@ def page(tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch) -
 def text_of(page: AppTest) -> str:
     """Everything the page shows."""
     assert not page.exception, page.exception[0].message
-    return "\n".join([html(page), *(each.value for each in [*page.markdown, *page.caption])])
+    return "\n".join([html(page), *(read(each.value) for each in [*page.markdown, *page.caption])])
 
 
 def test_silences_are_shown_and_mark_what_they_hold_back(page: AppTest, configuration: Path) -> None:
@@ -152,9 +152,10 @@ def test_one_that_fails_is_named_in_a_line(page: AppTest, configuration: Path) -
     assert f"Alertmanager {broken}: HTTP status 500 to /api/v2/silences" in text
 
 
-def test_one_that_answers_something_else_is_named(page: AppTest, configuration: Path) -> None:
+@pytest.mark.parametrize("answer", [[{"id": 1}], b"[" * 100_000])
+def test_one_that_answers_something_else_is_named(page: AppTest, configuration: Path, answer: object) -> None:
     """An answer that is not an Alertmanager's is no traceback."""
-    with alertmanager([{"id": 1}]) as url:
+    with alertmanager(answer) as url:
         name_alertmanagers(configuration, url)
 
         assert "is not Alertmanager's" in text_of(page.run())

@@ -108,6 +108,8 @@ def test_a_plan_says_what_it_wants_otherwise() -> None:
         ("preset = 'none'\n" + LEAST, "no metric is required"),
         ("alpha_harm = 0\n" + LEAST, "alpha_harm: 0 is wrong"),
         ("margin = 0.1\n" + LEAST, "unknown key 'margin'"),
+        (LEAST + "[[stages]]\nshare = 0.5\n" * 100, "101 stages, expected at most 100"),
+        (LEAST.replace('{ deployment_id = "chat-v1" }', f"[{'{a = 1}, ' * 1001}]"), "arms.v1: 1001 sets of labels"),
     ],
 )  # fmt: skip
 def test_a_wrong_plan_is_refused_by_name(text: str, message: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -121,6 +123,30 @@ def test_what_is_masked_changes_nothing_of_the_answer() -> None:
             for found in (translate(document), translate(mask_document(document)))
         ]
         assert answers[0] == answers[1], name
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        *(
+            (piece * 60_000, piece * 60_000)
+            for piece in (
+                "7", "_", "-", "1-", "token-", "pwd", "--token", "key ", " -u", "://", "://a:", "eyJ.", "-----BEGIN A",
+            )
+        ),
+        ("eyJ-" * 60_000, MASK),
+        (f"{'://a:' * 60_000}@b", f"://{MASK}@b"),
+        (f"{'7' * 60_000}_password=hunter2", f"{'7' * 60_000}_password={MASK}"),
+        ("http://a/?b" * 60_000, f"http://a/?{MASK}"),
+        ("x--my-token is hunter2", f"x--my-token is {MASK}"),
+    ],
+    ids=lambda text: text[:8],
+)  # fmt: skip
+def test_a_text_is_read_once(text: str, shown: str) -> None:
+    """Whatever run of characters is in it: a pasted one that is read again from each of its characters takes hours."""
+    value = read_document(json.dumps({"a": text}), "pasted")
+
+    assert mask_document(value).value == {"a": shown}
 
 
 def test_what_is_harmless_is_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 def html(page: AppTest) -> str:
     """All tables and tiles of a page."""
     return "\n".join(element.proto.body for element in page.get("html"))
+
+
+def read(text: str) -> str:
+    """What a reader reads of a text of a page, of which Streamlit is given the Markdown."""
+    return re.sub(r"\\([!-/:-@\[-_{-~])", r"\1", text.replace("`", "").replace("&#58;", ":"))
 
 
 def charts(page: AppTest) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ _METRIC_SETTINGS = (
 )  # fmt: skip
 
 _LARGEST_MARGIN: Final = {"mean": 1.0, "ratio": 0.9, "events": 9.0}
+_MOST_STAGES: Final = 100
+_MOST_SELECTORS: Final = 1000
 _MOST_REQUIRED: Final = 6
 """More required metrics leave too little of `alpha_harm` for each, and all of them have to be proven."""
 
@@ -107,6 +109,10 @@ def _read_arm(table: Table, name: Literal["v1", "v2"]) -> Arm:
     expected = 'labels such as { deployment_id = "chat-v1" }, or a list of them'
     if not selectors or not all(isinstance(each, dict) and each for each in selectors):
         raise table.wrong(name, expected)
+    if len(selectors) > _MOST_SELECTORS:
+        raise ConfigurationError(
+            f"{table.origin}: {table.key(name)}: {len(selectors)} sets of labels, expected at most {_MOST_SELECTORS}"
+        )
     read = []
     for number, selector in enumerate(selectors):
         place = Table(
@@ -129,6 +135,8 @@ def _read_stages(table: Table) -> tuple[Stage, ...]:
     stages = table.tables("stages", _STAGE_SETTINGS)
     if not stages:
         raise table.wrong("stages", _EXAMPLES["stages"])
+    if len(stages) > _MOST_STAGES:
+        raise ConfigurationError(f"{table.origin}: {len(stages)} stages, expected at most {_MOST_STAGES}")
     shares: list[float] = []
     read = []
     for stage in stages:

@@ -110,7 +110,7 @@ class ControlClient:
     def _read(self, body: bytes) -> dict[str, Any]:
         try:
             value = json.loads(body) if len(body) <= _MOST_BYTES else None
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             raise ControlError(f"{self.url} did not answer like an emulator")
@@ -121,7 +121,7 @@ def _explain(error: HTTPError) -> str:
     """What the emulator said was wrong, else HTTP's words."""
     try:
         answer = json.loads(error.read(_MOST_BYTES))
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         answer = None
     said = answer.get("error") if isinstance(answer, dict) else None
     return str(said) if said else f"HTTP {error.code} {error.reason}"

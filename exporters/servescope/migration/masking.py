@@ -27,24 +27,26 @@ _TOKENS: Final = re.compile(
     -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z)
     | \bhf_[A-Za-z0-9]{16,} | \bsk-[A-Za-z0-9_-]{16,} | \bgh[oprsu]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,}
     | \bglpat-[\w-]{16,} | \bxox[a-z]-[\w-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{12,} | \bAIza[\w-]{30,} | \bya29\.[\w.-]{20,}
-    | \beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)? | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w-]{30,} | \bdop_v1_\w{30,}
+    | \beyJ[\w-]{8,}(?:\.[\w-]+(?:\.[\w-]*)?)? | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w-]{30,} | \bdop_v1_\w{30,}
     | \b[A-Za-z0-9]{8}\.[A-Za-z0-9]{32,}
     """,
     re.VERBOSE | re.DOTALL,
 )
 """Tokens that are known by their form: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, and the vendor."""
 
+# Each of the following reads a text once, whatever is in it: they begin where a run of characters begins, and do not
+# read it again from within.
 _USER: Final = re.compile(r"(?<=://)[^\s/?#'\"]+(?=@)")
+_BEFORE_AT: Final = re.compile(r"(?<![^\s'\"])[^\s'\"]+@")
 _MASKED_USER: Final = re.compile(r"(?<=://)(?:[^\s/?#'\":]*:[^\s'\"]+|[^\s/?#'\"]+)(?=@)")
 """Beyond what a URL allows: a password may hold a slash that is not encoded."""
-_QUERY: Final = re.compile(r"(?<=://)([^\s?#'\"]+\?)([^\s#'\"]+)")
-_WORD: Final = (
-    r"(?:token|\w*passwo?r?d|passphrase|\w*pwd|\w*secret|key|api[_-]?key|access[_-]?key|private[_-]?key|credentials?|"
-    r"signature)"
-)
+_QUERY: Final = re.compile(r"(?<=://)([^\s?#'\"]+)(?:(\?)[^\s#'\"]+)?")
+_OPEN_WORD: Final = r"passwo?r?d|pwd|secret"
+_WORD: Final = r"token|passphrase|key|api[_-]?key|access[_-]?key|private[_-]?key|credentials?|signature"
 _ASSIGNED: Final = re.compile(
-    rf"(?i)((?<![A-Za-z])(?:[\w-]*[_-])?{_WORD}(?:[_-]?(?:key|value))?(?:\s*[=:]\s*|\s+(?:is|was)\s+)"
-    rf"|--[\w-]*{_WORD}\s+|(?<=\s)(?:-u|--user)[\s=][^\s:\"']+:)"
+    rf"(?i)((?<![\w-])[\w-]*?(?:(?<![A-Za-z])(?:{_WORD})|{_OPEN_WORD})(?:[_-]?(?:key|value))?"
+    r"(?:\s*[=:]\s*|\s+(?:is|was)\s+)"
+    rf"|(?<![\w-])(?>[\w-]*?--)[\w-]*?(?:{_WORD}|{_OPEN_WORD})\s+|(?<=\s)(?:-u|--user)[\s=][^\s:\"']+:)"
     r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
 )
 _HEADER: Final = re.compile(r"(?i)\b((?:bearer|basic|api-key|token)\s+)([\w.~+/=-]{6,})")
@@ -93,7 +95,10 @@ def mask_document(document: Document) -> Document:
 def mask_text(text: str) -> str:
     """A text without what is known to be a secret by its form: tokens of known services, credentials in URLs."""
     text = _TOKENS.sub(lambda found: MASK + "\n" * found.group().count("\n"), text)
-    return _QUERY.sub(rf"\g<1>{MASK}", _MASKED_USER.sub(MASK, text)) if "://" in text else text
+    if "://" not in text:
+        return text
+    text = _BEFORE_AT.sub(lambda run: _MASKED_USER.sub(MASK, run.group()), text)
+    return _QUERY.sub(lambda found: f"{found[1]}?{MASK}" if found[2] else found[1], text)
 
 
 def holds_secret(text: str) -> bool:

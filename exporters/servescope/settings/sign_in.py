@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from servescope.errors import UsageError
+from servescope.settings.tables import parse_document
 
 SignInKind = Literal["none", "oidc", "proxy"]
 SIGN_INS: Final[tuple[SignInKind, ...]] = ("none", "oidc", "proxy")
@@ -48,8 +48,8 @@ class SignIn:
         return any(address in ipaddress.ip_network(each) for each in self.proxies)
 
     def may_decide(self, name: str) -> bool:
-        """Whether the reader of this name may decide; capitals make no difference."""
-        return name.casefold() in {each.casefold() for each in self.deciders}
+        """Whether the reader of this name may decide; names are compared as they are, capitals and accents included."""
+        return name in self.deciders
 
     def to_json(self) -> str:
         """All of it as text, for the pages' process; there are no secrets in it."""
@@ -62,6 +62,13 @@ class SignIn:
         for name in ("proxies", "deciders"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
+
+
+def name_by_claims(claims: Mapping[str, object]) -> str:
+    """The e-mail address that a provider's token vouches for; "" where it vouches for none."""
+    email = claims.get("email")
+    # A boolean by OpenID Connect Core, section 5.1: the text "false", which some providers send, is true to Python.
+    return email if claims.get("email_verified") is True and isinstance(email, str) else ""
 
 
 def check_proxies(proxies: Sequence[str]) -> tuple[str, ...]:
@@ -83,13 +90,11 @@ def check_proxies(proxies: Sequence[str]) -> tuple[str, ...]:
 def check_secrets(path: Path) -> None:
     """Raise UsageError unless a file has the secrets of Streamlit's login; what they are is never shown."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read --auth-secrets {str(path)!r}: {getattr(error, 'strerror', error)}") from error
-    except tomllib.TOMLDecodeError as error:
-        # The parser's message quotes nothing of the file, but for a key.
-        raise UsageError(f"--auth-secrets {str(path)!r} is not TOML: {error}") from error
-    auth = document.get("auth")
+    # The parser's message quotes nothing of the file, but for a key.
+    auth = parse_document(text, f"--auth-secrets {str(path)!r}").get("auth")
     if not isinstance(auth, dict):
         raise UsageError(f"--auth-secrets {str(path)!r} has no table [auth]")
     missing = [key for key in (*_OF_OIDC, *_OF_PROVIDER) if not isinstance(auth.get(key), str) or not auth[key]]

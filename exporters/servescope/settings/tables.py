@@ -15,13 +15,28 @@ from servescope.settings.values import LONGEST_DURATION_MS, parse_duration, pars
 
 REQUIRED: Final = "required"
 
+LARGEST_TEXT: Final = 4 << 20
+"""Most characters of a TOML document."""
+DEEPEST: Final = 32
+"""Most brackets within each other, and most parts of a dotted key."""
+_LONGEST_SHOWN: Final = 300
+# First what nests nothing: strings, which need no end where the parser will miss it, and comments.
+_TOKEN: Final = re.compile(
+    r"""
+    \"{3} (?:\\.|(?!\"{3}).)* \"{0,5} | '{3} (?:(?!'{3}).)* '{0,5} | \"(?:\\.|[^\"\\\n])*\"? | '[^'\n]*'? | \#[^\n]*
+    | [\[\]{}.=,\n]
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
 T = TypeVar("T")
 
 
 def read_document(path: Path, what: str) -> dict[str, object]:
     """The TOML document in a file, which an error calls `what`; raises ConfigurationError."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_TEXT + 1)
     except FileNotFoundError:
         raise ConfigurationError(f"no {what} file {str(path)!r}") from None
     except OSError as error:
@@ -29,8 +44,51 @@ def read_document(path: Path, what: str) -> dict[str, object]:
         raise ConfigurationError(f"{path}: cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: cannot be read: is not UTF-8 text") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, origin: str) -> dict[str, object]:
+    """The TOML document in a text, which errors call `origin`; raises ConfigurationError, also beyond its limits."""
+    _check_limits(text, origin)
+    try:
+        document = tomllib.loads(text)
+    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise ConfigurationError(f"{origin}: not TOML: {_shorten(str(error))}") from error
+    _check_integers(document, origin, "")
+    return document
+
+
+def _check_limits(text: str, origin: str) -> None:
+    """Refuse what the parser would recurse into until it fails, or take minutes for."""
+    if len(text) > LARGEST_TEXT:
+        raise ConfigurationError(f"{origin}: more than {LARGEST_TEXT} characters")
+    depth = parts = 0
+    for token in _TOKEN.finditer(text):
+        match token.group():
+            case "[" | "{":
+                depth, parts = depth + 1, 0
+            case "]" | "}":
+                depth, parts = depth - 1, 0
+            case ".":
+                parts += 1
+            case "=" | "," | "\n":
+                parts = 0
+        if depth > DEEPEST or parts >= DEEPEST:
+            line = text.count("\n", 0, token.start()) + 1
+            raise ConfigurationError(f"{origin}: nested deeper than {DEEPEST} (at line {line})")
+
+
+def _check_integers(value: object, origin: str, key: str) -> None:
+    """Refuse what TOML has no integers for: of thousands of digits, as hexadecimal ones may have, none can be shown."""
+    match value:
+        case dict():
+            for name, each in value.items():
+                _check_integers(each, origin, f"{key}.{name}" if key else name)
+        case list():
+            for each in value:
+                _check_integers(each, origin, key)
+        case int() if not -(1 << 63) <= value < 1 << 63:
+            raise ConfigurationError(f"{origin}: {_shorten(key)}: an integer of more than 64 bits")
 
 
 @contextmanager
@@ -190,4 +248,8 @@ def _show(value: object) -> str:
         return "a table"
     if isinstance(value, list) and any(isinstance(each, dict) for each in value):
         return "a list of tables"
-    return repr(value)
+    return _shorten(repr(value))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

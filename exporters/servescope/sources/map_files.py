@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.samples import Labels, make_labels
 from servescope.contract.types import Metric
 from servescope.errors import ConfigurationError
-from servescope.settings.tables import REQUIRED, Setting, Table
+from servescope.settings.tables import REQUIRED, Setting, Table, parse_document
 from servescope.sources.maps import (
     SUPPLIED,
     Absence,
@@ -67,11 +66,7 @@ def load_sources() -> Mapping[str, Source]:
 
 def read_source(file_name: str, text: str) -> Source:
     """The source map in a file's text; raises ConfigurationError naming file, key, value and what was expected."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{file_name}: not TOML: {error}") from error
-    table = Table(document, file_name, "")
+    table = Table(parse_document(text, file_name), file_name, "")
     table.check_keys(_MAP)
     return Source(
         name=file_name.removesuffix(".toml"),

@@ -169,7 +169,7 @@ def fetch_silences(settings: ReceiverSettings) -> tuple[Silence, ...]:
         raise SilencesError(settings.access.conceal(f"cannot be reached: {reason}")) from None
     except (OSError, HTTPException) as error:
         raise SilencesError(f"the answer ended early: {type(error).__name__}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SilencesError(f"the answer to /api/v2/silences is not Alertmanager's: {type(error).__name__}") from None
 
 

@@ -50,7 +50,7 @@ def alertmanager(answer: object, held: threading.Event | None = None, status: in
         def do_GET(self) -> None:
             if held is not None:
                 held.wait(deadline_seconds())
-            body = json.dumps(answer).encode()
+            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -152,9 +152,10 @@ def test_one_that_fails_is_named_in_a_line(page: AppTest, configuration: Path) -
     assert f"Alertmanager {broken}: HTTP status 500 to /api/v2/silences" in text
 
 
-def test_one_that_answers_something_else_is_named(page: AppTest, configuration: Path) -> None:
+@pytest.mark.parametrize("answer", [[{"id": 1}], b"[" * 200_000], ids=["another's", "deep"])
+def test_one_that_answers_something_else_is_named(page: AppTest, configuration: Path, answer: object) -> None:
     """An answer that is not an Alertmanager's is no traceback."""
-    with alertmanager([{"id": 1}]) as url:
+    with alertmanager(answer) as url:
         name_alertmanagers(configuration, url)
 
         assert "is not Alertmanager's" in text_of(page.run())

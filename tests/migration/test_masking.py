@@ -197,6 +197,13 @@ def test_what_is_harmless_is_shown() -> None:
     assert mask_document(read_document(text, "pasted")).text == text
 
 
+def test_a_user_with_a_password_is_not_shown() -> None:
+    """A pair looks like a host with its port, which is."""
+    variables = {"LOGIN": "admin:hunter2x", "AT": "redis-0:6379", "TAG": "vllm:0.32.0"}
+
+    assert mask_values({"environment_variables": variables}) == {"environment_variables": variables | {"LOGIN": MASK}}
+
+
 def test_the_hash_is_of_what_a_configuration_says() -> None:
     """Not of its layout, its comments or its secrets."""
     one = read_document("a: 1 # why\nsecrets: {x: first-secret}\nb: [true, null]\n", "one")

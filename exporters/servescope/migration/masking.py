@@ -73,9 +73,12 @@ _NAMED: Final = frozenset(
 """What a key ends with whose value is not the secret but where it is kept."""
 _HARMLESS: Final = re.compile(
     r"(?i)|[+-]?\d{1,12}(?:\.\d{0,6})?|true|false|yes|no|on|off|none|null|\.{0,2}/[\w./-]*|[a-z][a-z_]{0,19}[0-9]{0,3}"
-    r"|[a-z0-9]{1,12}(?:[.,:-][0-9a-z]{1,8}){1,4}"
+    r"|[a-z0-9]{1,12}(?:[.,-][0-9a-z]{1,8}|:\d[\d.]{0,7}){1,4}"
 )
-"""What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words."""
+"""What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words.
+
+Behind a colon there are digits only, as in `host:8080`: a user's password may be there else.
+"""
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{9,}|[&*]\S+|(?<=tag )!(?!!).*(?=, expected none)")
 _PLAIN: Final = re.compile(r".{0,5}|'<[a-z ]+>'")

@@ -152,7 +152,7 @@ def test_one_that_fails_is_named_in_a_line(page: AppTest, configuration: Path) -
     assert f"Alertmanager {broken}: HTTP status 500 to /api/v2/silences" in text
 
 
-@pytest.mark.parametrize("answer", [[{"id": 1}], b"[" * 100_000])
+@pytest.mark.parametrize("answer", [[{"id": 1}], b"[" * 200_000], ids=["another's", "deep"])
 def test_one_that_answers_something_else_is_named(page: AppTest, configuration: Path, answer: object) -> None:
     """An answer that is not an Alertmanager's is no traceback."""
     with alertmanager(answer) as url:

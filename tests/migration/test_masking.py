@@ -11,9 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from servescope.migration.document import DocumentError, read_document
-from servescope.migration.masking import MASK, hash_configuration, mask_document, mask_error
+from servescope.migration.masked_report import mask_report
+from servescope.migration.masking import MASK, hash_configuration, mask_document, mask_error, mask_values
 from servescope.migration.translation import translate
 from tests.migration.oracle.cases import make_cases
+from tests.support.migrations import report_of
 
 # What a generator of passwords and tokens makes, with what has a meaning in YAML.
 SECRETS = st.one_of(
@@ -92,6 +94,56 @@ def test_no_password_of_a_url_or_a_command_is_shown(secret: str) -> None:
     assert secret not in mask_document(read_document(text, "pasted")).text
 
 
+ASSIGNED = (
+    """echo '{{"password": "{}"}}' > x""", r'x "{{\"api_key\": \"{}\"}}"', "x = {{'token': ['{}']}}",
+    "export DB_PASS={}", "DATABASE_DSN={}", "SECRET_KEY_BASE={}", "//registry.npmjs.org/:_authToken={}",
+    "AccountKey={};EndpointSuffix=core", "curl -H 'Authorization: {}' h", "curl -H 'Cookie: a=b; sid={}' h",
+    "curl --cookie sid={} h", "<password>{}</password>", "password => {}", "machine h login me password {}",
+    "aws configure set aws_secret_access_key {}", "ENV HF_TOKEN {}", "curl -ume:{} h", "curl --proxy-user me:{} h",
+    "sshpass -p {} ssh h", "docker login -u me -p {} h", "mysql -uroot -p{} db", "redis-cli -h x -a {} ping",
+    "openssl enc -pass pass:{} -in x", "curl https://hooks.slack.com/services/T0/B0/{}",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n{}\n-----END PGP PRIVATE KEY BLOCK-----",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ASSIGNED)
+def test_what_a_command_assigns_to_a_name_is_not_shown(command: str) -> None:
+    """In JSON within it, under each name that hides a key of the file, and to options that are called by a letter."""
+    text = yaml.safe_dump({"build_commands": [command.format("Wq3.x7/Lk9+a=")]})
+    comment = "".join(f"# {line}\n" for line in command.format("Wq3.x7/Lk9+a=").splitlines())
+
+    assert "7/Lk" not in mask_document(read_document(text, "pasted")).text
+    assert "7/Lk" not in mask_document(read_document(f"{comment}model_name: x\n", "pasted")).text
+    removed = comment.replace("# ", "    # ")
+    text = f"trt_llm:\n  build:\n{removed}    max_beam_width: 1\n    checkpoint_repository: {{source: HF, repo: a/b}}\n"
+    shown = mask_report(report_of(text)).translation
+    assert shown is not None
+    assert "7/Lk" not in f"{shown.changes}{shown.document.text}{shown.new}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mkdir -p /app/x", "pip install -U git+https://host/x", "docker login --password-stdin reg", "max_tokens=512",
+        "serve --eos-token-id 2 --token-file /run/x", "tokenizer: meta/llama", "git clone https://host/a.git",
+        "python -m keyring", "set-tokens 5",
+    ],
+)  # fmt: skip
+def test_a_harmless_command_is_shown(command: str) -> None:
+    """Options and names that only look like those of secrets."""
+    text = f"build_commands:\n- {command}\n" if ": " not in command else f"# {command}\na: 1\n"
+
+    assert mask_document(read_document(text, "pasted")).text == text
+
+
+@pytest.mark.parametrize("part", ["https://", "https://a@", "https://?", "login ", 'key "', "-u a"])
+def test_masking_takes_no_longer_than_the_text(part: str) -> None:
+    """A page masks whatever somebody pastes: in time that grows with the square, this would take many minutes."""
+    text = part * 100_000
+
+    assert len(mask_values({"build_commands": [text]})["build_commands"][0]) <= len(text)
+
+
 @settings(max_examples=40, deadline=None)
 @given(SECRETS)
 def test_an_error_of_reading_quotes_nothing(secret: object) -> None:
@@ -161,6 +213,13 @@ def test_what_is_harmless_is_shown() -> None:
     )
 
     assert mask_document(read_document(text, "pasted")).text == text
+
+
+def test_a_user_with_a_password_is_not_shown() -> None:
+    """A pair looks like a host with its port, which is."""
+    variables = {"LOGIN": "admin:hunter2x", "AT": "redis-0:6379", "TAG": "vllm:0.32.0"}
+
+    assert mask_values({"environment_variables": variables}) == {"environment_variables": variables | {"LOGIN": MASK}}
 
 
 def test_the_hash_is_of_what_a_configuration_says() -> None:

@@ -132,6 +132,25 @@ def test_every_restriction_has_to_fit_what_the_scraper_says(
     assert (answered.status, len(fetched)) == (status, int(status == 200))
 
 
+@pytest.mark.parametrize(
+    ("claims", "asked", "status"),
+    [
+        ('{ targets = ["127.0.0.1:*"], jobs = ["engines"] }', OTHER | {"job": "others"}, 403),
+        ('{ targets = ["127.0.0.1:*"], jobs = ["engines"] }', {"job": "others"}, 403),
+        ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', OTHER, 403),
+        # In another cluster, or namespace, it is another machine.
+        ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', OTHER | {"cluster": "us"}, 200),
+        ('{ targets = ["127.0.0.1:*"], namespaces = ["chat"] }', {"namespace": "others"}, 200),
+    ],
+)
+def test_a_listed_target_is_asked_for_no_other_by_whatever_job(
+    tmp_path: Path, claims: str, asked: Mapping[str, str], status: int
+) -> None:
+    """The job says who asks, and not whose the target is."""
+    answered, fetched, _ = probed(tmp_path, asked, chat=claims)
+    assert (answered.status, len(fetched)) == (status, int(status == 200))
+
+
 def test_labels_that_the_configuration_adds_claim_as_well(tmp_path: Path) -> None:
     """Unless the scraper's are others, which then are those of the series."""
     configuration = (

@@ -46,12 +46,16 @@ class Fleet:
         resolver = AllowedResolver(settings.networks, settings.claims)
         self.prober = Prober(settings, self._fetch, resolver, self.telemetry)
         self.hanging, self.late = True, set[str]()
+        self.failing_after: Callable[[], None] | None = None
         self.asked: Counter[str] = Counter()
 
     async def _fetch(self, target: Target, _: Limits, /) -> bytes:
         self.asked[target.host] += 1
         if target.host in self.late:
             raise ScrapeError("timeout", "no complete answer in time")
+        if self.failing_after is not None:
+            self.failing_after()
+            raise ScrapeError("status", "HTTP status 504")
         if self.hanging and target.host.startswith("10.1."):
             await asyncio.Event().wait()
         await asyncio.sleep(0)
@@ -147,6 +151,23 @@ def test_a_target_that_hung_last_time_ends_for_one_that_did_not(tmp_path: Path) 
     assert run(act) == ["timeout", "timeout", "ok", "ok", "busy", "False"]
 
 
+@pytest.mark.parametrize(("seconds", "ends"), [(0.1, "refused"), (3.0, "ok")])
+def test_a_target_that_failed_late_hung(tmp_path: Path, seconds: float, ends: str) -> None:
+    """A gateway's 504, or a host that is gone, held a slot as well; one that refused at once did not."""
+    fleet = Fleet(tmp_path, "max_probes = 1\n")
+    clock = fleet.prober._slots._clock = Clock()
+
+    async def act() -> list[str]:
+        ended = [await fleet.probe(healthy(1))]
+        fleet.failing_after = lambda: clock.pass_by(seconds)
+        ended.append(await fleet.probe(hung(1)))
+        fleet.failing_after = None
+        await fleet.hang([hung(1)])
+        return [*ended, await fleet.probe(healthy(1))]
+
+    assert run(act) == ["ok", "status", ends]
+
+
 # --- Who ends for whom ------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +179,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
+
+    def pass_by(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 async def _waiting(slots: Slots, target: str, *, hung: bool | None = None) -> asyncio.Task[str]:

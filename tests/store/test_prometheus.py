@@ -145,6 +145,16 @@ def test_no_answer_that_sends_credentials_back_shows_them(tmp_path: Path) -> Non
                 assert not shows(shown, sent), (said, shown)
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://other.example/", "file:///etc/passwd", "//[::1", ""])
+def test_a_redirect_is_not_followed(location: str) -> None:
+    """Wherever it leads to, also where that is no URL."""
+    with (
+        answering(lambda request: request.reply(302, "", Location=location)) as url,
+        pytest.raises(PrometheusError, match="no Prometheus answers there: /api/v1/query gave HTTP status 302"),
+    ):
+        Prometheus(url).query("x", at_ms=0)
+
+
 def test_get_is_used_where_post_is_not_allowed() -> None:
     """Some proxies allow GET alone; the client finds out once."""
     methods: list[str] = []

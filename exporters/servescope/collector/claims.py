@@ -53,6 +53,15 @@ class Claim:
         """Whether a target's address is among those listed."""
         return any(pattern.matches(address) for pattern in self.targets)
 
+    def owns(self, scraped: ScrapedAt) -> bool:
+        """Whether a target that is scraped so is one of those listed, whatever the job; elsewhere it is another one."""
+        return (
+            scraped.address is not None
+            and self.names(scraped.address)
+            and (not self.namespaces or scraped.namespace in ("", *self.namespaces))
+            and (not self.clusters or scraped.cluster in ("", *self.clusters))
+        )
+
     def admits_target(self, scraped: ScrapedAt) -> bool:
         """Whether a target that is scraped so may claim the deployment."""
         return self._admits(scraped, self.targets)
@@ -156,12 +165,7 @@ class Claims:
             return None
         if own and group is not None:
             return f"may not claim the deployment {describe_group(group)}: {_describe(scraped)} is not among its claims"
-        owners = [
-            owner
-            for owner, claims in self._by_group.items()
-            for claim in claims
-            if scraped.address is not None and claim.names(scraped.address) and claim.admits_target(scraped)
-        ]
+        owners = [owner for owner, claims in self._by_group.items() if any(claim.owns(scraped) for claim in claims)]
         claimed = "no deployment" if group is None else f"the deployment {describe_group(group)}"
         return f"claims {claimed}, and is among the claims of {describe_group(owners[0])}" if owners else None
 

@@ -52,7 +52,8 @@ def _mask_migration(found: Migration, masker: Masker) -> Migration:
 
 
 def _mask_change(change: FieldChange, masker: Masker) -> FieldChange:
-    comments = tuple(replace(each, text=masker.comment(each.text)) for each in change.comments)
+    texts = masker.comments([each.text for each in change.comments])
+    comments = tuple(replace(each, text=text) for each, text in zip(change.comments, texts, strict=True))
     return replace(
         change, value=masker.value(change.value), new_value=masker.value(change.new_value), comments=comments
     )

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from servescope.migration.document import Document, DocumentError
@@ -24,47 +24,63 @@ MASK: Final = "••••••"
 
 _TOKENS: Final = re.compile(
     r"""
-    -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z)
+    -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----.*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY(?:[ ]BLOCK)?-----|\Z)
     | \bhf_[A-Za-z0-9]{16,} | \bsk-[A-Za-z0-9_-]{16,} | \bgh[oprsu]_[A-Za-z0-9]{20,} | \bgithub_pat_\w{20,}
-    | \bglpat-[\w-]{16,} | \bxox[a-z]-[\w-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{12,} | \bAIza[\w-]{30,} | \bya29\.[\w.-]{20,}
+    | \bglpat-[\w-]{16,} | \bx(?:ox[a-z]|app)-[\w-]{10,} | \bnvapi-[\w-]{16,} | \b(?:gsk|r8)_\w{16,}
+    | \b[rs]k_(?:live|test)_\w{16,} | \bhv[bs]\.[\w-]{16,} | (?:hooks\.slack\.com/services|/api/webhooks)/[^\s'"]+
+    | \b(?:AKIA|ASIA)[A-Z0-9]{12,} | \bAIza[\w-]{30,} | \bya29\.[\w.-]{20,}
     | \beyJ[\w-]{8,}(?:\.[\w-]+(?:\.[\w-]*)?)? | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w-]{30,} | \bdop_v1_\w{30,}
     | \b[A-Za-z0-9]{8}\.[A-Za-z0-9]{32,}
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Tokens that are known by their form: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, and the vendor."""
+"""Tokens that are known by their form: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, the vendor …"""
 
 # Each of the following reads a text once, whatever is in it: they begin where a run of characters begins, and do not
 # read it again from within.
 _USER: Final = re.compile(r"(?<=://)[^\s/?#'\"]+(?=@)")
-_BEFORE_AT: Final = re.compile(r"(?<![^\s'\"])[^\s'\"]+@")
-_MASKED_USER: Final = re.compile(r"(?<=://)(?:[^\s/?#'\":]*:[^\s'\"]+|[^\s/?#'\"]+)(?=@)")
-"""Beyond what a URL allows: a password may hold a slash that is not encoded."""
-_QUERY: Final = re.compile(r"(?<=://)([^\s?#'\"]+)(?:(\?)[^\s#'\"]+)?")
-_OPEN_WORD: Final = r"passwo?r?d|pwd|secret"
-_WORD: Final = r"token|passphrase|key|api[_-]?key|access[_-]?key|private[_-]?key|credentials?|signature"
-_ASSIGNED: Final = re.compile(
-    rf"(?i)((?<![\w-])[\w-]*?(?:(?<![A-Za-z])(?:{_WORD})|{_OPEN_WORD})(?:[_-]?(?:key|value))?"
-    r"(?:\s*[=:]\s*|\s+(?:is|was)\s+)"
-    rf"|(?<![\w-])(?>[\w-]*?--)[\w-]*?(?:{_WORD}|{_OPEN_WORD})\s+|(?<=\s)(?:-u|--user)[\s=][^\s:\"']+:)"
+_URL: Final = re.compile(r"://[^\s'\"]+")
+_PAIR: Final = re.compile(r"://[^/?#:]*:")
+_LONE: Final = re.compile(r"://[^/?#@]+(?=@)")
+_QUERY: Final = re.compile(r"\?[^#]+")
+_NAME: Final = re.compile(
+    r"(?<![\w.-])(?P<name>[\w.-]++)"
+    r"(?:\\*[\"']?[ \t]*(?:=>|:=|[:=])\s*|>|[ \t]+(?:is|was)[ \t]+|(?P<apart>[ \t]+))"
+)
+"""What may be the name of a value, and what is between both: `apart` where that is white space alone."""
+_APART: Final = re.compile(r"(?i)--.*|.*[a-z]_.*|passwo?r?d")
+"""A name that its value may follow without a sign: an option, a variable, what `.netrc` has."""
+_VALUE: Final = re.compile(
+    r"""(?i)"(?:\\.|[^"\\])*"? | '(?:\\.|[^'\\])*'? | \\+"[^"]*"? | \\+'[^']*'? | [\[{][^\]}]*[\]}]?
+    | (?:(?:bearer|basic|api-key|token)[ \t]+)?
+      (?:[^\s"'<]|<(?!/)|["'](?=\w))+ (?:(?<=;)[ \t]*[\w.-]+=[^\s"']+)*""",
+    re.VERBOSE | re.DOTALL,
+)
+_OPTION: Final = re.compile(
+    r"((?<=\s)(?:-[uU]\s*|--(?:proxy-)?user[\s=])[^\s:\"']+:(?!//)"
+    r"|\b(?:login|sshpass|mysql\w*|mariadb|redis-cli)\b[^|;&\n]{0,200}?[ \t]-[pa][ \t]*)"
     r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
 )
+"""Options that are called by a letter, or by a user, and have a password."""
 _HEADER: Final = re.compile(r"(?i)\b((?:bearer|basic|api-key|token)\s+)([\w.~+/=-]{6,})")
 
 _SECRET_WORDS: Final = frozenset((
     "token", "password", "passwd", "passphrase", "pwd", "pass", "secret", "secrets", "credential", "apikey",
     "credentials", "authorization", "bearer", "cookie", "dsn", "key", "keys", "private", "webhook", "signature",
 ))  # fmt: skip
-_SECRET_ENDS: Final = ("password", "passwd", "secret", "apikey")
+_SECRET_ENDS: Final = ("password", "passwd", "passphrase", "pwd", "secret", "apikey", "token")
 _NAMED: Final = frozenset(
-    ("name", "names", "path", "paths", "mapping", "method", "arn", "region", "file", "folder", "id", "ids")
+    ("name", "names", "path", "paths", "mapping", "method", "arn", "region", "file", "folder", "id", "ids", "stdin")
 )
 """What a key ends with whose value is not the secret but where it is kept."""
 _HARMLESS: Final = re.compile(
     r"(?i)|[+-]?\d{1,12}(?:\.\d{0,6})?|true|false|yes|no|on|off|none|null|\.{0,2}/[\w./-]*|[a-z][a-z_]{0,19}[0-9]{0,3}"
-    r"|[a-z0-9]{1,12}(?:[.,:-][0-9a-z]{1,8}){1,4}"
+    r"|[a-z0-9]{1,12}(?:[.,-][0-9a-z]{1,8}|:\d[\d.]{0,7}){1,4}"
 )
-"""What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words."""
+"""What is shown of an environment variable whose name is no secret's: numbers, switches, paths, versions and words.
+
+Behind a colon there are digits only, as in `host:8080`: a user's password may be there else.
+"""
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _QUOTED: Final = re.compile(r"'.*'|\".*\"|\d{9,}|[&*]\S+|(?<=tag )!(?!!).*(?=, expected none)")
 _PLAIN: Final = re.compile(r".{0,5}|'<[a-z ]+>'")
@@ -73,6 +89,8 @@ _SIGNS: Final = re.compile(r", expected (?:\W|\bor\b)+\Z")
 """Signs that were expected, behind all that is quoted of a text."""
 _SHORTEST_REPEATED: Final = 6
 _SHORTEST_WORD: Final = 12
+_COMMENT: Final = re.compile(r"#[^\n\r\x85\u2028\u2029]*(?:\r?\n[ \t]*#[^\n\r\x85\u2028\u2029]*)*")
+"""A comment with those on the lines below: a key may be on several."""
 _UNPRINTABLE: Final = re.compile(
     r"[^ !#-\[\]-~\u00a1-\u2027\u2030-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
@@ -95,10 +113,20 @@ def mask_document(document: Document) -> Document:
 def mask_text(text: str) -> str:
     """A text without what is known to be a secret by its form: tokens of known services, credentials in URLs."""
     text = _TOKENS.sub(lambda found: MASK + "\n" * found.group().count("\n"), text)
-    if "://" not in text:
-        return text
-    text = _BEFORE_AT.sub(lambda run: _MASKED_USER.sub(MASK, run.group()), text)
-    return _QUERY.sub(lambda found: f"{found[1]}?{MASK}" if found[2] else found[1], text)
+    return _URL.sub(lambda found: _QUERY.sub(f"?{MASK}", _mask_user(found[0])), text)
+
+
+def _mask_user(text: str) -> str:
+    """What looks like URLs without credentials, beyond what a URL allows: a password may hold a slash."""
+    at, last = 0, text.rfind("@")
+    while 0 <= at < last:
+        if _PAIR.match(text, at, last):
+            return f"{text[:at]}://{MASK}{text[last:]}"
+        if lone := _LONE.match(text, at):
+            text = f"{text[:at]}://{MASK}{text[lone.end() :]}"
+            last = text.rfind("@")
+        at = text.find("://", at + 1)
+    return text
 
 
 def holds_secret(text: str) -> bool:
@@ -156,9 +184,10 @@ class Masker:
             text = text.replace(secret, new)
         return mask_text(text)
 
-    def comment(self, text: str) -> str:
-        """A comment of the document."""
-        return _mask_sentence(self.text(text))
+    def comments(self, texts: Sequence[str]) -> list[str]:
+        """Comments of the document, in their order."""
+        shown = _mask_sentence(self.text("\n".join(texts))).split("\n")
+        return [*shown, *[MASK] * (len(texts) - len(shown))] if texts else []
 
     def value(self, value: object) -> Any:
         """A value below `trt_llm`, as JSON has it."""
@@ -262,8 +291,20 @@ def _scalars(node: DocumentNode) -> Iterator[DocumentNode]:
 
 def _mask_sentence(text: str) -> str:
     """A command line, a URL or a comment without the secrets within it."""
-    text = _ASSIGNED.sub(rf"\g<1>{MASK}", mask_text(text))
+    text = _OPTION.sub(rf"\g<1>{MASK}", _mask_assigned(mask_text(text)))
     return _HEADER.sub(rf"\g<1>{MASK}", text)
+
+
+def _mask_assigned(text: str) -> str:
+    """A text without the values that follow names of secrets."""
+    parts, at = [], 0
+    for found in _NAME.finditer(text):
+        is_named = _is_secret(found["name"]) and (not found["apart"] or _APART.fullmatch(found["name"]))
+        value = _VALUE.match(text, found.end()) if is_named and found.end() >= at else None
+        if value:
+            parts += [text[at : found.end()], MASK]
+            at = value.end()
+    return "".join([*parts, text[at:]])
 
 
 def _is_secret(key: str) -> bool:
@@ -280,7 +321,7 @@ def _comments(document: Document) -> Iterator[tuple[tuple[int, int], str]]:
     text, at = document.text, 0
     scalars = [node for node in (document.root.walk() if document.root else ()) if node.kind == "scalar"]
     for start, end in [*((node.start, node.end) for node in scalars), (len(text), len(text))]:
-        for found in re.finditer(r"#[^\n\r\x85\u2028\u2029]*", text[at:start]):
+        for found in _COMMENT.finditer(text[at:start]):
             if (shown := _mask_sentence(found.group())) != found.group():
                 yield (at + found.start(), at + found.end()), shown
         at = max(at, end)

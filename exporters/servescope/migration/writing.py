@@ -100,10 +100,11 @@ def create_files(path: Path, target: Path, before: str, new_files: Sequence[NewF
 
 
 def _check_writable(path: Path, target: Path) -> None:
-    names = target.stat().st_nlink
-    if names > 1:
+    found = target.stat()
+    if (names := found.st_nlink) > 1:
         _refuse(path, f"is one of {names} names of a file (hard links), of which the others would keep the old content")
-    if not os.access(target, os.W_OK):
+    # Root may write all the same.
+    if not found.st_mode & 0o222 or not os.access(target, os.W_OK):
         _refuse(path, "is read-only")
 
 

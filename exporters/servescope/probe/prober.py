@@ -21,7 +21,7 @@ from servescope.contract.identity import GROUP_LABELS, Group, Identity
 from servescope.probe.allowed import AllowedResolver
 from servescope.probe.config import ProbeConfiguration, TargetRule
 from servescope.probe.outer import LAYERS_IN_FRONT, Outer, read_outer
-from servescope.probe.slots import BUSY, Slot, Slots
+from servescope.probe.slots import Slot, Slots
 from servescope.probe.telemetry import ProbeTelemetry
 from servescope.probe.translation import Translator, Wanted, render_failure
 from servescope.settings.addresses import Address, read_address
@@ -37,8 +37,6 @@ CLAIMED = (*GROUP_LABELS, "job", "namespace", "cluster")
 # A text of so many bytes takes some 50 ms when its series are new, for which other probes need not wait.
 _LARGE_BYTES = 262_144
 _SHOWN_CHARACTERS = 200
-# How a probe ends whose target holds its slot for as long as it may.
-_HUNG = ("timeout", BUSY)
 _MOST_ADDRESSES = 50_000
 _MOST_LOGGED = 1_000
 # Where a fetch wants an identity; no series has it.
@@ -95,7 +93,7 @@ class Prober:
         self.telemetry.in_progress.set(len(self._slots))
         try:
             outcome, page = await self._make(probe, slot, started, openmetrics=openmetrics)
-            slot.hung = outcome in _HUNG
+            slot.note(outcome)
         finally:
             self._slots.give_back(slot)
             self.telemetry.in_progress.set(len(self._slots))

@@ -22,6 +22,9 @@ T = TypeVar("T")
 BUSY: Final = "busy"
 """The outcome of a probe that ended for another one."""
 
+_HUNG: Final = ("timeout", BUSY)
+_SLOW_SECONDS: Final = 1.0
+"""A failure after so long held a slot as a target that hangs does: a gateway's 504, a host that is gone."""
 _MOST_TARGETS: Final = 50_000
 _RETRY_SECONDS: Final = 1
 
@@ -59,6 +62,11 @@ class Slot:
         if self._deadline is None or self.last_time < last_time:
             return False
         return self.last_time > last_time or self._clock() - self._began > self._seconds / 2
+
+    def note(self, outcome: str) -> None:
+        """Notice how its probe ended."""
+        is_slow = self._clock() - self._began >= _SLOW_SECONDS
+        self.hung = outcome in _HUNG or (outcome != "ok" and is_slow)
 
     def end(self) -> None:
         """Have its probe end without an answer."""

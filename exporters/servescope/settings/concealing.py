@@ -72,6 +72,11 @@ def _resolve_backslash(found: re.Match[str]) -> str:
     return chr(int(found[4], 8)) if found[4] else "" if found[5] in "abefnrtv0" else found[5]
 
 
+def _resolve_byte(found: re.Match[str]) -> str:
+    digits = found[1] or found[2] or found[3]
+    return chr(int(digits, 16) if digits else int(found[4]))
+
+
 _ESCAPES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = (
     (re.compile(r"%([0-9a-fA-F]{2})"), lambda found: chr(int(found[1], 16))),
     (
@@ -85,6 +90,13 @@ _ESCAPES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ..
         lambda found: html.unescape(found[0]),
     ),
     (re.compile(r"=(?:([0-9a-fA-F]{2})|\s+)"), lambda found: chr(int(found[1], 16)) if found[1] else ""),
+    # Bytes one by one, as Go and Rust print them: 0x5a, 5a:71, 90 113.
+    (
+        re.compile(
+            r"(?<![0-9a-zA-Z])(?:0[xX]([0-9a-fA-F]{2})|([0-9a-fA-F]{2})(?=[:-])|(?<=[:-])([0-9a-fA-F]{2})|(\d{2,3}))[\s,:-]*"
+        ),
+        _resolve_byte,
+    ),
 )
 
 

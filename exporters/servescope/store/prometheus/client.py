@@ -385,8 +385,10 @@ def check_base_url(url: str) -> str:
 class _NoRedirect(HTTPRedirectHandler):
     """Follows none: headers may be secrets of this origin, and a Prometheus' API has no need to send elsewhere."""
 
-    def redirect_request(self, *_: object) -> None:
-        """Follow none."""
+    def http_error_302(self, *_: object, **__: object) -> None:
+        """Follow none, and read no Location, which may be no URL: the redirect is the answer."""
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def make_opener(access: Access) -> OpenerDirector:

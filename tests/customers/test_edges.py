@@ -16,6 +16,7 @@ from servescope.contract.samples import Sample, Series, Snapshot, make_labels
 from servescope.customers import reading
 from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.reading import EdgeReader, FleetState
+from servescope.store import embedded
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
@@ -241,6 +242,47 @@ def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFac
             _compare(edge, known)
         for before, after in pairwise(at_once):
             _check_counts(before.targets, after)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(past=pasts().filter(lambda past: list(past) == sorted(past)))
+def test_a_long_time_is_read_in_parts(tmp_path_factory: pytest.TempPathFactory, past: dict[int, Page]) -> None:
+    """After an outage: the edge then has what each part gained, and what is there at its end."""
+    with Store(tmp_path_factory.mktemp("past") / "past.db") as store, pytest.MonkeyPatch.context() as patch:
+        fill(store, past)
+        edges = range((min(past) // MINUTE + 1) * MINUTE, (max(past) // MINUTE + 3) * MINUTE, MINUTE)
+        reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+        ((first, began),) = reader.read_some(None, edges[:1])
+        known, gained, state = first, dict[Series, float](), began
+        for time_ms in edges[1:]:
+            ((known, state),) = reader.read_some(state, [time_ms])
+            for name, gain in _gains(known):
+                gained[name] = gained.get(name, 0.0) + gain
+        patch.setattr(reading, "RUN_MS", MINUTE)
+        ((edge, after),) = reader.read_some(began, edges[-1:])
+        assert (edge.time_ms, edge.before_ms, after.edge_ms) == (known.time_ms, first.time_ms, state.edge_ms)
+        assert {name: value for name, (value, *_) in _shown(edge).items() if value != "absent"} == {
+            name: value for name, (value, *_) in _shown(known).items() if value != "absent"
+        }
+        assert dict(_gains(edge)).items() <= gained.items()
+        assert not {name for name, gain in gained.items() if gain} - dict(_gains(edge)).keys()
+
+
+def test_a_lane_goes_on_after_more_than_the_store_reads_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a fleet after a weekend; what was counted meanwhile is carried on."""
+    hours = range(0, 8 * 3_600_000, 60_000)
+    fill(store, {T0 - 5_000 + at_ms: counted(100 + at_ms / 1000) for at_ms in hours})
+    monkeypatch.setattr(embedded, "MOST_NUMBERS", 200)
+    reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+    ((_, state),) = reader.read_some(None, [T0])
+    ((edge, _),) = reader.read_some(state, [T0 + hours[-1]])
+    assert of(edge, TOKENS)[1] == hours[-1] / 1000
+
+
+def _gains(edge: FleetEdge) -> Iterator[tuple[Series, float]]:
+    """What each series gained, nothing where that is not known."""
+    for target in edge.targets:
+        yield from zip(target.series, np.nan_to_num(target.gains).tolist(), strict=True)
 
 
 def _compare(edge: FleetEdge, known: FleetEdge) -> None:

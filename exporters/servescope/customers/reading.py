@@ -15,7 +15,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, Series, Window
-from servescope.customers.edges import FleetEdge, TargetEdge
+from servescope.customers.edges import FleetEdge, TargetEdge, join
 from servescope.customers.tracks import INTERVALS_FRESH, TargetTrack, follow
 from servescope.store.history import History
 from servescope.store.records import FigureTable, TooLargeError
@@ -81,6 +81,8 @@ class EdgeReader:
 
     def read_some(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         """The same of the first of the edges: at most `RUN_MS`, fewer of many series or where the store refuses."""
+        if state is not None and edges[0] - state.edge_ms > RUN_MS:
+            return [self._read_long(state, edges[0])]
         # What is not there at the first edge of a lane came after it, which is known from the second run on.
         most = 1 if state is None else _most_edges(state)
         run = [edge for edge in edges if edge - edges[0] < RUN_MS][:most]
@@ -91,6 +93,14 @@ class EdgeReader:
                 if len(run) == 1:
                     raise
                 run = run[: len(run) // 2]
+
+    def _read_long(self, state: FleetState, edge_ms: int) -> tuple[FleetEdge, FleetState]:
+        """An edge long after the one before, as after an outage: what lies between is read a run at a time."""
+        ((joined, after),) = self._read_run(state, [min(state.edge_ms + RUN_MS, edge_ms)])
+        while after.edge_ms < edge_ms:
+            ((edge, after),) = self._read_run(after, [min(after.edge_ms + RUN_MS, edge_ms)])
+            joined = join(joined, edge)
+        return joined, after
 
     def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         before_ms = None if state is None else state.edge_ms

@@ -90,6 +90,17 @@ def test_a_change_by_a_clock_that_is_ahead_is_a_gap_of_the_new_owner(
     assert total(ledgers["globex"], "chat") > 0
 
 
+def test_what_could_not_be_applied_is_not_applied_when_the_clock_is_set(tmp_path: Path) -> None:
+    """A reload on a full disk failed, and the former configuration goes on until the next one."""
+    story = [
+        *OWNED, ("full",), ("own", "chat", "globex", 0), ("reload",), ("heal",), ("export's clock", -10 * MINUTE),
+        ("pass", 20_000), ("clock", 0), ("pass", 6 * MINUTE),
+    ]  # fmt: skip
+    ledgers = asyncio.run(play(tmp_path, "delta", "deployment", story))
+    minute = RATES["chat"] * 60
+    assert total(ledgers["acme"], "chat") > 12 * minute
+
+
 def test_a_new_owner_does_not_wait_for_a_year(tmp_path: Path) -> None:
     """An hour after the clock was set right, its time begins."""
     story = [*OWNED, ("clock", YEAR), *MOVED, ("clock", 0), ("pass", 90 * MINUTE)]

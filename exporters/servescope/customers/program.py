@@ -76,15 +76,15 @@ class CustomersProgram:
         Customers that are left out, as their tables cannot be used, fall behind from now on, which alerts.
         """
         async with self._changing:
-            self._applied = (tuple(policies), tuple(left_out))
             removed = self._cursors.removed()
+            admitted = [policy for policy in policies if policy.name not in removed]
+            self._pass_on(admitted, left_out)
+            self._applied = (tuple(policies), tuple(left_out))
             for lane in self._left_out:
                 self.telemetry.retire(lane)
             self._left_out = [LaneId(name, LEFT_OUT) for name in left_out if name not in removed]
             for lane in self._left_out:
                 self.telemetry.lane(lane)
-            admitted = [policy for policy in policies if policy.name not in removed]
-            self._pass_on(admitted, left_out)
             wanted = {
                 lane: _MadeOf(policy, since_of(policy, self._ownerships), to)
                 for policy in admitted

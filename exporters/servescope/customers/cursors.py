@@ -72,6 +72,15 @@ class RemovedError(CursorError):
     """The customer was removed meanwhile: nothing is sent to it any more."""
 
 
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class LaneId:
     """One destination of one customer; `destination` is its name within the customer."""
@@ -171,6 +180,7 @@ class CursorFile:
             raise CursorError(f"cursors {self.path}: version {version}, expected {_VERSION}")
         # What is deleted of a customer is overwritten.
         self._connection.execute("PRAGMA secure_delete = ON")
+        self._file = _file_at(self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -444,6 +454,11 @@ class CursorFile:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._reading():
+            if _file_at(self.path) != self._file:
+                raise CursorError(
+                    f"cursors {self.path}: the file was removed or replaced while it was in use; nothing is "
+                    "sent, as it could not be acknowledged: move it back, or start again"
+                )
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield

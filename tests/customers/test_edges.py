@@ -18,7 +18,7 @@ from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.reading import EdgeReader, FleetState
 from servescope.store import embedded
 from servescope.store.embedded import Store
-from servescope.store.records import TargetStatus
+from servescope.store.records import RecordedSettings, TargetStatus
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 
 ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
@@ -160,6 +160,21 @@ def test_what_a_lane_knew_of_a_deployment_before_it_was_anothers_is_forgotten(st
     assert since(found[-1]) == T0 + 135_000
     shown = [edge.time_ms for edge in found if edge.figures]
     assert shown == [T0 + minutes * MINUTE for minutes in (8,)]
+
+
+def test_a_window_that_became_shorter_shows_nothing_from_before_the_customers_time(store: Store) -> None:
+    """A lane that is behind reads figures of both windows; each is called by its own."""
+    deployment, hour_ms, shorter = ENGINE.deployment(), 60 * MINUTE, T0 + 20 * MINUTE
+    store.record_settings(T0, RecordedSettings(hour_ms, 15_000, 15_000, "left-open"))
+    store.record_settings(shorter, RecordedSettings(5 * MINUTE, 15_000, 15_000, "left-open"))
+    for time_ms in range(T0, T0 + 30 * MINUTE, 15_000):
+        store.append_figures(deployment, time_ms, {"request_rate": 1.0})
+    reader = EdgeReader(store, [deployment], METRICS, ("request_rate",), {deployment: T0 + MINUTE})
+    state = FleetState(T0 + MINUTE)
+    found = [edge for edge, _ in reader.read(state, range(T0 + 2 * MINUTE, T0 + 26 * MINUTE, MINUTE))]
+    assert not [edge.time_ms for edge in found if edge.figures and edge.time_ms < shorter]
+    assert {edge.window_ms for edge in found if edge.time_ms < shorter} == {hour_ms}
+    assert {edge.window_ms for edge in found if edge.time_ms >= shorter} == {5 * MINUTE}
 
 
 def test_buckets_that_change_begin_anew_with_all_of_their_replica(store: Store) -> None:

@@ -120,11 +120,10 @@ class EdgeReader:
                 if track is not None and edges[place] - track.scrape_ms < FORGET_MS:
                     after[place][identity] = track
         figures = {deployment: self._figures_of(deployment, edges) for deployment in self._since_ms}
-        window_ms = self._window_ms(edges[-1])
         found_edges = []
         for place, edge_ms in enumerate(edges):
             shown = {deployment: at_edges[place] for deployment, at_edges in figures.items() if at_edges[place]}
-            edge = FleetEdge(edge_ms, before_ms, tuple(targets[place]), shown, window_ms)
+            edge = FleetEdge(edge_ms, before_ms, tuple(targets[place]), shown, self._window_ms(edge_ms))
             found_edges.append((edge, FleetState(edge_ms, after[place])))
             before_ms = edge_ms
         return found_edges
@@ -177,7 +176,8 @@ class EdgeReader:
         # The keys of figures that have labels of their own are known only once all are read.
         names = None if any(FIGURES[name].by for name in self._figures) else self._figures
         # The figures of a time have samples of the window before it, or of the time that Prometheus looks back.
-        whole_ms = self._since_ms[deployment] + max(self._window_ms(edges[-1]), LOOKBACK_MS)
+        reach_ms = max(LOOKBACK_MS, *(self._window_ms(each) for each in (edges[0] - fresh_ms, *edges)))
+        whole_ms = self._since_ms[deployment] + reach_ms
         first_ms = max(edges[0] - fresh_ms + 1, whole_ms)
         if first_ms > edges[-1]:
             return [{} for _ in edges]

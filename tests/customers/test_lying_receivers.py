@@ -205,6 +205,22 @@ def test_a_count_of_samples_that_is_none_says_nothing_of_a_success(written: str)
     assert (accepted.points, accepted.rejected, versions) == (ALL, 0, ["2.0.0"])
 
 
+def test_a_success_that_wrote_nothing_is_not_sent_again() -> None:
+    """Of remote write 2.0: all is counted as rejected, as of OTLP, and the lane goes on."""
+
+    async def send() -> tuple[Accepted, list[str]]:
+        async with remote_write_receiver("2.0") as receiver:
+
+            async def say(_: web.Request) -> web.Response:
+                return web.Response(status=204, headers={WRITTEN: "0"})
+
+            receiver.faults.append(say)
+            return await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
+
+    accepted, versions = asyncio.run(send())
+    assert (accepted.points, accepted.rejected, versions) == (0, ALL, ["2.0.0"])
+
+
 @pytest.mark.parametrize(("seconds", "nanos"), [(315_576_000_000, 999_999_999), (-5, 0), (2**62, 0)])
 def test_a_delay_of_ten_thousand_years_is_an_hour(seconds: int, nanos: int) -> None:
     """And none is negative; as `Retry-After` is bounded over HTTP."""

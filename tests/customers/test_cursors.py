@@ -173,3 +173,19 @@ def test_reading_a_file_that_is_not_there_says_what_makes_it(tmp_path: Path) -> 
     with pytest.raises(CursorError, match="`servescope customers run` makes it"):
         CursorFile(tmp_path / "customers.db")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_acknowledged_in_a_file_that_is_gone(tmp_path: Path, replaced: bool) -> None:
+    """Removed or replaced while it was in use, it would be lost with the process; moved back, it is written again."""
+    path = tmp_path / "customers.db"
+    with CursorFile(path, deliver=True) as cursors:
+        acknowledge(cursors, ACME, make_cursor(MINUTE))
+        path.rename(tmp_path / "aside.db")
+        if replaced:
+            path.write_bytes((tmp_path / "aside.db").read_bytes())
+        with pytest.raises(CursorError, match="removed or replaced while it was in use"):
+            cursors.begin(ACME, 2)
+        (tmp_path / "aside.db").rename(path)
+        acknowledge(cursors, ACME, make_cursor(2 * MINUTE))
+        assert cursors.edge_ms(ACME) == 2 * MINUTE

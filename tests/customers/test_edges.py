@@ -16,8 +16,9 @@ from servescope.contract.samples import Sample, Series, Snapshot, make_labels
 from servescope.customers import reading
 from servescope.customers.edges import FleetEdge, TargetEdge
 from servescope.customers.reading import EdgeReader, FleetState
+from servescope.store import embedded
 from servescope.store.embedded import Store
-from servescope.store.records import TargetStatus
+from servescope.store.records import RecordedSettings, TargetStatus
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 
 ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
@@ -161,6 +162,21 @@ def test_what_a_lane_knew_of_a_deployment_before_it_was_anothers_is_forgotten(st
     assert shown == [T0 + minutes * MINUTE for minutes in (8,)]
 
 
+def test_a_window_that_became_shorter_shows_nothing_from_before_the_customers_time(store: Store) -> None:
+    """A lane that is behind reads figures of both windows; each is called by its own."""
+    deployment, hour_ms, shorter = ENGINE.deployment(), 60 * MINUTE, T0 + 20 * MINUTE
+    store.record_settings(T0, RecordedSettings(hour_ms, 15_000, 15_000, "left-open"))
+    store.record_settings(shorter, RecordedSettings(5 * MINUTE, 15_000, 15_000, "left-open"))
+    for time_ms in range(T0, T0 + 30 * MINUTE, 15_000):
+        store.append_figures(deployment, time_ms, {"request_rate": 1.0})
+    reader = EdgeReader(store, [deployment], METRICS, ("request_rate",), {deployment: T0 + MINUTE})
+    state = FleetState(T0 + MINUTE)
+    found = [edge for edge, _ in reader.read(state, range(T0 + 2 * MINUTE, T0 + 26 * MINUTE, MINUTE))]
+    assert not [edge.time_ms for edge in found if edge.figures and edge.time_ms < shorter]
+    assert {edge.window_ms for edge in found if edge.time_ms < shorter} == {hour_ms}
+    assert {edge.window_ms for edge in found if edge.time_ms >= shorter} == {5 * MINUTE}
+
+
 def test_buckets_that_change_begin_anew_with_all_of_their_replica(store: Store) -> None:
     """So that no count falls, and all have one baseline still; nothing of what was gained is lost."""
 
@@ -241,6 +257,47 @@ def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFac
             _compare(edge, known)
         for before, after in pairwise(at_once):
             _check_counts(before.targets, after)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(past=pasts().filter(lambda past: list(past) == sorted(past)))
+def test_a_long_time_is_read_in_parts(tmp_path_factory: pytest.TempPathFactory, past: dict[int, Page]) -> None:
+    """After an outage: the edge then has what each part gained, and what is there at its end."""
+    with Store(tmp_path_factory.mktemp("past") / "past.db") as store, pytest.MonkeyPatch.context() as patch:
+        fill(store, past)
+        edges = range((min(past) // MINUTE + 1) * MINUTE, (max(past) // MINUTE + 3) * MINUTE, MINUTE)
+        reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+        ((first, began),) = reader.read_some(None, edges[:1])
+        known, gained, state = first, dict[Series, float](), began
+        for time_ms in edges[1:]:
+            ((known, state),) = reader.read_some(state, [time_ms])
+            for name, gain in _gains(known):
+                gained[name] = gained.get(name, 0.0) + gain
+        patch.setattr(reading, "RUN_MS", MINUTE)
+        ((edge, after),) = reader.read_some(began, edges[-1:])
+        assert (edge.time_ms, edge.before_ms, after.edge_ms) == (known.time_ms, first.time_ms, state.edge_ms)
+        assert {name: value for name, (value, *_) in _shown(edge).items() if value != "absent"} == {
+            name: value for name, (value, *_) in _shown(known).items() if value != "absent"
+        }
+        assert dict(_gains(edge)).items() <= gained.items()
+        assert not {name for name, gain in gained.items() if gain} - dict(_gains(edge)).keys()
+
+
+def test_a_lane_goes_on_after_more_than_the_store_reads_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a fleet after a weekend; what was counted meanwhile is carried on."""
+    hours = range(0, 8 * 3_600_000, 60_000)
+    fill(store, {T0 - 5_000 + at_ms: counted(100 + at_ms / 1000) for at_ms in hours})
+    monkeypatch.setattr(embedded, "MOST_NUMBERS", 200)
+    reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+    ((_, state),) = reader.read_some(None, [T0])
+    ((edge, _),) = reader.read_some(state, [T0 + hours[-1]])
+    assert of(edge, TOKENS)[1] == hours[-1] / 1000
+
+
+def _gains(edge: FleetEdge) -> Iterator[tuple[Series, float]]:
+    """What each series gained, nothing where that is not known."""
+    for target in edge.targets:
+        yield from zip(target.series, np.nan_to_num(target.gains).tolist(), strict=True)
 
 
 def _compare(edge: FleetEdge, known: FleetEdge) -> None:

@@ -78,6 +78,18 @@ def serve(tmp_path: Path, act: Callable[[Served], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+def test_a_page_of_the_future_is_not_served(tmp_path: Path) -> None:
+    """A clock that was ahead was set right: what it shows would be the same until then."""
+
+    async def act(served: Served) -> None:
+        await served.pages["acme"].send(kind_of_each())
+        assert (await served.get("acme"))[0] == 200
+        served.clock["now_ms"] = EDGE - 4 * MINUTE
+        assert (await served.get("acme"))[0] == 503
+
+    serve(tmp_path, act)
+
+
 def test_the_page_has_the_points_of_the_latest_edge(tmp_path: Path) -> None:
     """In the text format and in OpenMetrics, which have the same samples."""
     expected = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -18,8 +20,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from servescope.customers.cursors import LaneId
-from servescope.customers.points import Accepted
-from servescope.customers.policy import Temporality
+from servescope.customers.points import Accepted, SendError
+from servescope.customers.policy import Push, Temporality
 from servescope.store.embedded import Store
 from tests.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
 from tests.support.customer_points import kind_of_each, push_to
@@ -101,6 +103,91 @@ def test_a_long_header_is_no_failure() -> None:
     assert asyncio.run(send()).points == ALL
 
 
+JSON = "application/json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "headers"),
+    [
+        (PROTOBUF, b"\xff" * 20, {}),
+        (PROTOBUF, b"not gzip", {"Content-Encoding": "gzip"}),
+        (PROTOBUF, b"not brotli", {"Content-Encoding": "br"}),
+        (JSON, b"\xff\xfe{", {}),
+        (JSON, b"null", {}),
+        (JSON, b'{"partialSuccess": {"rejectedDataPoints": NaN}}', {}),
+        (JSON, b'{"partialSuccess": {"rejectedDataPoints": 9223372036854775808}}', {}),
+        (JSON, b'{"partialSuccess": {"rejectedDataPoints": -1.5}}', {}),
+        (JSON, b"[" * 20_000, {}),
+        ("text/plain", b"taken", {f"X-{number}": "y" * 100 for number in range(3_000)}),
+        ("text/plain", b"taken", {"X-Trace": "y" * 200_000}),
+    ],
+)
+def test_a_success_that_cannot_be_read_is_an_acceptance(kind: str, body: bytes, headers: dict[str, str]) -> None:
+    """Over HTTP: what it took is not sent again for what it says of it."""
+    named = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{named}Content-Length: {len(body)}\r\n\r\n"
+
+    async def send() -> Accepted:
+        async with answering(sending(head.encode() + body)) as base:
+            return await succeed(push_to(f"{base}/v1/metrics"))
+
+    accepted = asyncio.run(send())
+    assert (accepted.points, accepted.rejected) == (ALL, 0)
+
+
+Answer = Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def raw_grpc(answer: Answer) -> AsyncIterator[Push]:
+    """A destination whose answers are these bytes, with headers of any length."""
+    handler = grpc.method_handlers_generic_handler(
+        "opentelemetry.proto.collector.metrics.v1.MetricsService",
+        {"Export": grpc.unary_unary_rpc_method_handler(answer)},
+    )
+    long = [("grpc.max_metadata_size", 1 << 24), ("grpc.absolute_max_metadata_size", 1 << 24)]
+    server = grpc.aio.server(handlers=(handler,), options=long)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield push_to(f"http://127.0.0.1:{port}", protocol="otlp-grpc")
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.parametrize("length", [0, 100_000])
+def test_a_grpc_answer_that_cannot_be_read_is_an_acceptance(length: int) -> None:
+    """What is no message, and what has long headers and trailers."""
+
+    async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        context.set_trailing_metadata((("x-trace", "y" * length),))
+        return b"\xff" * 20
+
+    async def deliver() -> Accepted:
+        async with raw_grpc(answer) as push:
+            return await succeed(push)
+
+    accepted = asyncio.run(deliver())
+    assert (accepted.points, accepted.rejected) == (ALL, 0)
+
+
+@pytest.mark.parametrize("length", [20_000, 100_000, 2_000_000])
+def test_a_long_refusal_is_what_its_status_is(length: int) -> None:
+    """UNAVAILABLE is sent again; one too long to be read as well, as its status is not known."""
+
+    async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "x" * length)
+        raise AssertionError
+
+    async def refuse() -> SendError:
+        async with raw_grpc(answer) as push:
+            return await fail(push)
+
+    error = asyncio.run(refuse())
+    assert (error.reason, error.retryable) == ("unavailable", True)
+    assert len(str(error)) < 300
+
+
 @pytest.mark.parametrize("written", ["-4", "9" * 5000, "many", "1e3", "999999"])
 def test_a_count_of_samples_that_is_none_says_nothing_of_a_success(written: str) -> None:
     """Of remote write 2.0: nothing is taken for refused, and nothing is sent again."""
@@ -116,6 +203,22 @@ def test_a_count_of_samples_that_is_none_says_nothing_of_a_success(written: str)
 
     accepted, versions = asyncio.run(send())
     assert (accepted.points, accepted.rejected, versions) == (ALL, 0, ["2.0.0"])
+
+
+def test_a_success_that_wrote_nothing_is_not_sent_again() -> None:
+    """Of remote write 2.0: all is counted as rejected, as of OTLP, and the lane goes on."""
+
+    async def send() -> tuple[Accepted, list[str]]:
+        async with remote_write_receiver("2.0") as receiver:
+
+            async def say(_: web.Request) -> web.Response:
+                return web.Response(status=204, headers={WRITTEN: "0"})
+
+            receiver.faults.append(say)
+            return await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
+
+    accepted, versions = asyncio.run(send())
+    assert (accepted.points, accepted.rejected, versions) == (0, ALL, ["2.0.0"])
 
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(315_576_000_000, 999_999_999), (-5, 0), (2**62, 0)])

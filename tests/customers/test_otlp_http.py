@@ -149,10 +149,6 @@ BROKEN = {
     "a page": (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<p/>", "protocol", "a page of HTML",
     ),
-    "not protobuf": (
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 2\r\n\r\n\x0a\xff",
-        "protocol", "the answer is not OTLP's",
-    ),
     "redirect": (
         whole(b"", "Location: https://other.example/", status="302 Found"), "protocol", "redirects are not followed",
     ),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Deployment
 from servescope.customers.cursors import CursorFile, Gap, LaneId
-from servescope.customers.ownership import NOBODY, Ownership, pass_on
+from servescope.customers.ownership import NOBODY, NOT_YET_MS, Ownership, pass_on
 from servescope.customers.policy import Policy, Protocol, Push, Resolution, Temporality
 from servescope.store.embedded import Store
 from tests.support import prometheus as prometheus_server
@@ -66,6 +66,16 @@ def test_a_time_that_a_clock_ahead_noted_is_now() -> None:
     """It would keep the owner waiting; before now it was not its own."""
     known = pass_on(pass_on({}, [policy("acme")], (), 50), [policy("globex")], (), 700)
     assert pass_on(known, [policy("globex")], (), 90) == {CHAT.group: Ownership("globex", 90, 90)}
+
+
+def test_what_changes_hands_while_the_clock_is_behind_waits_for_it() -> None:
+    """By the right clock it may be the other's until then; what was nobody else's does not wait."""
+    known = pass_on({}, [policy("acme")], (), 500)
+    waiting = pass_on(known, [policy("globex", 10)], (), 90, is_behind=True)
+    assert waiting == {CHAT.group: Ownership("globex", NOT_YET_MS, NOT_YET_MS)}
+    assert pass_on(waiting, [policy("globex")], (), 120, is_behind=True) == waiting
+    assert pass_on(waiting, [policy("globex")], (), 600) == {CHAT.group: Ownership("globex", 600, 600)}
+    assert pass_on(known, [policy("acme")], (), 90, is_behind=True) == {CHAT.group: Ownership("acme", 90)}
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["acme", "globex", NOBODY]), st.none() | st.integers(0, 300))))

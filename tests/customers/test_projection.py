@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from servescope.contract.identity import Deployment, Identity
+from servescope.customers.otlp import encode
 from servescope.customers.points import HistogramValue, StreamPoint
 from servescope.customers.policy import HashKey, Naming, Policy, Quotas, Resolution
 from servescope.customers.projection import Projection, Projector
@@ -140,6 +141,19 @@ def test_a_histogram_without_its_sum_is_withheld() -> None:
     projection = project(PLAIN, target(ENGINE, parts))
     assert projection.points == []
     assert projection.withheld == {"incomplete": 1}
+
+
+@pytest.mark.parametrize("cumulated", [(3e19, 2e19, 1e19), (1, 5, 3)])
+def test_a_histogram_that_no_message_can_have_is_left_out(cumulated: tuple[float, ...]) -> None:
+    """Counts beyond 2^53 or that fall from bucket to bucket; the rest of the replica's series leaves."""
+    seen = histogram(TTFT, (0.1, 0.5), (0, 0, 0), (0, 0, 0))
+    parts = {each: Seen(value) for each, value in zip(seen, (*cumulated, cumulated[-1], 1.0), strict=False)}
+    requests = {series("requests_total", outcome="ok"): Seen(1e19, 1e19)}
+
+    points = project(PLAIN, target(ENGINE, {**parts, **requests})).points
+    assert [point.stream.metric.kind for point in points] == ["counter"]
+    (metric,) = encode(points, "cumulative").resource_metrics[0].scope_metrics[0].metrics
+    assert metric.sum.data_points[0].as_double == 1e19
 
 
 def test_a_deployment_sums_what_its_replicas_gained() -> None:

@@ -74,9 +74,9 @@ class World:
     began_ms: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RATES, T0 - 1_000_000))
 
     def __post_init__(self) -> None:
-        self._scraped_ms = T0 - 10 * MINUTE
+        self._scraped_ms, self._collector_ahead_ms = T0 - 10 * MINUTE, 0
         self.clock = VirtualClock(T0, self.fill)
-        self.store.now_ms = self.clock.now_ms
+        self.store.now_ms = lambda: self.clock.true_ms + self._collector_ahead_ms
         for name in RATES:
             identity = identity_of(name)
             self.store.set_target(TargetStatus(identity.target_id, "http://127.0.0.1/metrics", identity, healthy=True))
@@ -95,12 +95,12 @@ class World:
                     Sample("output_tokens_total", labels, tokens[1]),
                     Sample("replica_start_time_seconds", labels, began_ms / 1000),
                 ]
-                stamped_ms = self._scraped_ms + self.clock.ahead_ms
+                stamped_ms = self._scraped_ms + self._collector_ahead_ms
                 self.store.append_scrape(identity_of(name).target_id, stamped_ms, Snapshot.of(samples))
 
     def set_clock(self, ahead_ms: int) -> None:
         """Have all programs' clock be ahead by so much; the collector drops what is later than it shows."""
-        self.clock.ahead_ms = ahead_ms
+        self.clock.ahead_ms = self._collector_ahead_ms = ahead_ms
         self.store.drop_future(believed=True)
 
     def policies(self) -> list[Policy]:
@@ -229,6 +229,8 @@ async def act(export: Export, kind: str, *values: Any) -> None:
             export.disk.is_full = True
         case "clock":
             world.set_clock(values[0])
+        case "export's clock":
+            world.clock.ahead_ms = values[0]
         case "heal":
             world.set_clock(0)
             for backend in export.backends.values():

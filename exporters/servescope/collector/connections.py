@@ -34,14 +34,17 @@ _MOST_SHOWN = 160  # characters of what a server sent, in an error
 
 
 @asynccontextmanager
-async def open_session(resolver: Resolver | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+async def open_session(
+    resolver: Resolver | None = None, *, decompresses: bool = True
+) -> AsyncIterator[aiohttp.ClientSession]:
     """A session for all fetches: no cookies are kept, and no name look-up delays another server.
 
-    Connections are bounded by one scrape per target. A `resolver` of one's own may refuse addresses.
+    Connections are bounded by one scrape per target. A `resolver` of one's own may refuse addresses. A session that
+    `decompresses` fails where a body is not what `Content-Encoding` says.
     """
     connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, resolver=resolver or Resolver())
     async with aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=_NO_TIMEOUT
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=_NO_TIMEOUT, auto_decompress=decompresses
     ) as session:
         yield session
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from servescope.contract.identity import GROUP_LABELS
-from servescope.customers.ownership import NOBODY, Ownership, Ownerships, pass_on
+from servescope.customers.ownership import NOBODY, NOT_YET_MS, Ownership, Ownerships, pass_on
 from servescope.customers.policy import Policy, Pull, Push
 from servescope.customers.reading import FleetState
 from servescope.customers.state_codec import dump_state, load_state
 from servescope.errors import ServescopeError
+from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
 from servescope.store.file import is_locked_for_writing, lock_for_writing, resolve_links
 
 HOUR_MS: Final = 3_600_000
@@ -69,6 +70,15 @@ class CursorError(ServescopeError):
 
 class RemovedError(CursorError):
     """The customer was removed meanwhile: nothing is sent to it any more."""
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +180,7 @@ class CursorFile:
             raise CursorError(f"cursors {self.path}: version {version}, expected {_VERSION}")
         # What is deleted of a customer is overwritten.
         self._connection.execute("PRAGMA secure_delete = ON")
+        self._file = _file_at(self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -190,7 +201,7 @@ class CursorFile:
     # --- Lanes ---
 
     def begin(self, lane: LaneId, now_ms: int) -> int:
-        """Note that a lane begins, or goes on; returns when it began first. Raises RemovedError.
+        """Note that a lane begins, or goes on; returns when it began first, now at the latest. Raises RemovedError.
 
         What is sent later can be acknowledged then: the file can be written.
         """
@@ -198,7 +209,8 @@ class CursorFile:
             self._check_not_removed(lane)
             (begun_ms,) = self._connection.execute(
                 "INSERT INTO lanes (customer, destination, begun_ms, resumed_ms) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET resumed_ms = excluded.resumed_ms RETURNING begun_ms",
+                "ON CONFLICT DO UPDATE SET resumed_ms = excluded.resumed_ms, "
+                "begun_ms = min(begun_ms, excluded.begun_ms) RETURNING begun_ms",
                 (lane.customer, lane.destination, now_ms, now_ms),
             ).fetchone()
         return int(begun_ms)
@@ -324,14 +336,27 @@ class CursorFile:
         named = len(GROUP_LABELS)
         return {tuple(row[:named]): Ownership(*row[named:]) for row in rows}
 
-    def pass_on(self, policies: Iterable[Policy], waiting: Collection[str], now_ms: int) -> Ownerships:
-        """Note whose each deployment is from now on, as `ownership.pass_on` has it.
+    def latest_ms(self) -> int:
+        """The latest time that is noted of any lane or owner, which a clock has shown; 0 where there is none."""
+        with self._reading():
+            (latest_ms,) = self._connection.execute(
+                "SELECT max(at_ms) FROM (SELECT max(resumed_ms, coalesce(edge_ms, 0)) AS at_ms FROM lanes "
+                "UNION ALL SELECT free_ms FROM owners WHERE free_ms < ?)",
+                (NOT_YET_MS,),
+            ).fetchone()
+        return int(latest_ms or 0)
 
-        What its former owner was not delivered until then is a gap of its lanes.
+    def pass_on(
+        self, policies: Sequence[Policy], waiting: Collection[str], now_ms: int, latest_ms: int = 0
+    ) -> Ownerships:
+        """Note whose each deployment is from now on, as `ownership.pass_on` has it; the clock has shown `latest_ms`.
+
+        What its former owner was not delivered until then is a gap of its lanes, and so is what its owner is not
+        delivered while it may still be the former one's by another clock.
         """
         with self._writing():
             known = self.ownerships()
-            passed = pass_on(known, policies, waiting, now_ms)
+            passed = pass_on(known, policies, waiting, now_ms, is_behind=latest_ms > now_ms + AHEAD_MS)
             for group, ownership in passed.items():
                 self._connection.execute(
                     "INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)", (*group, *ownership)
@@ -340,9 +365,19 @@ class CursorFile:
             for lane in self.lanes():
                 if lane.customer in former and lane.destination != Pull.name:
                     reached_ms = self.edge_ms(lane) or self.begun_ms(lane) or now_ms
-                    if reached_ms < now_ms:
-                        self._add_gap(lane, Gap(reached_ms, now_ms, "moved"))
+                    if reached_ms < (moved_ms := max(now_ms, latest_ms)):
+                        self._add_gap(lane, Gap(reached_ms, moved_ms, "moved"))
+            for policy in policies:
+                free_ms = max((passed[each.group].free_ms for each in policy.deployments), default=0)
+                if free_ms > now_ms + AHEAD_MS:
+                    self._note_waiting(policy, now_ms, min(free_ms, now_ms + BELIEVED_AFTER_MS))
         return passed
+
+    def _note_waiting(self, policy: Policy, now_ms: int, until_ms: int) -> None:
+        for lane, to in lanes_of(policy).items():
+            known = self.gaps(lane, now_ms, now_ms + 1)
+            if isinstance(to, Push) and all(gap.reason != "clock" for gap in known):
+                self._add_gap(lane, Gap(now_ms - policy.interval_ms, until_ms, "clock"))
 
     # --- Statements and offboarding ---
 
@@ -419,6 +454,11 @@ class CursorFile:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._reading():
+            if _file_at(self.path) != self._file:
+                raise CursorError(
+                    f"cursors {self.path}: the file was removed or replaced while it was in use; nothing is "
+                    "sent, as it could not be acknowledged: move it back, or start again"
+                )
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,3 +48,29 @@ class FleetEdge:
     targets: tuple[TargetEdge, ...]
     figures: Mapping[Deployment, Mapping[str, float]]
     window_ms: int
+
+
+def join(first: FleetEdge, second: FleetEdge) -> FleetEdge:
+    """Two edges as one that follows on the one before both: where the second is, with what both gained and ended."""
+    earlier = {target.identity: target for target in first.targets}
+    targets = [
+        _join(earlier.pop(target.identity), target) if target.identity in earlier else target
+        for target in second.targets
+    ]
+    return replace(second, before_ms=first.before_ms, targets=(*targets, *earlier.values()))
+
+
+def _join(first: TargetEdge, second: TargetEdge) -> TargetEdge:
+    known = frozenset(second.series)
+    gone = tuple(each for each in first.series if each not in known)
+    series = (*second.series, *gone) if gone else second.series
+    values, counted = (np.append(each, np.full(len(gone), np.nan)) for each in (second.values, second.counted))
+    gains = np.append(second.gains, np.full(len(gone), np.nan))
+    ended = np.append(second.ended, np.zeros(len(gone), dtype=bool))
+    at = {each: place for place, each in enumerate(series)}
+    places = [at[each] for each in first.series]
+    both = np.stack((gains[places], first.gains))
+    gains[places] = np.where(np.isnan(both).all(axis=0), np.nan, np.nansum(both, axis=0))
+    ended[places] |= first.ended
+    ended &= np.isnan(values)
+    return replace(second, series=series, values=values, counted=counted, gains=gains, ended=ended)

@@ -333,7 +333,7 @@ class Lane:
     def _report(self, problem: str) -> None:
         """Log a problem and keep it for `status`, at most once a minute."""
         now_ms = self._clock.now_ms()
-        if now_ms - self._reported_ms >= _REPORTED_EVERY_MS:
+        if abs(now_ms - self._reported_ms) >= _REPORTED_EVERY_MS:
             self._reported_ms = now_ms
             _logger.error("customer %s, %s: %s", self.id.customer, self.id.destination, problem)
             with contextlib.suppress(CursorError):  # which is reported where it stops the lane
@@ -362,7 +362,7 @@ class _Pace:
     async def wait(self, points: int) -> None:
         """Wait until so many points may be sent, and as many bytes as were sent before were within the quota."""
         now_ms = self._clock.now_ms()
-        free_ms = max(self._points.spend(points, now_ms), self._bytes.free_ms)
+        free_ms = max(self._points.spend(points, now_ms), self._bytes.spend(0, now_ms))
         if free_ms > now_ms:
             await self._clock.sleep((free_ms - now_ms) / 1000)
 
@@ -376,13 +376,16 @@ class _Budget:
 
     def __init__(self, per_minute: int) -> None:
         self._per_ms = per_minute / 60_000
-        self.free_ms = 0.0
+        self._spent_ms = 0
+        self._free_ms = 0.0
 
     def spend(self, amount: int, now_ms: int) -> float:
-        """Use an amount; returns from when on it is within the budget."""
+        """Use an amount; returns from when on it is within the budget, by a clock that may have been set back."""
         if self._per_ms:
-            self.free_ms = max(self.free_ms, now_ms - 60_000.0) + amount / self._per_ms
-        return self.free_ms
+            self._free_ms -= max(self._spent_ms - now_ms, 0)
+            self._free_ms = max(self._free_ms, now_ms - 60_000.0) + amount / self._per_ms
+            self._spent_ms = now_ms
+        return self._free_ms
 
 
 def _pause_seconds(pauses: int) -> float:

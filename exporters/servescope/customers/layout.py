@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from servescope.contract.samples import Labels, Series
 from servescope.contract.types import Kind
 from servescope.customers.edges import Floats
 from servescope.customers.points import HistogramValue
+
+_MOST_COUNT: Final = 2.0**53
+"""Up to it a count is a whole number wherever it is stored."""
 
 Value = float | HistogramValue
 
@@ -95,7 +99,10 @@ class ExportLayout:
         counts[self._firsts] = cumulated[self._firsts]
         sums = values[self._sums]
         known = ~np.isnan(np.add.reduceat(cumulated, self._firsts) + sums)
-        whole: NDArray[np.int64] = np.rint(np.nan_to_num(counts, nan=0.0)).astype(np.int64)
+        # No message has other counts, and one histogram must not hold up the rest.
+        known &= np.minimum.reduceat(counts, self._firsts) > -1.0
+        known &= np.maximum.reduceat(cumulated, self._firsts) <= _MOST_COUNT
+        whole: NDArray[np.int64] = np.rint(np.clip(np.nan_to_num(counts, nan=0.0), 0.0, _MOST_COUNT)).astype(np.int64)
         listed = whole.tolist()
         return [
             HistogramValue(edges, tuple(listed[start:end]), total) if is_known else None

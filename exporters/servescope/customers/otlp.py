@@ -28,6 +28,7 @@ _TEMPORALITIES = {
     "delta": AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA,
 }
 _ABSENT = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+_MOST_WHOLE = 2.0**63
 _NS_PER_MS = 1_000_000
 # What a message needs beside its texts and arrays: tags, lengths, times and flags, each as large as it may be.
 _PAIR_BYTES, _POINT_BYTES, _METRIC_BYTES, _RESOURCE_BYTES = 16, 64, 48, 96 + 2 * len(SCHEMA_URL)
@@ -98,7 +99,7 @@ def _number(point: StreamPoint) -> NumberDataPoint:
         message.flags = _ABSENT
     elif isinstance(value, HistogramValue):
         raise TypeError(f"{point.stream.metric.name}: a histogram's value in a {point.stream.metric.kind}")
-    elif point.stream.metric.whole:
+    elif point.stream.metric.whole and abs(value) < _MOST_WHOLE:
         message.as_int = round(value)
     else:
         message.as_double = value

@@ -32,6 +32,10 @@ _EXPORT: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Expor
 _DETAILS: Final = "grpc-status-details-bin"
 # An odd number, by which our own limit is known in an error from a limit of the receiver's.
 _MOST_ANSWER_BYTES: Final = (1 << 20) + 1
+_MOST_METADATA_BYTES: Final = 1 << 20
+_TOO_LONG: Final = re.compile(
+    rf"(Stream removed \()?CLIENT: Received message larger than max \(\d+ vs\. {_MOST_ANSWER_BYTES}\)+"
+)
 _OPTIONS: Final = (
     ("grpc.primary_user_agent", f"servescope/{__version__}"),
     # The lane retries, and backs off.
@@ -41,6 +45,9 @@ _OPTIONS: Final = (
     # Connections are shared with no other customer's channel.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
+    # What is said of an error is in the trailers; of longer ones nothing is read, not even the status.
+    ("grpc.max_metadata_size", _MOST_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _MOST_METADATA_BYTES),
 )
 _Code = grpc.StatusCode
 _REASONS: Final = {
@@ -84,22 +91,24 @@ class OtlpGrpcSender:
         """Send one request; raises SendError."""
         body = await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, batch)
         try:
-            export = (await self._connect()).unary_unary(
-                _EXPORT, response_deserializer=ExportMetricsServiceResponse.FromString
-            )
+            # As bytes: gRPC makes a failure of an answer that it cannot parse.
+            export = (await self._connect()).unary_unary(_EXPORT)
             metadata = tuple((name.lower(), value) for name, value in self._keyring.headers().items())
         except AccessError as error:
             raise SendError(str(error), reason="credentials") from None
         try:
-            response = await export(
+            answer = await export(
                 body, timeout=self._push.timeout_seconds, metadata=metadata, compression=self._compression
             )
         except grpc.aio.AioRpcError as error:
-            if error.code() is _Code.RESOURCE_EXHAUSTED and f" vs. {_MOST_ANSWER_BYTES})" in (error.details() or ""):
+            if error.code() is _Code.RESOURCE_EXHAUSTED and _TOO_LONG.fullmatch(error.details() or ""):
                 # Only a receiver that took the request has an answer.
                 return Accepted.in_part(len(batch), 0, "the answer is too long: it is not read", sent_bytes=len(body))
             raise self._explain(batch, error) from None
-        partial = response.partial_success
+        try:
+            partial = ExportMetricsServiceResponse.FromString(answer).partial_success
+        except DecodeError:
+            return Accepted.in_part(len(batch), 0, "the answer is not OTLP's: it is not read", sent_bytes=len(body))
         message = shortened(self._push.conceal(partial.error_message))
         return Accepted.in_part(len(batch), partial.rejected_data_points, message, sent_bytes=len(body))
 
@@ -133,6 +142,8 @@ class OtlpGrpcSender:
     def _explain(self, batch: Sequence[StreamPoint], error: grpc.aio.AioRpcError) -> SendError:
         code, details = error.code(), self._push.conceal(error.details() or "")
         message, after = f"gRPC status {code.name}: {shortened(details)}", _retry_seconds(error)
+        if code is _Code.RESOURCE_EXHAUSTED and "received metadata size exceeds" in details:
+            return SendError("the headers of the answer are too long to be read", reason="unavailable")
         if code is _Code.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
                 return self._limit.lower(batch, message)

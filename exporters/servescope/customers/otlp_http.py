@@ -10,7 +10,10 @@ from concurrent.futures import Executor
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceResponse,
+)
 
 from servescope.customers.batches import BatchLimit
 from servescope.customers.otlp import count_bytes, encode
@@ -62,23 +65,22 @@ class OtlpHttpSender:
         return gzip.compress(body, _GZIP_LEVEL, mtime=0) if self._push.gzip else body
 
     def _read(self, answer: HttpAnswer) -> ExportMetricsServiceResponse:
-        """The response; one without a body, with a text, or too long to be read, says that all was taken."""
+        """The response; one without a body, with a text, or that cannot be read, says that all was taken."""
+        kind, unread = answer.content_type, ""
+        if kind == "text/html":
+            raise self._poster.refusal(answer, "the answer is a page of HTML; is this an OTLP endpoint?")
         response = ExportMetricsServiceResponse()
-        kind = answer.content_type
-        if not answer.is_whole and kind != "text/html":
-            response.partial_success.error_message = (
-                f"the answer has more than {len(answer.body)} bytes: it is not read"
-            )
-            return response
         try:
-            if kind == _PROTOBUF:
+            if not answer.is_whole:
+                unread = f"the answer has more than {len(answer.body)} bytes: it is not read"
+            elif kind == _PROTOBUF:
                 response.ParseFromString(answer.body)
             elif kind == "application/json" and answer.body.strip():
                 Parse(answer.body, response, ignore_unknown_fields=True)
-        except (DecodeError, ParseError, RecursionError):
-            raise self._poster.refusal(answer, f"the answer is not OTLP's, as its Content-Type {kind} says") from None
-        if kind == "text/html":
-            raise self._poster.refusal(answer, "the answer is a page of HTML; is this an OTLP endpoint?")
+        except (DecodeError, ParseError, UnicodeDecodeError, RecursionError):
+            unread = f"the answer is not OTLP's, as its Content-Type {kind} says: it is not read"
+        if unread:
+            return ExportMetricsServiceResponse(partial_success=ExportMetricsPartialSuccess(error_message=unread))
         return response
 
 

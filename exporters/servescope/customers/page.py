@@ -16,7 +16,8 @@ from servescope.exposition.negotiation import OPENMETRICS
 class CustomerPage:
     """The page of one customer, and the sender of the lane that fills it; rendered once for each edge and format.
 
-    A page is served until `most_age_ms` after its edge. Not thread safe; it renders in threads of `executor`.
+    A page is served until `most_age_ms` after its edge, and none that is further ahead of the clock. Not thread safe;
+    it renders in threads of `executor`.
     """
 
     def __init__(self, most_age_ms: int, executor: Executor, now_ms: Callable[[], int]) -> None:
@@ -42,7 +43,7 @@ class CustomerPage:
 
     async def read(self, content_type: str) -> bytes | None:
         """The page in one of the two formats; None while there is none that is not too old."""
-        if self._edge_ms is None or self._now_ms() - self._edge_ms > self._most_age_ms:
+        if self._edge_ms is None or abs(self._now_ms() - self._edge_ms) > self._most_age_ms:
             return None
         rendering = self._rendered.get(content_type)
         if rendering is None:

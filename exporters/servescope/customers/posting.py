@@ -24,6 +24,7 @@ _AGENT: Final = f"servescope/{__version__}"
 _MOST_ANSWER_BYTES = 1 << 16
 # Of a success all is read that may be an answer: what is taken for a failure is sent again.
 _MOST_SUCCESS_BYTES = 1 << 20
+_MOST_HEADERS = 10_000
 # Clocks that differ by less explain no refusal; `Date` has whole seconds.
 _NOTABLE_SKEW_SECONDS = 60.0
 
@@ -72,8 +73,8 @@ class Poster:
         access, seconds = self._push.access, self._push.timeout_seconds
         try:
             if self._session is None:
-                self._session = await self._resources.enter_async_context(open_session())
-            sent = {"User-Agent": _AGENT, **headers}
+                self._session = await self._resources.enter_async_context(open_session(decompresses=False))
+            sent = {"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
             way = self._connections.prepare(self._url.origin(), access, sent)
             async with (
                 asyncio.timeout(seconds),
@@ -82,7 +83,9 @@ class Poster:
                     data=BytesIO(sent_body),
                     headers=sent,
                     allow_redirects=False,
-                    max_field_size=_MOST_ANSWER_BYTES,
+                    max_line_size=_MOST_SUCCESS_BYTES,
+                    max_field_size=_MOST_SUCCESS_BYTES,
+                    max_headers=_MOST_HEADERS,
                     **way,
                 ) as response,
             ):

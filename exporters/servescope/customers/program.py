@@ -13,13 +13,13 @@ from servescope.contract.identity import Deployment, describe_group
 from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId, lanes_of
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.listener import PullAccess
-from servescope.customers.ownership import NOBODY, Ownerships, since_of
+from servescope.customers.ownership import NOBODY, NOT_YET_MS, Ownerships, since_of
 from servescope.customers.page import CustomerPage
 from servescope.customers.policy import LEFT_OUT, Policy, Pull, Push
 from servescope.customers.senders import Sender, make_sender
 from servescope.customers.telemetry import CustomersTelemetry
 from servescope.errors import ServescopeError
-from servescope.settings.clock import AHEAD_MS, ProgramClock
+from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, ProgramClock
 from servescope.settings.values import format_instant
 from servescope.store.history import History
 
@@ -63,6 +63,9 @@ class CustomersProgram:
         self._left_out: list[LaneId] = []
         self._changing = asyncio.Lock()
         self._ownerships: Ownerships = {}
+        self._latest_ms = cursors.latest_ms()
+        """The latest time that the clock has shown, of those that are believed."""
+        self._behind_from_ms: int | None = None
         self._applied: tuple[tuple[Policy, ...], tuple[str, ...]] = ((), ())
         self.pulls: dict[str, PullAccess] = {}
         """The page of each customer that scrapes one, by its name."""
@@ -73,15 +76,15 @@ class CustomersProgram:
         Customers that are left out, as their tables cannot be used, fall behind from now on, which alerts.
         """
         async with self._changing:
-            self._applied = (tuple(policies), tuple(left_out))
             removed = self._cursors.removed()
+            admitted = [policy for policy in policies if policy.name not in removed]
+            self._pass_on(admitted, left_out)
+            self._applied = (tuple(policies), tuple(left_out))
             for lane in self._left_out:
                 self.telemetry.retire(lane)
             self._left_out = [LaneId(name, LEFT_OUT) for name in left_out if name not in removed]
             for lane in self._left_out:
                 self.telemetry.lane(lane)
-            admitted = [policy for policy in policies if policy.name not in removed]
-            self._pass_on(admitted, left_out)
             wanted = {
                 lane: _MadeOf(policy, since_of(policy, self._ownerships), to)
                 for policy in admitted
@@ -97,9 +100,18 @@ class CustomersProgram:
     def _pass_on(self, policies: Sequence[Policy], waiting: Sequence[str]) -> None:
         """Note since when deployments belong to the customers that have them now."""
         former = self._ownerships
-        self._ownerships = self._cursors.pass_on(policies, waiting, self._clock.now_ms())
+        now_ms = self._look_at_clock()
+        self._ownerships = self._cursors.pass_on(policies, waiting, now_ms, self._latest_ms)
         for group, ownership in sorted(self._ownerships.items()):
-            if ownership.customer != NOBODY and former.get(group) != ownership:
+            if ownership.customer == NOBODY or former.get(group) == ownership:
+                continue
+            if ownership.since_ms == NOT_YET_MS:
+                _logger.warning(
+                    "customer %s: receives nothing of deployment %s, which was another's, until the clock has come "
+                    "to %s, which it has shown already, or has shown earlier times for an hour",
+                    ownership.customer, describe_group(group), format_instant(self._latest_ms),
+                )  # fmt: skip
+            else:
                 _logger.info(
                     "customer %s: receives what is from %s on of deployment %s",
                     ownership.customer, format_instant(ownership.since_ms), describe_group(group),
@@ -150,16 +162,25 @@ class CustomersProgram:
         """Apply the policies again whenever the clock was set back behind a time at which they applied."""
         while True:
             await self._clock.sleep(_CLOCK_EVERY_SECONDS)
+            now_ms = self._look_at_clock()
             policies, left_out = self._applied
             chosen = {since_ms for policy in policies for since_ms in policy.since_ms.values()}
-            latest_ms = max(
-                (each.since_ms for each in self._ownerships.values() if each.since_ms not in chosen), default=0
-            )
-            if latest_ms > self._clock.now_ms() + AHEAD_MS:
+            noted = {each.since_ms for each in self._ownerships.values()} - chosen
+            if max(noted, default=0) > now_ms + AHEAD_MS:
                 try:
                     await self.apply(policies, left_out)
                 except ServescopeError as error:
                     _logger.error("%s", error)  # noqa: TRY400 the text says all
+
+    def _look_at_clock(self) -> int:
+        """The time now; one that is earlier than the latest is believed once the clock has shown it for an hour."""
+        now_ms = self._clock.now_ms()
+        if now_ms + AHEAD_MS < self._latest_ms:
+            self._behind_from_ms = min(self._behind_from_ms or now_ms, now_ms)
+            if now_ms - self._behind_from_ms < BELIEVED_AFTER_MS:
+                return now_ms
+        self._latest_ms, self._behind_from_ms = now_ms, None
+        return now_ms
 
     async def end_removed(self) -> None:
         """End the lanes of customers that are removed meanwhile, and confirm it, again and again."""

@@ -15,7 +15,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, Series, Window
-from servescope.customers.edges import FleetEdge, TargetEdge
+from servescope.customers.edges import FleetEdge, TargetEdge, join
 from servescope.customers.tracks import INTERVALS_FRESH, TargetTrack, follow
 from servescope.store.history import History
 from servescope.store.records import FigureTable, TooLargeError
@@ -81,6 +81,8 @@ class EdgeReader:
 
     def read_some(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         """The same of the first of the edges: at most `RUN_MS`, fewer of many series or where the store refuses."""
+        if state is not None and edges[0] - state.edge_ms > RUN_MS:
+            return [self._read_long(state, edges[0])]
         # What is not there at the first edge of a lane came after it, which is known from the second run on.
         most = 1 if state is None else _most_edges(state)
         run = [edge for edge in edges if edge - edges[0] < RUN_MS][:most]
@@ -91,6 +93,14 @@ class EdgeReader:
                 if len(run) == 1:
                     raise
                 run = run[: len(run) // 2]
+
+    def _read_long(self, state: FleetState, edge_ms: int) -> tuple[FleetEdge, FleetState]:
+        """An edge long after the one before, as after an outage: what lies between is read a run at a time."""
+        ((joined, after),) = self._read_run(state, [min(state.edge_ms + RUN_MS, edge_ms)])
+        while after.edge_ms < edge_ms:
+            ((edge, after),) = self._read_run(after, [min(after.edge_ms + RUN_MS, edge_ms)])
+            joined = join(joined, edge)
+        return joined, after
 
     def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
         before_ms = None if state is None else state.edge_ms
@@ -110,11 +120,10 @@ class EdgeReader:
                 if track is not None and edges[place] - track.scrape_ms < FORGET_MS:
                     after[place][identity] = track
         figures = {deployment: self._figures_of(deployment, edges) for deployment in self._since_ms}
-        window_ms = self._window_ms(edges[-1])
         found_edges = []
         for place, edge_ms in enumerate(edges):
             shown = {deployment: at_edges[place] for deployment, at_edges in figures.items() if at_edges[place]}
-            edge = FleetEdge(edge_ms, before_ms, tuple(targets[place]), shown, window_ms)
+            edge = FleetEdge(edge_ms, before_ms, tuple(targets[place]), shown, self._window_ms(edge_ms))
             found_edges.append((edge, FleetState(edge_ms, after[place])))
             before_ms = edge_ms
         return found_edges
@@ -167,7 +176,8 @@ class EdgeReader:
         # The keys of figures that have labels of their own are known only once all are read.
         names = None if any(FIGURES[name].by for name in self._figures) else self._figures
         # The figures of a time have samples of the window before it, or of the time that Prometheus looks back.
-        whole_ms = self._since_ms[deployment] + max(self._window_ms(edges[-1]), LOOKBACK_MS)
+        reach_ms = max(LOOKBACK_MS, *(self._window_ms(each) for each in (edges[0] - fresh_ms, *edges)))
+        whole_ms = self._since_ms[deployment] + reach_ms
         first_ms = max(edges[0] - fresh_ms + 1, whole_ms)
         if first_ms > edges[-1]:
             return [{} for _ in edges]

@@ -68,7 +68,7 @@ class RemoteWriteSender:
             raise self._limit.lower(batch, str(self._poster.refusal(answer, "")))
         rejected = self._count_rejected(batch, answer)
         said = answer.body.decode(errors="replace")
-        if rejected == len(batch) or not (answer.is_success or rejected):
+        if not answer.is_success and rejected in (0, len(batch)):
             raise self._poster.refusal(answer, said)
         message = self._poster.conceal(said) if rejected else ""
         return Accepted.in_part(len(batch), rejected, message, sent_bytes=sent_bytes, skew_seconds=answer.skew_seconds)

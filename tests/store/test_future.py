@@ -166,7 +166,8 @@ def test_the_event_log_says_what_was_dropped(store: Store) -> None:
         "the clock was set back from 2027-01-15T08:34:45Z to 2027-01-15T08:12:30Z: what was stored as later is "
         "dropped, 40 scrapes and 40 evaluations",
         (
-            ("from_ms", str(at(139))), ("to_ms", str(at(50))), ("kept_until_ms", str(at(40))),
+            ("from_ms", str(at(139))), ("to_ms", str(at(50))), ("first_ms", str(at(100))),
+            ("missing_from_ms", str(at(11))),
             ("scrapes", "40"), ("figures", "40"), ("increments", "2"),
         ),
     )  # fmt: skip

@@ -27,8 +27,8 @@ class Event:
     `layer`, `ratio`); a deploy has who reported it as `by`, and the hash of what
     it is configured with as `configuration` where that was reported; an import has the span of its past as `from_ms`
     and `to_ms`; where the clock was set back, it was from `from_ms` to `to_ms`, and `scrapes`, `figures` (evaluations)
-    and `increments` (blocks) are how many were dropped, as they were later; the last scrape that is kept is of
-    `kept_until_ms`.
+    and `increments` (blocks) are how many were dropped, as they were later; the first scrape of them was of
+    `first_ms`, and from `missing_from_ms` until `to_ms` scrapes are missing.
     """
 
     time_ms: int

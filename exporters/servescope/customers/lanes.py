@@ -41,7 +41,7 @@ from servescope.store.history import History
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _REPORTED_EVERY_MS: Final = 60_000
-_SPAN: Final = ("from_ms", "to_ms", "kept_until_ms")
+_SPAN: Final = ("first_ms", "from_ms", "to_ms")
 
 T = TypeVar("T")
 
@@ -206,9 +206,9 @@ class Lane:
         """From which time on the future was sent; None where the collector has not dropped what it stored of it."""
         for event in self._history.read_events(now_ms - self._policy.most_age_ms, now_ms):
             if event.kind == "clock_set_back":
-                from_ms, to_ms, kept_until_ms = (int(dict(event.detail)[name]) for name in _SPAN)
+                first_ms, from_ms, to_ms = (int(dict(event.detail)[name]) for name in _SPAN)
                 if to_ms <= now_ms < from_ms:
-                    return from_ms - (to_ms - kept_until_ms)
+                    return first_ms
         return None
 
     def _skip(self, first: int, oldest_ms: int, newest: int, reason: str) -> int:
@@ -235,7 +235,7 @@ class Lane:
                 start_ms, end_ms = int(detail["from_ms"]), min(int(detail["to_ms"]), event.time_ms)
                 reason, before_ms = "imported", min(end_ms, reached_ms)
             elif event.kind == "clock_set_back":
-                start_ms, end_ms = int(detail["kept_until_ms"]), int(detail["to_ms"])
+                start_ms, end_ms = int(detail["missing_from_ms"]), int(detail["to_ms"])
                 reason, before_ms = "clock", end_ms
             else:
                 continue

@@ -53,12 +53,16 @@ class FutureRows:
         Events stay, as of that instant, and so do the settings of figures and the states of alerts.
         """
         newest_ms = self.newest_ms()
+        firsts = (self._rows.first_ms_after(SCRAPES, owner, now_ms) for owner in self._owners.rows(SCRAPES))
+        first_ms = min((first for first in firsts if first is not None), default=newest_ms)
         dropped = {
             name: sum(self._rows.delete_after(kind, owner, now_ms) for owner in self._owners.rows(kind))
             for name, kind in _KINDS.items()
         }
         self._alerts.forget_after(now_ms)
+        # Of what was dropped the clock shows how long it was, not when: the last of it is from just now.
         kept_until_ms = max(self._rows.ends(SCRAPES, self._owners.rows(SCRAPES)), default=0)
+        missing_from_ms = min(kept_until_ms, now_ms - (newest_ms - first_ms))
         self._settings.forget_after(now_ms)
         self._owners.forget_after(now_ms, lambda target: self._rows.last_ms(SCRAPES, target, now_ms))
         self._layouts.forget_after(now_ms)
@@ -67,7 +71,8 @@ class FutureRows:
             f"the clock was set back from {format_instant(newest_ms)} to {format_instant(now_ms)}: what was stored as "
             f"later is dropped, {dropped['scrapes']} scrapes and {dropped['figures']} evaluations"
         )
-        detail = {"from_ms": newest_ms, "to_ms": now_ms, "kept_until_ms": kept_until_ms, **dropped}
+        detail = {"from_ms": newest_ms, "to_ms": now_ms, "first_ms": first_ms, "missing_from_ms": missing_from_ms}
+        detail |= dropped
         event = Event(now_ms, "clock_set_back", (), text, tuple((name, str(value)) for name, value in detail.items()))
         self._events.append([event])
         return event

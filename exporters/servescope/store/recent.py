@@ -132,6 +132,15 @@ class RecentRows:
         ).fetchone()
         return None if last is None else int(last) - first
 
+    def first_ms_after(self, kind: int, owner: int, time_ms: int) -> int | None:
+        """When the first row of an owner is from that is later than an instant; None when there is none."""
+        first = owner << TIME_BITS
+        (found,) = self._connection.execute(
+            f"SELECT min(id) FROM {RECENT[kind]} WHERE id > ? AND id <= ?",  # noqa: S608  constants
+            (first + clamped_time(time_ms), first + LATEST_MS),
+        ).fetchone()
+        return None if found is None else int(found) - first
+
     def first_ms(self) -> int | None:
         """When the oldest row of whatever owner is from; None when there is none."""
         spans = [self.span(*owner) for owner in self.counts()]

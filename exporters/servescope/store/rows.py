@@ -53,6 +53,11 @@ class OwnedRows:
             ends = [*(end for end in ends if end <= until_ms), *(last for last in lasts if last is not None)]
         return ends
 
+    def first_ms_after(self, kind: int, owner: int, time_ms: int) -> int | None:
+        """When the first row of an owner is from that is later than an instant; None when there is none."""
+        firsts = (part.first_ms_after(kind, owner, time_ms) for part in (self._recent, self._runs))
+        return min((first for first in firsts if first is not None), default=None)
+
     def count_after(self, kind: int, owner: int, time_ms: int) -> int:
         """How many rows of an owner are later than an instant."""
         return self._recent.count_after(kind, owner, time_ms) + self._runs.count_after(kind, owner, time_ms)

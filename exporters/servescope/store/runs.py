@@ -68,6 +68,11 @@ class Runs:
         times, _ = self._stamps(run)
         return int(times[times <= until_ms][-1])
 
+    def first_ms_after(self, kind: int, owner: int, time_ms: int) -> int | None:
+        """When the first row of an owner is from that is packed and later than an instant; None when there is none."""
+        times = (time for run in self.between(kind, owner, time_ms + 1, LATEST_MS) for time in self._stamps(run)[0])
+        return next((int(time) for time in times if time > time_ms), None)
+
     def count_after(self, kind: int, owner: int, time_ms: int) -> int:
         """How many packed rows of an owner are later than an instant."""
         runs = self.between(kind, owner, time_ms + 1, LATEST_MS)

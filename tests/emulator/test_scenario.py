@@ -331,7 +331,7 @@ def test_deployments_differ() -> None:
     [
         (None, "no scenario file"),
         (b"seed = ", "not TOML"),
-        (b"seed = 9223372036854775808", "seed: a number beyond"),
+        (b"seed = 9223372036854775808", "seed: an integer of more than 64 bits"),
         (b"\xff", "cannot be read: is not UTF-8 text$"),
     ],
 )

@@ -96,7 +96,7 @@ def test_no_password_of_a_url_or_a_command_is_shown(secret: str) -> None:
 
 ASSIGNED = (
     """echo '{{"password": "{}"}}' > x""", r'x "{{\"api_key\": \"{}\"}}"', "x = {{'token': ['{}']}}",
-    "export DB_PASS={}", "DATABASE_DSN={}", "SECRET_KEY_BASE={}", "//registry.npmjs.org/:_authToken={}",
+    "export DB_PASS={}", "DATABASE_DSN={}", "SECRET_KEY_BASE={}", "//npm.example.com/:_authToken={}",
     "AccountKey={};EndpointSuffix=core", "curl -H 'Authorization: {}' h", "curl -H 'Cookie: a=b; sid={}' h",
     "curl --cookie sid={} h", "<password>{}</password>", "password => {}", "machine h login me password {}",
     "aws configure set aws_secret_access_key {}", "ENV HF_TOKEN {}", "curl -ume:{} h", "curl --proxy-user me:{} h",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -168,12 +168,18 @@ class PrometheusHistory:
         now = self._now_ms
         pages = [selector(names=list(_EXPOSED), extra='{window!="",deployment_id!=""}'), TARGET_UP]
 
-        def read(wanted: Sequence[str], since_ms: int) -> Iterator[Labels]:
-            return read_series(self.prometheus, wanted, start_ms=since_ms, end_ms=now)
+        def read(wanted: Sequence[str], since_ms: int) -> list[Labels]:
+            return list(read_series(self.prometheus, wanted, start_ms=since_ms, end_ms=now))
 
-        computed = map(deployment_of, self._computed(now - _LISTED_MS, now))
+        wanted: Sequence[Callable[[], list[Labels]]] = (
+            lambda: self._computed(now - _LISTED_MS, now),
+            lambda: read([selector(names=list(_RECORDED))], now - _LISTED_MS),
+            lambda: read(pages, now - _SHORT_MS),
+            lambda: read(pages, now - _LISTED_MS),
+        )
+        held, recorded, *exposing = at_once(lambda ask: ask(), wanted)
+        computed = map(deployment_of, held)
         found = {deployment: _FigureSource("computed") for deployment in computed if deployment is not None}
-        recorded = read([selector(names=list(_RECORDED))], now - _LISTED_MS)
         for one, clusters in _count_clusters(recorded).items():
             if clusters == 1:
                 found[one] = _FigureSource("recorded")
@@ -182,10 +188,9 @@ class PrometheusHistory:
         places: dict[Deployment, dict[Labels, None]] = {}
         # A page may expose the targets of a deployment without its figures, which are then read elsewhere.
         watched: dict[Deployment, dict[Labels, None]] = {}
-        for since_ms in (now - _SHORT_MS, now - _LISTED_MS):
-            for labels in sorted({*read(pages, since_ms)}):
+        for listed, is_current in zip(exposing, (True, False), strict=True):
+            for labels in sorted({*listed}):
                 deployment = deployment_of(labels)
-                is_current = since_ms > now - _LISTED_MS
                 if deployment is not None and self._is_admitted(deployment, page_of(labels), int(is_current)):
                     shown = places if dict(labels).get("window") else watched
                     shown.setdefault(deployment, {})[page_of(labels)] = None

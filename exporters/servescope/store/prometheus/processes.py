@@ -11,6 +11,7 @@ from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Point, Prometheus
 from servescope.store.prometheus.places import FAR_LABELS, far_of, page_of, place_of
+from servescope.store.prometheus.steps import at_once
 from servescope.store.prometheus.targets import PROBE_SUCCESS, TARGET_INFO, TARGET_UP, UP, find_contract_targets
 from servescope.store.records import TargetStatus
 
@@ -60,7 +61,7 @@ class _Reading:
             "servescope_target_samples",
             TARGET_INFO,
         )
-        *answers, about = (self._prometheus.query(query, at_ms=self._now_ms) for query in queries)
+        *answers, about = at_once(lambda query: self._prometheus.query(query, at_ms=self._now_ms), queries)
         series, infos = [self._by_process(points) for points in answers], self._infos(about)
         found: dict[Process, TargetStatus] = {}
         for process, pages in series[1].items():

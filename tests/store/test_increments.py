@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
@@ -277,6 +277,10 @@ def test_increments_need_little_room(store: Store) -> None:
 # --- The same as from the scrapes -------------------------------------------------------------------------------------
 
 
+EARLIER_AFTER_LATER = {1_210_000: {TOKENS: 5.0}, 1_225_000: {TOKENS: 6.0}, 1_185_000: {TOKENS: 7.0}}
+
+
+@example(EARLIER_AFTER_LATER, 1000, {2})
 @given(pasts(), st.sampled_from([1, 5, 1000]), st.sets(st.integers(0, 44), max_size=3))
 def test_stored_increments_are_those_of_the_stored_scrapes(
     scrapes: dict[int, Page], rows: int, restarts: set[int]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from servescope.contract.incrementing import block_of
 from servescope.contract.increments import BLOCK_MS
+from servescope.store.schema import LATEST_MS
 
 
 class OpenBlocks:
@@ -25,7 +26,7 @@ class OpenBlocks:
     def note(self, target: int, time_ms: int) -> None:
         """Notice that a target is about to get a scrape."""
         block = block_of(time_ms)
-        former = self._find_current(target, time_ms)
+        former = self._find_current(target, LATEST_MS)
         if former is not None and former != block and target not in self._idle:
             self._due[target, former] = None
         self._idle.discard(target)

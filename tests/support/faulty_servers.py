@@ -206,11 +206,13 @@ async def handling(
 ) -> AsyncIterator[str]:
     """The address of a server on a free port that does this with every connection; it hangs up at the end."""
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
+        writers.append(writer)
         try:
             # The client that gives up is part of the play.
             with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
@@ -230,6 +232,10 @@ async def handling(
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            # What a client did not read would keep it open for longer than there is a loop.
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 class _Repeating:

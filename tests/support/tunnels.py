@@ -25,7 +25,10 @@ async def tunnelling(heads: list[bytes], *, status: str = "200 OK") -> AsyncIter
         if status.startswith("200"):
             host, port = heads[-1].split()[1].decode().rsplit(":", 1)
             onward, upstream = await asyncio.open_connection(host, int(port))
-            await asyncio.gather(copy(reader, upstream), copy(onward, writer))
+            try:
+                await asyncio.gather(copy(reader, upstream), copy(onward, writer))
+            finally:
+                upstream.transport.abort()
         writer.close()
         await asyncio.wait({asyncio.ensure_future(writer.wait_closed())}, timeout=deadline_seconds(1))
 

@@ -49,8 +49,14 @@ DROPPED_UNTIL_NOW: list[Action] = [
     ("clock", 10 * MINUTE), ("stop",), ("pass", 15 * MINUTE), ("engine", "chat"), ("heal",),
 ]  # fmt: skip
 
+# The lane of the former owner runs no more when the clock is right again.
+DROPPED_BEFORE_A_MOVE: list[Action] = [
+    ("clock", 10 * MINUTE), ("own", "chat", "globex", 0), ("pass", 20_000), ("stop",), ("pass", 4 * MINUTE),
+]  # fmt: skip
+
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(way=("cumulative", "deployment"), down=[], happening=DROPPED_BEFORE_A_MOVE)
 @example(way=("cumulative", "deployment"), down=[], happening=DROPPED_UNTIL_NOW)
 @given(way=ways, down=first_outages, happening=actions)
 def test_whatever_happens_each_customer_gets_its_own(

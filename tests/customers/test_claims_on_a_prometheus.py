@@ -243,6 +243,7 @@ interval = "10s"
 deployment_id = "chat"
 model_name = "llama"
 inference_stack = "v2"
+since = "2026-01-01T00:00:00Z"
 [[customers.push]]
 protocol = "otlp-http"
 url = "{url}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -347,12 +347,18 @@ class CursorFile:
         return int(latest_ms or 0)
 
     def pass_on(
-        self, policies: Sequence[Policy], waiting: Collection[str], now_ms: int, latest_ms: int = 0
+        self,
+        policies: Sequence[Policy],
+        waiting: Collection[str],
+        now_ms: int,
+        latest_ms: int = 0,
+        dropped: Callable[[], Sequence[Gap]] = tuple,
     ) -> Ownerships:
         """Note whose each deployment is from now on, as `ownership.pass_on` has it; the clock has shown `latest_ms`.
 
         What its former owner was not delivered until then is a gap of its lanes, and so is what its owner is not
-        delivered while it may still be the former one's by another clock.
+        delivered while it may still be the former one's by another clock. What the store has `dropped`, which is asked
+        when a deployment changes hands, is one of the former owner's lanes too: they may run no more to see it.
         """
         with self._writing():
             known = self.ownerships()
@@ -364,6 +370,8 @@ class CursorFile:
             former = {known[each].customer for each in known if known[each].customer != passed[each].customer}
             for lane in self.lanes():
                 if lane.customer in former and lane.destination != Pull.name:
+                    for gap in dropped():
+                        self._add_gap(lane, gap)
                     reached_ms = self.edge_ms(lane) or self.begun_ms(lane) or now_ms
                     if reached_ms < (moved_ms := max(now_ms, latest_ms)):
                         self._add_gap(lane, Gap(reached_ms, moved_ms, "moved"))

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from servescope.contract.identity import Deployment, describe_group
-from servescope.customers.cursors import KEPT_MS, CursorFile, LaneId, lanes_of
+from servescope.customers.cursors import KEPT_MS, CursorFile, Gap, LaneId, lanes_of
 from servescope.customers.lanes import Lane, Route, Workers
 from servescope.customers.listener import PullAccess
 from servescope.customers.ownership import NOBODY, NOT_YET_MS, Ownerships, since_of
@@ -29,6 +30,7 @@ _INTERVALS_SHOWN: Final = 3
 _FORGOTTEN_EVERY_SECONDS: Final = 3_600.0
 _REMOVED_EVERY_SECONDS: Final = 1.0
 _CLOCK_EVERY_SECONDS: Final = 10.0
+_DROPPED_WITHIN_MS: Final = 86_400_000
 _PAUSE_SECONDS: Final = 60.0
 
 _logger = logging.getLogger(__name__)
@@ -101,7 +103,9 @@ class CustomersProgram:
         """Note since when deployments belong to the customers that have them now."""
         former = self._ownerships
         now_ms = self._look_at_clock()
-        self._ownerships = self._cursors.pass_on(policies, waiting, now_ms, self._latest_ms)
+        self._ownerships = self._cursors.pass_on(
+            policies, waiting, now_ms, self._latest_ms, partial(self._find_dropped, now_ms)
+        )
         for group, ownership in sorted(self._ownerships.items()):
             if ownership.customer == NOBODY or former.get(group) == ownership:
                 continue
@@ -171,6 +175,16 @@ class CustomersProgram:
                     await self.apply(policies, left_out)
                 except ServescopeError as error:
                     _logger.error("%s", error)  # noqa: TRY400 the text says all
+
+    def _find_dropped(self, now_ms: int) -> list[Gap]:
+        """Whose scrapes of the last day the collector dropped, as its clock was set back: nobody received them."""
+        try:
+            events = self._history.read_events(now_ms - _DROPPED_WITHIN_MS, now_ms)
+        except ServescopeError as error:
+            _logger.error("%s; gaps of a clock that was set back may be missing", error)  # noqa: TRY400 the text says all
+            return []
+        spans = [dict(event.detail) for event in events if event.kind == "clock_set_back"]
+        return [Gap(int(span["missing_from_ms"]), int(span["to_ms"]), "clock") for span in spans]
 
     def _look_at_clock(self) -> int:
         """The time now; one that is earlier than the latest is believed once the clock has shown it for an hour."""

@@ -53,9 +53,11 @@ DROPPED_UNTIL_NOW: list[Action] = [
 DROPPED_BEFORE_A_MOVE: list[Action] = [
     ("clock", 10 * MINUTE), ("own", "chat", "globex", 0), ("pass", 20_000), ("stop",), ("pass", 4 * MINUTE),
 ]  # fmt: skip
+LONG_BEFORE_A_MOVE = [*DROPPED_BEFORE_A_MOVE[:-1], ("pass", 15 * MINUTE)]
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(way=("cumulative", "deployment"), down=[], happening=LONG_BEFORE_A_MOVE)
 @example(way=("cumulative", "deployment"), down=[], happening=DROPPED_BEFORE_A_MOVE)
 @example(way=("cumulative", "deployment"), down=[], happening=DROPPED_UNTIL_NOW)
 @given(way=ways, down=first_outages, happening=actions)

@@ -49,6 +49,7 @@ class Gained:
 
     from_ms: int
     to_ms: int
+    stamped_ms: int
     tokens: float
 
 
@@ -90,12 +91,12 @@ class World:
                 labels, began_ms = identity_of(name).labels(), self.began_ms[name]
                 from_ms = max(before_ms, began_ms)
                 tokens = [float(rate * (at_ms - began_ms) // 1000) for at_ms in (from_ms, self._scraped_ms)]
-                self.gained[name].append(Gained(from_ms, self._scraped_ms, tokens[1] - tokens[0]))
+                stamped_ms = self._scraped_ms + self._collector_ahead_ms
+                self.gained[name].append(Gained(from_ms, self._scraped_ms, stamped_ms, tokens[1] - tokens[0]))
                 samples = [
                     Sample("output_tokens_total", labels, tokens[1]),
                     Sample("replica_start_time_seconds", labels, began_ms / 1000),
                 ]
-                stamped_ms = self._scraped_ms + self._collector_ahead_ms
                 self.store.append_scrape(identity_of(name).target_id, stamped_ms, Snapshot.of(samples))
 
     def set_clock(self, ahead_ms: int) -> None:
@@ -273,7 +274,12 @@ def check(world: World, customer: str, name: str, received: float, gaps: Sequenc
         each
         for each in own
         if any(start + EDGES_MS < each.to_ms <= end - EDGES_MS for start, end in spans)
-        and not any(gap.start_ms - SCRAPED_MS < each.to_ms <= gap.end_ms + SCRAPED_MS for gap in gaps)
+        # Where the collector's clock was ahead, and what it stored has come to be of now, a gap is of that time.
+        and not any(
+            gap.start_ms - SCRAPED_MS < at_ms <= gap.end_ms + SCRAPED_MS
+            for gap in gaps
+            for at_ms in (each.to_ms, each.stamped_ms)
+        )
     ]
     most, least = (sum(each.tokens for each in some) for some in (own, due))
     assert least <= received <= most, (customer, name, spans, gaps)

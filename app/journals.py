@@ -91,7 +91,7 @@ def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
         what = f"{what} {'with' if entry.kind == 'start' else 'to'} stage {stage + 1}"
     if entry.kind == "exclude":
         ends = " – ".join(display.format_time(body[end], zone) for end in ("start_ms", "end_ms"))
-        what = f"{what}: {ends}"
+        what = f"{what}{', over proven harm' if body.get('force') else ''}: {ends}"
     cells = [
         cell("When", escape(display.format_time(entry.at_ms, zone)), f"run {run.number}"),
         cell("Decision", element("strong", escape(what)), escape(f"{share}{entry.by or display.ABSENT}")),

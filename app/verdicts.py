@@ -77,6 +77,7 @@ def draw_answer(judgement: Judgement, zone: tzinfo) -> str:
     severity = element("span", escape(judgement.severity), "severity") if judgement.severity else ""
     reason = element("div", escape(display.as_sentence(judgement.reason)), "reason")
     lines = [element("div", verdict_chip(judgement.verdict) + severity, "heads"), reason, *_latched(judgement, zone)]
+    lines += _excluded_harm(judgement, zone)
     lines += [_efficiency(each) for each in judgement.efficiency[:1]]
     said = element("div", "".join(lines), "said")
     return element("div", element("div", sign + advice, "call") + said, f"scope answer {status}", role="status")
@@ -88,6 +89,15 @@ def _latched(judgement: Judgement, zone: tzinfo) -> list[str]:
     since = display.format_time(judgement.latched_since_ms, zone)
     live = f"; without it the verdict would be {judgement.live}" if judgement.live else ""
     return [element("div", escape(f"Harm was proven at {since} and nobody has acknowledged it{live}."), "quiet")]
+
+
+def _excluded_harm(judgement: Judgement, zone: tzinfo) -> list[str]:
+    found = []
+    for each in judgement.excluded_harm:
+        begin, end, at = (display.format_time(time, zone) for time in (each.start_ms, each.end_ms, each.at_ms))
+        said = f"Harm was proven, and {each.by} excluded {begin} – {end} at {at}: {each.reason}"
+        found.append(element("div", escape(display.as_sentence(said)), "quiet"))
+    return found
 
 
 def _efficiency(efficiency: Efficiency) -> str:

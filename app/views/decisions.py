@@ -6,8 +6,9 @@ The console records them and never moves traffic.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
@@ -17,6 +18,7 @@ from app.cutovers import Missing
 from app.plain import plain
 from app.timeline import DECISION_WORDS
 from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
@@ -75,12 +77,13 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
         st.caption(f"as {plain(reader.name)}")
     reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
     span = _choose_span() if kind == "exclude" else (None, None)
+    force = kind == "exclude" and st.checkbox("Although harm was proven since it began", key="excluded_by_force")
     st.caption(
         "The journal keeps it together with the judgement of this moment, and it cannot be changed later. "
         "The console never moves traffic: change the share where your traffic is configured."
     )
     if st.button("Record the decision", type="primary", icon=":material/edit_note:"):
-        _write(store, run, kind, by.strip(), reason.strip(), span)
+        _write(store, run, Decision(kind, selection.now_ms(), by.strip(), reason.strip(), None, *span), force=force)
 
 
 def _describe_kind(kind: DecisionKind, run: CutoverRun) -> str:
@@ -103,32 +106,32 @@ def _choose_span() -> tuple[int | None, int | None]:
     return first, last
 
 
-def _write(
-    store: Past, run: CutoverRun, kind: DecisionKind, by: str, reason: str, span: tuple[int | None, int | None]
-) -> None:
+def _write(store: Past, run: CutoverRun, decision: Decision, *, force: bool) -> None:
     """Append it to the journal, with the judgement that stands now; an error is shown and nothing is written."""
     path = cutovers.journal_path()
     if path is None:
         return
     try:
-        evidence = _judge_now(store, run)
-        stage = next_stage(run) if kind == "advance" else None
-        decision = Decision(kind, selection.now_ms(), by, reason, stage, *span)
+        judgement, problem = _judge_now(store, run)
+        if decision.kind == "advance":
+            decision = replace(decision, stage=next_stage(run))
+        evidence = {"problem": problem} if judgement is None else summarise(judgement)
         with CutoverJournal(path) as journal:
-            write_decision(journal, run, decision, evidence)
+            known = () if judgement is None else judgement.changes
+            write_decision(journal, run, decision, evidence, changes=known, force=force)
     except ServescopeError as error:
         st.error(plain(error), icon=":material/block:")
         return
-    st.session_state[_WRITTEN] = f"Recorded: {by} {DECISION_WORDS[kind]}."
+    st.session_state[_WRITTEN] = f"Recorded: {decision.by} {DECISION_WORDS[decision.kind]}."
     st.rerun()
 
 
-def _judge_now(store: Past, run: CutoverRun) -> Mapping[str, Any]:
+def _judge_now(store: Past, run: CutoverRun) -> tuple[Judgement | None, str]:
     """The judgement that a decision is made on, or why there is none: one can always go back."""
     try:
-        return summarise(cutovers.read_view(store, run).judgement)
+        return cutovers.read_view(store, run).judgement, ""
     except ServescopeError as error:
-        return {"problem": str(error)}
+        return None, str(error)
 
 
 # --- What was decided -------------------------------------------------------------------------------------------------

@@ -18,8 +18,6 @@ from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
 
-_CONVERSATION: Final = 10.0
-"""The requests of one conversation, about, go to one arm together."""
 _CHANCE: Final = 0.01
 """How often a share that is as planned may be said to differ."""
 
@@ -43,7 +41,7 @@ def _share_differs(stage: StageTrack, planned: float, observed: float) -> bool:
     if not 0.0 < planned < 1.0:
         return observed != planned
     v1, v2 = (each.requests for each in stage.loads)
-    evidence = shares.log_evidence_of_mismatch(v1, v2, planned, dispersion=_CONVERSATION)
+    evidence = shares.log_evidence_of_mismatch(v1, v2, planned, dispersion=shares.CONVERSATION)
     return shares.differs(observed, planned) and bool(evidence[-1] >= -math.log(_CHANCE))
 
 
@@ -104,7 +102,7 @@ def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
 
 def missed_spans(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
     """The spans of the run in which nothing was scraped, and those that were excluded."""
-    found = list(course.excluded)
+    found = [(each.start_ms, each.end_ms, each.reason) for each in course.excluded]
     for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
         if not arm.pods:
             continue

@@ -67,8 +67,8 @@ def ready_replicas(arm: ArmFold, within: slice) -> Floats:
 class StageContext:
     """What is known of a stage before any metric is judged; `within` are its B blocks of those that are folded.
 
-    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `problems` that the
-    past could not be read whole.
+    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `on_plan`, (B,), where v2
+    has it, `problems` that the past could not be read whole.
     """
 
     frozen: FrozenPlan
@@ -79,6 +79,7 @@ class StageContext:
     coverage: tuple[ArmCoverage, ArmCoverage]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
+    on_plan: NDArray[np.bool_]
     share: float
     problems: bool
     warmth: tuple[ArmWarmth, ArmWarmth]
@@ -147,6 +148,7 @@ def conditions_of(context: StageContext) -> Conditions:
     free = _recent_share(context.relation.free, _present(context))
     hold[free < _LEAST_MATCHED] = "load"
     hold[_warming(context)] = "warming"
+    hold[~context.on_plan] = "share"
     return Conditions(no_data, hold, no_control)
 
 

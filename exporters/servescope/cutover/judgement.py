@@ -14,7 +14,8 @@ VERDICTS: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "
 Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
-    "load range", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few", "query error",
+    "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
+    "query error",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -162,6 +163,17 @@ class VerdictChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A span that somebody left out: from when to when, and who decided that when and why."""
+
+    start_ms: int
+    end_ms: int
+    at_ms: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StageState:
     """The stage that is judged: its index from 0, the planned and the observed share of v2, when it began and may end.
 
@@ -183,7 +195,8 @@ class Judgement:
 
     `reason` is one sentence. `severity` is that of a DEGRADED verdict. `latched_since_ms` is when harm was proven that
     nobody has acknowledged yet, `live` what the verdict would be without it. `missed` are the spans that were not
-    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric.
+    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric. `excluded_harm`
+    are the spans that were left out although harm had been proven since they began.
     """
 
     verdict: Verdict
@@ -205,6 +218,7 @@ class Judgement:
     missed: tuple[tuple[int, int, str], ...] = ()
     incomparable: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    excluded_harm: tuple[Exclusion, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The judgement by the published schema: times in RFC 3339, absent values null, no number infinite."""

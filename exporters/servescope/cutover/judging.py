@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover import wording
+from servescope.cutover import shares, wording
 from servescope.cutover.circumstances import (
     arm_state,
     load_note,
@@ -32,6 +32,7 @@ from servescope.cutover.judgement import (
     Advice,
     ArmFigures,
     EdgeJudgement,
+    Exclusion,
     Incidents,
     Judgement,
     MetricJudgement,
@@ -45,7 +46,7 @@ from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.slow_fractions import difference_path, slow_fractions
 from servescope.cutover.stages import Course, course_of
 from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
-from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, MetricTrack
+from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
 from servescope.cutover.warmth import OLD_SECONDS
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
@@ -138,6 +139,7 @@ def judge_folded(
             track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
         },
         notes=notes_of(frozen, folded, stage, evidence, course),
+        excluded_harm=run.excluded_harm,
     )
 
 
@@ -159,19 +161,33 @@ class _Run:
     changes: tuple[VerdictChange, ...]
     latched_ms: int | None
     latched_reason: str
+    excluded_harm: tuple[Exclusion, ...]
 
 
 def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course) -> _Run:
     warmth = warm_arms(frozen, folded)
-    stages = tuple(judge_stage(frozen, folded, evidence, course, span, warmth) for span in course.stages)
+
+    def judge_stages(course: Course, until_ms: int) -> tuple[StageTrack, ...]:
+        begun = (span for span in course.stages if span.since_ms <= until_ms)
+        return tuple(judge_stage(frozen, folded, evidence, course, span, warmth) for span in begun)
+
+    stages = judge_stages(course, course.end_ms)
+    # What was known when a span was left out stays known: it is left out of what comes later alone.
+    former = [
+        (each.at_ms, judge_stages(course.before(each), each.at_ms))
+        for each in course.excluded
+        if each.start_ms < each.at_ms
+    ]
     changes: list[VerdictChange] = []
     began: int | None = None
     latched: int | None = None
     latched_reason = ""
     acknowledged = list(course.acknowledged_ms)
-    for stage in stages:
-        for block, code in enumerate(stage.codes.tolist()):
-            end_ms = int(stage.blocks[block]) + BLOCK_MS
+    for index, latest in enumerate(stages):
+        for block, start_ms in enumerate(latest.blocks.tolist()):
+            end_ms = start_ms + BLOCK_MS
+            stage = next((known[index] for until_ms, known in former if end_ms <= until_ms), latest)
+            code = int(stage.codes[block])
             if latched is not None and any(latched <= each < end_ms for each in acknowledged):
                 latched = None
             if code != DEGRADED:
@@ -185,7 +201,16 @@ def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: C
                 changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
-    return _Run(stages, tuple(changes), latched, latched_reason)
+    return _Run(stages, tuple(changes), latched, latched_reason, _excluded_harm(course, changes))
+
+
+def _excluded_harm(course: Course, changes: Sequence[VerdictChange]) -> tuple[Exclusion, ...]:
+    """The spans that were left out when harm had been proven since they began, or was proven when they did."""
+    ends = [*(each.at_ms for each in changes[1:]), math.inf]
+    harm = [(each.at_ms, end) for each, end in zip(changes, ends, strict=False) if each.verdict == "DEGRADED"]
+    return tuple(
+        each for each in course.excluded if any(begun <= each.at_ms and end > each.start_ms for begun, end in harm)
+    )
 
 
 def _reason_at(stage: StageTrack, block: int) -> str:
@@ -193,6 +218,10 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     if stage.outage[block]:
         return "v2 was offered requests and none of them succeeded"
     code = int(stage.codes[block])
+    if code == INCONCLUSIVE and stage.off_plan[block]:
+        return _off_plan(stage, block)
+    if code == INCONCLUSIVE and not stage.usable[block]:
+        return "the present is excluded from the judgement"
     required = [track for track in stage.tracks.values() if track.plan.required]
     deciding = [track for track in required if int(track.codes[block]) == code]
     if code == HEALTHY:
@@ -203,6 +232,14 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     more = len(deciding) - 1
     others = f" (and {more} more)" if more else ""
     return f"{wording.explain(first, block)}{others}"
+
+
+def _off_plan(stage: StageTrack, block: int) -> str:
+    seen = 100 * shares.recent_share(*(each.requests for each in stage.loads))[block]
+    return (
+        f"v2 had {seen:.3g} % of the requests in the last hour, the plan says {100 * stage.share:g} %: move the "
+        "traffic to the stage's share, or begin the stage that has this one"
+    )
 
 
 def _weight(track: MetricTrack, block: int) -> float:
@@ -242,7 +279,7 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     code = int(stage.codes[block])
     if stale and code != DEGRADED:
         return "NO DATA", stale
-    if code not in {HEALTHY, DEGRADED, NO_DATA}:
+    if code == INCONCLUSIVE and not stage.off_plan[block] and stage.usable[block]:
         waiting = [each for each in metrics if each.required and each.verdict == "INCONCLUSIVE"]
         if waiting:
             longest = max(waiting, key=lambda each: each.eta_seconds if each.eta_seconds is not None else math.inf)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover import load, paths, several
+from servescope.cutover import load, paths, several, shares
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
     ArmLoad,
@@ -36,6 +36,7 @@ from servescope.cutover.sequences import Floats, split_alpha
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
     DEGRADED,
+    HEALTHY,
     INCONCLUSIVE,
     MetricTrack,
     combine,
@@ -53,16 +54,18 @@ class StageTrack:
     """A stage over its B closed blocks; `codes` are the verdicts over all required metrics, (B,).
 
     `outage` is where v2 had requests and none succeeded while v1's did; `settled` where the stage has lasted as long as
-    it has to.
+    it has to; `off_plan` where v2 does not have the `share` that the stage plans.
     """
 
     span: StageSpan
+    share: float
     blocks: NDArray[np.int64]
     usable: NDArray[np.bool_]
     tracks: Mapping[str, MetricTrack]
     codes: NDArray[np.int64]
     outage: NDArray[np.bool_]
     settled: NDArray[np.bool_]
+    off_plan: NDArray[np.bool_]
     coverage: tuple[ArmCoverage, ArmCoverage]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
@@ -88,12 +91,13 @@ def judge_stage(
     stage = frozen.plan.stages[span.index]
     weights = split_alpha([each.share for each in frozen.plan.stages])
     loads = tuple(arm_load(arm, within, usable) for arm in (folded.v1, folded.v2))
+    off_plan = shares.off_plan(loads[0].requests, loads[1].requests, stage.share)
     coverage = tuple(arm_coverage(arm, within, usable, evidence.scrape_interval_ms) for arm in (folded.v1, folded.v2))
     context = StageContext(
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
         coverage=(coverage[0], coverage[1]), loads=(loads[0], loads[1]),
         relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
-        share=stage.share, problems=bool(evidence.problems), warmth=warmth,
+        on_plan=~off_plan, share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
     tracks = _judge_metrics(context)
@@ -101,10 +105,11 @@ def judge_stage(
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
     settled = blocks[within] + BLOCK_MS >= span.since_ms + stage.least_hours * 3_600_000
-    codes[(codes == 0) & ~settled] = INCONCLUSIVE
+    # What nobody looks at is not proven, and what was proven at another share is of another stage.
+    codes[(codes == HEALTHY) & ~(settled & usable & ~off_plan)] = INCONCLUSIVE
     return StageTrack(
-        span, blocks[within], usable, tracks, codes, outage, settled, context.coverage, context.loads, context.relation,
-        context.mix, warmth, within,
+        span, stage.share, blocks[within], usable, tracks, codes, outage, settled, off_plan, context.coverage,
+        context.loads, context.relation, context.mix, warmth, within,
     )  # fmt: skip
 
 
@@ -231,17 +236,19 @@ def _candidate(
         low=frozen.plan.alpha_harm * context.weight / required, high=frozen.plan.alpha_health * context.weight,
     )  # fmt: skip
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
-    if judged.kind == "events":
-        return _Candidate(metric, judged, found, v1, v2, paths.events_path(metric, noise, v1, v2, levels))
 
     def path(kept: NDArray[np.bool_]) -> MetricPath:
         one, other = kept_sums(v1, kept), kept_sums(v2, kept)
+        if judged.kind == "events":
+            return paths.events_path(metric, noise, one, other, levels)
         if judged.kind == "ratio":
             return paths.ratio_path(metric, noise, one, other, levels, least_below=LEAST_DECODING, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
-    matched = context.relation.free
-    harmful = harm_counts(context)
+    # Events count whatever the load; health is of the share that is planned.
+    every = np.ones(context.usable.size, dtype=np.bool_)
+    free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, harm_counts(context))
+    matched = free & context.on_plan
     health = path(matched)
     if np.array_equal(matched, harmful):
         return _Candidate(metric, judged, found, v1, v2, health)

@@ -164,6 +164,7 @@ _CAUSES: Final[dict[str, str]] = {
     "torn": "its histograms' parts do not fit together",
     "too few": "an arm has fewer than 20 observations",
     "query error": "the past could not be read whole",
+    "share": "v2 does not have the share of the requests that the stage plans",
     "load range": "the highest load has not been seen",
     "incomparable": "the arms do not report the same thing",
 }

@@ -53,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_person(decide, required=True)
     decide.add_argument("--from", dest="from_", metavar="TIME", help="where an excluded span begins")
     decide.add_argument("--to", metavar="TIME", help="where an excluded span ends")
+    decide.add_argument("--force", action="store_true", help="exclude a span although harm was proven since it began")
     verify = verb("verify", "check that the journal is whole", plan=False, past=False)
     verify.add_argument("--head", metavar="HASH", help="the hash of an entry that must be there, as a report has it")
 

@@ -17,6 +17,7 @@ from servescope.judge.drawing import SIGNS, Mark, draw_course, draw_forest, verd
 from servescope.judge.text import (
     CONFIGURED,
     duration,
+    excluded_harm,
     gathered,
     incidents,
     interval,
@@ -98,6 +99,7 @@ def _verdict(judgement: Judgement) -> Iterator[str]:
         f"{share(stage.share)} of the requests on v2, {share(stage.observed_share)} observed, "
         f"since {moment(stage.since_ms)}. Judged at {moment(judgement.at_ms)}.</p>"
     )
+    yield from (f"<p>{escape(each[0].upper() + each[1:])}.</p>" for each in excluded_harm(judgement))
     if judgement.latched_since_ms is not None:
         differs = judgement.live not in (None, judgement.verdict)
         live = f" Without that the verdict would be {judgement.live}." if differs else ""

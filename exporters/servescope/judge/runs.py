@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -85,9 +86,19 @@ def start_run(
 
 
 def write_decision(
-    journal: CutoverJournal, run: CutoverRun, decision: Decision, evidence: Mapping[str, Any] | None = None
+    journal: CutoverJournal,
+    run: CutoverRun,
+    decision: Decision,
+    evidence: Mapping[str, Any] | None = None,
+    *,
+    changes: Sequence[VerdictChange] = (),
+    force: bool = False,
 ) -> CutoverRun:
-    """Append a decision to a run, with the judgement it was made on; returns the run with it. Raises RunError."""
+    """Append a decision to a run, with the judgement it was made on; returns the run with it. Raises RunError.
+
+    With `force`, a span is excluded although harm was proven since it began, by the journal or by the `changes` of the
+    judgement.
+    """
     if not decision.by.strip() or not decision.reason.strip():
         raise RunError(f"a decision to {decision.kind} needs who decided (by) and why (reason)")
     with journal.appending() as appender:
@@ -95,11 +106,15 @@ def write_decision(
         if now.number != run.number or now.ended:
             raise RunError(f"run {run.number} of plan {run.plan!r} has ended: {now.ended or 'another was started'}")
         _check(now, decision)
+        if decision.kind == "exclude" and not force:
+            _check_harmless(now, decision, changes)
         body = {
             key: value
             for key, value in asdict(decision).items()
             if key in ("stage", "start_ms", "end_ms") and value is not None
         }
+        if force:
+            body["force"] = True
         if evidence is not None:
             body["judgement"] = dict(evidence)
         appender.append(
@@ -212,6 +227,22 @@ def _check(run: CutoverRun, decision: Decision) -> None:
                 f"the excluded span ends at {format_instant(decision.end_ms)}, not after it begins at "
                 f"{format_instant(decision.start_ms)}"
             )
+
+
+def _check_harmless(run: CutoverRun, decision: Decision, changes: Sequence[VerdictChange]) -> None:
+    """Raise RunError where harm was proven since an excluded span began, or was proven when it did."""
+    begin_ms = decision.start_ms or 0
+    written = [(each.at_ms, str(each.body.get("verdict")), str(each.body.get("reason"))) for each in run.changes]
+    judged = [(each.at_ms, str(each.verdict), each.reason) for each in changes]
+    for found in (written, judged):
+        ends = [*(at_ms for at_ms, _, _ in found[1:]), math.inf]
+        for (at_ms, verdict, reason), end_ms in zip(found, ends, strict=False):
+            if verdict == "DEGRADED" and end_ms > begin_ms:
+                raise RunError(
+                    f"harm was proven at {format_instant(at_ms)}: {reason}. To exclude a span that begins at "
+                    f"{format_instant(begin_ms)} needs --force. It does not end the latch, which `acknowledge` does, "
+                    "and is shown beside the verdict until the run ends"
+                )
 
 
 def _summarise(change: VerdictChange, judgement: Judgement) -> dict[str, Any]:

@@ -42,6 +42,15 @@ def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | No
     return "\n".join([*lines, *_remarks(judgement)]) + "\n"
 
 
+def excluded_harm(judgement: Judgement) -> Iterator[str]:
+    """A sentence for each span that was left out although harm was proven."""
+    for each in judgement.excluded_harm:
+        yield (
+            f"harm was proven, and {each.by} excluded {moment(each.start_ms)} to {moment(each.end_ms)} at "
+            f"{moment(each.at_ms)}: {each.reason}"
+        )
+
+
 def describe_forecast(stages: Sequence[StageForecast]) -> str:
     """What `judge plan` prints: a sentence per stage, and what it settles of each metric."""
     lines: list[str] = []
@@ -164,6 +173,7 @@ def _head(judgement: Judgement) -> Iterator[str]:
         f"plan {judgement.plan}, stage {stage.index + 1} of {stage.count} ({share(stage.share)} on v2, "
         f"observed {share(stage.observed_share)}) since {moment(stage.since_ms)}; judged at {moment(judgement.at_ms)}"
     )
+    yield from excluded_harm(judgement)
     if judgement.latched_since_ms is not None:
         differs = judgement.live not in (None, judgement.verdict)
         live = f"; without that it would be {judgement.live}" if differs else ""

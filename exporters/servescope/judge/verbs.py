@@ -152,7 +152,8 @@ def _decide(arguments: argparse.Namespace) -> int:
     judgement, problem = _judge_now(arguments, run, at_ms)
     evidence = {"problem": problem} if judgement is None else summarise(judgement)
     with CutoverJournal(find_journal(arguments)) as journal:
-        run = write_decision(journal, run, decision, evidence)
+        known = () if judgement is None else judgement.changes
+        run = write_decision(journal, run, decision, evidence, changes=known, force=arguments.force)
     if problem:
         print(f"servescope: decided without a judgement: {problem}", file=sys.stderr)
     if arguments.format == "json":
@@ -175,6 +176,8 @@ def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -
               (("--from", arguments.from_), ("--to", arguments.to))]  # fmt: skip
     if kind != "exclude" and bounds != [None, None]:
         raise UsageError(f"--from and --to go with `exclude`, not with `{kind}`")
+    if kind != "exclude" and arguments.force:
+        raise UsageError(f"--force goes with `exclude`, not with `{kind}`")
     stage = next_stage(run) if kind == "advance" else None
     return Decision(kind, at_ms, arguments.by, arguments.reason, stage, *bounds)
 

@@ -85,6 +85,24 @@ def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[Stag
     assert stages[1].requests_per_hour == pytest.approx(36_000, rel=0.01)
 
 
+def test_replicas_that_were_replaced_count_once(frozen: FrozenPlan, evidence: Evidence) -> None:
+    """A deployment of eight has eight, however many names it has had."""
+    begun, middle = evidence.targets[:2], evidence.targets[0].blocks[150]
+    renamed = [
+        replace(
+            each.at(slice(150, None)),
+            target_id=f"{each.target_id}-new",
+            identity=replace(each.identity, replica=f"{each.identity.replica}-new"),
+        )
+        for each in begun
+    ]
+    replaced = [each.at(slice(0, 150)) for each in begun]
+    assert int(replaced[0].blocks[-1]) < middle
+    stages = forecast_stages(frozen, replace(evidence, targets=(*replaced, *renamed, *evidence.targets[2:])))
+
+    assert stages[2].v2_pods == 4
+
+
 def test_without_a_control_nothing_is_settled(stages: tuple[StageForecast, ...]) -> None:
     """At 100 % the sentence asks for a part of the requests on v1."""
     assert stages[3].seconds is None

@@ -109,7 +109,9 @@ def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForeca
 
 def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, share: float, weight: float) -> StageForecast:
     requests = np.nan_to_num(past.v1.traffic["requests"])
-    v1_pods = max(1, int((requests.sum(axis=1) > 0.0).sum()))
+    # Not all that ever served: a replica that was replaced has another name.
+    serving = (requests > 0.0).sum(axis=0)
+    v1_pods = max(1, round(float(np.median(serving[serving > 0])))) if serving.any() else 1
     v2_pods = max(1, round(v1_pods * share))
     control = 0.0 < share < 1.0
     stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight)

@@ -22,10 +22,10 @@ def _size(change: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time as people say it: `40 min`, `3 h`, `2 days`."""
+    """A time as people say it: `40 min`, `3 h`, `2.5 days`."""
     if seconds < 5_400:
         return f"{max(1, round(seconds / 60))} min"
-    return f"{round(seconds / 3_600)} h" if seconds < 129_600 else f"{round(seconds / 86_400)} days"
+    return f"{round(seconds / 3_600)} h" if seconds < 172_800 else f"{float(f'{seconds / 86_400:.2g}'):g} days"
 
 
 def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:

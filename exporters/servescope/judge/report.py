@@ -117,8 +117,9 @@ _METRIC_HEADER: Final = (
 def _metric_row(metric: MetricJudgement) -> tuple[str, ...]:
     v1, v2 = ("–" if arm is None else quantity(arm.value, metric.unit) for arm in (metric.v1, metric.v2))
     name = metric.title if metric.required else f"{metric.title} (optional)"
+    why = "; would change it: ".join(each for each in (metric.reason, metric.flips) if each)
     return (
-        name, _signed(metric.verdict), " ".join((metric.reason, metric.flips)).strip(), v1, v2,
+        name, _signed(metric.verdict), why, v1, v2,
         ratio(metric.ratio), interval(metric), margin(metric), gathered(metric), duration(metric.eta_seconds),
         overall(metric),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.cutover import wording
 from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
@@ -65,8 +66,11 @@ _FORECAST_HEADER: Final = ("  metric", "margin", "proven healthy in", "harm foun
 
 def _forecast_row(metric: MetricForecast) -> tuple[str, ...]:
     name = metric.title if metric.required else f"{metric.title} (optional)"
-    found = _ABSENT if metric.detectable is None else f"from {100 * metric.detectable:.2g} % on"
-    return f"  {name}", share(metric.margin), duration(metric.healthy_seconds), found, metric.reason
+    found = _ABSENT
+    if metric.detectable is not None:
+        # Of an expectation no more digits are known.
+        found = f"from {worse(metric.name, float(f'{metric.detectable:.2g}'))} on"
+    return f"  {name}", worse(metric.name, metric.margin), duration(metric.healthy_seconds), found, metric.reason
 
 
 # --- Values -----------------------------------------------------------------------------------------------------------
@@ -117,6 +121,11 @@ def incidents(found: Incidents) -> str:
     )
 
 
+def worse(name: str, change: float) -> str:
+    """A change of a metric to the worse: how many times the events, `× 2`, or a percentage."""
+    return f"× {number(1.0 + change)}" if JUDGED[name].kind == "events" else share(change)
+
+
 def margin(metric: MetricJudgement) -> str:
     """The margin of a metric as the change of v2 ÷ v1 that harms, or its band, a ratio's in percent."""
     if metric.band is not None:
@@ -127,20 +136,16 @@ def margin(metric: MetricJudgement) -> str:
         return f"{shown(low)}{between}{shown(high)}"
     if metric.margin is None:
         return _ABSENT
+    if JUDGED[metric.name].kind == "events":
+        return worse(metric.name, metric.margin)
     # Where higher is better v1 may have so much more than v2.
     change = -metric.margin / (1.0 + metric.margin) if metric.better == "higher" else metric.margin
     return share(change) if change < 0.0 else f"+{share(change)}"
 
 
 def duration(seconds: float | None) -> str:
-    """A time to wait: `40 min`, `5 h`, `3 d`; a dash where there is none."""
-    if seconds is None or not math.isfinite(seconds):
-        return _ABSENT
-    minutes = math.ceil(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours = math.ceil(seconds / 3600)
-    return f"{hours} h" if hours < 48 else f"{math.ceil(hours / 24)} d"
+    """A time to wait: `40 min`, `5 h`, `3 days`; a dash where there is none."""
+    return _ABSENT if seconds is None or not math.isfinite(seconds) else wording.span(seconds)
 
 
 def share(value: float | None) -> str:

@@ -102,9 +102,11 @@ def check_swap(case: int) -> None:
     if random.random() < 0.5:
         evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
     plan = frozen.plan
-    swapped = replace(
-        frozen, plan=replace(plan, v1=Arm("v1", plan.v2.selectors), v2=Arm("v2", plan.v1.selectors)), layers={}
-    )
+    exchanged = replace(
+        plan, v1=Arm("v1", plan.v2.selectors), v2=Arm("v2", plan.v1.selectors),
+        stages=tuple(replace(stage, share=1.0 - stage.share) for stage in plan.stages),
+    )  # fmt: skip
+    swapped = replace(frozen, plan=exchanged, layers={})
     for one, other in zip(
         judged(name, evidence, replace(frozen, layers={})).metrics, judged(name, evidence, swapped).metrics, strict=True
     ):

@@ -29,8 +29,9 @@ class Setting:
     stack drifts by `stack_drift`, which no comparison of one stack's pods with each other can show. Together they give
     a comparison of 3 pods with 9 an excess noise of about 0.07 a block.
 
-    A request in `heavy_share` waits longer for its first token by a Pareto factor of the index `heavy_index`, up to the
-    clients' timeout. A first token comes sooner by the factor exp(−`reuse_slope`) when all of the prompt is cached.
+    A request in `heavy_share` waits longer for its first token by `heavy_factor` times a Pareto factor of the index
+    `heavy_index`, up to the clients' timeout of `heavy_seconds`. A first token comes sooner by the factor
+    exp(−`reuse_slope`) when all of the prompt is cached.
     """
 
     requests_per_minute: float = 300.0
@@ -53,7 +54,8 @@ class Setting:
     error_share: float = 0.002
     abort_share: float = 0.01
     heavy_share: float = 0.0
-    heavy_index: float = 1.5
+    heavy_factor: float = 10.0
+    heavy_index: float = 1.3
     heavy_seconds: float = 300.0
     reuse_slope: float = 0.0
 
@@ -216,7 +218,7 @@ def draw_requests(
         failed |= place < weather.clusters.ravel()[cell]
     if setting.heavy_share:
         heavy = extra.random(n) < setting.heavy_share
-        first[heavy] *= 1.0 + extra.pareto(setting.heavy_index, int(heavy.sum()))
+        first[heavy] *= setting.heavy_factor * (1.0 + extra.pareto(setting.heavy_index, int(heavy.sum())))
         first = np.minimum(first, setting.heavy_seconds)
     reused = None
     hits = weather.tenants.hits[tenant] if weather.tenants is not None else None

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from benchmarks._judge_requests import (
     BLOCKS_PER_DAY,
@@ -71,7 +72,7 @@ def storms(rng: Rng, scene: Scene) -> Both:
 
     def of(pods: int) -> Weather:
         # Pods differ in how many of their requests need what fails.
-        return Weather(demand=demand, failing=np.clip(failing * rng.lognormal(0.0, 0.2, (pods, 1)), 0.0, 0.95))
+        return Weather(demand=demand, failing=np.clip(failing * rng.lognormal(0.0, 0.1, (pods, 1)), 0.0, 0.95))
 
     return of(scene.pods[0]), of(scene.pods[1])
 
@@ -210,8 +211,9 @@ def cold_cache(idle_minutes: float) -> World:
     return World(f"cold-cache-{idle_minutes:g}", title, CACHE_SETTING, weather)
 
 
-SCALED_SPARE: Final = 0.8
+SCALED_LOAD: Final = 0.8
 """How much of a pod's mean load each replica is given before another one is started."""
+SCALED_BLOCKS: Final = 6
 SCALED_MINUTES: Final = 8.0
 """The time constant of a fresh replica's start, which is 80 % slower."""
 
@@ -223,15 +225,15 @@ def autoscaled(rng: Rng, scene: Scene) -> Both:
     relative = relative * np.exp(autoregress(rng, (len(load),), 0.15, 60.0))
 
     def of(stack: str, pods: int) -> Weather:
-        # Both scale by the hour's load, as an autoscaler with a window does.
-        window = np.convolve(relative, np.full(3, 1 / 3), mode="full")[: len(load)]
-        wanted = np.clip(np.ceil(pods * window / SCALED_SPARE), max(1, math.ceil(pods / 2)), 2 * pods).astype(int)
+        wanted = np.clip(np.ceil(pods * relative / SCALED_LOAD), least := math.ceil(pods / 2), 2 * pods).astype(int)
+        # Replicas are stopped when they were not wanted for a while, and started at once.
+        wanted = sliding_window_view(np.pad(wanted, (SCALED_BLOCKS - 1, 0), "edge"), SCALED_BLOCKS).max(axis=-1)
         names, started, rows = [], [], []
         old = float(scene.blocks[0]) - BLOCKS_PER_DAY * BLOCK_MS
         for slot in range(2 * pods):
             alive = wanted > slot
             for first, end in _runs(alive):
-                stays = slot < max(1, math.ceil(pods / 2))
+                stays = slot < least
                 names.append(f"{stack}-{slot}" if stays else f"{stack}-{slot}-{scene.blocks[first] // BLOCK_MS}")
                 started.append(old if stays or first == 0 else float(scene.blocks[first]))
                 row = np.zeros(len(load), dtype=np.bool_)
@@ -285,9 +287,7 @@ def _runs(flags: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[tuple[
 
 _ALL = (
     CLEAN,
-    World(
-        "heavy-tails", "heavy tails: 2 % of requests own half of the mean", Setting(heavy_share=0.02, heavy_index=1.2)
-    ),
+    World("heavy-tails", "heavy tails: 2 % of requests own 40 % of the mean", Setting(heavy_share=0.02)),
     World("bursts", "bursts of arrivals", weather=bursts),
     World("neighbours", "noisy neighbours on single replicas", weather=neighbours),
     World("tenants", "tenants hashed to arms", TENANT_SETTING, tenants),

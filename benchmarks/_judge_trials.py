@@ -6,6 +6,7 @@ by the text of the judge and of the generator: a change to any of them begins an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -127,8 +128,9 @@ def _key(trial: Trial) -> tuple[int, Confounder, Harm]:
     return trial.seed, trial.confounder, trial.harm
 
 
+@functools.cache
 def version() -> str:
-    """A digest of everything that a trial depends on."""
+    """A digest of everything that a trial depends on, as it was when the run began."""
     folder = Path(staging.__file__).parent
     texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
     names = ("requests", "counting", "traffic", "worlds", "rivals", "trials")

@@ -113,7 +113,7 @@ def run_trials(share: float, past_seed: int, orders: Sequence[Order], world: Wor
             harms = wanted.setdefault((seed, order.confounder), {})
             harms |= {harm: order.rivals or harms.get(harm, False) for harm in order.harms}
     missing = {
-        day: {harm: rivals for harm, rivals in harms.items() if (*day, harm) not in known}
+        day: {harm: rivals for harm, rivals in harms.items() if not _is_known(known.get((*day, harm)), rivals=rivals)}
         for day, harms in wanted.items()
     }
     with path.open("a", encoding="utf-8") as file:
@@ -122,6 +122,10 @@ def run_trials(share: float, past_seed: int, orders: Sequence[Order], world: Wor
             file.write(json.dumps(asdict(trial)) + "\n")
             file.flush()
     yield from (known[*day, harm] for day, harms in wanted.items() for harm in harms)
+
+
+def _is_known(trial: Trial | None, *, rivals: bool) -> bool:
+    return trial is not None and (bool(trial.rivals) or not rivals)
 
 
 def _key(trial: Trial) -> tuple[int, Confounder, Harm]:

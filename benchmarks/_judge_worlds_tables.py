@@ -68,18 +68,16 @@ def equal_stacks(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[s
 
 
 def harms_found(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[str]:
-    """The share of days on which each harm is found, and how soon; on how many days it was HEALTHY all the same."""
+    """The share of days on which each harm is found, and how soon; on how many days a look was HEALTHY all the same."""
     harms = list(dict.fromkeys(trial.harm for trial in trials if trial.harm != NO_HARM))
     yield from _head("world", *map(spell, harms))
     for world in worlds:
         cells = []
         for harm in harms:
             chosen = _of(trials, world, harm)
-            passed = sum((trial.healthy or math.inf) < (trial.degraded or math.inf) for trial in chosen)
+            passed = sum(trial.healthy is not None for trial in chosen)
             cells.append(
-                _found([delay(trial) for trial in chosen]) + (f"; {passed} HEALTHY before" if passed else "")
-                if chosen
-                else ""
+                _found([delay(trial) for trial in chosen]) + (f"; {passed} HEALTHY" if passed else "") if chosen else ""
             )
         yield _row(world.title, *cells)
 

@@ -28,6 +28,8 @@ _PRIOR_EVENTS = 5.0
 _STEP = 0.04
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
+COARSE_RATIOS = np.exp(8 * _STEP * np.arange(-21, 22))
+"""The ratios at which a change of the ratio is looked for; that of equal rates is in the middle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,13 @@ class EventCounts:
         both = (self.v1_requests > 0.0) & (self.v2_requests > 0.0)
         whole = np.where(both, self.v1_requests + self.v2_requests, 1.0)
         return np.where(both, self.v2_requests / whole, np.nan)
+
+    def between(self, first: int, end: int) -> EventCounts:
+        """Those of the blocks [first, end)."""
+        return EventCounts(
+            self.v1_events[first:end], self.v1_requests[first:end], self.v2_events[first:end],
+            self.v2_requests[first:end],
+        )  # fmt: skip
 
 
 def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
@@ -120,6 +129,33 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
         _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
         _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),
     )
+
+
+def latest_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
+                    dispersion: ArrayLike = 1.0) -> tuple[float, float, float]:  # fmt: skip
+    """The logarithm of v2's rate ÷ v1's that all blocks make most likely, with the limits of `ratio_interval`.
+
+    The most likely ratio is that of the rates where v2's share does not change; a share that changes together with the
+    rate of both arms moves the ratio of their sums and not this one. It is infinite where only one arm has events, and
+    NaN where neither has.
+    """
+    logs = log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float)
+    running = logs.sum(axis=1, keepdims=True)
+    low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)[0]
+    high = _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)[0]
+    both = np.isfinite(counts.share())
+    v1, v2 = counts.v1_events[both].sum() > 0.0, counts.v2_events[both].sum() > 0.0
+    cost = _most_likely(running[:, 0]) if v1 and v2 else math.inf if v2 else -math.inf if v1 else math.nan
+    return cost, math.log(low) if low > 0.0 else -math.inf, math.log(high)
+
+
+def _most_likely(logs: Floats) -> float:
+    """The logarithm of the ratio at the top of the likelihood on the grid: of the parabola through its three points."""
+    top = int(np.clip(np.argmax(logs), 1, logs.size - 2))
+    before, at, after = (float(each) for each in logs[top - 1 : top + 2])
+    curvature = before - 2.0 * at + after
+    moved = float(np.clip(0.5 * (before - after) / curvature, -1.0, 1.0)) if curvature < 0.0 else 0.0
+    return math.log(float(_RATIOS[top])) + _STEP * moved
 
 
 def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:

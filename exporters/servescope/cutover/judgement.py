@@ -36,15 +36,42 @@ class Incidents:
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
-    """What one arm did for a metric since the stage began: `value` is its mean or ratio in the metric's unit.
+    """What one arm did for a metric in the blocks and on the replicas that its ratio is of, in the metric's unit.
 
-    `count` are the requests, observations or tokens below the line, `events` those that happened of an events metric.
+    v1's `value` is the mean over these blocks, geometric and weighted as the ratio is; v2's is that times the ratio, so
+    that v2's ÷ v1's is the ratio. Of events, v1's is the share of its requests. `count` are the requests,
+    observations or tokens below the line in these blocks, `events` those that happened of an events metric.
+    `everything` is the plain mean or ratio since the stage began: of all blocks that are not excluded and all replicas,
+    warm or not; `everything_count` what it is among.
     """
 
     value: float | None
     count: float
     events: float | None = None
     incidents: Incidents | None = None
+    everything: float | None = None
+    everything_count: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectSpan:
+    """v2 ÷ v1 in a part of the stage, with its interval; None where there is none."""
+
+    since_ms: int
+    until_ms: int
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBlocks:
+    """The blocks that a ratio is of: from when until when, how many, and of how many since the stage began."""
+
+    since_ms: int
+    until_ms: int
+    blocks: int
+    of_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +104,9 @@ class MetricJudgement:
     where there is none. `margin` is a positive fraction, None of a band, which has `band`. `information` has been
     gathered, of the `information_wanted` that settles it at the present estimate; `eta_seconds` until then at the rate
     of the last hour, None where it is settled or never will be. `flips` says what would change the verdict.
+    `compared` are the blocks that the ratio is of. `spans` are those between which the effect is proven to have
+    changed, oldest first, none where it has not: the ratio then is of the latest that harms where the verdict is
+    DEGRADED, and of all of them where it is not.
     """
 
     name: str
@@ -102,6 +132,8 @@ class MetricJudgement:
     flips: str = ""
     notes: tuple[str, ...] = ()
     overall: OverallRatio | None = None
+    compared: ComparedBlocks | None = None
+    spans: tuple[EffectSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

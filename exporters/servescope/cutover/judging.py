@@ -31,7 +31,9 @@ from servescope.cutover.folding import Folded, fold
 from servescope.cutover.judgement import (
     Advice,
     ArmFigures,
+    ComparedBlocks,
     EdgeJudgement,
+    EffectSpan,
     Incidents,
     Judgement,
     MetricJudgement,
@@ -42,7 +44,9 @@ from servescope.cutover.judgement import (
 from servescope.cutover.overall import overall_ratio
 from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.slow_fractions import difference_path, slow_fractions
+from servescope.cutover.sequences import Floats
+from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
+from servescope.cutover.spans import Span
 from servescope.cutover.stages import Course, course_of
 from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
 from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, MetricTrack
@@ -290,21 +294,37 @@ def _metric(
     reason = wording.explain(track, block, eta)
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
-    ratio, low, high = _ratios(track, block)
+    shown, parts = track.shown(block)
+    ratio, low, high = _ratios(track, shown)
     return MetricJudgement(
         verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
-        v1=None if judged.kind == "band" else _figures(track, "v1"), v2=_figures(track, "v2"),
-        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=track.notes, **shared,
+        v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
+        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=_notes(track, block),
+        compared=_compared(track, shown, stage),
+        spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
 
 
-def _ratios(track: MetricTrack, block: int) -> tuple[float | None, float | None, float | None]:
+def _notes(track: MetricTrack, block: int) -> tuple[str, ...]:
+    changed = wording.changed(track, block)
+    return (*track.notes, f"the effect changed: it {changed}") if changed else track.notes
+
+
+def _times(track: MetricTrack, span: Span) -> tuple[int, int]:
+    return track.begins_ms + span.first * BLOCK_MS, track.begins_ms + span.end * BLOCK_MS
+
+
+def _compared(track: MetricTrack, shown: Span | None, stage: StageTrack) -> ComparedBlocks | None:
+    return None if shown is None else ComparedBlocks(*_times(track, shown), shown.blocks, int(stage.usable.sum()))
+
+
+def _ratios(track: MetricTrack, shown: Span | None) -> tuple[float | None, float | None, float | None]:
     """v2 ÷ v1 with its limits, whichever direction is good."""
-    if track.path is None:
+    if shown is None:
         return None, None, None
-    costs = (track.path.cost[block], track.path.low[block], track.path.high[block])
+    costs = (shown.cost, shown.low, shown.high)
     if track.plan.better == "higher":
         costs = (-costs[0], -costs[2], -costs[1])
     ratio, low, high = (float(math.exp(each)) if math.isfinite(each) and abs(each) < 700 else None for each in costs)
@@ -325,19 +345,30 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
 
 
-def _figures(track: MetricTrack, arm: str) -> ArmFigures:
-    sums = track.v1 if arm == "v1" else track.v2
-    above, below = float(sums.above.sum()), float(sums.below.sum())
-    value = above / below if below > 0.0 else None
-    if track.judged.kind == "band" and track.value.size:
-        value = float(track.value[-1]) if math.isfinite(track.value[-1]) else None
-    if track.judged.kind != "events":
-        return ArmFigures(value, below)
-    return ArmFigures(value, below, above, _incidents(sums))
+def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
+    """What an arm did in the blocks that are shown, and beside it in everything."""
+    sums = (track.v1, track.v2)[arm]
+    if shown is None:
+        below = float(sums.below.sum())
+        level = float(track.value[-1]) if track.value.size and math.isfinite(track.value[-1]) else None
+        return ArmFigures(level, below)
+    value: float | None = shown.v1
+    if arm == 1:
+        change = -shown.cost if track.plan.better == "higher" else shown.cost
+        value = shown.v1 * math.exp(change) if math.isfinite(change) else None
+    count, events = shown.counts[arm], None if shown.events is None else shown.events[arm]
+    if value is None and events is not None and count > 0.0:
+        value = events / count
+    above, whole = (0.0, 0.0) if track.everything is None else track.everything[arm]
+    return ArmFigures(
+        value if value is not None and math.isfinite(value) else None, count, events,
+        _incidents(sums, slice(shown.first, shown.end)) if events is not None else None,
+        everything=above / whole if whole > 0.0 else None, everything_count=whole,
+    )  # fmt: skip
 
 
-def _incidents(sums: ArmSums) -> Incidents:
-    happened, served = sums.above > 0.0, sums.below > 0.0
+def _incidents(sums: ArmSums, within: slice) -> Incidents:
+    happened, served = sums.above[:, within] > 0.0, sums.below[:, within] > 0.0
     return Incidents(
         int(happened.sum()), int((happened | served).sum()),
         int(happened.any(axis=1).sum()), int((happened | served).any(axis=1).sum()),
@@ -360,8 +391,16 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
         if math.isfinite(low[-1]):
             found.append(
                 EdgeJudgement(
-                    edge.edge, float(slow1.sum() / n1.sum()), float(slow2.sum() / n2.sum()), float(difference[-1]),
+                    edge.edge, *_slow_shares(strata, n1, slow1), float(difference[-1]),
                     float(low[-1]), float(high[-1]), bool(low[-1] > edge.floor),
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def _slow_shares(strata: SlowFractions, requests: Floats, slow: Floats) -> tuple[float, float]:
+    """v1's share above an edge in the blocks that are compared, weighted as the difference is, and v2's beside it."""
+    weight = float(strata.weight.sum())
+    own = np.divide(slow, requests, out=np.zeros_like(slow), where=requests > 0.0)
+    v1 = float(strata.weight @ own) / weight
+    return v1, v1 + float(strata.excess.sum()) / weight

@@ -109,16 +109,22 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
-        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f} ({_limit(metric['low'])} – {metric['high']:.2f})"
+        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f}{_recorded_interval(metric)}"
         for metric in judgement["metrics"]
-        if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
+        if metric["required"] and metric["ratio"] is not None
     )
     return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
 
 
-def _limit(low: float) -> str:
-    """A lower limit; 0 where there is none yet."""
-    return f"{low:.2f}" if low else "0"
+def _recorded_interval(metric: Mapping[str, Any]) -> str:
+    """The interval that was written down; what earlier rules of the judge wrote may be of other blocks than the
+    estimate, which then lies outside of it."""
+    low, high = metric["low"], metric["high"]
+    if None in (low, high):
+        return ""
+    if not low <= metric["ratio"] <= high:
+        return " (its interval was recorded of other blocks)"
+    return f" ({low:.2f} – {high:.2f})" if low else f" (0 – {high:.2f})"
 
 
 def list_decisions(rows: Sequence[Decided]) -> pd.DataFrame:

@@ -231,7 +231,8 @@ def _fitting_text(each: Stretch, span: TimeRange) -> str:
 
 def _verdicts(changes: Sequence[VerdictChange], span: TimeRange) -> Iterable[Stretch]:
     ends = [*(change.at_ms for change in changes[1:]), span.end_ms]
-    for change, end_ms in zip(changes, ends, strict=True):
+    # Before the first block has closed there is no change, and the end of the span is that of none.
+    for change, end_ms in zip(changes, ends[: len(changes)], strict=True):
         look = VERDICT_LOOKS[change.verdict]
         text = f"{look.sign} {change.verdict}"
         tip = f"{change.verdict}: {change.reason}"
@@ -241,7 +242,7 @@ def _verdicts(changes: Sequence[VerdictChange], span: TimeRange) -> Iterable[Str
 def _stages(stages: Sequence[Stage], decisions: Sequence[Decision], span: TimeRange) -> Iterable[Stretch]:
     begun = [each for each in decisions if each.kind in ("start", "advance", "rollback")]
     ends = [*(each.at_ms for each in begun[1:]), span.end_ms]
-    for decision, end_ms in zip(begun, ends, strict=True):
+    for decision, end_ms in zip(begun, ends[: len(begun)], strict=True):
         if decision.kind == "rollback" or decision.stage is None:
             continue
         share = display.format_planned(stages[decision.stage].share)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
@@ -20,7 +20,7 @@ from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, next_stage, summarise, write_decision
+from servescope.judge.runs import CutoverRun, next_stage, write_decision
 
 _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",
@@ -61,9 +61,7 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     if written:
         st.success(plain(written), icon=":material/edit_note:")
     if run.ended:
-        st.info(
-            plain(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page."), icon=":material/flag:"
-        )
+        st.info(plain(f"{cutovers.describe_end(run)} Start another on the Plan page."), icon=":material/flag:")
         return
     if not reader.decides:
         st.info(plain(reader.why_not), icon=":material/lock:")
@@ -71,6 +69,8 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
     kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
     by = reader.name or st.text_input("By", key="decided_by", placeholder="your name")
+    if "advance" not in kinds:
+        st.caption("This is the plan's last stage: there is none to advance to.")
     if reader.name:
         st.caption(f"as {plain(reader.name)}")
     reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
@@ -111,7 +111,7 @@ def _write(
     if path is None:
         return
     try:
-        evidence = _judge_now(store, run)
+        evidence = cutovers.judge_now(store, run)
         stage = next_stage(run) if kind == "advance" else None
         decision = Decision(kind, selection.now_ms(), by, reason, stage, *span)
         with CutoverJournal(path) as journal:
@@ -121,14 +121,6 @@ def _write(
         return
     st.session_state[_WRITTEN] = f"Recorded: {by} {DECISION_WORDS[kind]}."
     st.rerun()
-
-
-def _judge_now(store: Past, run: CutoverRun) -> Mapping[str, Any]:
-    """The judgement that a decision is made on, or why there is none: one can always go back."""
-    try:
-        return summarise(cutovers.read_view(store, run).judgement)
-    except ServescopeError as error:
-        return {"problem": str(error)}
 
 
 # --- What was decided -------------------------------------------------------------------------------------------------

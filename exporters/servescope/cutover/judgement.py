@@ -106,7 +106,8 @@ class MetricJudgement:
     of the last hour, None where it is settled or never will be. `flips` says what would change the verdict.
     `compared` are the blocks that the ratio is of. `spans` are those between which the effect is proven to have
     changed, oldest first, none where it has not: the ratio then is of the latest that harms where the verdict is
-    DEGRADED, and of all of them where it is not.
+    DEGRADED, and of all of them where it is not. `counted` is the unit of what a ratio of two counters is among, ""
+    of requests and observations.
     """
 
     name: str
@@ -134,6 +135,7 @@ class MetricJudgement:
     overall: OverallRatio | None = None
     compared: ComparedBlocks | None = None
     spans: tuple[EffectSpan, ...] = ()
+    counted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +212,35 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
+class FiringAlert:
+    """An alert that pages somebody and fires on an arm; `replica` is "" where it is of the whole deployment."""
+
+    name: str
+    arm: Literal["v1", "v2"]
+    since_ms: int
+    summary: str
+    replica: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Who decided something, when and why."""
+
+    at_ms: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """One judgement of a cutover.
 
     `reason` is one sentence. `severity` is that of a DEGRADED verdict. `latched_since_ms` is when harm was proven that
     nobody has acknowledged yet, `live` what the verdict would be without it. `missed` are the spans that were not
-    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric.
+    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric. `alerts` are
+    those that page somebody and fire on an arm. `waits_for` is what keeps required metrics from being settled where
+    more of the same data does not, and how to get it, "" where nothing does. `rolled_back` ended the run, and
+    `acknowledged` the last latch; None where nobody did.
     """
 
     verdict: Verdict
@@ -237,6 +262,10 @@ class Judgement:
     missed: tuple[tuple[int, int, str], ...] = ()
     incomparable: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    alerts: tuple[FiringAlert, ...] = ()
+    waits_for: str = ""
+    rolled_back: Decided | None = None
+    acknowledged: Decided | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The judgement by the published schema: times in RFC 3339, absent values null, no number infinite."""

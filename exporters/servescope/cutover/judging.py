@@ -15,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.cutover import wording
+from servescope.cutover.alarms import firing_pages
 from servescope.cutover.circumstances import (
     arm_state,
     load_note,
@@ -32,8 +34,10 @@ from servescope.cutover.judgement import (
     Advice,
     ArmFigures,
     ComparedBlocks,
+    Decided,
     EdgeJudgement,
     EffectSpan,
+    FiringAlert,
     Incidents,
     Judgement,
     MetricJudgement,
@@ -50,6 +54,7 @@ from servescope.cutover.spans import Span
 from servescope.cutover.stages import Course, course_of
 from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
 from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, MetricTrack
+from servescope.cutover.waiting import TIMED, waiting_for
 from servescope.cutover.warmth import OLD_SECONDS
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
@@ -120,6 +125,7 @@ def judge_folded(
         )
     if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
+    alerts = firing_pages(frozen.plan, evidence.events, at_ms)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -128,7 +134,7 @@ def judge_folded(
         plan_hash=frozen.hash(),
         stage=stage_state(frozen, stage),
         metrics=metrics,
-        advice=_advice(verdict, metrics),
+        advice=_advice(verdict, metrics, alerts),
         severity=_severity(verdict, metrics, stage),
         live=live,
         latched_since_ms=latched_ms,
@@ -142,7 +148,23 @@ def judge_folded(
             track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
         },
         notes=notes_of(frozen, folded, stage, evidence, course),
+        alerts=alerts,
+        waits_for=_waits_for(stage, metrics),
+        rolled_back=_decided(course.rolled_back),
+        acknowledged=_decided(
+            next((each for each in reversed(decisions) if each.kind == "acknowledge" and each.at_ms <= at_ms), None)
+        ),
     )
+
+
+def _decided(decision: Decision | None) -> Decided | None:
+    return None if decision is None else Decided(decision.at_ms, decision.by, decision.reason)
+
+
+def _waits_for(stage: StageTrack, metrics: Sequence[MetricJudgement]) -> str:
+    """What the required metrics wait for beside data, each thing once."""
+    causes = dict.fromkeys(each.cause for each in metrics if each.required and each.verdict == "INCONCLUSIVE")
+    return "; ".join(filter(None, (waiting_for(stage, cause) for cause in causes))) if stage.blocks.size else ""
 
 
 def _problems(folded: Folded) -> list[str]:
@@ -255,9 +277,9 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     return CODES[code], _reason_at(stage, block)
 
 
-def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement]) -> Advice:
+def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement], alerts: Sequence[FiringAlert]) -> Advice:
     if verdict == "HEALTHY":
-        return "go on"
+        return "hold" if any(each.arm == "v2" for each in alerts) else "go on"
     severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
     return "roll back" if verdict == "DEGRADED" and severe else "hold"
 
@@ -280,6 +302,7 @@ def _metric(
     shared: dict[str, Any] = {
         "name": plan.name, "title": judged.title, "unit": judged.unit, "better": judged.better,
         "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band, "overall": overall,
+        "counted": METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.kind == "ratio" else "",
     }  # fmt: skip
     if not stage.blocks.size:
         reason = f"{judged.title}: no block of this stage is complete yet"
@@ -291,6 +314,7 @@ def _metric(
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
     track = replace(track, causes=np.append(track.causes[:-1], [cause]))
+    eta = eta if cause in TIMED else None
     reason = wording.explain(track, block, eta)
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
@@ -301,10 +325,17 @@ def _metric(
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
         v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
-        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=_notes(track, block),
+        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta), notes=_notes(track, block),
         compared=_compared(track, shown, stage),
         spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
+
+
+def _flips(stage: StageTrack, track: MetricTrack, verdict: Verdict, eta: float | None) -> str:
+    """What would change the verdict: what is waited for before any limit counts."""
+    block = stage.blocks.size - 1
+    waits = waiting_for(stage, track.causes[block]) if verdict == "INCONCLUSIVE" else ""
+    return waits or wording.flips(track, block, verdict, eta)
 
 
 def _notes(track: MetricTrack, block: int) -> tuple[str, ...]:

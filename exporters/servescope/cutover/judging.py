@@ -149,7 +149,7 @@ def judge_folded(
         },
         notes=notes_of(frozen, folded, stage, evidence, course),
         alerts=alerts,
-        waits_for=_waits_for(stage, metrics),
+        waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" else "",
         rolled_back=_decided(course.rolled_back),
         acknowledged=_decided(
             next((each for each in reversed(decisions) if each.kind == "acknowledge" and each.at_ms <= at_ms), None)

@@ -1,4 +1,4 @@
-"""The judgement in HTML: the answer with its reason, every metric with its interval and margin, both arms."""
+"""The judgement in HTML: its tiles, every metric with its interval and margin, both arms."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from typing import Final
 from app import display
 from app.display import ABSENT
 from app.judging import WarmReplicas
-from app.markup import cell, draw_lines, draw_tiles, element, grid, heading, image
+from app.markup import cell, draw_lines, draw_tiles, element, grid, heading
 from app.plain import escape
 from servescope.cutover.judgement import (
-    Advice,
     ArmFigures,
     ArmState,
     Cause,
-    Decided,
-    Efficiency,
     Judgement,
     MetricJudgement,
     OverallRatio,
     PromptMix,
     Verdict,
 )
-from servescope.cutover.plan import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +39,6 @@ VERDICT_LOOKS: Final[Mapping[Verdict, Look]] = {
     "INCONCLUSIVE": Look("?", "warning"),
     "NO DATA": Look("∅", "unknown"),
 }
-_ADVICE_STATUS: Final[Mapping[Advice, str]] = {"go on": "good", "hold": "warning", "roll back": "critical"}
-# Triangle, two bars, a turn: the signs of a player, which need no language.
-_ADVICE_PATHS: Final[Mapping[Advice, str]] = {
-    "go on": '<path d="M9 5v22l18-11z"/>',
-    "hold": '<path d="M7 5h7v22H7zM18 5h7v22h-7z"/>',
-    "roll back": '<path d="M16 5v22L2 16zM30 5v22L16 16z"/>',
-}
-_ADVICE_COLORS: Final = {"good": "#1f8a53", "warning": "#b87a07", "critical": "#c93541", "unknown": "#6f7b88"}
 _AWAITED: Final[Mapping[Cause, str]] = {
     "load": "like loads", "warming": "warm replicas", "mix": "the same prompts", "pods too few": "more replicas",
     "uncalibrated": "three hours of both arms", "no control": "requests on v1",
@@ -75,90 +63,6 @@ def verdict_chip(verdict: Verdict, tip: str | None = None) -> str:
     look = VERDICT_LOOKS[verdict]
     text = f"{element('b', look.sign, aria_hidden='true')} {escape(verdict)}"
     return element("span", text, f"verdict {look.status}", data_tip=tip, tabindex="0" if tip else None)
-
-
-def draw_answer(judgement: Judgement, zone: tzinfo, stages: Sequence[Stage] = ()) -> str:
-    """Whether to go on, hold or roll back, the verdict and its reason: what is read in five seconds.
-
-    `stages` are those of the plan, of which the next one's share is named.
-    """
-    advice: Advice = "roll back" if judgement.rolled_back else judgement.advice
-    status = "unknown" if judgement.rolled_back else _ADVICE_STATUS[advice]
-    sign = image(
-        '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 32 32" '
-        f'fill="{_ADVICE_COLORS[status]}">{_ADVICE_PATHS[advice]}</svg>',
-        "sign", "",
-    )  # fmt: skip
-    said = "Rolled back" if judgement.rolled_back else advice.capitalize()
-    call = element("div", escape(said), "advice") + element("div", escape(_where(judgement, stages)), "where")
-    severity = element("span", escape(judgement.severity), "severity") if judgement.severity else ""
-    reason = element("div", escape(display.as_sentence(judgement.reason)), "reason")
-    lines = [element("div", verdict_chip(judgement.verdict) + severity, "heads"), *_alerts(judgement, zone), reason]
-    if judgement.waits_for:
-        lines.append(element("div", escape(display.as_sentence(f"Waits for {judgement.waits_for}")), "waits"))
-    lines += [*_decided(judgement, zone), *_latched(judgement, zone)]
-    lines += [_efficiency(each) for each in judgement.efficiency[:1]]
-    text = element("div", "".join(lines), "said")
-    return element("div", element("div", sign + element("div", call), "call") + text, f"scope answer {status}",
-                   role="status")  # fmt: skip
-
-
-def _where(judgement: Judgement, stages: Sequence[Stage]) -> str:
-    """The share that the advice is about."""
-    planned = display.format_planned(judgement.stage.share)
-    if judgement.rolled_back:
-        return f"from {planned} on v2"
-    if judgement.advice != "go on":
-        return f"{'at' if judgement.advice == 'hold' else 'from'} {planned} on v2"
-    if judgement.stage.index + 1 < len(stages):
-        return f"to {display.format_planned(stages[judgement.stage.index + 1].share)} on v2"
-    return f"{planned} on v2 is the last stage"
-
-
-def _alerts(judgement: Judgement, zone: tzinfo) -> list[str]:
-    """The alerts that page somebody, each in a line."""
-    return [
-        element(
-            "div",
-            element("b", "! ", aria_hidden="true")
-            + escape(
-                f"{each.name} fires on {each.arm}{f', {each.replica},' if each.replica else ''} since "
-                f"{display.format_time(each.since_ms, zone)}: {each.summary}"
-            ),
-            "alert",
-        )
-        for each in judgement.alerts
-    ]
-
-
-def _decided(judgement: Judgement, zone: tzinfo) -> list[str]:
-    """Who ended the run, or acknowledged what was proven, and why."""
-    lines = []
-    if judgement.rolled_back:
-        lines.append(f"Rolled back {_by(judgement.rolled_back, zone)}")
-    if judgement.acknowledged and judgement.latched_since_ms is None:
-        lines.append(f"The harm that was proven was acknowledged {_by(judgement.acknowledged, zone)}")
-    return [element("div", escape(display.as_sentence(line)), "decided") for line in lines]
-
-
-def _by(decided: Decided, zone: tzinfo) -> str:
-    who = f"by {decided.by} " if decided.by else ""
-    return f"{who}at {display.format_time(decided.at_ms, zone)}" + (f": {decided.reason}" if decided.reason else "")
-
-
-def _latched(judgement: Judgement, zone: tzinfo) -> list[str]:
-    if judgement.latched_since_ms is None:
-        return []
-    since = display.format_time(judgement.latched_since_ms, zone)
-    # Where the harm goes on, an acknowledgement would change nothing.
-    differs = judgement.live not in (None, judgement.verdict)
-    live = f"; without it the verdict would be {judgement.live}" if differs else ""
-    return [element("div", escape(f"Harm was proven at {since} and nobody has acknowledged it{live}."), "quiet")]
-
-
-def _efficiency(efficiency: Efficiency) -> str:
-    sentence = escape(f"{efficiency.sentence.rstrip('.')} ")
-    return element("div", sentence + element("span", "(reported, never decides)", "quiet"), "efficiency")
 
 
 def draw_state(judgement: Judgement, v2_warm: WarmReplicas) -> str:
@@ -281,7 +185,7 @@ def draw_forest(judgement: Judgement, zone: tzinfo) -> str:
             note = "Reported only: these explain and warn, and never decide"
             rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
         rows += [
-            _forest_row(each, zone, several_stages=judgement.stage.index > 0)
+            _forest_row(each, judgement, zone)
             for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))
         ]
     empty = [each.title for each in judgement.metrics if not each.required and not has_data(each)]
@@ -306,11 +210,13 @@ def _axis() -> str:
     return "".join(parts)
 
 
-def _forest_row(metric: MetricJudgement, zone: tzinfo, *, several_stages: bool) -> str:
+def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> str:
     notes = draw_lines(metric.notes)
     changes = f"Would change: {_lowered(metric.flips)}" if metric.flips else ""
     flips = element("div", escape(changes), "flips") if changes and metric.required else ""
-    reason = display.as_sentence(metric.reason.removeprefix(f"{metric.title}: "))
+    reason = display.as_sentence(
+        display.in_zone(metric.reason.removeprefix(f"{metric.title}: "), judgement.at_ms, zone)
+    )
     good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
     cells = [
         element(
@@ -321,7 +227,7 @@ def _forest_row(metric: MetricJudgement, zone: tzinfo, *, several_stages: bool) 
         ),
         cell("Verdict", verdict_chip(metric.verdict, changes or None), escape(metric.cause)),
         element("td", _plot(metric), "plot", data_label="Plot"),
-        cell("v2 ÷ v1", *_interval(metric, zone, several_stages=several_stages), "number"),
+        cell("v2 ÷ v1", *_interval(metric, zone, several_stages=judgement.stage.index > 0), "number"),
         cell("Margin", escape(describe_margin(metric)), "", "number"),
         cell("v1", *_arm_value(metric, metric.v1), "number"),
         cell("v2", *_arm_value(metric, metric.v2), "number"),
@@ -371,7 +277,8 @@ def describe_change(metric: MetricJudgement, zone: tzinfo) -> str:
     if not metric.spans:
         return ""
     *former, latest = (ABSENT if each.ratio is None else f"× {each.ratio:.2f}" for each in metric.spans)
-    ends = [display.format_minute(each.until_ms, zone) for each in metric.spans]
+    now_ms = metric.spans[-1].until_ms
+    ends = [display.format_near(each.until_ms, now_ms, zone) for each in metric.spans]
     was = ", ".join(f"{ratio} until {end}" for ratio, end in zip(former, ends[:-1], strict=True))
     return f"was {was}, {latest} since"
 
@@ -394,8 +301,9 @@ def _arm_value(metric: MetricJudgement, arm: ArmFigures | None) -> tuple[str, st
     below = "" if not arm.count else among if metric.counted else f"n {among}"
     if arm.events is not None:
         below = f"{display.format_number(arm.events)} of {among}"
-    everything = display.format_value(arm.everything, metric.unit)
-    beside = element("div", escape(f"all {everything}"), "all") if arm.everything and everything != shown else ""
+    beside = ""
+    if arm.everything is not None and arm.value is not None and abs(arm.everything - arm.value) > 0.01 * arm.value:
+        beside = element("div", escape(f"all {display.format_value(arm.everything, metric.unit)}"), "all")
     return element("span", escape(shown), "value"), escape(below) + beside
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app import (
+    answer,
     charts,
     cutovers,
     display,
@@ -53,7 +54,7 @@ def draw_cutover(view: CutoverView) -> None:
         list_metrics(judgement),
         "cutover",
     )
-    st.html(verdicts.draw_answer(judgement, zone, view.frozen.plan.stages))
+    st.html(answer.draw_answer(judgement, zone, view.frozen.plan.stages))
     st.html(verdicts.draw_state(judgement, view.warm[1]))
     st.html(verdicts.draw_forest(judgement, zone))
     charts.let_numbers_paint()

@@ -239,8 +239,8 @@ class Judgement:
     nobody has acknowledged yet, `live` what the verdict would be without it. `missed` are the spans that were not
     observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric. `alerts` are
     those that page somebody and fire on an arm. `waits_for` is what keeps required metrics from being settled where
-    more of the same data does not, and how to get it, "" where nothing does or harm is proven. `rolled_back` ended the run, and
-    `acknowledged` the last latch; None where nobody did.
+    more of the same data does not, and how to get it, "" where nothing does or harm is proven. `rolled_back` ended the
+    run, and `acknowledged` the last latch; None where nobody did.
     """
 
     verdict: Verdict

@@ -325,7 +325,7 @@ def _metric(
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
         v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
-        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta), notes=_notes(track, block),
+        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta), notes=track.notes,
         compared=_compared(track, shown, stage),
         spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
@@ -336,11 +336,6 @@ def _flips(stage: StageTrack, track: MetricTrack, verdict: Verdict, eta: float |
     block = stage.blocks.size - 1
     waits = waiting_for(stage, track.causes[block]) if verdict == "INCONCLUSIVE" else ""
     return waits or wording.flips(track, block, verdict, eta)
-
-
-def _notes(track: MetricTrack, block: int) -> tuple[str, ...]:
-    changed = wording.changed(track, block)
-    return (*track.notes, f"the effect changed: it {changed}") if changed else track.notes
 
 
 def _times(track: MetricTrack, span: Span) -> tuple[int, int]:

@@ -78,8 +78,8 @@ def _change(track: MetricTrack, block: int) -> str:
         return _is(track, shown, "is")
     if shown is parts[-1]:
         until = f", {_rate(track, parts[-2])} until then" if math.isfinite(parts[-2].cost) else ""
-        return f"{_is(track, shown, 'became')} since {_time(track, shown.first, block)}{until}"
-    ended = f"until {_time(track, shown.end, block)}"
+        return f"{_is(track, shown, 'became')} since {_time(track, shown.first)}{until}"
+    ended = f"until {_time(track, shown.end)}"
     return f"{_is(track, shown, 'was')} {ended}, and {_rate(track, parts[-1])} since"
 
 
@@ -102,23 +102,9 @@ def _rate(track: MetricTrack, shown: Span) -> str:
     return f"{_size(change)} % {'higher' if change > 0 else 'lower'}"
 
 
-def _time(track: MetricTrack, block: int, now: int) -> str:
-    """When a block of the stage begins, with its day where that is not the one of `now`, in UTC."""
-    at, until = (datetime.fromtimestamp((track.begins_ms + each * BLOCK_MS) / 1000, UTC) for each in (block, now))
-    return f"{at:%H:%M}" + (" UTC" if at.date() == until.date() else f" UTC on {at:%Y-%m-%d}")
-
-
-def changed(track: MetricTrack, block: int) -> str:
-    """How the effect changed within the stage: `was × 3.7 until 14:00 UTC, × 1.2 since`; "" where it did not."""
-    _, parts = track.shown(block)
-    if not parts:
-        return ""
-    *former, latest = (
-        (f"× {math.exp(*_own(track, each.cost)):.3g}" if math.isfinite(each.cost) else "not known", each)
-        for each in parts
-    )
-    was = ", ".join(f"{ratio} until {_time(track, each.end, block)}" for ratio, each in former)
-    return f"was {was}, {latest[0]} since"
+def _time(track: MetricTrack, block: int) -> str:
+    """When a block of the stage begins."""
+    return f"{datetime.fromtimestamp((track.begins_ms + block * BLOCK_MS) / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _margin(track: MetricTrack) -> str:

@@ -252,20 +252,20 @@ def _stages(stages: Sequence[Stage], decisions: Sequence[Decision], span: TimeRa
 
 
 def _alerts(events: Sequence[Event], span: TimeRange) -> Iterable[Stretch]:
-    """Each alert from its beginning to its end, or to the end of the span while it fires."""
-    fired: dict[object, Event] = {}
-    for event in events:
+    """What fires from one change to the next, named where it is one alert, and counted where they are several."""
+    firing: dict[object, Event] = {}
+    changes = [each for each in events if each.kind in ("alert_fired", "alert_resolved")]
+    ends = [*(each.time_ms for each in changes[1:]), span.end_ms]
+    for event, end_ms in zip(changes, ends[: len(changes)], strict=True):
         if event.kind == "alert_fired":
-            fired[event.labels] = event
-        elif event.kind == "alert_resolved" and event.labels in fired:
-            yield _alert(fired.pop(event.labels), event.time_ms)
-    for event in fired.values():
-        yield _alert(event, span.end_ms)
-
-
-def _alert(event: Event, end_ms: int) -> Stretch:
-    name = dict(event.labels).get("alertname", "alert")
-    return Stretch("alerts", event.time_ms, end_ms, name, _VERDICT_COLORS["critical"], event.text)
+            firing[event.labels] = event
+        else:
+            firing.pop(event.labels, None)
+        names = list(dict.fromkeys(dict(each.labels).get("alertname", "alert") for each in firing.values()))
+        if names and end_ms > event.time_ms:
+            text = names[0] if len(names) == 1 else f"{len(names)} alerts"
+            tip = ", ".join(dict.fromkeys(each.text for each in firing.values()))
+            yield Stretch("alerts", event.time_ms, end_ms, text, _VERDICT_COLORS["critical"], tip)
 
 
 DECISION_WORDS: Final[Mapping[DecisionKind, str]] = {

@@ -23,6 +23,7 @@ from servescope.cutover.judgement import (
     PromptMix,
     Verdict,
 )
+from servescope.cutover.load import MATCHED_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,11 @@ def describe_warm(replicas: WarmReplicas) -> str:
 def _load_tile(judgement: Judgement) -> tuple[str, str, str]:
     loads = [arm.requests_per_replica_second if arm else None for arm in (judgement.v1, judgement.v2)]
     texts = [ABSENT if load is None else f"{display.format_number(load)}" for load in loads]
-    unmatched = any(each.cause == "load" for each in judgement.metrics)
+    v1, v2 = (load or 0.0 for load in loads)
     known = None not in loads
+    unmatched = any(each.cause == "load" for each in judgement.metrics) or (
+        known and not v1 / MATCHED_RATIO <= v2 <= v1 * MATCHED_RATIO
+    )
     word, status = ("not matched", "warning") if unmatched else ("matched", "good") if known else (ABSENT, "")
     return (
         "Load", element("span", word, f"value {status}"),

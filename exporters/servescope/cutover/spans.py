@@ -22,6 +22,8 @@ from servescope.cutover.sequences import EffectPath, Floats, half_width, lasting
 _EQUAL_STARTS: Final = 288
 """Blocks, a day of them, from which bounds begin at equal parts of the level; each day has half of what is left."""
 _MOST_SPANS: Final = 6
+_LEAST_BLOCKS: Final = 3
+"""Blocks that a span has at least: one in which the effect was about to change is none of its own."""
 _SHORTER: Final = 3.0
 """A span that began late is tuned to a third of the information of the whole stage, as evidence of harm is."""
 
@@ -147,7 +149,7 @@ class EffectComparison:
 
     def _split(self, first: int, end: int) -> int | None:
         """The merged block from which on the effect differs most surely from that of the blocks since `first`."""
-        at = np.arange(first + 1, end)
+        at = np.arange(first + _LEAST_BLOCKS, end - _LEAST_BLOCKS + 1)
         before, since = self._between(np.full_like(at, first), at), self._between(at, np.full_like(at, end))
         level = min(self.levels.low, self.levels.high)
         widths = self._widths(before.information, np.full(at.shape, level * _start_weight(first)), end)

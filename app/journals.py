@@ -47,7 +47,11 @@ def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
         cell("Run", element("strong", str(run.number)), escape(f"{run.plan} · {run.frozen.hash()[:12]}")),
         cell("Started", escape(display.format_time(start.at_ms, zone)), escape(start.by or display.ABSENT)),
         cell("Stage reached", f"{run.stage + 1} of {len(stages)}", display.format_planned(stages[run.stage].share)),
-        cell("Verdict", chip, escape(display.as_sentence(last.reason)) if last else ""),
+        cell(
+            "Verdict",
+            chip,
+            escape(display.as_sentence(display.in_zone(last.reason, start.at_ms, zone))) if last else "",
+        ),
         cell("State", element("span", ended, "quiet" if run.ended else "value good")),
     ]
     return element("tr", "".join(cells))
@@ -96,12 +100,12 @@ def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
         cell("When", escape(display.format_time(entry.at_ms, zone)), f"run {run.number}"),
         cell("Decision", element("strong", escape(what)), escape(f"{share}{entry.by or display.ABSENT}")),
         cell("Reason", escape(entry.reason or display.ABSENT)),
-        cell("Judgement", *_evidence(entry)),
+        cell("Judgement", *_evidence(entry, zone)),
     ]
     return element("tr", "".join(cells))
 
 
-def _evidence(entry: JournalEntry) -> tuple[str, str]:
+def _evidence(entry: JournalEntry, zone: tzinfo) -> tuple[str, str]:
     judgement: Mapping[str, Any] | None = entry.body.get("judgement")
     if not judgement:
         why = "nothing is judged before the start" if entry.kind == "start" else "not recorded"
@@ -113,7 +117,8 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
         for metric in judgement["metrics"]
         if metric["required"] and metric["ratio"] is not None
     )
-    return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
+    reason = display.in_zone(str(judgement["reason"]), entry.at_ms, zone)
+    return f"{verdicts.verdict_chip(judgement['verdict'])} {escape(reason)}", escape(settled)
 
 
 def _recorded_interval(metric: Mapping[str, Any]) -> str:

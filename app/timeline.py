@@ -19,7 +19,7 @@ from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.plan import Stage
 
-SHARE_HEIGHT, LANE_HEIGHT = 150, 30
+SHARE_HEIGHT, LANE_HEIGHT, _TIMES_HEIGHT = 150, 26, 32
 # Of both charts, so that their times are above each other.
 _AXIS_WIDTH = 74
 _PLANNED, _SEEN = NEUTRAL, V2
@@ -199,7 +199,8 @@ def draw_lanes(
         },
     }  # fmt: skip
     spec = {
-        "height": LANE_HEIGHT * max(1, len(lanes)),
+        # The height is that of the lanes and of the times below them.
+        "height": LANE_HEIGHT * max(1, len(lanes)) + _TIMES_HEIGHT,
         "layer": [bars, texts, points],
         "config": {"view": {"stroke": None}},
     }

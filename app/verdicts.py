@@ -133,8 +133,8 @@ def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
 
 
 def _warmth_tile(arm: ArmState | None, replicas: WarmReplicas) -> tuple[str, str, str]:
-    if arm is None:
-        return "Warm-up of v2", ABSENT, "no replica seen"
+    if arm is None or not replicas.serving:
+        return "Warm-up of v2", ABSENT, "no replica seen" if arm is None else "no replica serves requests yet"
     cold = arm.cold_start_seconds
     took = "no replica was seen to start" if cold is None else f"warming up took up to {display.format_wait(cold)}"
     status = "good" if arm.warm else "" if replicas.warm else "warning"

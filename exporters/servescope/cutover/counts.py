@@ -28,6 +28,7 @@ _PRIOR_EVENTS = 5.0
 _STEP = 0.04
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
+_HALVINGS = 40
 COARSE_RATIOS = np.exp(8 * _STEP * np.arange(-21, 22))
 """The ratios at which a change of the ratio is looked for; that of equal rates is in the middle."""
 
@@ -133,29 +134,34 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
 
 def latest_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
                     dispersion: ArrayLike = 1.0) -> tuple[float, float, float]:  # fmt: skip
-    """The logarithm of v2's rate ÷ v1's that all blocks make most likely, with the limits of `ratio_interval`.
-
-    The most likely ratio is that of the rates where v2's share does not change; a share that changes together with the
-    rate of both arms moves the ratio of their sums and not this one. It is infinite where only one arm has events, and
-    NaN where neither has.
-    """
-    logs = log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float)
-    running = logs.sum(axis=1, keepdims=True)
+    """The logarithm of the ratio that all blocks make most likely, with those of the limits of `ratio_interval`."""
+    running = (log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float)).sum(axis=1, keepdims=True)
     low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)[0]
     high = _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)[0]
-    both = np.isfinite(counts.share())
-    v1, v2 = counts.v1_events[both].sum() > 0.0, counts.v2_events[both].sum() > 0.0
-    cost = _most_likely(running[:, 0]) if v1 and v2 else math.inf if v2 else -math.inf if v1 else math.nan
-    return cost, math.log(low) if low > 0.0 else -math.inf, math.log(high)
+    return most_likely(counts, dispersion), math.log(low) if low > 0.0 else -math.inf, math.log(high)
 
 
-def _most_likely(logs: Floats) -> float:
-    """The logarithm of the ratio at the top of the likelihood on the grid: of the parabola through its three points."""
-    top = int(np.clip(np.argmax(logs), 1, logs.size - 2))
-    before, at, after = (float(each) for each in logs[top - 1 : top + 2])
-    curvature = before - 2.0 * at + after
-    moved = float(np.clip(0.5 * (before - after) / curvature, -1.0, 1.0)) if curvature < 0.0 else 0.0
-    return math.log(float(_RATIOS[top])) + _STEP * moved
+def most_likely(counts: EventCounts, dispersion: ArrayLike = 1.0) -> float:
+    """The logarithm of v2's rate ÷ v1's that all blocks make most likely, between those of the grid's ends.
+
+    It is that of the rates where v2's share does not change; a share that changes together with the rate of both arms
+    moves the ratio of their sums and not this one. It is infinite where only one arm has events, and NaN where neither
+    has.
+    """
+    share = counts.share()
+    some = np.isfinite(share) & (counts.v1_events + counts.v2_events > 0.0)
+    v1, v2 = counts.v1_events[some], counts.v2_events[some]
+    if not v1.any() or not v2.any():
+        return math.inf if v2.any() else -math.inf if v1.any() else math.nan
+    weights = 1.0 / np.broadcast_to(np.asarray(dispersion, dtype=float), share.shape)[some]
+    odds = np.log(share[some] / (1.0 - share[some]))
+    low, high = math.log(_RATIOS[0]), math.log(_RATIOS[-1])
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        # The likelihood rises while v2 has more events than are to be expected of it.
+        more = float(weights @ (v2 - (v1 + v2) / (1.0 + np.exp(-odds - middle)))) > 0.0
+        low, high = (middle, high) if more else (low, middle)
+    return 0.5 * (low + high)
 
 
 def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:

@@ -315,10 +315,10 @@ def _metric(
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
     track = replace(track, causes=np.append(track.causes[:-1], [cause]))
     eta = eta if cause in TIMED else None
-    reason = wording.explain(track, block, eta)
+    shown, parts = track.shown(block)
+    reason = wording.explain(track, block, eta, (shown, parts))
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
-    shown, parts = track.shown(block)
     ratio, low, high = _ratios(track, shown)
     return MetricJudgement(
         verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,

@@ -304,7 +304,10 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
             calibrated=True,
             slow_low=np.full(size, -np.inf),
             compared=EventComparison(
-                arms, np.broadcast_to(noise.dispersion, size), SpanLevels(levels.low, levels.high, needed)
+                arms,
+                np.broadcast_to(noise.dispersion, size),
+                SpanLevels(levels.low, levels.high, needed),
+                (np.log(low), np.log(high)),
             ),
         )
 

@@ -68,10 +68,9 @@ def harmful_spans(compared: Comparison, end: int, floor: float) -> tuple[Span, t
     It is all that was compared where no span shows any.
     """
     whole, parts = compared.whole(end), compared.parts(end)
-    if not parts and not whole.cost > floor:
-        parts = compared.worst(end) or ()
-    harmful = [each for each in parts if each.cost > floor]
-    return (harmful[-1], parts) if harmful else (whole, compared.parts(end))
+    found = parts if parts or whole.cost > floor else compared.worst(end) or ()
+    harmful = [each for each in found if each.cost > floor]
+    return (harmful[-1], found) if harmful else (whole, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +149,14 @@ class EffectComparison:
     def _split(self, first: int, end: int) -> int | None:
         """The merged block from which on the effect differs most surely from that of the blocks since `first`."""
         at = np.arange(first + _LEAST_BLOCKS, end - _LEAST_BLOCKS + 1)
-        before, since = self._between(np.full_like(at, first), at), self._between(at, np.full_like(at, end))
         level = min(self.levels.low, self.levels.high)
+        before, since = self._between(np.full_like(at, first), at), self._between(at, np.full_like(at, end))
+        # No limit is nearer than this many standard deviations.
+        nearest = math.sqrt(-2.0 * math.log(2.0 * level * _start_weight(first)))
+        with np.errstate(divide="ignore"):
+            deviations = 1.0 / np.sqrt(before.information) + 1.0 / np.sqrt(since.information)
+        near = np.flatnonzero(np.abs(since.estimate - before.estimate) > nearest * deviations)
+        at, before, since = at[near], before.at(near), since.at(near)
         widths = self._widths(before.information, np.full(at.shape, level * _start_weight(first)), end)
         widths = widths + self._widths(since.information, level * _start_weights(at), end)
         difference = since.estimate - before.estimate
@@ -214,23 +219,33 @@ class EffectComparison:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventComparison:
-    """Compared blocks of counts of events: those in which both arms had requests."""
+    """Compared blocks of counts of events: those in which both arms had requests.
+
+    `limits` are the logarithms of those of the stage after each block, (B,) each.
+    """
 
     arms: counts.EventCounts
     dispersion: Floats
     levels: SpanLevels
+    limits: tuple[Floats, Floats]
 
     def whole(self, end: int) -> Span:
-        """All of them."""
-        return self._span(0, end, 1.0)
+        """All of them, with the limits of the stage."""
+        cost = counts.most_likely(self.arms.between(0, end), self.dispersion[:end])
+        low, high = (float(each[end - 1]) for each in self.limits)
+        return self._span(0, end, (cost, low, high))
 
     def parts(self, end: int) -> tuple[Span, ...]:
         """Two where events became more or less frequent on v2 beside v1, as the limits exclude each other."""
         running = self._running(end)
         # By how much two ratios explain the events better than one does.
         gain = running.max(axis=0)[1:-1] + (running[:, -1:] - running[:, 1:-1]).max(axis=0)
-        found = self._apart(int(np.argmax(gain)) + 1, end) if gain.size else None
-        return found if found and (found[0].high < found[1].low or found[1].high < found[0].low) else ()
+        # Limits that exclude each other exclude any one ratio, before or since.
+        least = -0.5 * math.log(max(self.levels.low, self.levels.high))
+        if not gain.size or gain.max() - running[:, -1].max() < least:
+            return ()
+        before, since = self._apart(int(np.argmax(gain)) + 1, end)
+        return (before, since) if before.high < since.low or since.high < before.low else ()
 
     def worst(self, end: int) -> tuple[Span, Span] | None:
         """By the evidence of each block on that v2 has more."""
@@ -241,19 +256,24 @@ class EventComparison:
         return self._apart(first, end) if first else None
 
     def _apart(self, first: int, end: int) -> tuple[Span, Span]:
-        return self._span(0, first, _start_weight(0)), self._span(first, end, _start_weight(first))
+        return self._part(0, first), self._part(first, end)
+
+    def _part(self, first: int, end: int) -> Span:
+        weight = _start_weight(first)
+        estimate = counts.latest_interval(
+            self.arms.between(first, end), self.levels.low * weight, self.levels.high * weight,
+            dispersion=self.dispersion[first:end],
+        )  # fmt: skip
+        return self._span(first, end, estimate)
 
     def _running(self, end: int) -> Floats:
         logs = counts.log_likelihoods(self.arms.between(0, end), counts.COARSE_RATIOS) / self.dispersion[:end]
         return np.concatenate([np.zeros((logs.shape[0], 1)), np.cumsum(logs, axis=1)], axis=1)
 
-    def _span(self, first: int, end: int, weight: float) -> Span:
+    def _span(self, first: int, end: int, estimate: tuple[float, float, float]) -> Span:
         part = self.arms.between(first, end)
-        cost, low, high = counts.latest_interval(
-            part, self.levels.low * weight, self.levels.high * weight, dispersion=self.dispersion[first:end]
-        )
         both = np.isfinite(part.share())
         events = float(part.v1_events[both].sum()), float(part.v2_events[both].sum())
         requests = float(part.v1_requests[both].sum()), float(part.v2_requests[both].sum())
         v1 = events[0] / requests[0] if requests[0] > 0.0 else math.nan
-        return Span(first, end, cost, low, high, v1, requests, events, int(both.sum()))
+        return Span(first, end, *estimate, v1, requests, events, int(both.sum()))

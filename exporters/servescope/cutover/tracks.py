@@ -29,6 +29,9 @@ BURST_SHARE: Final = 0.05
 BURST_EVENTS: Final = 20.0
 """Harm without a baseline: more than this share of a block's requests, and at least so many of them (5.1)."""
 
+Shown = tuple[Span | None, tuple[Span, ...]]
+"""What is shown of the compared blocks, None of a band, and the spans between which the effect has changed."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricTrack:
@@ -52,14 +55,14 @@ class MetricTrack:
     begins_ms: int = 0
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None
 
-    def shown(self, block: int) -> tuple[Span | None, tuple[Span, ...]]:
+    def shown(self, block: int) -> Shown:
         """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
         has changed: the latest that harms of DEGRADED, else all that was compared; None of a band."""
         if self.codes[block] == DEGRADED:
             return self.harmful(block)
         return self.within(block)
 
-    def within(self, block: int) -> tuple[Span | None, tuple[Span, ...]]:
+    def within(self, block: int) -> Shown:
         """All that was compared up to a block, for health where there is any, with its spans."""
         if self.path is None or self.path.compared is None:
             return None, ()
@@ -68,7 +71,7 @@ class MetricTrack:
             compared = self.path.harmed
         return compared.whole(block + 1), compared.parts(block + 1)
 
-    def harmful(self, block: int) -> tuple[Span | None, tuple[Span, ...]]:
+    def harmful(self, block: int) -> Shown:
         """The latest span up to a block that harms, of the blocks that may prove harm, with all spans."""
         if self.path is None or self.path.compared is None:
             return None, ()

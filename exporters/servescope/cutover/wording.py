@@ -10,7 +10,7 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import IMMATERIAL_RATE
 from servescope.cutover.spans import Span
-from servescope.cutover.tracks import MetricTrack
+from servescope.cutover.tracks import MetricTrack, Shown
 
 
 def percent(change: float) -> str:
@@ -45,12 +45,6 @@ def _interval(track: MetricTrack, shown: Span) -> str:
     return " to ".join(ends)
 
 
-def _seen(track: MetricTrack, block: int) -> str:
-    """The limits of all that was compared up to a block."""
-    shown, _ = track.within(block)
-    return "" if shown is None else _interval(track, shown)
-
-
 def _bound(change: float, otherwise: str) -> str:
     return percent(change) if math.isfinite(change) and abs(change) < _LARGEST_CHANGE else otherwise
 
@@ -65,15 +59,15 @@ def _times(change: float) -> str:
     return f"{times:.0f}" if times >= 99.5 else f"{times:.2g}" if times >= 0.01 or times == 0.0 else "less than 0.01"
 
 
-def _change(track: MetricTrack, block: int) -> str:
+def _change(track: MetricTrack, found: Shown) -> str:
     """What harms, with its interval, as the change of the metric itself; since when, where the effect has changed."""
-    shown, parts = track.harmful(block)
+    shown, parts = found
     if shown is None:
         return ""
     floor = math.log1p(track.plan.floor or 0.0)
     if track.judged.kind != "events" and not shown.cost > floor:
-        found = f", though its mean is {_against(track, shown)}" if math.isfinite(shown.cost) else ""
-        return f"has more slow requests than on v1{found}"
+        mean = f", though its mean is {_against(track, shown)}" if math.isfinite(shown.cost) else ""
+        return f"has more slow requests than on v1{mean}"
     if not parts:
         return _is(track, shown, "is")
     if shown is parts[-1]:
@@ -116,8 +110,13 @@ def _margin(track: MetricTrack) -> str:
     return f"{margin * 100:g} %{fall}"
 
 
-def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) -> str:
-    """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop."""
+def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, shown: Shown | None = None) -> str:
+    """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop.
+
+    `shown` is what the track shows of that block, where that is known already.
+    """
+    shown = shown or track.shown(block)
+    interval = _interval(track, shown[0]) if shown[0] is not None else ""
     cause: Cause = track.causes[block]
     title = track.judged.title
     match cause:
@@ -127,13 +126,15 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
                 return f"{title}: {_of(events, requests)} on v2, proven rarer than {IMMATERIAL_RATE * 100:g} %"
             found = "better" if cause == "better" else f"within the margin of {_margin(track)}"
             against = "" if track.judged.kind == "events" else " against v1"
-            return f"{title}: proven {found}, at {_seen(track, block)}{against}"
+            return f"{title}: proven {found}, at {interval}{against}"
         case "proven cost":
-            return f"{title} {_change(track, block)}: a proven cost, within the margin of {_margin(track)}"
+            return (
+                f"{title} {_change(track, track.harmful(block))}: a proven cost, within the margin of {_margin(track)}"
+            )
         case "beyond margin":
-            return f"{title} {_change(track, block)}, beyond the margin of {_margin(track)}"
+            return f"{title} {_change(track, shown)}, beyond the margin of {_margin(track)}"
         case "probable":
-            return f"{title} {_change(track, block)}: harm is proven, though not beyond the margin of {_margin(track)}"
+            return f"{title} {_change(track, shown)}: harm is proven, though not beyond the margin of {_margin(track)}"
         case "objective":
             events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
             return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
@@ -145,7 +146,7 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             if track.path is None:
                 return f"{title}: an hour of it is needed"
             later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
-            return f"{title}: not settled yet ({_seen(track, block)}), with a margin of {_margin(track)}{later}"
+            return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:

@@ -29,6 +29,8 @@ from tests.support.cutover_evidence import INTERVAL_MS, Side, Story
 from tests.support.cutover_store import PLAN, Step, make_targets, target_status, write_targets
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 PAGES = (
     "cutover", "readiness", "plan", "decisions", "self_test", "fleet", "deployment", "compare", "alerts", "sources",
     "customers", "faults",
@@ -63,7 +65,12 @@ def observed() -> tuple[TargetIncrements, ...]:
     return tuple(make_targets(STORY, (Step(0.25, Side(pods=1), WEEK),)))
 
 
-@pytest.fixture(scope="module", params=AGES)
+# Ages that only the pages of a cutover could take differently.
+FEW = ("nothing", "started", "one block", "a week")
+OF_A_CUTOVER = ("cutover", "plan", "decisions")
+
+
+@pytest.fixture(scope="module")
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, Age]]:
     """A folder with the store, the plan and the journal of an age, and the time of it."""
     age, folder = AGES[request.param], tmp_path_factory.mktemp("age")
@@ -86,7 +93,11 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     st.cache_resource.clear()
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [(age, name) for age in AGES for name in PAGES if age in FEW or name in OF_A_CUTOVER],
+    indirect=["files"],
+)
 def test_a_page_of_every_age_is_whole(files: tuple[Path, int, Age], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No page fails, or reads NaN or None, however little was observed and decided so far."""
     folder, now_ms, age = files

@@ -174,7 +174,10 @@ class PromptMix:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What v2 serves for the cost, v2 ÷ v1 at matched load, with its interval; never gates."""
+    """What v2 serves for the cost, v2 ÷ v1 at matched load, with its interval; never gates.
+
+    `v1` is of the same blocks with the same weights as the ratio, and `v2` that times the ratio.
+    """
 
     name: Literal["tokens_per_gpu_second", "tokens_per_replica_second", "goodput_per_replica_second"]
     v1: float

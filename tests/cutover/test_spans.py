@@ -107,6 +107,14 @@ def test_a_recovery_is_said() -> None:
     assert "since" in duration.reason
 
 
+def test_a_metric_that_was_never_compared_has_no_spans() -> None:
+    """After the first block of a v2 that has too few requests in it to compare."""
+    world = make_world(Phase(EQUAL, 1, share=0.05), requests_per_minute=60.0)
+    judgement = world.judge(world.story.started_ms + BLOCK_MS)
+    assert all(not each.spans for each in judgement.metrics)
+    check_intervals(judgement)
+
+
 def test_an_effect_that_stays_is_one_span() -> None:
     """An equal v2, and one that is slower from the start, did not change."""
     for side in (EQUAL, SLOW):

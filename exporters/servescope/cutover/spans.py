@@ -149,6 +149,8 @@ class EffectComparison:
     def _split(self, first: int, end: int) -> int | None:
         """The merged block from which on the effect differs most surely from that of the blocks since `first`."""
         at = np.arange(first + _LEAST_BLOCKS, end - _LEAST_BLOCKS + 1)
+        if not at.size:
+            return None
         level = min(self.levels.low, self.levels.high)
         before, since = self._between(np.full_like(at, first), at), self._between(at, np.full_like(at, end))
         # No limit is nearer than this many standard deviations.

@@ -43,6 +43,7 @@ def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
     last = now if now is not None and now.run == run.number else _last_judged(run)
     chip = verdicts.verdict_chip(last.verdict) if last else element("span", "not recorded", "quiet")
     ended = escape(run.ended or "under way")
+    by = run.decisions[-1].by if run.decisions[-1].kind == "rollback" else ""
     cells = [
         cell("Run", element("strong", str(run.number)), escape(f"{run.plan} · {run.frozen.hash()[:12]}")),
         cell("Started", escape(display.format_time(start.at_ms, zone)), escape(start.by or display.ABSENT)),
@@ -52,7 +53,7 @@ def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
             chip,
             escape(display.as_sentence(display.in_zone(last.reason, start.at_ms, zone))) if last else "",
         ),
-        cell("State", element("span", ended, "quiet" if run.ended else "value good")),
+        cell("State", element("span", ended, "quiet" if run.ended else "value good"), escape(f"by {by}") if by else ""),
     ]
     return element("tr", "".join(cells))
 

@@ -457,5 +457,7 @@ def draw_gaps(judgement: Judgement, zone: tzinfo) -> str:
         if items
     ]
     if not parts:
-        parts = [element("div", "Both stacks report every metric of the plan, and nothing was missed.", "quiet")]
+        seen = all(arm is not None and arm.scrapes for arm in (judgement.v1, judgement.v2))
+        whole = "Both stacks report every metric of the plan, and nothing was missed."
+        parts = [element("div", whole if seen else "No block of this stage is complete yet.", "quiet")]
     return element("div", "".join(parts), "scope gaps")

@@ -18,11 +18,10 @@ from app.cutovers import Missing
 from app.plain import plain
 from app.timeline import DECISION_WORDS
 from servescope.cutover.evidence import Decision, DecisionKind
-from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, next_stage, summarise, write_decision
+from servescope.judge.runs import CutoverRun, next_stage, write_decision
 
 _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",
@@ -63,9 +62,7 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     if written:
         st.success(plain(written), icon=":material/edit_note:")
     if run.ended:
-        st.info(
-            plain(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page."), icon=":material/flag:"
-        )
+        st.info(plain(f"{cutovers.describe_end(run)} Start another on the Plan page."), icon=":material/flag:")
         return
     if not reader.decides:
         st.info(plain(reader.why_not), icon=":material/lock:")
@@ -73,6 +70,8 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
     kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
     by = reader.name or st.text_input("By", key="decided_by", placeholder="your name")
+    if "advance" not in kinds:
+        st.caption("This is the plan's last stage: there is none to advance to.")
     if reader.name:
         st.caption(f"as {plain(reader.name)}")
     reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
@@ -112,26 +111,16 @@ def _write(store: Past, run: CutoverRun, decision: Decision, *, force: bool) -> 
     if path is None:
         return
     try:
-        judgement, problem = _judge_now(store, run)
+        evidence, changes = cutovers.judge_now(store, run)
         if decision.kind == "advance":
             decision = replace(decision, stage=next_stage(run))
-        evidence = {"problem": problem} if judgement is None else summarise(judgement)
         with CutoverJournal(path) as journal:
-            known = () if judgement is None else judgement.changes
-            write_decision(journal, run, decision, evidence, changes=known, force=force)
+            write_decision(journal, run, decision, evidence, changes=changes, force=force)
     except ServescopeError as error:
         st.error(plain(error), icon=":material/block:")
         return
     st.session_state[_WRITTEN] = f"Recorded: {decision.by} {DECISION_WORDS[decision.kind]}."
     st.rerun()
-
-
-def _judge_now(store: Past, run: CutoverRun) -> tuple[Judgement | None, str]:
-    """The judgement that a decision is made on, or why there is none: one can always go back."""
-    try:
-        return cutovers.read_view(store, run).judgement, ""
-    except ServescopeError as error:
-        return None, str(error)
 
 
 # --- What was decided -------------------------------------------------------------------------------------------------

@@ -33,11 +33,17 @@ _EXPECTED: Final = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmLoad:
-    """What an arm carried in each block, (B,): requests, requests per ready replica and second, whether it queued."""
+    """What an arm carried in each block, (B,): requests, requests per ready replica and second, whether it queued.
+
+    `arrivals` are the requests that began, per ready replica and second, `in_flight` the mean of those under way, NaN
+    where either is not reported.
+    """
 
     requests: Floats
     per_replica: Floats
     saturated: NDArray[np.bool_]
+    arrivals: Floats
+    in_flight: Floats
 
 
 def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
@@ -49,7 +55,13 @@ def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
     )
     above = np.array([arm.above_level[name][:, within] for name in ("queued_requests", "kv_cache_usage")])
     preemptions = np.where(usable, np.nan_to_num(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
-    return ArmLoad(total, per_replica, load.saturated(above, preemptions))
+    started, flying = arm.traffic["started"][:, within], arm.levels["concurrent_requests"][:, within]
+    arrivals = np.divide(
+        np.nan_to_num(started).sum(axis=0), ready * _BLOCK_SECONDS, out=np.full(total.shape, np.nan),
+        where=usable & (ready > 0.0) & np.isfinite(started).any(axis=0),
+    )  # fmt: skip
+    in_flight = np.where(np.isfinite(flying).any(axis=0), np.nan_to_num(flying).sum(axis=0), np.nan)
+    return ArmLoad(total, per_replica, load.saturated(above, preemptions), arrivals, in_flight)
 
 
 def ready_replicas(arm: ArmFold, within: slice) -> Floats:
@@ -87,12 +99,17 @@ class StageContext:
 
 
 def harm_counts(context: StageContext) -> NDArray[np.bool_]:
-    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free."""
+    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much."""
+    slowed = load.slowed(
+        context.relation.free, (context.loads[0].saturated, context.loads[1].saturated), context.loads[1].arrivals,
+        context.loads[1].in_flight,
+    )  # fmt: skip
     v1, v2 = (np.nan_to_num(each.per_replica) for each in context.loads)
     both = (v1 > 0.0) & (v2 > 0.0)
     return np.asarray(
         context.relation.free
         | context.relation.overloaded
+        | (slowed & both & ~context.relation.both)
         | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~context.relation.both)
     )
 

@@ -28,6 +28,9 @@ _PRIOR_EVENTS = 5.0
 _STEP = 0.04
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
+_HALVINGS = 40
+COARSE_RATIOS = np.exp(8 * _STEP * np.arange(-21, 22))
+"""The ratios at which a change of the ratio is looked for; that of equal rates is in the middle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +50,13 @@ class EventCounts:
         both = (self.v1_requests > 0.0) & (self.v2_requests > 0.0)
         whole = np.where(both, self.v1_requests + self.v2_requests, 1.0)
         return np.where(both, self.v2_requests / whole, np.nan)
+
+    def between(self, first: int, end: int) -> EventCounts:
+        """Those of the blocks [first, end)."""
+        return EventCounts(
+            self.v1_events[first:end], self.v1_requests[first:end], self.v2_events[first:end],
+            self.v2_requests[first:end],
+        )  # fmt: skip
 
 
 def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
@@ -120,6 +130,38 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
         _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
         _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),
     )
+
+
+def latest_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
+                    dispersion: ArrayLike = 1.0) -> tuple[float, float, float]:  # fmt: skip
+    """The logarithm of the ratio that all blocks make most likely, with those of the limits of `ratio_interval`."""
+    running = (log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float)).sum(axis=1, keepdims=True)
+    low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)[0]
+    high = _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)[0]
+    return most_likely(counts, dispersion), math.log(low) if low > 0.0 else -math.inf, math.log(high)
+
+
+def most_likely(counts: EventCounts, dispersion: ArrayLike = 1.0) -> float:
+    """The logarithm of v2's rate ÷ v1's that all blocks make most likely, between those of the grid's ends.
+
+    It is that of the rates where v2's share does not change; a share that changes together with the rate of both arms
+    moves the ratio of their sums and not this one. It is infinite where only one arm has events, and NaN where neither
+    has.
+    """
+    share = counts.share()
+    some = np.isfinite(share) & (counts.v1_events + counts.v2_events > 0.0)
+    v1, v2 = counts.v1_events[some], counts.v2_events[some]
+    if not v1.any() or not v2.any():
+        return math.inf if v2.any() else -math.inf if v1.any() else math.nan
+    weights = 1.0 / np.broadcast_to(np.asarray(dispersion, dtype=float), share.shape)[some]
+    odds = np.log(share[some] / (1.0 - share[some]))
+    low, high = math.log(_RATIOS[0]), math.log(_RATIOS[-1])
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        # The likelihood rises while v2 has more events than are to be expected of it.
+        more = float(weights @ (v2 - (v1 + v2) / (1.0 + np.exp(-odds - middle)))) > 0.0
+        low, high = (middle, high) if more else (low, middle)
+    return 0.5 * (low + high)
 
 
 def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:

@@ -37,15 +37,42 @@ class Incidents:
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
-    """What one arm did for a metric since the stage began: `value` is its mean or ratio in the metric's unit.
+    """What one arm did for a metric in the blocks and on the replicas that its ratio is of, in the metric's unit.
 
-    `count` are the requests, observations or tokens below the line, `events` those that happened of an events metric.
+    v1's `value` is the mean over these blocks, geometric and weighted as the ratio is; v2's is that times the ratio, so
+    that v2's ÷ v1's is the ratio. Of events, v1's is the share of its requests. `count` are the requests,
+    observations or tokens below the line in these blocks, `events` those that happened of an events metric.
+    `everything` is the plain mean or ratio since the stage began: of all blocks that are not excluded and all replicas,
+    warm or not; `everything_count` what it is among.
     """
 
     value: float | None
     count: float
     events: float | None = None
     incidents: Incidents | None = None
+    everything: float | None = None
+    everything_count: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectSpan:
+    """v2 ÷ v1 in a part of the stage, with its interval; None where there is none."""
+
+    since_ms: int
+    until_ms: int
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBlocks:
+    """The blocks that a ratio is of: from when until when, how many, and of how many since the stage began."""
+
+    since_ms: int
+    until_ms: int
+    blocks: int
+    of_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +105,10 @@ class MetricJudgement:
     where there is none. `margin` is a positive fraction, None of a band, which has `band`. `information` has been
     gathered, of the `information_wanted` that settles it at the present estimate; `eta_seconds` until then at the rate
     of the last hour, None where it is settled or never will be. `flips` says what would change the verdict.
+    `compared` are the blocks that the ratio is of. `spans` are those between which the effect is proven to have
+    changed, oldest first, none where it has not: the ratio then is of the latest that harms where the verdict is
+    DEGRADED, and of all of them where it is not. `counted` is the unit of what a ratio of two counters is among, ""
+    of requests and observations.
     """
 
     name: str
@@ -103,6 +134,9 @@ class MetricJudgement:
     flips: str = ""
     notes: tuple[str, ...] = ()
     overall: OverallRatio | None = None
+    compared: ComparedBlocks | None = None
+    spans: tuple[EffectSpan, ...] = ()
+    counted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +175,10 @@ class PromptMix:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What v2 serves for the cost, v2 ÷ v1 at matched load, with its interval; never gates."""
+    """What v2 serves for the cost, v2 ÷ v1 at matched load, with its interval; never gates.
+
+    `v1` is of the same blocks with the same weights as the ratio, and `v2` that times the ratio.
+    """
 
     name: Literal["tokens_per_gpu_second", "tokens_per_replica_second", "goodput_per_replica_second"]
     v1: float
@@ -190,13 +227,36 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
+class FiringAlert:
+    """An alert that pages somebody and fires on an arm; `replica` is "" where it is of the whole deployment."""
+
+    name: str
+    arm: Literal["v1", "v2"]
+    since_ms: int
+    summary: str
+    replica: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Who decided something, when and why."""
+
+    at_ms: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """One judgement of a cutover.
 
     `reason` is one sentence. `severity` is that of a DEGRADED verdict. `latched_since_ms` is when harm was proven that
     nobody has acknowledged yet, `live` what the verdict would be without it. `missed` are the spans that were not
-    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric. `excluded_harm`
-    are the spans that were left out although harm had been proven since they began.
+    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric. `alerts` are
+    those that page somebody and fire on an arm. `waits_for` is what keeps required metrics from being settled where
+    more of the same data does not, and how to get it, "" where nothing does or harm is proven. `rolled_back` ended the
+    run, and `acknowledged` the last latch; None where nobody did. `excluded_harm` are the spans that were left out
+    although harm had been proven since they began.
     """
 
     verdict: Verdict
@@ -218,6 +278,10 @@ class Judgement:
     missed: tuple[tuple[int, int, str], ...] = ()
     incomparable: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    alerts: tuple[FiringAlert, ...] = ()
+    waits_for: str = ""
+    rolled_back: Decided | None = None
+    acknowledged: Decided | None = None
     excluded_harm: tuple[Exclusion, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

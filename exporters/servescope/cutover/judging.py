@@ -15,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.cutover import shares, wording
+from servescope.cutover.alarms import firing_pages
 from servescope.cutover.circumstances import (
     arm_state,
     load_note,
@@ -31,8 +33,12 @@ from servescope.cutover.folding import Folded, fold
 from servescope.cutover.judgement import (
     Advice,
     ArmFigures,
+    ComparedBlocks,
+    Decided,
     EdgeJudgement,
+    EffectSpan,
     Exclusion,
+    FiringAlert,
     Incidents,
     Judgement,
     MetricJudgement,
@@ -43,10 +49,13 @@ from servescope.cutover.judgement import (
 from servescope.cutover.overall import overall_ratio
 from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.slow_fractions import difference_path, slow_fractions
+from servescope.cutover.sequences import Floats
+from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
+from servescope.cutover.spans import Span
 from servescope.cutover.stages import Course, course_of
 from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
 from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
+from servescope.cutover.waiting import TIMED, waiting_for
 from servescope.cutover.warmth import OLD_SECONDS
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
@@ -117,6 +126,7 @@ def judge_folded(
         )
     if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
+    alerts = firing_pages(frozen.plan, evidence.events, at_ms)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -125,7 +135,7 @@ def judge_folded(
         plan_hash=frozen.hash(),
         stage=stage_state(frozen, stage),
         metrics=metrics,
-        advice=_advice(verdict, metrics),
+        advice=_advice(verdict, metrics, alerts),
         severity=_severity(verdict, metrics, stage),
         live=live,
         latched_since_ms=latched_ms,
@@ -139,8 +149,24 @@ def judge_folded(
             track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
         },
         notes=notes_of(frozen, folded, stage, evidence, course),
+        alerts=alerts,
+        waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" else "",
+        rolled_back=_decided(course.rolled_back),
+        acknowledged=_decided(
+            next((each for each in reversed(decisions) if each.kind == "acknowledge" and each.at_ms <= at_ms), None)
+        ),
         excluded_harm=run.excluded_harm,
     )
+
+
+def _decided(decision: Decision | None) -> Decided | None:
+    return None if decision is None else Decided(decision.at_ms, decision.by, decision.reason)
+
+
+def _waits_for(stage: StageTrack, metrics: Sequence[MetricJudgement]) -> str:
+    """What the required metrics wait for beside data, each thing once."""
+    causes = dict.fromkeys(each.cause for each in metrics if each.required and each.verdict == "INCONCLUSIVE")
+    return "; ".join(filter(None, (waiting_for(stage, cause) for cause in causes))) if stage.blocks.size else ""
 
 
 def _problems(folded: Folded) -> list[str]:
@@ -288,9 +314,9 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     return CODES[code], _reason_at(stage, block)
 
 
-def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement]) -> Advice:
+def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement], alerts: Sequence[FiringAlert]) -> Advice:
     if verdict == "HEALTHY":
-        return "go on"
+        return "hold" if any(each.arm == "v2" for each in alerts) else "go on"
     severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
     return "roll back" if verdict == "DEGRADED" and severe else "hold"
 
@@ -313,6 +339,7 @@ def _metric(
     shared: dict[str, Any] = {
         "name": plan.name, "title": judged.title, "unit": judged.unit, "better": judged.better,
         "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band, "overall": overall,
+        "counted": METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.kind == "ratio" else "",
     }  # fmt: skip
     if not stage.blocks.size:
         reason = f"{judged.title}: no block of this stage is complete yet"
@@ -324,24 +351,43 @@ def _metric(
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
     track = replace(track, causes=np.append(track.causes[:-1], [cause]))
-    reason = wording.explain(track, block, eta)
+    eta = eta if cause in TIMED else None
+    shown, parts = track.shown(block)
+    reason = wording.explain(track, block, eta, (shown, parts))
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
-    ratio, low, high = _ratios(track, block)
+    ratio, low, high = _ratios(track, shown)
     return MetricJudgement(
         verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
-        v1=None if judged.kind == "band" else _figures(track, "v1"), v2=_figures(track, "v2"),
-        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=track.notes, **shared,
+        v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
+        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta), notes=track.notes,
+        compared=_compared(track, shown, stage),
+        spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
 
 
-def _ratios(track: MetricTrack, block: int) -> tuple[float | None, float | None, float | None]:
+def _flips(stage: StageTrack, track: MetricTrack, verdict: Verdict, eta: float | None) -> str:
+    """What would change the verdict: what is waited for before any limit counts."""
+    block = stage.blocks.size - 1
+    waits = waiting_for(stage, track.causes[block]) if verdict == "INCONCLUSIVE" else ""
+    return waits or wording.flips(track, block, verdict, eta)
+
+
+def _times(track: MetricTrack, span: Span) -> tuple[int, int]:
+    return track.begins_ms + span.first * BLOCK_MS, track.begins_ms + span.end * BLOCK_MS
+
+
+def _compared(track: MetricTrack, shown: Span | None, stage: StageTrack) -> ComparedBlocks | None:
+    return None if shown is None else ComparedBlocks(*_times(track, shown), shown.blocks, int(stage.usable.sum()))
+
+
+def _ratios(track: MetricTrack, shown: Span | None) -> tuple[float | None, float | None, float | None]:
     """v2 ÷ v1 with its limits, whichever direction is good."""
-    if track.path is None:
+    if shown is None:
         return None, None, None
-    costs = (track.path.cost[block], track.path.low[block], track.path.high[block])
+    costs = (shown.cost, shown.low, shown.high)
     if track.plan.better == "higher":
         costs = (-costs[0], -costs[2], -costs[1])
     ratio, low, high = (float(math.exp(each)) if math.isfinite(each) and abs(each) < 700 else None for each in costs)
@@ -362,19 +408,30 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
 
 
-def _figures(track: MetricTrack, arm: str) -> ArmFigures:
-    sums = track.v1 if arm == "v1" else track.v2
-    above, below = float(sums.above.sum()), float(sums.below.sum())
-    value = above / below if below > 0.0 else None
-    if track.judged.kind == "band" and track.value.size:
-        value = float(track.value[-1]) if math.isfinite(track.value[-1]) else None
-    if track.judged.kind != "events":
-        return ArmFigures(value, below)
-    return ArmFigures(value, below, above, _incidents(sums))
+def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
+    """What an arm did in the blocks that are shown, and beside it in everything."""
+    sums = (track.v1, track.v2)[arm]
+    if shown is None:
+        below = float(sums.below.sum())
+        level = float(track.value[-1]) if track.value.size and math.isfinite(track.value[-1]) else None
+        return ArmFigures(level, below)
+    value: float | None = shown.v1
+    if arm == 1:
+        change = -shown.cost if track.plan.better == "higher" else shown.cost
+        value = shown.v1 * math.exp(change) if math.isfinite(change) else None
+    count, events = shown.counts[arm], None if shown.events is None else shown.events[arm]
+    if value is None and events is not None and count > 0.0:
+        value = events / count
+    above, whole = (0.0, 0.0) if track.everything is None else track.everything[arm]
+    return ArmFigures(
+        value if value is not None and math.isfinite(value) else None, count, events,
+        _incidents(sums, slice(shown.first, shown.end)) if events is not None else None,
+        everything=above / whole if whole > 0.0 else None, everything_count=whole,
+    )  # fmt: skip
 
 
-def _incidents(sums: ArmSums) -> Incidents:
-    happened, served = sums.above > 0.0, sums.below > 0.0
+def _incidents(sums: ArmSums, within: slice) -> Incidents:
+    happened, served = sums.above[:, within] > 0.0, sums.below[:, within] > 0.0
     return Incidents(
         int(happened.sum()), int((happened | served).sum()),
         int(happened.any(axis=1).sum()), int((happened | served).any(axis=1).sum()),
@@ -397,8 +454,16 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
         if math.isfinite(low[-1]):
             found.append(
                 EdgeJudgement(
-                    edge.edge, float(slow1.sum() / n1.sum()), float(slow2.sum() / n2.sum()), float(difference[-1]),
+                    edge.edge, *_slow_shares(strata, n1, slow1), float(difference[-1]),
                     float(low[-1]), float(high[-1]), bool(low[-1] > edge.floor),
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def _slow_shares(strata: SlowFractions, requests: Floats, slow: Floats) -> tuple[float, float]:
+    """v1's share above an edge in the blocks that are compared, weighted as the difference is, and v2's beside it."""
+    weight = float(strata.weight.sum())
+    own = np.divide(slow, requests, out=np.zeros_like(slow), where=requests > 0.0)
+    v1 = float(strata.weight @ own) / weight
+    return v1, v1 + float(strata.excess.sum()) / weight

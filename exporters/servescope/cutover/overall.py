@@ -97,21 +97,19 @@ def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
     """The ratio of the arms' rates with the limits that evidence does not exclude, as logarithms."""
     arms = counts.EventCounts(v1.above.sum(axis=0), v1.below.sum(axis=0), v2.above.sum(axis=0), v2.below.sum(axis=0))
     both = np.isfinite(arms.share())
-    events = [float(each[both].sum()) for each in (arms.v1_events, arms.v2_events)]
-    if not all(events):
-        return None
-    requests = [float(each[both].sum()) for each in (arms.v1_requests, arms.v2_requests)]
     # Of the latest evidence, blocks without events are no part.
     some = both & (arms.v1_events + arms.v2_events > 0.0)
     arms = counts.EventCounts(
         arms.v1_events[some], arms.v1_requests[some], arms.v2_events[some], arms.v2_requests[some]
     )  # fmt: skip
+    estimate = counts.most_likely(arms)
+    if not math.isfinite(estimate):
+        return None
     needed = -math.log(_ALPHA)
 
     def excluded(multiples: Mapping[float, float]) -> Callable[[float], bool]:
         return lambda bound: counts.latest_log_evidence(arms, math.exp(bound), multiples, noise.dispersion) >= needed
 
-    estimate = math.log(events[1] / requests[1]) - math.log(events[0] / requests[0])
     return (
         estimate,
         _furthest(excluded(counts.WORSE_RATIOS), -_FURTHEST, estimate),

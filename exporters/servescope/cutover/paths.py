@@ -19,6 +19,7 @@ from servescope.cutover.effects import BlockEffects
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate, information_to_settle
+from servescope.cutover.spans import Comparison, EffectComparison, EventComparison, SpanLevels
 
 RARE_WEIGHT = 0.2
 """The part of the evidence of health that is bet on events that are rare on their own; their ratio has the rest."""
@@ -47,7 +48,8 @@ class MetricPath:
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
     and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
     been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
-    differences of slow fractions, −inf without edges.
+    differences of slow fractions, −inf without edges. `compared` are the blocks of all of that, from which a judgement
+    takes the estimate it shows; `harmed` those that may prove harm, where these are others.
     """
 
     harm: Floats
@@ -62,6 +64,8 @@ class MetricPath:
     wanted: Floats
     calibrated: bool
     slow_low: Floats
+    compared: Comparison | None = None
+    harmed: Comparison | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,6 +186,7 @@ def _effect_path(
             for bound in (0.0, floor, margin)
         )  # fmt: skip
     else:
+        variances = blocks.sampling
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
         harm, material, beyond = (
             change.log_mixed(path.log_evidence_above(bound, levels.harm, wanted)[None], np.array([levels.weight]))
@@ -202,7 +207,12 @@ def _effect_path(
         wanted=_spread(_wanted(path, persistent, margin, floor, levels, wanted), at, np.nan),
         calibrated=noise.calibrated,
         slow_low=np.full(size, -np.inf),
-    )
+        compared=EffectComparison(
+            blocks, variances, np.broadcast_to(persistent, blocks.effects.shape), path,
+            ((v1.above.sum(axis=0), v1.below.sum(axis=0)), (v2.above.sum(axis=0), v2.below.sum(axis=0))),
+            SpanLevels(levels.low, levels.high, wanted), changes=noise.calibrated,
+        ),
+    )  # fmt: skip
 
 
 def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Floats:
@@ -293,11 +303,20 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
             wanted=np.full(size, needed),
             calibrated=True,
             slow_low=np.full(size, -np.inf),
+            compared=EventComparison(
+                arms,
+                np.broadcast_to(noise.dispersion, size),
+                SpanLevels(levels.low, levels.high, needed),
+                (np.log(low), np.log(high)),
+            ),
         )
 
 
 def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:
-    """The path of health with the evidence of harm, which may come from blocks that say nothing of health."""
+    """The path of health with the evidence of harm, which may come from blocks that say nothing of health.
+
+    An estimate and its limits are of the same blocks: those of health, and those of harm before there are any.
+    """
     seen = np.isfinite(health.cost)
     return replace(
         health,
@@ -305,7 +324,9 @@ def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:
         material=harm.material,
         beyond=harm.beyond,
         cost=np.where(seen, health.cost, harm.cost),
-        low=np.maximum(health.low, harm.low),
+        low=np.where(seen, health.low, harm.low),
+        high=np.where(seen, health.high, harm.high),
         recent=harm.recent,
         slow_low=harm.slow_low,
+        harmed=harm.compared,
     )

@@ -182,8 +182,16 @@ def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 conditions=with_mix(context, conditions, each.plan),
                 absent=missing(context, each.plan, each.judged), found=each.found,
+                begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
+                everything=_everything(context, name),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
+
+
+def _everything(context: StageContext, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    """What both arms counted above and below the line on all replicas, cold ones as well."""
+    v1, v2 = (_sums(context, arm, name, ()) for arm in (context.folded.v1, context.folded.v2))
+    return (float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))
 
 
 def _harm(

@@ -18,6 +18,7 @@ from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
 from servescope.cutover.sequences import Floats
+from servescope.cutover.spans import Span, harmful_spans
 
 CODES: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA")
 HEALTHY, DEGRADED, INCONCLUSIVE, NO_DATA = range(4)
@@ -28,13 +29,17 @@ BURST_SHARE: Final = 0.05
 BURST_EVENTS: Final = 20.0
 """Harm without a baseline: more than this share of a block's requests, and at least so many of them (5.1)."""
 
+Shown = tuple[Span | None, tuple[Span, ...]]
+"""What is shown of the compared blocks, None of a band, and the spans between which the effect has changed."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
     `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
-    that are not excluded, and `value`, (B,), what a band is judged by.
+    that are not excluded, and `value`, (B,), what a band is judged by. The first block begins at `begins_ms`.
+    `everything` are v1's and v2's sums above and below the line over all replicas, warm or not.
     """
 
     plan: MetricPlan
@@ -47,6 +52,31 @@ class MetricTrack:
     causes: NDArray[np.object_]
     value: Floats
     notes: tuple[str, ...] = field(default=())
+    begins_ms: int = 0
+    everything: tuple[tuple[float, float], tuple[float, float]] | None = None
+
+    def shown(self, block: int) -> Shown:
+        """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
+        has changed: the latest that harms of DEGRADED, else all that was compared; None of a band."""
+        if self.codes[block] == DEGRADED:
+            return self.harmful(block)
+        return self.within(block)
+
+    def within(self, block: int) -> Shown:
+        """All that was compared up to a block, for health where there is any, with its spans."""
+        if self.path is None or self.path.compared is None:
+            return None, ()
+        compared = self.path.compared
+        if self.path.harmed is not None and math.isnan(compared.whole(block + 1).cost):
+            compared = self.path.harmed
+        return compared.whole(block + 1), compared.parts(block + 1)
+
+    def harmful(self, block: int) -> Shown:
+        """The latest span up to a block that harms, of the blocks that may prove harm, with all spans."""
+        if self.path is None or self.path.compared is None:
+            return None, ()
+        compared = self.path.harmed or self.path.compared
+        return harmful_spans(compared, block + 1, math.log1p(self.plan.floor or 0.0))
 
     @property
     def margin(self) -> float:
@@ -88,6 +118,8 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
+    begins_ms: int = 0,
+    everything: tuple[tuple[float, float], tuple[float, float]] | None = None,
 ) -> MetricTrack:
     """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
     size = path.harm.size
@@ -116,7 +148,10 @@ def track_metric(
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan))
+    return MetricTrack(
+        plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), begins_ms=begins_ms,
+        everything=everything,
+    )  # fmt: skip
 
 
 def burst(v2: ArmSums) -> NDArray[np.bool_]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Final
 
+from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import IMMATERIAL_RATE
-from servescope.cutover.tracks import MetricTrack
+from servescope.cutover.spans import Span
+from servescope.cutover.tracks import MetricTrack, Shown
 
 
 def percent(change: float) -> str:
@@ -33,11 +36,8 @@ def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:
     return tuple(-cost for cost in reversed(costs)) if track.plan.better == "higher" else costs
 
 
-def _interval(track: MetricTrack, block: int) -> str:
-    path = track.path
-    if path is None:
-        return ""
-    low, high = _own(track, float(path.low[block]), float(path.high[block]))
+def _interval(track: MetricTrack, shown: Span) -> str:
+    low, high = _own(track, shown.low, shown.high)
     if track.judged.kind == "events":
         unbounded = low == -math.inf and high == math.inf
         return "no limits so far" if unbounded else f"{_times(low)} to {_times(high)} times v1's rate"
@@ -59,26 +59,46 @@ def _times(change: float) -> str:
     return f"{times:.0f}" if times >= 99.5 else f"{times:.2g}" if times >= 0.01 or times == 0.0 else "less than 0.01"
 
 
-def _change(track: MetricTrack, block: int) -> str:
-    """The estimate with its interval, as the change of the metric itself."""
-    path = track.path
-    if path is None:
+def _change(track: MetricTrack, found: Shown) -> str:
+    """What harms, with its interval, as the change of the metric itself; since when, where the effect has changed."""
+    shown, parts = found
+    if shown is None:
         return ""
-    cost, recent = float(path.cost[block]), float(path.recent[block])
-    interval = _interval(track, block)
+    floor = math.log1p(track.plan.floor or 0.0)
+    if track.judged.kind != "events" and not shown.cost > floor:
+        mean = f", though its mean is {_against(track, shown)}" if math.isfinite(shown.cost) else ""
+        return f"has more slow requests than on v1{mean}"
+    if not parts:
+        return _is(track, shown, "is")
+    if shown is parts[-1]:
+        until = f", {_rate(track, parts[-2])} until then" if math.isfinite(parts[-2].cost) else ""
+        return f"{_is(track, shown, 'became')} since {_time(track, shown.first)}{until}"
+    ended = f"until {_time(track, shown.end)}"
+    return f"{_is(track, shown, 'was')} {ended}, and {_rate(track, parts[-1])} since"
+
+
+def _is(track: MetricTrack, shown: Span, verb: str) -> str:
     if track.judged.kind == "events":
-        rate = f"{_times(cost)} times as often as on v1" if math.isfinite(cost) else "on v2 and not on v1"
-        return f"happen {rate} ({interval})"
-    if not math.isfinite(cost):
-        return f"has more slow requests than on v1 ({interval})"
-    (change,) = _own(track, cost)
-    if track.causes[block] == "beyond margin" and cost < track.margin / 2:
-        # The whole stage hides what began late.
-        late = f"{percent(*_own(track, recent))} in the last hour or two, " if recent > cost else ""
-        return f"became worse ({late}{percent(change)} over the whole stage)"
-    word = "worse" if cost > 0 else "better"
-    size = f"{_size(change)} % {'higher' if change > 0 else 'lower'}"
-    return f"is {word}: {size} than on v1 ({interval})"
+        happen = "happened" if verb == "was" else "happen"
+        rate = f"{_times(shown.cost)} times as often as on v1" if math.isfinite(shown.cost) else "on v2 and not on v1"
+        return f"{happen} {rate} ({_interval(track, shown)})"
+    return f"{verb} worse: {_against(track, shown)}"
+
+
+def _against(track: MetricTrack, shown: Span) -> str:
+    return f"{_rate(track, shown)} than on v1 ({_interval(track, shown)})"
+
+
+def _rate(track: MetricTrack, shown: Span) -> str:
+    if track.judged.kind == "events":
+        return f"{_times(shown.cost)} times v1's rate" if math.isfinite(shown.cost) else "on one side only"
+    (change,) = _own(track, shown.cost)
+    return f"{_size(change)} % {'higher' if change > 0 else 'lower'}"
+
+
+def _time(track: MetricTrack, block: int) -> str:
+    """When a block of the stage begins."""
+    return f"{datetime.fromtimestamp((track.begins_ms + block * BLOCK_MS) / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _margin(track: MetricTrack) -> str:
@@ -90,8 +110,13 @@ def _margin(track: MetricTrack) -> str:
     return f"{margin * 100:g} %{fall}"
 
 
-def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) -> str:
-    """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop."""
+def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, shown: Shown | None = None) -> str:
+    """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop.
+
+    `shown` is what the track shows of that block, where that is known already.
+    """
+    shown = shown or track.shown(block)
+    interval = _interval(track, shown[0]) if shown[0] is not None else ""
     cause: Cause = track.causes[block]
     title = track.judged.title
     match cause:
@@ -101,13 +126,15 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
                 return f"{title}: {_of(events, requests)} on v2, proven rarer than {IMMATERIAL_RATE * 100:g} %"
             found = "better" if cause == "better" else f"within the margin of {_margin(track)}"
             against = "" if track.judged.kind == "events" else " against v1"
-            return f"{title}: proven {found}, at {_interval(track, block)}{against}"
+            return f"{title}: proven {found}, at {interval}{against}"
         case "proven cost":
-            return f"{title} {_change(track, block)}: a proven cost, within the margin of {_margin(track)}"
+            return (
+                f"{title} {_change(track, track.harmful(block))}: a proven cost, within the margin of {_margin(track)}"
+            )
         case "beyond margin":
-            return f"{title} {_change(track, block)}, beyond the margin of {_margin(track)}"
+            return f"{title} {_change(track, shown)}, beyond the margin of {_margin(track)}"
         case "probable":
-            return f"{title} {_change(track, block)}: harm is proven, though not beyond the margin of {_margin(track)}"
+            return f"{title} {_change(track, shown)}: harm is proven, though not beyond the margin of {_margin(track)}"
         case "objective":
             events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
             return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
@@ -119,7 +146,7 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             if track.path is None:
                 return f"{title}: an hour of it is needed"
             later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
-            return f"{title}: not settled yet ({_interval(track, block)}), with a margin of {_margin(track)}{later}"
+            return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:

@@ -160,12 +160,17 @@ class WatchedCase:
             frozen, self.folded, evidence, course_of(frozen.plan, frozen.started_ms, decisions, at_ms), at_ms
         )
         is_same = former is not None and former.v1.end_ms() == self.folded.v1.end_ms() > 0
-        if is_same and last is not None and not stale and last.said == (decisions, evidence.warnings, ""):
+        if (
+            is_same
+            and last is not None
+            and not stale
+            and last.said == (decisions, evidence.warnings, "", evidence.events)
+        ):
             judgement = replace(last.judgement, at_ms=at_ms)
         else:
             judgement = judge_folded(frozen, self.folded, evidence, decisions, at_ms)
         self.events = evidence.events
-        self._made = _Made(judgement, evidence, (decisions, evidence.warnings, stale))
+        self._made = _Made(judgement, evidence, (decisions, evidence.warnings, stale, evidence.events))
         return judgement
 
     def _has_closed(self, evidence: Evidence, at_ms: int) -> bool:
@@ -177,8 +182,8 @@ class WatchedCase:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The last judgement, its evidence, and what else it follows from: decisions, warnings, and who was stale."""
+    """The last judgement, its evidence, and what else it follows from: decisions, warnings, who was stale, events."""
 
     judgement: Judgement
     evidence: Evidence
-    said: tuple[tuple[Decision, ...], tuple[str, ...], str]
+    said: tuple[tuple[Decision, ...], tuple[str, ...], str, tuple[Event, ...]]

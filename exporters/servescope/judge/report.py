@@ -16,6 +16,9 @@ from servescope.cutover.plan import FrozenPlan
 from servescope.judge.drawing import SIGNS, Mark, draw_course, draw_forest, verdict_class
 from servescope.judge.text import (
     CONFIGURED,
+    alert,
+    changed,
+    decided,
     duration,
     excluded_harm,
     gathered,
@@ -59,7 +62,8 @@ def render_report(
         f"<figure>{draw_forest(judgement.metrics)}<figcaption>v2 ÷ v1 with its interval, which holds at every look. "
         "The shaded side is beyond the margin.</figcaption></figure>",
         _table(_METRIC_HEADER, map(_metric_row, judgement.metrics)),
-        "<p>Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
+        "<p>Figures of v1 and v2 are of the blocks and replicas that the ratio is of, weighted as it is. "
+        "Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
         "own, 95 %, and decide nothing.</p>",
         *_incidents(judgement),
         "<h2>Course</h2>",
@@ -91,9 +95,11 @@ def _verdict(judgement: Judgement) -> Iterator[str]:
     yield f'<header class="{verdict_class(judgement.verdict)}">'
     yield (
         f'<p class="verdict">{SIGNS[judgement.verdict]} {judgement.verdict}{escape(severity)}'
-        f'<span class="advice">{escape(judgement.advice)}</span></p>'
+        f'<span class="advice">{"rolled back" if judgement.rolled_back else escape(judgement.advice)}</span></p>'
     )
     yield f"<h1>{escape(judgement.reason)}</h1>"
+    waits = [f"waits for {judgement.waits_for}"] if judgement.waits_for else []
+    yield from (f"<p>{escape(line)}</p>" for line in (*map(alert, judgement.alerts), *waits, *decided(judgement)))
     yield (
         f"<p>Cutover <strong>{escape(judgement.plan)}</strong>, stage {stage.index + 1} of {stage.count}: "
         f"{share(stage.share)} of the requests on v2, {share(stage.observed_share)} observed, "
@@ -120,9 +126,13 @@ def _metric_row(metric: MetricJudgement) -> tuple[str, ...]:
     why = "; would change it: ".join(each for each in (metric.reason, metric.flips) if each)
     return (
         name, _signed(metric.verdict), why, v1, v2,
-        ratio(metric.ratio), interval(metric), margin(metric), gathered(metric), duration(metric.eta_seconds),
+        ratio(metric.ratio), _interval(metric), margin(metric), gathered(metric), duration(metric.eta_seconds),
         overall(metric),
     )  # fmt: skip
+
+
+def _interval(metric: MetricJudgement) -> str:
+    return "; ".join(filter(None, (interval(metric), changed(metric))))
 
 
 def _incidents(judgement: Judgement) -> Iterator[str]:

@@ -12,7 +12,15 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.cutover import wording
-from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement
+from servescope.cutover.judgement import (
+    ArmFigures,
+    ArmState,
+    Decided,
+    FiringAlert,
+    Incidents,
+    Judgement,
+    MetricJudgement,
+)
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
 
@@ -105,6 +113,15 @@ def interval(metric: MetricJudgement) -> str:
     return f"{ratio(metric.low)}–{'∞' if metric.high is None else ratio(metric.high)}"
 
 
+def changed(metric: MetricJudgement) -> str:
+    """How the effect changed in the stage, `was 3.70 until 2026-11-20 14:00 UTC, 1.20 since`; "" where it did not."""
+    if not metric.spans:
+        return ""
+    *former, latest = metric.spans
+    was = ", ".join(f"{ratio(each.ratio)} until {moment(each.until_ms)}" for each in former)
+    return f"was {was}, {ratio(latest.ratio)} since"
+
+
 def overall(metric: MetricJudgement) -> str:
     """A metric's ratio over the whole run with its interval, as `1.07 (0.99–1.15)`."""
     found = metric.overall
@@ -165,13 +182,37 @@ def gathered(metric: MetricJudgement) -> str:
     return f"{min(1.0, metric.information / metric.information_wanted):.0%}".replace("%", " %")
 
 
+def alert(found: FiringAlert) -> str:
+    """An alert that pages somebody, in a line."""
+    where = f", {found.replica}," if found.replica else ""
+    return f"{found.name} fires on {found.arm}{where} since {moment(found.since_ms)}: {found.summary}"
+
+
+def decided(judgement: Judgement) -> list[str]:
+    """Who ended the run, or acknowledged what was proven, a line each."""
+    found = [("rolled back", judgement.rolled_back)]
+    if judgement.latched_since_ms is None:
+        found.append(("the harm that was proven was acknowledged", judgement.acknowledged))
+    return [f"{what} {_by(each)}" for what, each in found if each is not None]
+
+
+def _by(found: Decided) -> str:
+    who = f"by {found.by} " if found.by else ""
+    return f"{who}at {moment(found.at_ms)}" + (f": {found.reason}" if found.reason else "")
+
+
 # --- Lines ------------------------------------------------------------------------------------------------------------
 
 
 def _head(judgement: Judgement) -> Iterator[str]:
     severity = f" ({judgement.severity})" if judgement.severity else ""
-    yield f"{judgement.verdict}{severity}: {judgement.advice}"
+    advice = "rolled back" if judgement.rolled_back else judgement.advice
+    yield f"{judgement.verdict}{severity}: {advice}"
+    yield from (alert(each) for each in judgement.alerts)
     yield judgement.reason
+    if judgement.waits_for:
+        yield f"waits for {judgement.waits_for}"
+    yield from decided(judgement)
     stage = judgement.stage
     yield ""
     yield (
@@ -242,7 +283,9 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
         yield f"  {arm.name}: {_figures(figures, metric.unit)}{_place(metric.name, side, frozen)}"
         yield from (f"    {query}" for query in _queries(metric.name, arm, frozen))
     if metric.ratio is not None:
-        yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}"
+        yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}{_blocks(metric)}"
+        if metric.spans:
+            yield f"  the effect changed: {changed(metric)}"
         if metric.overall is not None:
             yield f"  over the whole run, all stages together: {overall(metric)}, which decides nothing"
     elif metric.band is not None:
@@ -268,12 +311,21 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
     yield from (f"  {note}" for note in metric.notes)
 
 
+def _blocks(metric: MetricJudgement) -> str:
+    """Which blocks a ratio is of."""
+    found = metric.compared
+    if found is None or not found.blocks:
+        return ""
+    return f", of {found.blocks} of {found.of_blocks} blocks, from {moment(found.since_ms)} to {moment(found.until_ms)}"
+
+
 def _figures(figures: ArmFigures | None, unit: str) -> str:
     if figures is None:
         return "nothing was observed"
     events = "" if figures.events is None else f", {number(figures.events)} events"
     where = "" if figures.incidents is None or not figures.events else f" {incidents(figures.incidents)}"
-    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}{where}"
+    everything = "" if figures.everything is None else f"; of everything {quantity(figures.everything, unit)}"
+    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}{where}{everything}"
 
 
 def _place(name: str, side: int, frozen: FrozenPlan) -> str:

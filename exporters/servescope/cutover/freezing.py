@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED
+from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, JudgedMetric
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover.calibration import (
     LAG_BLOCKS,
@@ -21,12 +23,13 @@ from servescope.cutover.calibration import (
 )
 from servescope.cutover.comparability import shared_edges, unreported
 from servescope.cutover.counts import dispersion
-from servescope.cutover.effects import BlockEffects, ratio_effects
+from servescope.cutover.effects import BlockEffects, mean_effects, ratio_effects
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, BucketCounts, Folded, PodSums, fold, judged_metric
-from servescope.cutover.mix import Prompts, PromptSlope, feature, learn_slope
-from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise
+from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects, feature, learn_slope
+from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, ReuseSlope
 from servescope.cutover.plan_files import check_arms
+from servescope.cutover.reuse import Reuse, beside, explained, learn_reuse, reuse_of, without_reuse
 from servescope.cutover.sequences import Floats, information_wanted
 from servescope.cutover.slow_fractions import choose_edges, slow_fractions
 
@@ -74,6 +77,7 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
         histograms=histograms,
         unobservable=dict(unreported(metrics, past)),
         top_load=_top_load(past.v1),
+        reuse=_reuse(plan, past, histograms, slopes, noise, v2_pods),
     )
 
 
@@ -251,6 +255,73 @@ def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dic
             if found is not None:
                 slopes[metric.name] = found
     return slopes
+
+
+def _reuse(
+    plan: CutoverPlan, past: Folded, histograms: tuple[str, ...], slopes: Mapping[str, PromptSlope],
+    noise: Mapping[str, Noise], v2_pods: int,
+) -> dict[str, ReuseSlope]:  # fmt: skip
+    """How reuse moves each timed metric within v1, where its past shows it beyond doubt."""
+    reuse = reuse_of(past.v1)
+    if reuse is None:
+        return {}
+    found = {}
+    for metric in plan.metrics:
+        judged = judged_metric(metric.name, histograms)
+        if judged.kind in {"mean", "ratio"} and noise[metric.name].calibrated:
+            counted = counted_of(past.v1, metric.name, histograms)
+            length = slopes.get(metric.name)
+            prompts = prompts_of(past.v1) if length is not None else None
+            arm = _Timed(judged, np.nan_to_num(counted.above), np.nan_to_num(counted.below), prompts, reuse)
+            learned = _reuse_slope(arm, noise[metric.name], length, v2_pods)
+            if learned is not None:
+                found[metric.name] = learned
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """A timed metric of v1's pods, (P, B), with their prompts where effects are adjusted by these, and their reuse."""
+
+    judged: JudgedMetric
+    above: Floats
+    below: Floats
+    prompts: Prompts | None
+    reuse: Reuse
+
+
+def _reuse_slope(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: int) -> ReuseSlope | None:
+    learned = learn_reuse(feature(Prompts(v1.above, v1.below)), v1.below, v1.reuse, v1.prompts)
+    # Computing more of a prompt takes time: what says otherwise is explained by something else.
+    if learned is None or learned.slope * (-1.0 if v1.judged.better == "higher" else 1.0) <= 0.0:
+        return None
+
+    def whole(group: NDArray[np.bool_], slope: PromptSlope | None) -> BlockEffects:
+        above, below = ([each[chosen] for chosen in (~group, group)] for each in (v1.above, v1.below))
+        if v1.judged.kind == "ratio":
+            blocks = ratio_effects(above[0], below[0], above[1], below[1], least_whole=LEAST_DECODING)
+        else:
+            n1, n2, s1, s2 = (each.sum(axis=0) for each in (*below, *above))
+            blocks = mean_effects(n1, s1, n2, s2, noise.cv2)
+        if v1.prompts is None or slope is None:
+            return blocks
+        return adjusted_effects(blocks, slope, v1.prompts.of(~group), v1.prompts.of(group))
+
+    def left(group: NDArray[np.bool_]) -> BlockEffects:
+        slope = None if length is None else beside(length, learned.prompts)
+        return without_reuse(whole(group, slope), learned.slope, v1.reuse.of(~group), v1.reuse.of(group))
+
+    def moved(group: NDArray[np.bool_]) -> BlockEffects:
+        requests = v1.below[~group].sum(axis=0), v1.below[group].sum(axis=0)
+        return explained(whole(group, length), left(group), learned.cv2, requests)
+
+    found = [
+        calibrate(split, v1.below, cv2, noise.information_wanted, v2_pods=v2_pods)
+        for split, cv2 in ((moved, learned.cv2), (left, noise.cv2))
+    ]
+    if found[0] is None or found[1] is None:
+        return None
+    return ReuseSlope(learned.slope, learned.error, learned.prompts, found[0], found[1])
 
 
 def _top_load(v1: ArmFold) -> float | None:

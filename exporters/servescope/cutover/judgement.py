@@ -15,6 +15,7 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few", "query error",
+    "explained by reuse",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -70,6 +71,25 @@ class OverallRatio:
 
 
 @dataclass(frozen=True, slots=True)
+class ReuseSensitivity:
+    """A metric without what the arms' different reuse of prompts explains of it: reported beside it, as sensitivity.
+
+    `v1` and `v2` are the shares of prompt tokens that were reused since the stage began. `explained` is the part of v2
+    ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `differs` says that v2's reuse is proven to
+    make it worse, `harmful` that harm is proven in spite of that.
+    """
+
+    v1: float
+    v2: float
+    explained: float
+    ratio: float
+    low: float | None
+    high: float | None
+    differs: bool
+    harmful: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MetricJudgement:
     """The judgement of one metric.
 
@@ -102,6 +122,7 @@ class MetricJudgement:
     flips: str = ""
     notes: tuple[str, ...] = ()
     overall: OverallRatio | None = None
+    without_reuse: ReuseSensitivity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,12 @@ from servescope.cutover.judgement import (
     Judgement,
     MetricJudgement,
     OverallRatio,
+    ReuseSensitivity,
     Verdict,
     VerdictChange,
 )
 from servescope.cutover.overall import overall_ratio
-from servescope.cutover.paths import ArmSums
+from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.slow_fractions import difference_path, slow_fractions
 from servescope.cutover.stages import Course, course_of
@@ -282,7 +283,7 @@ def _metric(
         return MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
     block = stage.blocks.size - 1
     verdict, cause = CODES[int(track.codes[block])], track.causes[block]
-    eta, wanted = _eta(track, block)
+    eta, wanted = (None, None) if cause == "explained by reuse" else _eta(track, block)
     path = track.path
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
@@ -290,21 +291,36 @@ def _metric(
     reason = wording.explain(track, block, eta)
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
-    ratio, low, high = _ratios(track, block)
+    ratio, low, high = _ratios(track, block, track.path)
     return MetricJudgement(
         verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
         v1=None if judged.kind == "band" else _figures(track, "v1"), v2=_figures(track, "v2"),
-        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=track.notes, **shared,
+        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta),
+        notes=(*track.notes, *wording.reuse_notes(track, block)), without_reuse=_without_reuse(track, block), **shared,
     )  # fmt: skip
 
 
-def _ratios(track: MetricTrack, block: int) -> tuple[float | None, float | None, float | None]:
+def _without_reuse(track: MetricTrack, block: int) -> ReuseSensitivity | None:
+    found = track.without_reuse
+    if found is None:
+        return None
+    v1, v2 = (float(each[block]) for each in found.stage.shares)
+    explained, _, _ = _ratios(track, block, found.paths.moved)
+    ratio, low, high = _ratios(track, block, found.paths.left)
+    if explained is None or ratio is None or not math.isfinite(v1 + v2):
+        return None
+    return ReuseSensitivity(
+        v1, v2, explained, ratio, low, high, bool(found.differs[block]), bool(found.harmful[block])
+    )  # fmt: skip
+
+
+def _ratios(track: MetricTrack, block: int, path: MetricPath | None) -> tuple[float | None, float | None, float | None]:
     """v2 ÷ v1 with its limits, whichever direction is good."""
-    if track.path is None:
+    if path is None:
         return None, None, None
-    costs = (track.path.cost[block], track.path.low[block], track.path.high[block])
+    costs = (path.cost[block], path.low[block], path.high[block])
     if track.plan.better == "higher":
         costs = (-costs[0], -costs[2], -costs[1])
     ratio, low, high = (float(math.exp(each)) if math.isfinite(each) and abs(each) < 700 else None for each in costs)

@@ -88,7 +88,7 @@ def mean_path(
     *, slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a histogram's mean, with the shares of observations above its edges."""
-    path = _effect_path(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
+    path = path_of_effects(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
     # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
     if metric.better != "lower" or not edges or not noise.calibrated:
         return path
@@ -145,7 +145,7 @@ def ratio_path(
     slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a ratio of two counters' sums."""
-    return _effect_path(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
+    return path_of_effects(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
 
 
 def ratio_blocks(v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float) -> BlockEffects:
@@ -160,15 +160,17 @@ def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope
     return adjusted_effects(blocks, slope, v1.prompts.together(), v2.prompts.together())
 
 
-def _effect_path(
-    metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels
-) -> MetricPath:
+def path_of_effects(
+    metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels,
+    *, unsure: Floats | float = 0.0,
+) -> MetricPath:  # fmt: skip
+    """The path of these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out."""
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
     size = v1.below.shape[1]
     margin, floor = math.log1p(metric.margin or 0.0), math.log1p(metric.floor or 0.0)
     pods1, pods2 = v1.pods()[blocks.last], v2.pods()[blocks.last]
-    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2)
+    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2) + unsure
     wanted = noise.information_wanted
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     if noise.calibrated:

@@ -117,6 +117,21 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
+class ReuseSlope:
+    """What a logarithm of the share of prompt tokens that are computed moves the logarithm of a metric's mean by.
+
+    Learned in v1's past, with its standard error. `prompts` is the slope on the length of prompts beside it, None where
+    length is not adjusted for. `moved` is the noise of what reuse explains of effects, `left` that of effects without.
+    """
+
+    slope: float
+    error: float
+    prompts: float | None
+    moved: Noise
+    left: Noise
+
+
+@dataclass(frozen=True, slots=True)
 class ComparedEdge:
     """A bucket edge that both arms have, above which the shares of observations are compared.
 
@@ -140,7 +155,9 @@ class FrozenPlan:
     bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
     token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report;
     `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded; `judged` are the
-    labels of v2's deployment, as far as all its targets share them.
+    labels of v2's deployment, as far as all its targets share them. `reuse` is by metric how the
+    reuse of caches moves it; where v1's past shows that of none it is no part of the hash, as in plans frozen before
+    there was any.
     """
 
     plan: CutoverPlan
@@ -153,6 +170,7 @@ class FrozenPlan:
     unobservable: Mapping[str, str] = field(default_factory=dict)
     top_load: float | None = None
     judged: Mapping[str, str] = field(default_factory=dict)
+    reuse: Mapping[str, ReuseSlope] = field(default_factory=dict)
     _hash: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -184,6 +202,8 @@ class FrozenPlan:
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del values["_hash"]
+        if not self.reuse:
+            del values["reuse"]
         return values
 
 
@@ -213,6 +233,10 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         unobservable=dict(values["unobservable"]),
         top_load=values["top_load"],
         judged=dict(values["judged"]),
+        reuse={
+            name: ReuseSlope(**{**each, "moved": Noise(**each["moved"]), "left": Noise(**each["left"])})
+            for name, each in values.get("reuse", {}).items()
+        },
     )
 
 

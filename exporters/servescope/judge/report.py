@@ -27,6 +27,7 @@ from servescope.judge.text import (
     quantity,
     ratio,
     share,
+    without_reuse,
 )
 
 _LANES: Final = (
@@ -61,6 +62,10 @@ def render_report(
         "<p>Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
         "own, 95 %, and decide nothing.</p>",
         *_incidents(judgement),
+        *_list(
+            "Without what reuse of prompts explains",
+            [f"{each.title}: {without_reuse(each)}" for each in judgement.metrics if each.without_reuse],
+        ),
         "<h2>Course</h2>",
         f"<figure>{_draw_course(judgement, frozen, decisions, events)}</figure>",
         *_changes(judgement),

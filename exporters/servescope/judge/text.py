@@ -11,7 +11,7 @@ from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
-from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement
+from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement, ReuseSensitivity
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
 
@@ -85,7 +85,7 @@ def ratio(value: float | None) -> str:
     return _ABSENT if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
-def interval(metric: MetricJudgement) -> str:
+def interval(metric: MetricJudgement | ReuseSensitivity) -> str:
     """The interval of a metric's ratio, as `0.99–1.15`."""
     if metric.low is None and metric.high is None:
         return _ABSENT
@@ -98,6 +98,19 @@ def overall(metric: MetricJudgement) -> str:
     if found is None:
         return _ABSENT
     return f"{ratio(found.ratio)} ({ratio(found.low)}–{'∞' if found.high is None else ratio(found.high)})"
+
+
+def without_reuse(metric: MetricJudgement) -> str:
+    """A metric without what reuse of prompts explains of it, as a sentence."""
+    found = metric.without_reuse
+    if found is None:
+        return _ABSENT
+    chance = "more than chance" if found.differs else "no more than chance"
+    proven = "harm is proven without it as well" if found.harmful else "no harm is proven without it"
+    return (
+        f"sensitivity: v1 reuses {share(found.v1)} and v2 {share(found.v2)} of their prompt tokens, which explains "
+        f"{ratio(found.explained)}, {chance}; v2 ÷ v1 without it = {ratio(found.ratio)} ({interval(found)}); {proven}"
+    )
 
 
 def incidents(found: Incidents) -> str:
@@ -248,6 +261,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
             f"  above {number(edge.edge)} {metric.unit}: v1 {share(edge.v1)}, v2 {share(edge.v2)}, difference "
             f"{share(edge.difference)} ({share(edge.low)} to {share(edge.high)}){harm}"
         )
+    if metric.without_reuse is not None:
+        yield f"  {without_reuse(metric)}"
     if metric.flips:
         yield f"  would change it: {metric.flips}"
     yield from (f"  {note}" for note in metric.notes)

@@ -26,10 +26,10 @@ from servescope.cutover.counts import dispersion
 from servescope.cutover.effects import BlockEffects, mean_effects, ratio_effects
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, BucketCounts, Folded, PodSums, fold, judged_metric
+from servescope.cutover.given import Given, Moved, beside, explain, given_of, learn
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects, feature, learn_slope
-from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, ReuseSlope
+from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, Sensitivity
 from servescope.cutover.plan_files import check_arms
-from servescope.cutover.reuse import Reuse, beside, explained, learn_reuse, reuse_of, without_reuse
 from servescope.cutover.sequences import Floats, information_wanted
 from servescope.cutover.slow_fractions import choose_edges, slow_fractions
 
@@ -77,7 +77,7 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
         histograms=histograms,
         unobservable=dict(unreported(metrics, past)),
         top_load=_top_load(past.v1),
-        reuse=_reuse(plan, past, histograms, slopes, noise, v2_pods),
+        sensitivity=_sensitivities(plan, past, histograms, slopes, noise, v2_pods),
     )
 
 
@@ -257,23 +257,20 @@ def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dic
     return slopes
 
 
-def _reuse(
+def _sensitivities(
     plan: CutoverPlan, past: Folded, histograms: tuple[str, ...], slopes: Mapping[str, PromptSlope],
     noise: Mapping[str, Noise], v2_pods: int,
-) -> dict[str, ReuseSlope]:  # fmt: skip
-    """How reuse moves each timed metric within v1, where its past shows it beyond doubt."""
-    reuse = reuse_of(past.v1)
-    if reuse is None:
-        return {}
-    found = {}
+) -> dict[str, Sensitivity]:  # fmt: skip
+    """How what v1's pods were given moved each timed metric, where the past shows it beyond doubt."""
+    given, found = given_of(past.v1), {}
     for metric in plan.metrics:
         judged = judged_metric(metric.name, histograms)
         if judged.kind in {"mean", "ratio"} and noise[metric.name].calibrated:
             counted = counted_of(past.v1, metric.name, histograms)
             length = slopes.get(metric.name)
             prompts = prompts_of(past.v1) if length is not None else None
-            arm = _Timed(judged, np.nan_to_num(counted.above), np.nan_to_num(counted.below), prompts, reuse)
-            learned = _reuse_slope(arm, noise[metric.name], length, v2_pods)
+            timed = _Timed(judged, np.nan_to_num(counted.above), np.nan_to_num(counted.below), prompts, given)
+            learned = _sensitivity(timed, noise[metric.name], length, v2_pods)
             if learned is not None:
                 found[metric.name] = learned
     return found
@@ -281,47 +278,50 @@ def _reuse(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timed:
-    """A timed metric of v1's pods, (P, B), with their prompts where effects are adjusted by these, and their reuse."""
+    """A timed metric of v1's pods, (P, B), with their prompts where effects are adjusted by these, and all given."""
 
     judged: JudgedMetric
     above: Floats
     below: Floats
     prompts: Prompts | None
-    reuse: Reuse
+    given: Given
 
-
-def _reuse_slope(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: int) -> ReuseSlope | None:
-    learned = learn_reuse(feature(Prompts(v1.above, v1.below)), v1.below, v1.reuse, v1.prompts)
-    # Computing more of a prompt takes time: what says otherwise is explained by something else.
-    if learned is None or learned.slope * (-1.0 if v1.judged.better == "higher" else 1.0) <= 0.0:
-        return None
-
-    def whole(group: NDArray[np.bool_], slope: PromptSlope | None) -> BlockEffects:
-        above, below = ([each[chosen] for chosen in (~group, group)] for each in (v1.above, v1.below))
-        if v1.judged.kind == "ratio":
+    def effects(self, group: NDArray[np.bool_], cv2: float, slope: PromptSlope | None) -> BlockEffects:
+        """The effects of a group of pods against all others, adjusted by a slope on length."""
+        above, below = ([each[chosen] for chosen in (~group, group)] for each in (self.above, self.below))
+        if self.judged.kind == "ratio":
             blocks = ratio_effects(above[0], below[0], above[1], below[1], least_whole=LEAST_DECODING)
         else:
             n1, n2, s1, s2 = (each.sum(axis=0) for each in (*below, *above))
-            blocks = mean_effects(n1, s1, n2, s2, noise.cv2)
-        if v1.prompts is None or slope is None:
+            blocks = mean_effects(n1, s1, n2, s2, cv2)
+        if self.prompts is None or slope is None:
             return blocks
-        return adjusted_effects(blocks, slope, v1.prompts.of(~group), v1.prompts.of(group))
+        return adjusted_effects(blocks, slope, self.prompts.of(~group), self.prompts.of(group))
 
-    def left(group: NDArray[np.bool_]) -> BlockEffects:
-        slope = None if length is None else beside(length, learned.prompts)
-        return without_reuse(whole(group, slope), learned.slope, v1.reuse.of(~group), v1.reuse.of(group))
+
+def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: int) -> Sensitivity | None:
+    sign = -1.0 if v1.judged.better == "higher" else 1.0
+    learned = learn(feature(Prompts(v1.above, v1.below)), v1.below, v1.given, v1.prompts, sign)
+    if learned is None:
+        return None
+
+    def split(group: NDArray[np.bool_]) -> Moved:
+        whole = v1.effects(group, noise.cv2, length)
+        other = v1.effects(group, noise.cv2, beside(length, learned.prompts))
+        return explain(whole, other, learned.reuse, learned.load, v1.given.of(~group), v1.given.of(group))
 
     def moved(group: NDArray[np.bool_]) -> BlockEffects:
         requests = v1.below[~group].sum(axis=0), v1.below[group].sum(axis=0)
-        return explained(whole(group, length), left(group), learned.cv2, requests)
+        return split(group).explained(learned.cv2, requests)
 
-    found = [
-        calibrate(split, v1.below, cv2, noise.information_wanted, v2_pods=v2_pods)
-        for split, cv2 in ((moved, learned.cv2), (left, noise.cv2))
-    ]
-    if found[0] is None or found[1] is None:
+    def left(group: NDArray[np.bool_]) -> BlockEffects:
+        return split(group).left()
+
+    of_moved = calibrate(moved, v1.below, learned.cv2, noise.information_wanted, v2_pods=v2_pods)
+    of_left = calibrate(left, v1.below, noise.cv2, noise.information_wanted, v2_pods=v2_pods)
+    if of_moved is None or of_left is None:
         return None
-    return ReuseSlope(learned.slope, learned.error, learned.prompts, found[0], found[1])
+    return Sensitivity(learned.reuse, learned.load, learned.prompts, of_moved, of_left)
 
 
 def _top_load(v1: ArmFold) -> float | None:

@@ -15,7 +15,7 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few", "query error",
-    "explained by reuse",
+    "explained by reuse", "explained by load",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -71,17 +71,21 @@ class OverallRatio:
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseSensitivity:
-    """A metric without what the arms' different reuse of prompts explains of it: reported beside it, as sensitivity.
+class SensitivityJudgement:
+    """A metric without what the arms' different reuse of prompts and load explain of it: reported beside it.
 
-    `v1` and `v2` are the shares of prompt tokens that were reused since the stage began. `explained` is the part of v2
-    ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `differs` says that v2's reuse is proven to
-    make it worse, `harmful` that harm is proven in spite of that.
+    `v1_reused` and `v2_reused` are the shares of prompt tokens that were reused since the stage began, None where that
+    is not reported; `v1_load` and `v2_load` requests per replica and second. `by_reuse` and `by_load` are the factors
+    of v2 ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `differs` says that what is explained
+    is proven to make v2 worse, `harmful` that harm is proven in spite of that.
     """
 
-    v1: float
-    v2: float
-    explained: float
+    v1_reused: float | None
+    v2_reused: float | None
+    v1_load: float | None
+    v2_load: float | None
+    by_reuse: float
+    by_load: float
     ratio: float
     low: float | None
     high: float | None
@@ -122,7 +126,7 @@ class MetricJudgement:
     flips: str = ""
     notes: tuple[str, ...] = ()
     overall: OverallRatio | None = None
-    without_reuse: ReuseSensitivity | None = None
+    sensitivity: SensitivityJudgement | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from servescope.cutover.judgement import (
     Judgement,
     MetricJudgement,
     OverallRatio,
-    ReuseSensitivity,
+    SensitivityJudgement,
     Verdict,
     VerdictChange,
 )
@@ -283,7 +283,7 @@ def _metric(
         return MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
     block = stage.blocks.size - 1
     verdict, cause = CODES[int(track.codes[block])], track.causes[block]
-    eta, wanted = (None, None) if cause == "explained by reuse" else _eta(track, block)
+    eta, wanted = (None, None) if cause.startswith("explained") else _eta(track, block)
     path = track.path
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
@@ -298,21 +298,27 @@ def _metric(
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
         v1=None if judged.kind == "band" else _figures(track, "v1"), v2=_figures(track, "v2"),
         edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta),
-        notes=(*track.notes, *wording.reuse_notes(track, block)), without_reuse=_without_reuse(track, block), **shared,
+        notes=(*track.notes, *wording.sensitivity_notes(track, block)), sensitivity=_sensitivity(track, block),
+        **shared,
     )  # fmt: skip
 
 
-def _without_reuse(track: MetricTrack, block: int) -> ReuseSensitivity | None:
-    found = track.without_reuse
+def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
+    found = track.sensitivity
     if found is None:
         return None
-    v1, v2 = (float(each[block]) for each in found.stage.shares)
-    explained, _, _ = _ratios(track, block, found.paths.moved)
     ratio, low, high = _ratios(track, block, found.paths.left)
-    if explained is None or ratio is None or not math.isfinite(v1 + v2):
+    if ratio is None:
         return None
-    return ReuseSensitivity(
-        v1, v2, explained, ratio, low, high, bool(found.differs[block]), bool(found.harmful[block])
+    v1_reused, v2_reused, v1_load, v2_load = (
+        float(each[block]) if math.isfinite(each[block]) else None
+        for each in (*found.stage.reused, *found.stage.loads)
+    )  # fmt: skip
+    sign = -1.0 if track.plan.better == "higher" else 1.0
+    by_reuse, by_load = (math.exp(sign * float(each[block])) for each in (found.paths.by_reuse, found.paths.by_load))
+    return SensitivityJudgement(
+        v1_reused, v2_reused, v1_load, v2_load, by_reuse, by_load, ratio, low, high,
+        differs=bool(found.differs[block]), harmful=bool(found.harmful[block]),
     )  # fmt: skip
 
 

@@ -214,6 +214,11 @@ def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Float
     return np.asarray(plain * factor)
 
 
+def by_block(values: Floats, blocks: BlockEffects, size: int, before: float) -> Floats:
+    """What is known after each of `size` five-minute blocks, of values of merged ones, (K,); `before` the first."""
+    return _spread(values, _latest(blocks.last, size), before)
+
+
 def _latest(last: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """The merged block that is known at the end of each five-minute block, −1 before the first."""
     return np.asarray(np.searchsorted(last, np.arange(size), side="right") - 1)

@@ -32,7 +32,14 @@ from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
-from servescope.cutover.reusing import LASTING_BLOCKS, ReusePaths, StageReuse, WithoutReuse, judge_reuse, paths_of_reuse
+from servescope.cutover.sensitivity import (
+    LASTING_BLOCKS,
+    SensitivityPaths,
+    SensitivityTrack,
+    StageGiven,
+    sensitivity_paths,
+    stage_given,
+)
 from servescope.cutover.sequences import Floats, split_alpha
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
@@ -97,8 +104,8 @@ def judge_stage(
         share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
-    reuse = judge_reuse(frozen, folded, within, usable, warmth)
-    tracks = _judge_metrics(context, reuse)
+    given = stage_given(frozen, folded, within, usable, warmth, context.loads)
+    tracks = _judge_metrics(context, given)
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
@@ -157,10 +164,10 @@ class _Candidate:
     v1: ArmSums
     v2: ArmSums
     path: MetricPath
-    reuse: ReusePaths | None = None
+    sensitivity: SensitivityPaths | None = None
 
 
-def _judge_metrics(context: StageContext, reuse: StageReuse | None) -> dict[str, MetricTrack]:
+def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
     conditions = conditions_of(context)
     candidates, tracks = {}, {}
@@ -171,15 +178,15 @@ def _judge_metrics(context: StageContext, reuse: StageReuse | None) -> dict[str,
             v2 = _sums(context, context.folded.v2, metric.name, ())
             tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found)
         else:
-            candidates[metric.name] = _candidate(context, metric, judged, found, reuse)
+            candidates[metric.name] = _candidate(context, metric, judged, found, given)
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
-        left = _without_reuse(context, family, harmful, reuse)
+        left = _sensitivity(context, family, harmful, given)
         for name, each in family.items():
             tracks[name] = track_metric(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
-                without_reuse=left.get(name),
+                sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
                 absent=missing(context, each.plan, each.judged), found=each.found,
             )  # fmt: skip
@@ -206,23 +213,26 @@ def _harm(
     )
 
 
-def _without_reuse(
+def _sensitivity(
     context: StageContext, family: Mapping[str, _Candidate], harmful: Mapping[str, NDArray[np.bool_]],
-    reuse: StageReuse | None,
-) -> dict[str, WithoutReuse]:  # fmt: skip
-    """The metrics that reuse moves, judged by the same rule and at the same levels without what it explains."""
-    if reuse is None:
+    given: StageGiven | None,
+) -> dict[str, SensitivityTrack]:  # fmt: skip
+    """The metrics that reuse or load moves, judged by the same rule at the same levels without what these explain."""
+    if given is None:
         return {}
-    left = {name: each if each.reuse is None else replace(each, path=each.reuse.left) for name, each in family.items()}
+    left = {
+        name: each if each.sensitivity is None else replace(each, path=each.sensitivity.left)
+        for name, each in family.items()
+    }
     still, _ = _harm(context, left)
     level = -math.log(context.frozen.plan.alpha_harm)
     alike = np.zeros(context.usable.size, dtype=np.bool_) if context.mix is None else ~context.mix.differs
     found = {}
     for name, each in family.items():
-        if each.reuse is not None:
-            differs = each.reuse.moved.harm >= level
-            found[name] = WithoutReuse(
-                reuse, each.reuse, still[name], differs, harmful[name] & ~still[name] & differs,
+        if each.sensitivity is not None:
+            differs = each.sensitivity.moved.harm >= level
+            found[name] = SensitivityTrack(
+                given, each.sensitivity, still[name], differs, harmful[name] & ~still[name] & differs,
                 alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS),
             )  # fmt: skip
     return found
@@ -241,7 +251,7 @@ def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Flo
 
 def _candidate(
     context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None,
-    reuse: StageReuse | None,
+    given: StageGiven | None,
 ) -> _Candidate:  # fmt: skip
     frozen = context.frozen
     edges = frozen.edges.get(metric.name, ())
@@ -271,9 +281,9 @@ def _candidate(
     matched = context.relation.free
     harmful = harm_counts(context)
     left = None
-    if reuse is not None and metric.name in frozen.reuse:
+    if given is not None and metric.name in frozen.sensitivity:
         sums = kept_sums(v1, harmful), kept_sums(v2, harmful)
-        left = paths_of_reuse(metric, judged, frozen.reuse[metric.name], slope, sums, reuse, levels)
+        left = sensitivity_paths(metric, judged, frozen.sensitivity[metric.name], slope, sums, given, levels)
     health = path(matched)
     if np.array_equal(matched, harmful):
         return _Candidate(metric, judged, found, v1, v2, health, left)

@@ -17,7 +17,7 @@ from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
-from servescope.cutover.reusing import WithoutReuse
+from servescope.cutover.sensitivity import SensitivityTrack
 from servescope.cutover.sequences import Floats
 
 CODES: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA")
@@ -48,7 +48,7 @@ class MetricTrack:
     causes: NDArray[np.object_]
     value: Floats
     notes: tuple[str, ...] = field(default=())
-    without_reuse: WithoutReuse | None = None
+    sensitivity: SensitivityTrack | None = None
 
     @property
     def margin(self) -> float:
@@ -90,11 +90,11 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
-    without_reuse: WithoutReuse | None = None,
+    sensitivity: SensitivityTrack | None = None,
 ) -> MetricTrack:
     """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together.
 
-    What `without_reuse` explains of harm makes an open question of it, and never health.
+    Harm that the `sensitivity` explains is an open question, and never health.
     """
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
@@ -114,8 +114,9 @@ def track_metric(
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")
     _set(codes, causes, harmful & ~within & beyond, DEGRADED, "beyond margin")
-    if without_reuse is not None:
-        _set(codes, causes, harmful & ~within & without_reuse.explained, INCONCLUSIVE, "explained by reuse")
+    if sensitivity is not None:
+        explained = harmful & ~within & sensitivity.explained
+        _set_each(codes, causes, np.where(explained, sensitivity.causes(), ""), INCONCLUSIVE)
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
     _set_each(codes, causes, absent, NO_DATA)
@@ -124,7 +125,7 @@ def track_metric(
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), (), without_reuse)
+    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), (), sensitivity)
 
 
 def burst(v2: ArmSums) -> NDArray[np.bool_]:

@@ -26,8 +26,8 @@ from servescope.judge.text import (
     overall,
     quantity,
     ratio,
+    sensitivity,
     share,
-    without_reuse,
 )
 
 _LANES: Final = (
@@ -63,8 +63,8 @@ def render_report(
         "own, 95 %, and decide nothing.</p>",
         *_incidents(judgement),
         *_list(
-            "Without what reuse of prompts explains",
-            [f"{each.title}: {without_reuse(each)}" for each in judgement.metrics if each.without_reuse],
+            "Without what reuse and load explain",
+            [f"{each.title}: {sensitivity(each.sensitivity)}" for each in judgement.metrics if each.sensitivity],
         ),
         "<h2>Course</h2>",
         f"<figure>{_draw_course(judgement, frozen, decisions, events)}</figure>",

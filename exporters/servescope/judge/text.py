@@ -11,7 +11,14 @@ from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
-from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement, ReuseSensitivity
+from servescope.cutover.judgement import (
+    ArmFigures,
+    ArmState,
+    Incidents,
+    Judgement,
+    MetricJudgement,
+    SensitivityJudgement,
+)
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
 
@@ -85,7 +92,7 @@ def ratio(value: float | None) -> str:
     return _ABSENT if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
-def interval(metric: MetricJudgement | ReuseSensitivity) -> str:
+def interval(metric: MetricJudgement | SensitivityJudgement) -> str:
     """The interval of a metric's ratio, as `0.99–1.15`."""
     if metric.low is None and metric.high is None:
         return _ABSENT
@@ -100,16 +107,16 @@ def overall(metric: MetricJudgement) -> str:
     return f"{ratio(found.ratio)} ({ratio(found.low)}–{'∞' if found.high is None else ratio(found.high)})"
 
 
-def without_reuse(metric: MetricJudgement) -> str:
-    """A metric without what reuse of prompts explains of it, as a sentence."""
-    found = metric.without_reuse
-    if found is None:
-        return _ABSENT
+def sensitivity(found: SensitivityJudgement) -> str:
+    """A metric without what reuse of prompts and load explain of it, as a sentence."""
+    given = f"requests per second and replica {number(found.v1_load)} and {number(found.v2_load)}"
+    if found.v1_reused is not None and found.v2_reused is not None:
+        given = f"v1 and v2 reuse {share(found.v1_reused)} and {share(found.v2_reused)} of their prompt tokens, {given}"
     chance = "more than chance" if found.differs else "no more than chance"
-    proven = "harm is proven without it as well" if found.harmful else "no harm is proven without it"
+    proven = "harm is proven without that as well" if found.harmful else "no harm is proven without that"
     return (
-        f"sensitivity: v1 reuses {share(found.v1)} and v2 {share(found.v2)} of their prompt tokens, which explains "
-        f"{ratio(found.explained)}, {chance}; v2 ÷ v1 without it = {ratio(found.ratio)} ({interval(found)}); {proven}"
+        f"{given}: reuse explains {ratio(found.by_reuse)} and load {ratio(found.by_load)}, {chance}; v2 ÷ v1 without "
+        f"that = {ratio(found.ratio)} ({interval(found)}); {proven}"
     )
 
 
@@ -261,8 +268,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
             f"  above {number(edge.edge)} {metric.unit}: v1 {share(edge.v1)}, v2 {share(edge.v2)}, difference "
             f"{share(edge.difference)} ({share(edge.low)} to {share(edge.high)}){harm}"
         )
-    if metric.without_reuse is not None:
-        yield f"  {without_reuse(metric)}"
+    if metric.sensitivity is not None:
+        yield f"  sensitivity: {sensitivity(metric.sensitivity)}"
     if metric.flips:
         yield f"  would change it: {metric.flips}"
     yield from (f"  {note}" for note in metric.notes)

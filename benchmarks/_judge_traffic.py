@@ -259,7 +259,9 @@ def suffer(cutover: Cutover, harm: Harm) -> Requests:
     elif harm.kind == "drift":
         factor = 1 + harm.size * np.maximum(0.0, hours)[requests.block]
     elif harm.kind == "one pod":
-        factor = 1 + harm.size * requests.pods * (during & (requests.pod == 0))
+        lives = requests.lives
+        pods = requests.pods if lives is None else float(lives.alive.sum(axis=0).mean())
+        factor = 1 + harm.size * pods * (during & (requests.pod == 0))
     elif harm.kind == "bimodal":
         factor = 1 + harm.size / 0.1 * (during & (np.mod(requests.chance, 0.1) < 0.01))
     else:

@@ -6,6 +6,7 @@ by the text of the judge and of the generator: a change to any of them begins an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -112,7 +113,7 @@ def run_trials(share: float, past_seed: int, orders: Sequence[Order], world: Wor
             harms = wanted.setdefault((seed, order.confounder), {})
             harms |= {harm: order.rivals or harms.get(harm, False) for harm in order.harms}
     missing = {
-        day: {harm: rivals for harm, rivals in harms.items() if (*day, harm) not in known}
+        day: {harm: rivals for harm, rivals in harms.items() if not _is_known(known.get((*day, harm)), rivals=rivals)}
         for day, harms in wanted.items()
     }
     with path.open("a", encoding="utf-8") as file:
@@ -123,12 +124,17 @@ def run_trials(share: float, past_seed: int, orders: Sequence[Order], world: Wor
     yield from (known[*day, harm] for day, harms in wanted.items() for harm in harms)
 
 
+def _is_known(trial: Trial | None, *, rivals: bool) -> bool:
+    return trial is not None and (bool(trial.rivals) or not rivals)
+
+
 def _key(trial: Trial) -> tuple[int, Confounder, Harm]:
     return trial.seed, trial.confounder, trial.harm
 
 
+@functools.cache
 def version() -> str:
-    """A digest of everything that a trial depends on."""
+    """A digest of everything that a trial depends on, as it was when the run began."""
     folder = Path(staging.__file__).parent
     texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
     names = ("requests", "counting", "traffic", "worlds", "rivals", "trials")

@@ -26,7 +26,7 @@ from benchmarks._judge_requests import (
     autoregress,
     load_at,
 )
-from benchmarks._judge_traffic import CLEAN, Confounder, Scene, World
+from benchmarks._judge_traffic import CLEAN, PODS, Confounder, Scene, World
 from servescope.contract.increments import BLOCK_MS
 
 Rng = np.random.Generator
@@ -224,16 +224,20 @@ def autoscaled(rng: Rng, scene: Scene) -> Both:
     relative = load / (scene.setting.requests_per_minute * BLOCK_MINUTES)
     relative = relative * np.exp(autoregress(rng, (len(load),), 0.15, 60.0))
 
+    # Both stacks scale in the steps of the smaller one, or it would have more to spare.
+    steps = PODS[scene.share][1]
+    least = math.ceil(steps / 2)
+    wanted = np.clip(np.ceil(steps * relative / SCALED_LOAD), least, 2 * steps).astype(int)
+    # Replicas are stopped when they were not wanted for a while, and started at once.
+    wanted = sliding_window_view(np.pad(wanted, (SCALED_BLOCKS - 1, 0), "edge"), SCALED_BLOCKS).max(axis=-1)
+
     def of(stack: str, pods: int) -> Weather:
-        wanted = np.clip(np.ceil(pods * relative / SCALED_LOAD), least := math.ceil(pods / 2), 2 * pods).astype(int)
-        # Replicas are stopped when they were not wanted for a while, and started at once.
-        wanted = sliding_window_view(np.pad(wanted, (SCALED_BLOCKS - 1, 0), "edge"), SCALED_BLOCKS).max(axis=-1)
         names, started, rows = [], [], []
         old = float(scene.blocks[0]) - BLOCKS_PER_DAY * BLOCK_MS
         for slot in range(2 * pods):
-            alive = wanted > slot
+            alive = wanted * pods > slot * steps
             for first, end in _runs(alive):
-                stays = slot < least
+                stays = slot * steps < least * pods
                 names.append(f"{stack}-{slot}" if stays else f"{stack}-{slot}-{scene.blocks[first] // BLOCK_MS}")
                 started.append(old if stays or first == 0 else float(scene.blocks[first]))
                 row = np.zeros(len(load), dtype=np.bool_)

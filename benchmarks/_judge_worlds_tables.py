@@ -20,29 +20,37 @@ GROSS: Final = (Harm("mean", 4.0), Harm("mean", 9.0))
 
 
 def world_trials(
-    worlds: Iterable[World], days: int, share: float, *, harms: Sequence[Harm] = HARMS, rivals: bool = False
+    worlds: Iterable[World], days: int, share: float, *, harms: Sequence[Harm] = (NO_HARM,), rivals: bool = False
 ) -> Iterator[Trial]:
     """So many days of each world, each with every one of these harms; the same seeds in every world and run."""
     for world in worlds:
-        began = time.process_time()
-        asked = (*harms, *GROSS) if world.name == "fresh" and harms == HARMS else tuple(harms)
         for past in range(math.ceil(days / DAYS_PER_PAST)):
             left = min(DAYS_PER_PAST, days - past * DAYS_PER_PAST)
-            yield from run_trials(share, past, [Order(left, asked, world.confounder, rivals)], world)
-        print(f"{world.name}: {days} days, {time.process_time() - began:.0f} s of CPU", flush=True)
+            yield from run_trials(share, past, [Order(left, tuple(harms), world.confounder, rivals)], world)
 
 
 def print_worlds(worlds: Sequence[World], days: int, shares: Sequence[float], *, rivals: bool) -> None:
-    """Run the worlds at each share and print their tables, in the form of docs/judge.md."""
+    """Run the worlds at each share and print their tables, in the form of docs/judge.md.
+
+    Equal stacks have all of the days, harms and rivals a quarter of them.
+    """
     for share in shares:
-        trials = list(world_trials(worlds, days, share, rivals=rivals))
+        harmed: list[Trial] = []
+        equal: list[Trial] = []
+        for world in worlds:
+            began = time.process_time()
+            harms = (*HARMS, *GROSS) if world.name == "fresh" else HARMS
+            harmed += world_trials([world], math.ceil(days / 4), share, harms=harms, rivals=rivals)
+            equal += world_trials([world], days, share)
+            print(f"{world.name} at {share:.0%}: {time.process_time() - began:.0f} s of CPU", flush=True)
         print(f"\n## Worlds at {share:.0%}: equal stacks, a day of watching\n")
-        print("\n".join(equal_stacks(worlds, trials)))
+        print("\n".join(equal_stacks(worlds, equal)))
         print(f"\n## Worlds at {share:.0%}: harms found within a day, minutes p50 / p90\n")
-        print("\n".join(harms_found(worlds, trials)))
-        if rivals:
-            print(f"\n## Worlds at {share:.0%}: beside other judges\n")
-            print("\n".join(beside_rivals(worlds, trials)))
+        print("\n".join(harms_found(worlds, harmed)))
+        for harm in HARMS if rivals else ():
+            what = "equal stacks rejected" if harm == NO_HARM else f"{spell(harm)} found, median minutes"
+            print(f"\n## Worlds at {share:.0%}, beside other judges: {what}\n")
+            print("\n".join(beside_rivals(worlds, harmed, harm)))
 
 
 def equal_stacks(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[str]:
@@ -60,32 +68,36 @@ def equal_stacks(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[s
 
 
 def harms_found(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[str]:
-    """The share of days on which each harm is found, and how soon; never HEALTHY before is said beside it."""
+    """The share of days on which each harm is found, and how soon; on how many days it was HEALTHY all the same."""
     harms = list(dict.fromkeys(trial.harm for trial in trials if trial.harm != NO_HARM))
     yield from _head("world", *map(spell, harms))
     for world in worlds:
         cells = []
         for harm in harms:
             chosen = _of(trials, world, harm)
-            passed = sum(trial.healthy is not None for trial in chosen)
+            passed = sum((trial.healthy or math.inf) < (trial.degraded or math.inf) for trial in chosen)
             cells.append(
-                _found([delay(trial) for trial in chosen]) + (f"; {passed} HEALTHY" if passed else "") if chosen else ""
+                _found([delay(trial) for trial in chosen]) + (f"; {passed} HEALTHY before" if passed else "")
+                if chosen
+                else ""
             )
         yield _row(world.title, *cells)
 
 
-def beside_rivals(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[str]:
-    """Each judge on the same requests: false alarms in 24 hours, and the harms that it finds with the median delay."""
-    harms = [harm for harm in HARMS[1:] if any(trial.harm == harm for trial in trials)]
-    yield from _head("world", "judge", "equal: rejected", *(f"{spell(harm)}: found, p50" for harm in harms))
+def beside_rivals(worlds: Iterable[World], trials: Sequence[Trial], harm: Harm) -> Iterator[str]:
+    """Each judge on the same requests: rejections of equal stacks, or of harmed ones with the median delay."""
+    judges = ("servescope", *RIVALS)
+    yield from _head("world", "days", *judges)
     for world in worlds:
-        for judge in ("servescope", *RIVALS):
-            equal = [rejected_at(trial, judge) for trial in _of(trials, world, NO_HARM)]
-            cells = [f"{sum(each < math.inf for each in equal) / len(equal):.1%}"]
-            for harm in harms:
-                times = [rejected_at(trial, judge) for trial in _of(trials, world, harm)]
-                cells.append(f"{sum(each < math.inf for each in times) / len(times):.0%}, {minutes(times, 0.5)}")
-            yield _row(world.title, judge, *cells)
+        chosen = [trial for trial in _of(trials, world, harm) if trial.rivals]
+        if not chosen:
+            continue
+        cells = []
+        for judge in judges:
+            times = [rejected_at(trial, judge) for trial in chosen]
+            rejected = f"{sum(each < math.inf for each in times) / len(times):.1%}"
+            cells.append(rejected if harm == NO_HARM else f"{rejected}, {minutes(times, 0.5)}")
+        yield _row(world.title, len(chosen), *cells)
 
 
 def _of(trials: Iterable[Trial], world: World, harm: Harm) -> list[Trial]:

@@ -16,6 +16,7 @@ from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
 from benchmarks._judge_errors import errors_alone
 from benchmarks._judge_speed import measure_speed
+from benchmarks._judge_traces import compare_traces
 from benchmarks._judge_trials import Trial, run_trials
 from benchmarks._judge_worlds import WORLDS
 from benchmarks._judge_worlds_tables import print_worlds
@@ -51,9 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shares", type=float, nargs="+", default=experiments.SHARES, metavar="SHARE")
     group.add_argument(
         "--worlds", nargs="*", choices=[*WORLDS, "all"], metavar="NAME",
-        help="judge so many --days of each of these worlds and harms instead, at 25 %% unless --shares says otherwise; "
+        help="judge so many --days of each of these worlds instead, a quarter of them with each harm, at 25 %% unless "
+        "--shares says otherwise; "
         f"all of them by default: {', '.join(WORLDS)}",
     )  # fmt: skip
+    group.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="compare the worlds with the traces in a folder instead"
+    )
     group.add_argument("--rivals", action="store_true", help="with --worlds: other judges on the same requests, too")
     group.add_argument("--pictures", action="store_true", help="draw the curves into docs/pictures")
 
@@ -62,6 +67,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the tables, in the form of docs/judge.md."""
     if arguments.speed:
         measure_speed(arguments.speed_days)
+        return
+    if arguments.traces is not None:
+        print("\n".join(compare_traces(arguments.traces)))
         return
     if arguments.worlds is not None:
         names = [name for name in arguments.worlds if name != "all"] or list(WORLDS)

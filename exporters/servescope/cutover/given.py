@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.calibration import LAG_BLOCKS, long_run_variance
+from servescope.cutover.calibration import BLOCKS_PER_HOUR, LAG_BLOCKS, long_run_variance
+from servescope.cutover.change import RESTART_BLOCKS
 from servescope.cutover.effects import BlockEffects, merged_sums
 from servescope.cutover.folding import ArmFold
 from servescope.cutover.mix import SURE_ERRORS, Prompts, PromptSlope, feature, fit, within_blocks
@@ -42,6 +43,10 @@ class Given:
     def of(self, chosen: NDArray[np.bool_]) -> Given:
         """Those of a group of pods together, (P,)."""
         return Given(*(each[chosen].sum(axis=0) for each in self._all()))
+
+    def hourly(self) -> Given:
+        """Those of whole hours, (P, B / 12)."""
+        return Given(*(_merged(each) for each in self._all()))
 
     def over(self, blocks: BlockEffects) -> Given:
         """Those of an arm in merged blocks, (K,)."""
@@ -90,21 +95,26 @@ class Learned:
     cv2: float
 
 
-def learn(means: Floats, requests: Floats, given: Given, prompts: Prompts | None, sign: float) -> Learned | None:
+def learn(timed: Prompts, given: Given, prompts: Prompts | None, sign: float) -> Learned | None:
     """How what v1's pods were given moved a metric before the cutover; None where that shows nothing.
 
-    `means` are the logarithms of the metric's mean per pod and block, (P, B), NaN where it has none, and `requests` how
-    many they are of; `prompts` are those that effects are adjusted by, None where they are not. Slopes count in the
-    direction of `sign`, 1 or −1, alone: computing and serving more takes time, and what says otherwise is explained by
-    something else.
+    `timed` is the metric's sum and of how many requests, per pod and block, (P, B), 0 where not known; `prompts` are
+    those that effects are adjusted by, None where they are not. Slopes count in the direction of `sign`, 1 or −1,
+    alone: computing and serving more takes time, and what says otherwise is explained by something else.
     """
-    reuse, on_length, cv2 = _learn_reuse(means, requests, given, prompts)
-    if reuse is not None and reuse.slope * sign <= 0.0:
-        reuse, on_length, cv2 = None, None, 0.0
-    rest = means if reuse is None else means - reuse.slope * given.share_computed()
-    if prompts is not None and on_length is not None:
-        rest = rest - on_length * feature(prompts)
-    load = _learn_load(rest, requests, given)
+    # Chance among few requests moves the share of tokens more than the metric, so that the slope comes out too small
+    # within blocks; within hours it does so less, where these show it.
+    found = _learn_reuse(_hourly(timed), given.hourly(), None if prompts is None else _hourly(prompts))
+    found = found or _learn_reuse(timed, given, prompts)
+    reuse, on_length = found if found is not None and found[0].slope * sign > 0.0 else (None, None)
+    rest = feature(timed)
+    cv2 = 0.0
+    if reuse is not None:
+        explained = reuse.slope * given.share_computed()
+        rest, cv2 = rest - explained, _variance_of_one(explained, timed.requests)
+        if prompts is not None and on_length is not None:
+            rest = rest - on_length * feature(prompts)
+    load = _learn_load(rest, timed.requests, given)
     if load is not None and load.slope * sign <= 0.0:
         load = None
     if reuse is None and load is None:
@@ -113,30 +123,42 @@ def learn(means: Floats, requests: Floats, given: Given, prompts: Prompts | None
     return Learned(reuse, load, on_length, cv2 + (0.0 if load is None else load.slope**2))
 
 
-def _learn_reuse(
-    means: Floats, requests: Floats, given: Given, prompts: Prompts | None
-) -> tuple[Slope | None, float | None, float]:
-    """Between pods of the same block, as `mix.learn_slope`: load and trend explain nothing."""
+def _learn_reuse(timed: Prompts, given: Given, prompts: Prompts | None) -> tuple[Slope, float | None] | None:
+    """The slope on reuse, and that on length beside it, between pods at the same time: load and trend explain nothing."""
     lengths = () if prompts is None else (feature(prompts),)
-    found = within_blocks(requests, means, given.share_computed(), *lengths)
+    found = within_blocks(timed.requests, feature(timed), given.share_computed(), *lengths)
     if found is None:
-        return None, None, 0.0
+        return None
     weights, y, w, *known = found
     on_length = None
     if known:
         of_y, of_w = fit(weights, y, known[0]), fit(weights, w, known[0])
         if of_y is None or of_w is None:
-            return None, None, 0.0
+            return None
         # The slope beside length is that of what length explains of neither (Frisch and Waugh 1933).
         on_length = of_y[0], of_w[0]
         y, w = y - on_length[0] * known[0], w - on_length[1] * known[0]
     fitted = fit(weights, y, w)
     if fitted is None or abs(fitted[0]) <= SURE_ERRORS * fitted[1]:
-        return None, None, 0.0
-    slope, error = fitted
-    pods, rows = int((weights.sum(axis=1) > 0.0).sum()), int((weights > 0.0).sum())
-    cv2 = float((weights * np.square(slope * w)).sum()) / rows * pods / (pods - 1)
-    return Slope(slope, error), None if on_length is None else on_length[0] - slope * on_length[1], cv2
+        return None
+    return Slope(*fitted), None if on_length is None else on_length[0] - fitted[0] * on_length[1]
+
+
+def _hourly(values: Prompts) -> Prompts:
+    return Prompts(*(_merged(each) for each in (values.tokens, values.requests)))
+
+
+def _merged(values: Floats) -> Floats:
+    """Sums over whole hours, (P, B) to (P, B / 12)."""
+    hours = values.shape[1] // BLOCKS_PER_HOUR
+    return np.asarray(values[:, : hours * BLOCKS_PER_HOUR].reshape(len(values), hours, BLOCKS_PER_HOUR).sum(axis=2))
+
+
+def _variance_of_one(explained: Floats, requests: Floats) -> float:
+    """The variance of what is explained of one request, by how it steps from block to block: without what lasts."""
+    steps, counts = np.diff(explained, axis=1), 0.5 * (requests[:, 1:] + requests[:, :-1])
+    known = np.isfinite(steps) & (counts > 0.0)
+    return float((counts * np.square(steps) / 2.0)[known].mean()) if known.any() else 0.0
 
 
 def _learn_load(means: Floats, requests: Floats, given: Given) -> Slope | None:
@@ -182,11 +204,23 @@ class Moved:
         sampling = np.where(np.isfinite(self.whole.sampling), cv2 * (first + second), np.inf)
         return replace(self.whole, effects=self.reuse + self.load, sampling=sampling)
 
-    def running(self, part: Floats) -> Floats:
-        """The mean of a part over the blocks so far, as effects are weighted, (K,)."""
+    def mean(self, part: Floats, blocks: float = math.inf) -> Floats:
+        """The mean of a part, weighted as effects are, over the stage or over so many latest five-minute blocks, (K,)."""
         weights = np.where(np.isfinite(self.whole.sampling), 1.0 / self.whole.sampling, 0.0)
-        whole = np.cumsum(weights)
-        return np.asarray(np.divide(np.cumsum(weights * part), whole, out=np.zeros_like(whole), where=whole > 0.0))
+        above, below = (np.concatenate([[0.0], np.cumsum(each)]) for each in (weights * part, weights))
+        first = np.searchsorted(self.whole.last, self.whole.last - blocks, side="right")
+        whole = below[1:] - below[first]
+        return np.asarray(np.divide(above[1:] - above[first], whole, out=np.zeros_like(whole), where=whole > 0.0))
+
+    def unsure(self, reuse: Slope | None, load: Slope | None) -> Floats:
+        """The variance that the errors of the slopes leave in the mean effect, of the stage or since the latest restart
+        of evidence, (K,): no waiting averages it out."""
+        variance = np.zeros_like(self.reuse)
+        for slope, part in ((reuse, self.reuse), (load, self.load)):
+            if slope is not None:
+                largest = np.maximum(np.abs(self.mean(part)), np.abs(self.mean(part, RESTART_BLOCKS)))
+                variance = variance + np.square(largest * slope.error / slope.slope)
+        return variance
 
 
 def explain(

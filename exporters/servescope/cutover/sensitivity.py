@@ -136,16 +136,13 @@ def sensitivity_paths(
     moved = explain(
         blocks(length), blocks(beside(length, found.prompts)), found.reuse, found.load, given.v1, given.v2
     )  # fmt: skip
-    parts = [moved.running(each) for each in (moved.reuse, moved.load)]
-    # However long one waits, the errors of the slopes are not averaged out.
-    unsure = np.zeros_like(moved.reuse)
-    for slope, part in ((found.reuse, parts[0]), (found.load, parts[1])):
-        if slope is not None:
-            unsure = unsure + np.square(part * slope.error / slope.slope)
+    unsure = moved.unsure(found.reuse, found.load)
     requests = v1.below.sum(axis=0), v2.below.sum(axis=0)
     sign = -1.0 if metric.better == "higher" else 1.0
     size = v1.below.shape[1]
-    by_reuse, by_load = (paths.by_block(sign * each, moved.whole, size, 0.0) for each in parts)
+    by_reuse, by_load = (
+        paths.by_block(sign * moved.mean(each), moved.whole, size, 0.0) for each in (moved.reuse, moved.load)
+    )  # fmt: skip
     return SensitivityPaths(
         paths.path_of_effects(
             metric, found.moved, moved.explained(found.moved.cv2, requests), v1, v2, levels, unsure=unsure

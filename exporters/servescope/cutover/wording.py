@@ -129,6 +129,10 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             return f"{title}: {_CAUSES[cause]}"
 
 
+_SHOWN: Final = 0.002
+"""What explains less, as a logarithm, is not named."""
+
+
 def _sensitivity(track: MetricTrack, block: int) -> str:
     """What the arms were given, what that explains of a metric, and what is left without it."""
     found = track.sensitivity
@@ -136,12 +140,12 @@ def _sensitivity(track: MetricTrack, block: int) -> str:
         return ""
     given = []
     reused = [float(each[block]) for each in found.stage.reused]
-    if found.paths.by_reuse[block] and all(map(math.isfinite, reused)):
+    if abs(found.paths.by_reuse[block]) >= _SHOWN and all(map(math.isfinite, reused)):
         (part,) = _own(track, float(found.paths.by_reuse[block]))
         shares = f"v2 reuses {100.0 * reused[1]:.1f} % of its prompt tokens and v1 {100.0 * reused[0]:.1f} %"
         given.append(f"{shares}, which explains {percent(part)}")
     loads = [float(each[block]) for each in found.stage.loads]
-    if found.paths.by_load[block] and all(each > 0.0 for each in loads):
+    if abs(found.paths.by_load[block]) >= _SHOWN and all(each > 0.0 for each in loads):
         (part,) = _own(track, float(found.paths.by_load[block]))
         more = percent(math.log(loads[1] / loads[0]))
         given.append(f"v2's replicas get {more} requests each, which explains {percent(part)}")

@@ -120,7 +120,7 @@ def test_both_results_are_reported_beside_each_other() -> None:
     assert found.v2_reused < found.v1_reused - 0.05
     assert found.by_reuse * found.by_load * found.ratio == pytest.approx(metric.ratio, rel=0.02)
     assert (found.low or 0.0) < found.ratio < (found.high or 0.0)
-    assert (found.differs, found.harmful) == (True, False)
+    assert (found.explained, found.harmful) == (True, False)
     assert f"v2 reuses {shown}" in metric.reason
     assert "explained by reuse" in metric.reason
     assert "v2 ÷ v1 without that" in explain_judgement(judgement, _frozen(LOST))

@@ -124,7 +124,7 @@ def learn(timed: Prompts, given: Given, prompts: Prompts | None, sign: float) ->
 
 
 def _learn_reuse(timed: Prompts, given: Given, prompts: Prompts | None) -> tuple[Slope, float | None] | None:
-    """The slope on reuse, and that on length beside it, between pods at the same time: load and trend explain nothing."""
+    """The slope on reuse, and that on length beside it, between pods at the same time: load explains nothing."""
     lengths = () if prompts is None else (feature(prompts),)
     found = within_blocks(timed.requests, feature(timed), given.share_computed(), *lengths)
     if found is None:
@@ -205,7 +205,7 @@ class Moved:
         return replace(self.whole, effects=self.reuse + self.load, sampling=sampling)
 
     def mean(self, part: Floats, blocks: float = math.inf) -> Floats:
-        """The mean of a part, weighted as effects are, over the stage or over so many latest five-minute blocks, (K,)."""
+        """The mean of a part, weighted as effects are, of the stage or of so many latest five-minute blocks, (K,)."""
         weights = np.where(np.isfinite(self.whole.sampling), 1.0 / self.whole.sampling, 0.0)
         above, below = (np.concatenate([[0.0], np.cumsum(each)]) for each in (weights * part, weights))
         first = np.searchsorted(self.whole.last, self.whole.last - blocks, side="right")

@@ -76,8 +76,8 @@ class SensitivityJudgement:
 
     `v1_reused` and `v2_reused` are the shares of prompt tokens that were reused since the stage began, None where that
     is not reported; `v1_load` and `v2_load` requests per replica and second. `by_reuse` and `by_load` are the factors
-    of v2 ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `differs` says that what is explained
-    is proven to make v2 worse, `harmful` that harm is proven in spite of that.
+    of v2 ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `explained` says that harm is proven,
+    and not without that; `harmful` that it is proven without that as well.
     """
 
     v1_reused: float | None
@@ -89,7 +89,7 @@ class SensitivityJudgement:
     ratio: float
     low: float | None
     high: float | None
-    differs: bool
+    explained: bool
     harmful: bool
 
 

@@ -318,7 +318,7 @@ def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
     by_reuse, by_load = (math.exp(sign * float(each[block])) for each in (found.paths.by_reuse, found.paths.by_load))
     return SensitivityJudgement(
         v1_reused, v2_reused, v1_load, v2_load, by_reuse, by_load, ratio, low, high,
-        differs=bool(found.differs[block]), harmful=bool(found.harmful[block]),
+        explained=bool(found.explained[block]), harmful=bool(found.harmful[block]),
     )  # fmt: skip
 
 

@@ -162,9 +162,13 @@ def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope
 
 def path_of_effects(
     metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels,
-    *, unsure: Floats | float = 0.0,
+    *, unsure: Floats | float = 0.0, proves: int = 3,
 ) -> MetricPath:  # fmt: skip
-    """The path of these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out."""
+    """The path of these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out.
+
+    It has the evidence of the first `proves` of harm, material harm and harm beyond the margin, which takes most of the
+    time; of the others there is none.
+    """
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
     size = v1.below.shape[1]
@@ -180,8 +184,8 @@ def path_of_effects(
             change.log_evidence_of_harm(
                 blocks, variances, bound=bound, alpha=levels.harm, wanted=wanted, starts=starts, weights=weights,
                 persistent=persistent,
-            )
-            for bound in (0.0, floor, margin)
+            ) if number < proves else np.zeros(blocks.effects.shape)
+            for number, bound in enumerate((0.0, floor, margin))
         )  # fmt: skip
     else:
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))

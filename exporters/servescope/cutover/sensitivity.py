@@ -61,10 +61,10 @@ class SensitivityPaths:
 class SensitivityTrack:
     """A metric without what reuse and load explain of it, after each block of its stage, (B,).
 
-    `harmful` is where harm is proven in spite of that; `differs` where what the arms were given is proven to make v2
-    worse, by more than groups of v1's own replicas differ; `explained` where harm of the metric is proven, not without
-    that, and it differs. `lasting` is where it has differed for `LASTING_BLOCKS` though both arms get prompts of the
-    same sizes.
+    `harmful` is where harm is proven without that as well; `differs` where what the arms were given is proven to make
+    v2 worse, by more than groups of v1's own replicas differ, of a metric whose harm is proven at some time;
+    `explained` where harm is proven, not without that, and it differs. `lasting` is where it has differed for
+    `LASTING_BLOCKS` though both arms get prompts of the same sizes.
     """
 
     stage: StageGiven
@@ -124,8 +124,10 @@ def _running(above: Floats, below: Floats) -> Floats:
 def sensitivity_paths(
     metric: MetricPlan, judged: JudgedMetric, found: Sensitivity, length: PromptSlope | None,
     sums: tuple[ArmSums, ArmSums], given: StageGiven, levels: Levels,
+    *, proves: bool,
 ) -> SensitivityPaths:  # fmt: skip
-    """What the arms' different reuse and load explain of a metric, and the rest of it with its evidence of harm."""
+    """What the arms' different reuse and load explain of a metric, and the rest of it; the evidence of harm of both
+    only where harm of the metric is proven and asked for, `proves`."""
     v1, v2 = sums
 
     def blocks(slope: PromptSlope | None) -> BlockEffects:
@@ -133,9 +135,9 @@ def sensitivity_paths(
             return paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING)
         return paths.mean_blocks(found.left, v1, v2, slope)
 
-    moved = explain(
-        blocks(length), blocks(beside(length, found.prompts)), found.reuse, found.load, given.v1, given.v2
-    )  # fmt: skip
+    whole = blocks(length)
+    other = whole if found.prompts is None else blocks(beside(length, found.prompts))
+    moved = explain(whole, other, found.reuse, found.load, given.v1, given.v2)
     unsure = moved.unsure(found.reuse, found.load)
     requests = v1.below.sum(axis=0), v2.below.sum(axis=0)
     sign = -1.0 if metric.better == "higher" else 1.0
@@ -145,9 +147,16 @@ def sensitivity_paths(
     )  # fmt: skip
     return SensitivityPaths(
         paths.path_of_effects(
-            metric, found.moved, moved.explained(found.moved.cv2, requests), v1, v2, levels, unsure=unsure
+            metric,
+            found.moved,
+            moved.explained(found.moved.cv2, requests),
+            v1,
+            v2,
+            levels,
+            unsure=unsure,
+            proves=int(proves),
         ),
-        paths.path_of_effects(metric, found.left, moved.left(), v1, v2, levels, unsure=unsure),
+        paths.path_of_effects(metric, found.left, moved.left(), v1, v2, levels, unsure=unsure, proves=2 * proves),
         by_reuse,
         by_load,
     )

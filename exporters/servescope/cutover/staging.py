@@ -34,7 +34,6 @@ from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sensitivity import (
     LASTING_BLOCKS,
-    SensitivityPaths,
     SensitivityTrack,
     StageGiven,
     sensitivity_paths,
@@ -164,7 +163,6 @@ class _Candidate:
     v1: ArmSums
     v2: ArmSums
     path: MetricPath
-    sensitivity: SensitivityPaths | None = None
 
 
 def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str, MetricTrack]:
@@ -178,7 +176,7 @@ def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str,
             v2 = _sums(context, context.folded.v2, metric.name, ())
             tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found)
         else:
-            candidates[metric.name] = _candidate(context, metric, judged, found, given)
+            candidates[metric.name] = _candidate(context, metric, judged, found)
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
@@ -217,24 +215,27 @@ def _sensitivity(
     context: StageContext, family: Mapping[str, _Candidate], harmful: Mapping[str, NDArray[np.bool_]],
     given: StageGiven | None,
 ) -> dict[str, SensitivityTrack]:  # fmt: skip
-    """The metrics that reuse or load moves, judged by the same rule at the same levels without what these explain."""
+    """The metrics that reuse or load moves, each judged by the same rule at the same levels without what these explain.
+
+    What is explained of others is left as it is, so that of a metric nothing depends on when harm of another is proven.
+    """
     if given is None:
         return {}
-    left = {
-        name: each if each.sensitivity is None else replace(each, path=each.sensitivity.left)
-        for name, each in family.items()
-    }
-    still, _ = _harm(context, left)
-    level = -math.log(context.frozen.plan.alpha_harm)
+    frozen, found = context.frozen, {}
+    level = -math.log(frozen.plan.alpha_harm)
     alike = np.zeros(context.usable.size, dtype=np.bool_) if context.mix is None else ~context.mix.differs
-    found = {}
     for name, each in family.items():
-        if each.sensitivity is not None:
-            differs = each.sensitivity.moved.harm >= level
-            found[name] = SensitivityTrack(
-                given, each.sensitivity, still[name], differs, harmful[name] & ~still[name] & differs,
-                alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS),
+        if name in frozen.sensitivity:
+            kept = harm_counts(context)
+            left = sensitivity_paths(
+                each.plan, each.judged, frozen.sensitivity[name], frozen.slopes.get(name),
+                (kept_sums(each.v1, kept), kept_sums(each.v2, kept)), given, _levels(context, each.plan),
+                proves=bool(harmful[name].any()),
             )  # fmt: skip
+            still = _harm(context, {**family, name: replace(each, path=left.left)})[0][name] & harmful[name]
+            differs = left.moved.harm >= level
+            lasting = alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS)
+            found[name] = SensitivityTrack(given, left, still, differs, harmful[name] & ~still & differs, lasting)
     return found
 
 
@@ -250,9 +251,8 @@ def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Flo
 
 
 def _candidate(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None,
-    given: StageGiven | None,
-) -> _Candidate:  # fmt: skip
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None
+) -> _Candidate:
     frozen = context.frozen
     edges = frozen.edges.get(metric.name, ())
     v1, v2 = (
@@ -263,11 +263,7 @@ def _candidate(
         )
         for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
     )  # fmt: skip
-    required = max(1, sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band"))
-    levels = Levels(
-        harm=frozen.plan.alpha_harm, weight=context.weight,
-        low=frozen.plan.alpha_harm * context.weight / required, high=frozen.plan.alpha_health * context.weight,
-    )  # fmt: skip
+    levels = _levels(context, metric)
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
     if judged.kind == "events":
         return _Candidate(metric, judged, found, v1, v2, paths.events_path(metric, noise, v1, v2, levels))
@@ -280,15 +276,20 @@ def _candidate(
 
     matched = context.relation.free
     harmful = harm_counts(context)
-    left = None
-    if given is not None and metric.name in frozen.sensitivity:
-        sums = kept_sums(v1, harmful), kept_sums(v2, harmful)
-        left = sensitivity_paths(metric, judged, frozen.sensitivity[metric.name], slope, sums, given, levels)
     health = path(matched)
     if np.array_equal(matched, harmful):
-        return _Candidate(metric, judged, found, v1, v2, health, left)
+        return _Candidate(metric, judged, found, v1, v2, health)
     harm = path(harmful)
-    return _Candidate(metric, judged, found, v1, v2, paths.with_harm(health, harm), left)
+    return _Candidate(metric, judged, found, v1, v2, paths.with_harm(health, harm))
+
+
+def _levels(context: StageContext, metric: MetricPlan) -> Levels:
+    plan = context.frozen.plan
+    required = max(1, sum(each.required == metric.required for each in plan.metrics if each.kind != "band"))
+    return Levels(
+        harm=plan.alpha_harm, weight=context.weight,
+        low=plan.alpha_harm * context.weight / required, high=plan.alpha_health * context.weight,
+    )  # fmt: skip
 
 
 def _sums(

@@ -112,11 +112,12 @@ def sensitivity(found: SensitivityJudgement) -> str:
     given = f"requests per second and replica {number(found.v1_load)} and {number(found.v2_load)}"
     if found.v1_reused is not None and found.v2_reused is not None:
         given = f"v1 and v2 reuse {share(found.v1_reused)} and {share(found.v2_reused)} of their prompt tokens, {given}"
-    chance = "more than chance" if found.differs else "no more than chance"
-    proven = "harm is proven without that as well" if found.harmful else "no harm is proven without that"
+    proven = "no harm is proven"
+    if found.explained or found.harmful:
+        proven = f"harm is {'' if found.harmful else 'not '}proven without that{' as well' if found.harmful else ''}"
     return (
-        f"{given}: reuse explains {ratio(found.by_reuse)} and load {ratio(found.by_load)}, {chance}; v2 ÷ v1 without "
-        f"that = {ratio(found.ratio)} ({interval(found)}); {proven}"
+        f"{given}: reuse explains {ratio(found.by_reuse)} and load {ratio(found.by_load)}; v2 ÷ v1 without that = "
+        f"{ratio(found.ratio)} ({interval(found)}); {proven}"
     )
 
 

@@ -193,6 +193,12 @@ class Moved:
     reuse: Floats
     load: Floats
 
+    def worse(self, sign: float) -> Moved:
+        """The same of what so far makes v2 worse, in the direction of `sign`: what makes it better excuses nothing, and
+        does not count against v2 either."""
+        reuse, load = (np.where(sign * self.mean(part) > 0.0, part, 0.0) for part in (self.reuse, self.load))
+        return replace(self, reuse=reuse, load=load)
+
     def left(self) -> BlockEffects:
         """The effects without that."""
         return replace(self.whole, effects=self.whole.effects - self.reuse - self.load)

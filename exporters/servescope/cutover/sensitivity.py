@@ -137,10 +137,10 @@ def sensitivity_paths(
 
     whole = blocks(length)
     other = whole if found.prompts is None else blocks(beside(length, found.prompts))
-    moved = explain(whole, other, found.reuse, found.load, given.v1, given.v2)
+    sign = -1.0 if metric.better == "higher" else 1.0
+    moved = explain(whole, other, found.reuse, found.load, given.v1, given.v2).worse(sign)
     unsure = moved.unsure(found.reuse, found.load)
     requests = v1.below.sum(axis=0), v2.below.sum(axis=0)
-    sign = -1.0 if metric.better == "higher" else 1.0
     size = v1.below.shape[1]
     by_reuse, by_load = (
         paths.by_block(sign * moved.mean(each), moved.whole, size, 0.0) for each in (moved.reuse, moved.load)

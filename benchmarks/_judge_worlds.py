@@ -7,7 +7,7 @@ that judges, and versions of one judge, are compared on the same days. How sever
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -254,6 +254,23 @@ def autoscaled(rng: Rng, scene: Scene) -> Both:
     return of("v1", scene.pods[0]), of("v2", scene.pods[1]) if scene.pods[1] else CALM
 
 
+# --- Together ---------------------------------------------------------------------------------------------------------
+
+
+def everything(rng: Rng, scene: Scene) -> Both:
+    """Bursts, neighbours, errors fifty at a time and storms, each as often as alone."""
+    drawn = [each(rng, scene) for each in (bursts, neighbours, clustered_errors, storms)]
+    return _together([v1 for v1, _ in drawn]), _together([v2 for _, v2 in drawn])
+
+
+def _together(parts: Sequence[Weather]) -> Weather:
+    demand, slower, failing = CALM.demand, CALM.slower, CALM.failing
+    for each in parts:
+        demand, slower, failing = demand * each.demand, slower + each.slower, np.maximum(failing, each.failing)
+    clusters = sum((each.clusters for each in parts if each.clusters is not None), np.zeros((1, 1), dtype=np.int64))
+    return Weather(demand=demand, slower=slower, failing=failing, clusters=clusters)
+
+
 # --- Parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +320,7 @@ _ALL = (
     cold_cache(130.0),
     cold_cache(100.0),
     World("autoscaled", "autoscaled replicas", weather=autoscaled),
+    World("everything", "bursts, neighbours, clusters and storms together", weather=everything),
     World("fresh", "v2 starts with the stage, 80 % slower at first", confounder=Confounder(warm_up_minutes=20.0)),
 )
 WORLDS: Final[Mapping[str, World]] = MappingProxyType({world.name: world for world in _ALL})

@@ -32,7 +32,7 @@ def world_trials(
 def print_worlds(worlds: Sequence[World], days: int, shares: Sequence[float], *, rivals: bool) -> None:
     """Run the worlds at each share and print their tables, in the form of docs/judge.md.
 
-    Equal stacks have all of the days, harms and rivals a quarter of them.
+    Equal stacks have all of the days, harms a quarter of them.
     """
     for share in shares:
         harmed: list[Trial] = []
@@ -41,7 +41,7 @@ def print_worlds(worlds: Sequence[World], days: int, shares: Sequence[float], *,
             began = time.process_time()
             harms = (*HARMS, *GROSS) if world.name == "fresh" else HARMS
             harmed += world_trials([world], math.ceil(days / 4), share, harms=harms, rivals=rivals)
-            equal += world_trials([world], days, share)
+            equal += world_trials([world], days, share, rivals=rivals)
             print(f"{world.name} at {share:.0%}: {time.process_time() - began:.0f} s of CPU", flush=True)
         print(f"\n## Worlds at {share:.0%}: equal stacks, a day of watching\n")
         print("\n".join(equal_stacks(worlds, equal)))
@@ -50,7 +50,7 @@ def print_worlds(worlds: Sequence[World], days: int, shares: Sequence[float], *,
         for harm in HARMS if rivals else ():
             what = "equal stacks rejected" if harm == NO_HARM else f"{spell(harm)} found, median minutes"
             print(f"\n## Worlds at {share:.0%}, beside other judges: {what}\n")
-            print("\n".join(beside_rivals(worlds, harmed, harm)))
+            print("\n".join(beside_rivals(worlds, equal if harm == NO_HARM else harmed, harm)))
 
 
 def equal_stacks(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[str]:
@@ -68,24 +68,22 @@ def equal_stacks(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[s
 
 
 def harms_found(worlds: Iterable[World], trials: Sequence[Trial]) -> Iterator[str]:
-    """The share of days on which each harm is found, and how soon; on how many days it was HEALTHY all the same."""
+    """The share of days on which each harm is found, and how soon; on how many days a look was HEALTHY all the same."""
     harms = list(dict.fromkeys(trial.harm for trial in trials if trial.harm != NO_HARM))
     yield from _head("world", *map(spell, harms))
     for world in worlds:
         cells = []
         for harm in harms:
             chosen = _of(trials, world, harm)
-            passed = sum((trial.healthy or math.inf) < (trial.degraded or math.inf) for trial in chosen)
+            passed = sum(trial.healthy is not None for trial in chosen)
             cells.append(
-                _found([delay(trial) for trial in chosen]) + (f"; {passed} HEALTHY before" if passed else "")
-                if chosen
-                else ""
+                _found([delay(trial) for trial in chosen]) + (f"; {passed} HEALTHY" if passed else "") if chosen else ""
             )
         yield _row(world.title, *cells)
 
 
 def beside_rivals(worlds: Iterable[World], trials: Sequence[Trial], harm: Harm) -> Iterator[str]:
-    """Each judge on the same requests: rejections of equal stacks, or of harmed ones with the median delay."""
+    """Each judge on the same requests: equal stacks rejected, ours with an interval, or harm found and its median."""
     judges = ("servescope", *RIVALS)
     yield from _head("world", "days", *judges)
     for world in worlds:
@@ -95,8 +93,13 @@ def beside_rivals(worlds: Iterable[World], trials: Sequence[Trial], harm: Harm) 
         cells = []
         for judge in judges:
             times = [rejected_at(trial, judge) for trial in chosen]
-            rejected = f"{sum(each < math.inf for each in times) / len(times):.1%}"
-            cells.append(rejected if harm == NO_HARM else f"{rejected}, {minutes(times, 0.5)}")
+            found = sum(each < math.inf for each in times)
+            cell = f"{found / len(times):.1%}"
+            if harm != NO_HARM:
+                cell += f", {minutes(times, 0.5)}"
+            elif judge == "servescope":
+                cell += " ({:.1%}–{:.1%})".format(*clopper_pearson(found, len(times)))
+            cells.append(cell)
         yield _row(world.title, len(chosen), *cells)
 
 

@@ -42,6 +42,15 @@ class LeftOfVariance:
     both: float
 
 
+def compare_left(folder: Path) -> Iterator[str]:
+    """A table of a folder's traces."""
+    yield "| of a minute | halves differ by | length leaves | reuse leaves | both leave |"
+    yield "| --- | --- | --- | --- | --- |"
+    for each in left_in_traces(folder):
+        cells = (each.spread, each.length, each.reuse, each.both)
+        yield f"| trace {each.trace} | " + " | ".join(f"{cell:.0%}" for cell in cells) + " |"
+
+
 def left_in_traces(folder: Path) -> Iterator[LeftOfVariance]:
     """That of each trace of a folder that says what can be cached."""
     for path in sorted(folder.glob("*.jsonl")):
@@ -95,7 +104,7 @@ class _Hashed:
             each[:, FILLING_MINUTES:] for each in (counted, prompt, computed, waited)
         )  # fmt: skip
         self.waited, self.prompts = Prompts(waited, counted), Prompts(prompt, counted)
-        self.given = Given(computed, prompt, counted, (counted > 0.0).astype(np.float64))
+        self.given = Given(computed, prompt, counted, np.where(counted > 0.0, 60.0, 0.0))
 
     def differences(self) -> tuple[Floats, Floats, Floats]:
         """By how much the second half of the replicas waits longer, gets longer prompts and computes more of them."""

@@ -7,13 +7,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import _judge_trials
+from benchmarks._judge_experiments import NO_HARM
 from benchmarks._judge_requests import BLOCKS_PER_HOUR, Setting, Weather, autoregress
 from benchmarks._judge_traffic import Cutover, Harm, Scene, World, draw_cutover, draw_past, show, show_past
 from benchmarks._judge_trials import judge_evidence, one_stage
+from benchmarks._judge_worlds_tables import world_trials
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.freezing import freeze
@@ -285,13 +289,13 @@ def _given(random: np.random.Generator, load: float = 0.0) -> Given:
     requests = random.poisson(40.0 * np.exp(load * np.sin(np.arange(576) / 288 * 2 * np.pi)), (4, 576)).astype(float)
     tokens = 800.0 * requests
     computed = tokens * (0.3 + 0.4 * random.random((4, 576)))
-    return Given(computed, tokens, requests, np.ones((4, 576)))
+    return Given(computed, tokens, requests, np.full((4, 576), 300.0))
 
 
 def test_slopes_are_those_that_moved_v1(random: np.random.Generator) -> None:
     """That on reuse comes from replicas beside each other, that on load from hours of all of them."""
     given = _given(random, load=0.5)
-    means = 0.4 * given.share_computed() + 0.25 * np.log(given.requests) + 0.05 * random.standard_normal((4, 576))
+    means = 0.4 * given.share_computed() + 0.25 * given.requests / 40.0 + 0.05 * random.standard_normal((4, 576))
 
     learned = learn(_timed(means, given), given, None, 1.0)
 
@@ -299,7 +303,7 @@ def test_slopes_are_those_that_moved_v1(random: np.random.Generator) -> None:
     assert learned.reuse is not None
     assert learned.load is not None
     assert learned.reuse.slope == pytest.approx(0.4, abs=4 * learned.reuse.error + 0.03)
-    assert learned.load.slope == pytest.approx(0.25, abs=4 * learned.load.error + 0.03)
+    assert learned.load.slope * 40.0 / 300.0 == pytest.approx(0.25, abs=0.03)
 
 
 def test_what_speeds_a_metric_up_explains_no_harm(random: np.random.Generator) -> None:
@@ -312,3 +316,20 @@ def test_what_speeds_a_metric_up_explains_no_harm(random: np.random.Generator) -
 
 def _timed(means: Floats, given: Given) -> Prompts:
     return Prompts(np.exp(means) * given.requests, given.requests)
+
+
+# --- Over many days ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("world", [LOST, BUSIER], ids=lambda world: world.name)
+def test_what_is_explained_is_rarely_called_harm_and_never_hides_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On at most 5 % of sixty days, while 20 % more on top is found on nineteen of twenty; neither is ever HEALTHY."""
+    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
+    plain, slower = (list(world_trials([world], 60, SHARE, harms=(harm,))) for harm in (NO_HARM, SLOWER))
+
+    assert sum(trial.degraded is not None for trial in plain) <= 3
+    assert sum(trial.degraded is not None for trial in slower) >= 57
+    assert [trial for trial in slower if trial.healthy is not None] == []

@@ -2,8 +2,8 @@
 
 Conversations and tenants that keep to a replica, or to an arm, move its latency by how much of their prompts is reused
 more than by how long these are, and by how many requests they send. What one unit of either moves a metric by is
-learned in v1's past and frozen with the plan. The features are logarithms: of the share of prompt tokens that were
-computed, 1 − reused ÷ eligible, and of requests per replica.
+learned in v1's past and frozen with the plan. The features are the logarithm of the share of prompt tokens that were
+computed, 1 − reused ÷ eligible, and the load, requests per replica and second: a latency grows ever faster with it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.calibration import BLOCKS_PER_HOUR, LAG_BLOCKS, long_run_variance
 from servescope.cutover.change import RESTART_BLOCKS
 from servescope.cutover.effects import BlockEffects, merged_sums
@@ -30,7 +31,8 @@ _LEAST_COMPUTED = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Given:
-    """Prompt tokens that were computed, and all of them where reuse is reported; requests, and replicas that had some.
+    """Prompt tokens that were computed, and all of them where reuse is reported; requests, and over how many seconds of
+    replicas.
 
     Per pod and block, (P, B), or of an arm per block, (B,); 0 where not known.
     """
@@ -38,7 +40,7 @@ class Given:
     computed: Floats
     eligible: Floats
     requests: Floats
-    replicas: Floats
+    replica_seconds: Floats
 
     def of(self, chosen: NDArray[np.bool_]) -> Given:
         """Those of a group of pods together, (P,)."""
@@ -53,7 +55,7 @@ class Given:
         return Given(*(merged_sums(each, blocks.last - blocks.merged + 1, blocks.last) for each in self._all()))
 
     def _all(self) -> tuple[Floats, Floats, Floats, Floats]:
-        return self.computed, self.eligible, self.requests, self.replicas
+        return self.computed, self.eligible, self.requests, self.replica_seconds
 
     def share_computed(self) -> Floats:
         """The logarithm of the share of prompt tokens that was computed, NaN where reuse is not known."""
@@ -62,11 +64,10 @@ class Given:
         return np.where(known, np.log(np.maximum(shares, _LEAST_COMPUTED)), np.nan)
 
     def load(self) -> Floats:
-        """The logarithm of requests per replica, NaN where there are none."""
-        known = (self.requests > 0.0) & (self.replicas > 0.0)
-        return np.where(
-            known, np.log(np.where(known, self.requests, 1.0) / np.where(known, self.replicas, 1.0)), np.nan
-        )
+        """Requests per replica and second, NaN where there are none."""
+        known = (self.requests > 0.0) & (self.replica_seconds > 0.0)
+        nothing = np.full(self.requests.shape, np.nan)
+        return np.asarray(np.divide(self.requests, self.replica_seconds, out=nothing, where=known))
 
 
 def given_of(arm: ArmFold) -> Given:
@@ -74,12 +75,8 @@ def given_of(arm: ArmFold) -> Given:
     eligible, reused = arm.traffic["eligible"], arm.traffic["reused"]
     known = (reused <= eligible) & (eligible > 0.0)
     requests = np.nan_to_num(arm.traffic["requests"])
-    return Given(
-        np.where(known, eligible - reused, 0.0),
-        np.where(known, eligible, 0.0),
-        requests,
-        (requests > 0.0).astype(np.float64),
-    )
+    seconds = np.where(requests > 0.0, BLOCK_MS / 1000, 0.0)
+    return Given(np.where(known, eligible - reused, 0.0), np.where(known, eligible, 0.0), requests, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +116,10 @@ def learn(timed: Prompts, given: Given, prompts: Prompts | None, sign: float) ->
         load = None
     if reuse is None and load is None:
         return None
-    # Requests come by chance: their logarithm varies by one over their number.
-    return Learned(reuse, load, on_length, cv2 + (0.0 if load is None else load.slope**2))
+    if load is not None:
+        # Requests come by chance: their number varies by itself.
+        cv2 += (load.slope * float(np.nanmean(given.load()))) ** 2
+    return Learned(reuse, load, on_length, cv2)
 
 
 def _learn_reuse(timed: Prompts, given: Given, prompts: Prompts | None) -> tuple[Slope, float | None] | None:

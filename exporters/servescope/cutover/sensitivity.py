@@ -91,11 +91,11 @@ def stage_given(
         for arm, warm, load in zip((folded.v1, folded.v2), warmth, loads, strict=True)
     ]
     both = (arms[0].eligible > 0.0) & (arms[1].eligible > 0.0)
-    v1, v2 = (Given(each.computed * both, each.eligible * both, each.requests, each.replicas) for each in arms)
+    v1, v2 = (Given(each.computed * both, each.eligible * both, each.requests, each.replica_seconds) for each in arms)
     return StageGiven(
         v1, v2,
         (1.0 - _running(v1.computed, v1.eligible), 1.0 - _running(v2.computed, v2.eligible)),
-        (_running(v1.requests, v1.replicas), _running(v2.requests, v2.replicas)),
+        (_running(v1.requests, v1.replica_seconds), _running(v2.requests, v2.replica_seconds)),
     )  # fmt: skip
 
 

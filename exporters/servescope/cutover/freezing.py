@@ -301,7 +301,9 @@ class _Timed:
 
 def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: int) -> Sensitivity | None:
     sign = -1.0 if v1.judged.better == "higher" else 1.0
-    learned = learn(Prompts(v1.above, v1.below), v1.given, v1.prompts, sign)
+    learned = learn(
+        Prompts(v1.above, v1.below), v1.given, v1.prompts, sign, length=0.0 if length is None else length.slope
+    )  # fmt: skip
     if learned is None:
         return None
 

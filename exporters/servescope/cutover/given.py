@@ -92,12 +92,14 @@ class Learned:
     cv2: float
 
 
-def learn(timed: Prompts, given: Given, prompts: Prompts | None, sign: float) -> Learned | None:
+def learn(
+    timed: Prompts, given: Given, prompts: Prompts | None, sign: float, *, length: float = 0.0
+) -> Learned | None:  # fmt: skip
     """How what v1's pods were given moved a metric before the cutover; None where that shows nothing.
 
     `timed` is the metric's sum and of how many requests, per pod and block, (P, B), 0 where not known; `prompts` are
-    those that effects are adjusted by, None where they are not. Slopes count in the direction of `sign`, 1 or −1,
-    alone: computing and serving more takes time, and what says otherwise is explained by something else.
+    those that effects are adjusted by, with the slope `length`, None where they are not. Slopes count in the direction
+    of `sign`, 1 or −1, alone: computing and serving more takes time, and what says otherwise is explained by something else.
     """
     # Chance among few requests moves the share of tokens more than the metric, so that the slope comes out too small
     # within blocks; within hours it does so less, where these show it.
@@ -109,8 +111,9 @@ def learn(timed: Prompts, given: Given, prompts: Prompts | None, sign: float) ->
     if reuse is not None:
         explained = reuse.slope * given.share_computed()
         rest, cv2 = rest - explained, _variance_of_one(explained, timed.requests)
-        if prompts is not None and on_length is not None:
-            rest = rest - on_length * feature(prompts)
+    if prompts is not None:
+        # Prompts may be longer at the hours of the highest load.
+        rest = rest - (length if on_length is None else on_length) * feature(prompts)
     load = _learn_load(rest, timed.requests, given)
     if load is not None and load.slope * sign <= 0.0:
         load = None

@@ -99,7 +99,8 @@ def learn(
 
     `timed` is the metric's sum and of how many requests, per pod and block, (P, B), 0 where not known; `prompts` are
     those that effects are adjusted by, with the slope `length`, None where they are not. Slopes count in the direction
-    of `sign`, 1 or −1, alone: computing and serving more takes time, and what says otherwise is explained by something else.
+    of `sign`, 1 or −1, alone: computing and serving more takes time, and what says otherwise is explained by something
+    else.
     """
     # Chance among few requests moves the share of tokens more than the metric, so that the slope comes out too small
     # within blocks; within hours it does so less, where these show it.

@@ -94,6 +94,14 @@ def test_a_plain_start_is_no_gross_harm() -> None:
     assert sum(trial.degraded is not None for trial in trials) <= 3
 
 
+@pytest.mark.parametrize("name", ["fresh", "cold-cache-100"])
+def test_a_slow_replica_is_not_hidden_by_its_warming(name: str) -> None:
+    """While others are warm and equal, one that takes 2.5 times as long is hardly ever passed over to HEALTHY."""
+    trials = list(world_trials([WORLDS[name]], 40, SHARE, harms=(Harm("one pod", 0.50),)))
+
+    assert sum((trial.healthy or math.inf) < (trial.degraded or math.inf) for trial in trials) <= 2
+
+
 def _without_data(trials: list[Trial]) -> float:
     """The share of all looks that were NO DATA."""
     return sum(share for trial in trials for cause, share in trial.looks.items() if cause.startswith("NO DATA")) / len(

@@ -15,6 +15,7 @@ from benchmarks import _judge_experiments as experiments
 from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
 from benchmarks._judge_errors import errors_alone
+from benchmarks._judge_reuse import compare_left
 from benchmarks._judge_speed import measure_speed
 from benchmarks._judge_traces import compare_traces
 from benchmarks._judge_trials import Trial, run_trials
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         measure_speed(arguments.speed_days)
         return
     if arguments.traces is not None:
-        print("\n".join(compare_traces(arguments.traces)))
+        print("\n".join([*compare_traces(arguments.traces), "", *compare_left(arguments.traces)]))
         return
     if arguments.worlds is not None:
         names = [name for name in arguments.worlds if name != "all"] or list(WORLDS)

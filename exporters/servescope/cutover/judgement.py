@@ -15,7 +15,7 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
-    "query error",
+    "query error", "explained by reuse", "explained by load",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -98,6 +98,29 @@ class OverallRatio:
 
 
 @dataclass(frozen=True, slots=True)
+class SensitivityJudgement:
+    """A metric without what the arms' different reuse of prompts and load explain of it: reported beside it.
+
+    `v1_reused` and `v2_reused` are the shares of prompt tokens that were reused since the stage began, None where that
+    is not reported; `v1_load` and `v2_load` requests per replica and second. `by_reuse` and `by_load` are the factors
+    of v2 ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `explained` says that harm is proven,
+    and not without that; `harmful` that it is proven without that as well.
+    """
+
+    v1_reused: float | None
+    v2_reused: float | None
+    v1_load: float | None
+    v2_load: float | None
+    by_reuse: float
+    by_load: float
+    ratio: float
+    low: float | None
+    high: float | None
+    explained: bool
+    harmful: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MetricJudgement:
     """The judgement of one metric.
 
@@ -137,6 +160,7 @@ class MetricJudgement:
     compared: ComparedBlocks | None = None
     spans: tuple[EffectSpan, ...] = ()
     counted: str = ""
+    sensitivity: SensitivityJudgement | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from servescope.cutover.judgement import (
     Judgement,
     MetricJudgement,
     OverallRatio,
+    SensitivityJudgement,
     Verdict,
     VerdictChange,
 )
@@ -346,7 +347,7 @@ def _metric(
         return MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
     block = stage.blocks.size - 1
     verdict, cause = CODES[int(track.codes[block])], track.causes[block]
-    eta, wanted = _eta(track, block)
+    eta, wanted = (None, None) if cause.startswith("explained") else _eta(track, block)
     path = track.path
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
@@ -362,9 +363,29 @@ def _metric(
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
         v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
-        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta), notes=track.notes,
+        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta),
+        notes=(*track.notes, *wording.sensitivity_notes(track, block)), sensitivity=_sensitivity(track, block),
         compared=_compared(track, shown, stage),
         spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
+    )  # fmt: skip
+
+
+def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
+    found = track.sensitivity
+    if found is None or found.paths.left.compared is None:
+        return None
+    ratio, low, high = _ratios(track, found.paths.left.compared.whole(block + 1))
+    if ratio is None:
+        return None
+    v1_reused, v2_reused, v1_load, v2_load = (
+        float(each[block]) if math.isfinite(each[block]) else None
+        for each in (*found.stage.reused, *found.stage.loads)
+    )  # fmt: skip
+    sign = -1.0 if track.plan.better == "higher" else 1.0
+    by_reuse, by_load = (math.exp(sign * float(each[block])) for each in (found.paths.by_reuse, found.paths.by_load))
+    return SensitivityJudgement(
+        v1_reused, v2_reused, v1_load, v2_load, by_reuse, by_load, ratio, low, high,
+        explained=bool(found.explained[block]), harmful=bool(found.harmful[block]),
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def mean_path(
     *, slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a histogram's mean, with the shares of observations above its edges."""
-    path = _effect_path(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
+    path = path_of_effects(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
     # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
     if metric.better != "lower" or not edges or not noise.calibrated:
         return path
@@ -149,7 +149,7 @@ def ratio_path(
     slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a ratio of two counters' sums."""
-    return _effect_path(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
+    return path_of_effects(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
 
 
 def ratio_blocks(v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float) -> BlockEffects:
@@ -164,15 +164,21 @@ def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope
     return adjusted_effects(blocks, slope, v1.prompts.together(), v2.prompts.together())
 
 
-def _effect_path(
-    metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels
-) -> MetricPath:
+def path_of_effects(
+    metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels,
+    *, unsure: Floats | float = 0.0, proves: int = 3,
+) -> MetricPath:  # fmt: skip
+    """The path of these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out.
+
+    It has the evidence of the first `proves` of harm, material harm and harm beyond the margin, which takes most of the
+    time; of the others there is none.
+    """
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
     size = v1.below.shape[1]
     margin, floor = math.log1p(metric.margin or 0.0), math.log1p(metric.floor or 0.0)
     pods1, pods2 = v1.pods()[blocks.last], v2.pods()[blocks.last]
-    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2)
+    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2) + unsure
     wanted = noise.information_wanted
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     if noise.calibrated:
@@ -182,8 +188,8 @@ def _effect_path(
             change.log_evidence_of_harm(
                 blocks, variances, bound=bound, alpha=levels.harm, wanted=wanted, starts=starts, weights=weights,
                 persistent=persistent,
-            )
-            for bound in (0.0, floor, margin)
+            ) if number < proves else np.zeros(blocks.effects.shape)
+            for number, bound in enumerate((0.0, floor, margin))
         )  # fmt: skip
     else:
         variances = blocks.sampling
@@ -220,6 +226,11 @@ def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Float
     plain = blocks.sampling + calibration.scaled_tau2(noise, spread) / blocks.merged
     factor = effects.inflation(BlockEffects(blocks.effects, plain, blocks.merged, blocks.last), 0.0)
     return np.asarray(plain * factor)
+
+
+def by_block(values: Floats, blocks: BlockEffects, size: int, before: float) -> Floats:
+    """What is known after each of `size` five-minute blocks, of values of merged ones, (K,); `before` the first."""
+    return _spread(values, _latest(blocks.last, size), before)
 
 
 def _latest(last: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -117,6 +117,29 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
+class Slope:
+    """What one unit of a feature moves the logarithm of a metric's mean by in v1's past, with its standard error."""
+
+    slope: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How the reuse of prompts and the load per replica move a metric: None where v1's past does not show it.
+
+    `prompts` is the slope on the length of prompts beside reuse, None where length is not adjusted for. `moved` is the
+    noise of what both explain of effects, `left` that of effects without.
+    """
+
+    reuse: Slope | None
+    load: Slope | None
+    prompts: float | None
+    moved: Noise
+    left: Noise
+
+
+@dataclass(frozen=True, slots=True)
 class ComparedEdge:
     """A bucket edge that both arms have, above which the shares of observations are compared.
 
@@ -140,7 +163,9 @@ class FrozenPlan:
     bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
     token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report;
     `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded; `judged` are the
-    labels of v2's deployment, as far as all its targets share them.
+    labels of v2's deployment, as far as all its targets share them. `sensitivity` is by metric how
+    what an arm is given moves it; where v1's past shows that of none it is no part of the hash, as in plans frozen
+    before there was any.
     """
 
     plan: CutoverPlan
@@ -153,6 +178,7 @@ class FrozenPlan:
     unobservable: Mapping[str, str] = field(default_factory=dict)
     top_load: float | None = None
     judged: Mapping[str, str] = field(default_factory=dict)
+    sensitivity: Mapping[str, Sensitivity] = field(default_factory=dict)
     _hash: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -184,6 +210,8 @@ class FrozenPlan:
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del values["_hash"]
+        if not self.sensitivity:
+            del values["sensitivity"]
         return values
 
 
@@ -213,7 +241,15 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         unobservable=dict(values["unobservable"]),
         top_load=values["top_load"],
         judged=dict(values["judged"]),
+        sensitivity={name: _read_sensitivity(each) for name, each in values.get("sensitivity", {}).items()},
     )
+
+
+def _read_sensitivity(values: Mapping[str, Any]) -> Sensitivity:
+    slopes = {name: None if values[name] is None else Slope(**values[name]) for name in ("reuse", "load")}
+    return Sensitivity(
+        **slopes, prompts=values["prompts"], moved=Noise(**values["moved"]), left=Noise(**values["left"])
+    )  # fmt: skip
 
 
 CONFIGURATIONS: Final = ("v1", "v2", "management_api")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from servescope.cutover.conditions import (
     mix_hides,
     with_mix,
 )
-from servescope.cutover.coverage import ArmCoverage, arm_coverage
+from servescope.cutover.coverage import ArmCoverage, arm_coverage, trailing_sum
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
@@ -32,6 +32,13 @@ from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
+from servescope.cutover.sensitivity import (
+    LASTING_BLOCKS,
+    SensitivityTrack,
+    StageGiven,
+    sensitivity_paths,
+    stage_given,
+)
 from servescope.cutover.sequences import Floats, split_alpha
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
@@ -100,7 +107,8 @@ def judge_stage(
         on_plan=~off_plan, share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
-    tracks = _judge_metrics(context)
+    given = stage_given(frozen, folded, within, usable, warmth, context.loads)
+    tracks = _judge_metrics(context, given)
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
@@ -162,7 +170,7 @@ class _Candidate:
     path: MetricPath
 
 
-def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
+def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
     conditions = conditions_of(context)
     candidates, tracks = {}, {}
@@ -177,9 +185,11 @@ def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
+        left = _sensitivity(context, family, harmful, given)
         for name, each in family.items():
             tracks[name] = track_metric(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
+                sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
                 absent=missing(context, each.plan, each.judged), found=each.found,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
@@ -214,6 +224,34 @@ def _harm(
     )
 
 
+def _sensitivity(
+    context: StageContext, family: Mapping[str, _Candidate], harmful: Mapping[str, NDArray[np.bool_]],
+    given: StageGiven | None,
+) -> dict[str, SensitivityTrack]:  # fmt: skip
+    """The metrics that reuse or load moves, each judged by the same rule at the same levels without what these explain.
+
+    What is explained of others is left as it is, so that of a metric nothing depends on when harm of another is proven.
+    """
+    if given is None:
+        return {}
+    frozen, found = context.frozen, {}
+    level = -math.log(frozen.plan.alpha_harm)
+    alike = np.zeros(context.usable.size, dtype=np.bool_) if context.mix is None else ~context.mix.differs
+    for name, each in family.items():
+        if name in frozen.sensitivity:
+            kept = harm_counts(context)
+            left = sensitivity_paths(
+                each.plan, each.judged, frozen.sensitivity[name], frozen.slopes.get(name),
+                (kept_sums(each.v1, kept), kept_sums(each.v2, kept)), given, _levels(context, each.plan),
+                proves=bool(harmful[name].any()),
+            )  # fmt: skip
+            still = _harm(context, {**family, name: replace(each, path=left.left)})[0][name] & harmful[name]
+            differs = left.moved.harm >= level
+            lasting = alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS)
+            found[name] = SensitivityTrack(given, left, still, differs, harmful[name] & ~still & differs, lasting)
+    return found
+
+
 def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Floats, Floats, Floats]:
     """The evidence of a metric, (B,) each; none where the stacks do not report the same, or prompts explain it."""
     path = candidate.path
@@ -238,11 +276,7 @@ def _candidate(
         )
         for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
     )  # fmt: skip
-    required = max(1, sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band"))
-    levels = Levels(
-        harm=frozen.plan.alpha_harm, weight=context.weight,
-        low=frozen.plan.alpha_harm * context.weight / required, high=frozen.plan.alpha_health * context.weight,
-    )  # fmt: skip
+    levels = _levels(context, metric)
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
 
     def path(kept: NDArray[np.bool_]) -> MetricPath:
@@ -262,6 +296,15 @@ def _candidate(
         return _Candidate(metric, judged, found, v1, v2, health)
     harm = path(harmful)
     return _Candidate(metric, judged, found, v1, v2, paths.with_harm(health, harm))
+
+
+def _levels(context: StageContext, metric: MetricPlan) -> Levels:
+    plan = context.frozen.plan
+    required = max(1, sum(each.required == metric.required for each in plan.metrics if each.kind != "band"))
+    return Levels(
+        harm=plan.alpha_harm, weight=context.weight,
+        low=plan.alpha_harm * context.weight / required, high=plan.alpha_health * context.weight,
+    )  # fmt: skip
 
 
 def _sums(

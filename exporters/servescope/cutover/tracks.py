@@ -17,6 +17,7 @@ from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
+from servescope.cutover.sensitivity import SensitivityTrack
 from servescope.cutover.sequences import Floats
 from servescope.cutover.spans import Span, harmful_spans
 
@@ -52,6 +53,7 @@ class MetricTrack:
     causes: NDArray[np.object_]
     value: Floats
     notes: tuple[str, ...] = field(default=())
+    sensitivity: SensitivityTrack | None = None
     begins_ms: int = 0
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None
 
@@ -118,10 +120,14 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
+    sensitivity: SensitivityTrack | None = None,
     begins_ms: int = 0,
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None,
 ) -> MetricTrack:
-    """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
+    """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together.
+
+    Harm that the `sensitivity` explains is an open question, and never health.
+    """
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
     compared = np.cumsum((v1.below.sum(axis=0) > 0.0) & (v2.below.sum(axis=0) > 0.0))
@@ -140,6 +146,9 @@ def track_metric(
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")
     _set(codes, causes, harmful & ~within & beyond, DEGRADED, "beyond margin")
+    if sensitivity is not None:
+        explained = harmful & ~within & sensitivity.explained
+        _set_each(codes, causes, np.where(explained, sensitivity.causes(), ""), INCONCLUSIVE)
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
     _set_each(codes, causes, absent, NO_DATA)
@@ -149,8 +158,8 @@ def track_metric(
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
     return MetricTrack(
-        plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), begins_ms=begins_ms,
-        everything=everything,
+        plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), sensitivity=sensitivity,
+        begins_ms=begins_ms, everything=everything,
     )  # fmt: skip
 
 

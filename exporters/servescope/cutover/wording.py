@@ -9,6 +9,7 @@ from typing import Final
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import IMMATERIAL_RATE
+from servescope.cutover.sensitivity import LASTING_BLOCKS
 from servescope.cutover.spans import Span
 from servescope.cutover.tracks import MetricTrack, Shown
 
@@ -135,6 +136,8 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             return f"{title} {_change(track, shown)}, beyond the margin of {_margin(track)}"
         case "probable":
             return f"{title} {_change(track, shown)}: harm is proven, though not beyond the margin of {_margin(track)}"
+        case "explained by reuse" | "explained by load":
+            return f"{title} {_change(track, shown)}, {cause}: {_sensitivity(track, block)}{_lasting(track, block)}"
         case "objective":
             events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
             return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
@@ -151,6 +154,52 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             return f"{title}: {track.comparability.reason}"
         case _:
             return f"{title}: {_CAUSES[cause]}"
+
+
+_SHOWN: Final = 0.002
+"""What explains less, as a logarithm, is not named."""
+
+
+def _sensitivity(track: MetricTrack, block: int) -> str:
+    """What the arms were given, what that explains of a metric, and what is left without it."""
+    found = track.sensitivity
+    if found is None or not math.isfinite(found.paths.left.cost[block]):
+        return ""
+    given = []
+    reused = [float(each[block]) for each in found.stage.reused]
+    if abs(found.paths.by_reuse[block]) >= _SHOWN and all(map(math.isfinite, reused)):
+        (part,) = _own(track, float(found.paths.by_reuse[block]))
+        shares = f"v2 reuses {100.0 * reused[1]:.1f} % of its prompt tokens and v1 {100.0 * reused[0]:.1f} %"
+        given.append(f"{shares}, which explains {percent(part)}")
+    loads = [float(each[block]) for each in found.stage.loads]
+    if abs(found.paths.by_load[block]) >= _SHOWN and all(each > 0.0 for each in loads):
+        (part,) = _own(track, float(found.paths.by_load[block]))
+        more = percent(math.log(loads[1] / loads[0]))
+        given.append(f"v2's replicas get {more} requests each, which explains {percent(part)}")
+    left = found.paths.left
+    (rest,) = _own(track, float(left.cost[block]))
+    low, high = _own(track, float(left.low[block]), float(left.high[block]))
+    ends = f"{_bound(low, 'no lower limit')} to {_bound(high, 'no upper limit')}"
+    proven = "harm is proven without that as well" if found.harmful[block] else "harm is not proven without that"
+    return f"{'; '.join(given)}; without that it is {percent(rest)} ({ends}), and {proven}"
+
+
+def _lasting(track: MetricTrack, block: int) -> str:
+    found = track.sensitivity
+    if found is None or not found.lasting[block] or track.causes[block] != "explained by reuse":
+        return ""
+    return (
+        f"; so for at least {LASTING_BLOCKS // 12} h, with prompts of the same sizes on both: unless conversations are "
+        "tied to a stack, suspect v2's routing or its caches"
+    )
+
+
+def sensitivity_notes(track: MetricTrack, block: int) -> list[str]:
+    """What is explained of a metric, where it makes v2 worse and the reason does not say so yet."""
+    found = track.sensitivity
+    if found is None or not found.differs[block] or track.causes[block].startswith("explained"):
+        return []
+    return [text for text in (_sensitivity(track, block),) if text]
 
 
 def _of(events: float, requests: float) -> str:
@@ -209,6 +258,15 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
             return f"a fix, and proof that it stays below the margin of {margin}; an acknowledgement ends the latch"
         case "NO DATA":
             return "the missing data"
+    match track.causes[block]:
+        case "explained by reuse":
+            return (
+                "harm beyond what is explained, or reuse that is alike: send conversations to both stacks at random "
+                "and compare what they reuse; if v2 still reuses less, its routing or its caches lose it, and that is "
+                "harm"
+            )
+        case "explained by load":
+            return "harm beyond what is explained, or as many requests for each replica of v2 as for one of v1"
     later = f", about {span(eta_seconds)} at this rate" if eta_seconds is not None else ""
     if track.plan.better == "higher":
         harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))

@@ -30,6 +30,7 @@ from servescope.judge.text import (
     overall,
     quantity,
     ratio,
+    sensitivity,
     share,
 )
 
@@ -66,6 +67,10 @@ def render_report(
         "Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
         "own, 95 %, and decide nothing.</p>",
         *_incidents(judgement),
+        *_list(
+            "Without what reuse and load explain",
+            [f"{each.title}: {sensitivity(each.sensitivity)}" for each in judgement.metrics if each.sensitivity],
+        ),
         "<h2>Course</h2>",
         f"<figure>{_draw_course(judgement, frozen, decisions, events)}</figure>",
         *_changes(judgement),

@@ -20,6 +20,7 @@ from servescope.cutover.judgement import (
     Incidents,
     Judgement,
     MetricJudgement,
+    SensitivityJudgement,
 )
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
@@ -106,7 +107,7 @@ def ratio(value: float | None) -> str:
     return _ABSENT if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
-def interval(metric: MetricJudgement) -> str:
+def interval(metric: MetricJudgement | SensitivityJudgement) -> str:
     """The interval of a metric's ratio, as `0.99–1.15`."""
     if metric.low is None and metric.high is None:
         return _ABSENT
@@ -128,6 +129,20 @@ def overall(metric: MetricJudgement) -> str:
     if found is None:
         return _ABSENT
     return f"{ratio(found.ratio)} ({ratio(found.low)}–{'∞' if found.high is None else ratio(found.high)})"
+
+
+def sensitivity(found: SensitivityJudgement) -> str:
+    """A metric without what reuse of prompts and load explain of it, as a sentence."""
+    given = f"requests per second and replica {number(found.v1_load)} and {number(found.v2_load)}"
+    if found.v1_reused is not None and found.v2_reused is not None:
+        given = f"v1 and v2 reuse {share(found.v1_reused)} and {share(found.v2_reused)} of their prompt tokens, {given}"
+    proven = "no harm is proven"
+    if found.explained or found.harmful:
+        proven = f"harm is {'' if found.harmful else 'not '}proven without that{' as well' if found.harmful else ''}"
+    return (
+        f"{given}: reuse explains {ratio(found.by_reuse)} and load {ratio(found.by_load)}; v2 ÷ v1 without that = "
+        f"{ratio(found.ratio)} ({interval(found)}); {proven}"
+    )
 
 
 def incidents(found: Incidents) -> str:
@@ -306,6 +321,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
             f"  above {number(edge.edge)} {metric.unit}: v1 {share(edge.v1)}, v2 {share(edge.v2)}, difference "
             f"{share(edge.difference)} ({share(edge.low)} to {share(edge.high)}){harm}"
         )
+    if metric.sensitivity is not None:
+        yield f"  sensitivity: {sensitivity(metric.sensitivity)}"
     if metric.flips:
         yield f"  would change it: {metric.flips}"
     yield from (f"  {note}" for note in metric.notes)

@@ -3,7 +3,11 @@
 Of the events of a block, those in v2 are binomial with the probability q·r ÷ (1 − q + q·r), where q is v2's known share
 of the requests and r the ratio of the rates: how often such events happen at all cancels, however it changes with time
 (Lindon and Malek 2022, arXiv 2011.03567). No calibration is needed where events are independent. Where they come in
-bursts, `dispersion` says by how much they vary more than that, and evidence is raised to its inverse.
+bursts, `dispersion` says by how much they vary more than that, and the likelihood is raised to its inverse.
+
+A block may also be one cluster, which falls into v2 with that same probability and is then most of the block. Both
+hypotheses allow for that, so that events which no ratio of rates explains count as one (Huber 1965): fifty at once say
+what one event says, and eight among ten say what eight do.
 """
 
 from __future__ import annotations
@@ -23,6 +27,10 @@ WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
 BETTER_RATIOS = {0.2: 0.5, 0.5: 0.5}
 """The multiples of a bound that evidence of health is mixed over, with their weights."""
 _RARER_RATIOS = {0.0: 0.25, 0.125: 0.25, 0.25: 0.25, 0.5: 0.25}
+CLUSTER_BLOCKS = 1e-3
+"""The part of the blocks that may be one cluster, of which no past has shown any."""
+_CLUSTER_POWER = 3.0
+"""How far a cluster is on one side: the density of the share of v2 rises with this power from the other side on."""
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
@@ -62,6 +70,48 @@ def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
     return logs
 
 
+def log_independent(counts: EventCounts, ratios: Floats, dispersion: ArrayLike = 1.0) -> Floats:
+    """The logarithm of the part of each block's probability that is not of a cluster: (R, B), 0 without events."""
+    some, _, events = _some(counts)
+    logs = np.zeros((ratios.size, some.size))
+    ways = _log_factorials(events) - _log_factorials(counts.v1_events[some]) - _log_factorials(counts.v2_events[some])
+    varied = np.broadcast_to(np.asarray(dispersion, dtype=float), some.shape)[some]
+    logs[:, some] = math.log1p(-CLUSTER_BLOCKS) + (ways + log_likelihoods(counts, ratios)[:, some]) / varied
+    return logs
+
+
+def log_cluster(counts: EventCounts, ratios: Floats) -> Floats:
+    """The logarithm of the part of each block's probability that is of a cluster: (R, B), 0 without events."""
+    some, odds, events = _some(counts)
+    logs = np.zeros((ratios.size, some.size))
+    falls = ratios[:, None] * odds / (1.0 + ratios[:, None] * odds)
+    part = counts.v2_events[some] / events
+    density = falls * part**_CLUSTER_POWER + (1.0 - falls) * (1.0 - part) ** _CLUSTER_POWER
+    logs[:, some] = math.log(CLUSTER_BLOCKS * (1.0 + _CLUSTER_POWER)) - np.log1p(events) + np.log(density)
+    return logs
+
+
+def _some(counts: EventCounts) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """Which blocks have events and both arms, (B,), with the odds of v2 and the number of events of those."""
+    share, events = counts.share(), counts.v1_events + counts.v2_events
+    some = np.isfinite(share) & (events > 0.0)
+    return some, share[some] / (1.0 - share[some]), events[some]
+
+
+def _log_factorials(values: Floats) -> Floats:
+    return np.array([math.lgamma(value + 1.0) for value in values.tolist()])
+
+
+def _log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike) -> Floats:
+    """The logarithm of the probability of each block's events at each ratio, clusters allowed for: (R, B)."""
+    some = _some(counts)[0]
+    logs = np.zeros((ratios.size, some.size))
+    logs[:, some] = np.logaddexp(
+        log_independent(counts, ratios, dispersion)[:, some], log_cluster(counts, ratios)[:, some]
+    )
+    return logs
+
+
 def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
                        starts: ArrayLike = (0,), weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip
     """Evidence after each block that v2's rate is more than `bound` times v1's: (B,) logarithms of an e-value.
@@ -78,13 +128,13 @@ def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLi
 
 
 def latest_log_evidence(
-    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: float
+    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike
 ) -> float:
     """The evidence of all blocks that v2's rate is beyond `bound` times v1's, as that above and below are at the last.
 
     `multiples` are `WORSE_RATIOS` or `BETTER_RATIOS`.
     """
-    logs = log_likelihoods(counts, bound * np.array([1.0, *multiples])).sum(axis=1) / dispersion
+    logs = _log_probabilities(counts, bound * np.array([1.0, *multiples]), dispersion).sum(axis=1)
     return float(_log_mean(logs[1:] - logs[0], multiples))
 
 
@@ -92,7 +142,7 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, f
                   starts: ArrayLike, weights: ArrayLike) -> Floats:  # fmt: skip
     if not bound > 0.0:
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
-    blocks = log_likelihoods(counts, bound * np.array([1.0, *multiples])) / np.asarray(dispersion, dtype=float)
+    blocks = _log_probabilities(counts, bound * np.array([1.0, *multiples]), dispersion)
     running = np.concatenate([np.zeros((len(multiples), 1)), np.cumsum(blocks[1:] - blocks[:1], axis=1)], axis=1)
     length = counts.v1_events.size
     parts = np.zeros((np.size(starts), length))
@@ -115,7 +165,7 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
     All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
     together; rounded outwards to 4 %. The ratio that was seen is always among them.
     """
-    running = np.cumsum(log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float), axis=1)
+    running = np.cumsum(_log_probabilities(counts, _RATIOS, dispersion), axis=1)
     return (
         _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
         _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),

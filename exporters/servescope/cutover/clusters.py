@@ -19,11 +19,12 @@ from servescope.cutover.counts import WORSE_RATIOS, EventCounts, log_cluster, lo
 from servescope.cutover.folding import PodSums
 from servescope.cutover.sequences import Floats
 
-_ALONE: Final = 3.0
+_ALONE: Final = 4.0
 """Events of one replica that are no cluster, whatever its neighbours have."""
-_BESIDE: Final = 2.0
+_PARTS: Final = 4
+_BESIDE: Final = 3.0
 """A replica that has more than so many times what its neighbours have, and `_ALONE` more, has a cluster."""
-_PRIOR_PAIRS: Final = 100.0
+_PRIOR_PAIRS: Final = 300.0
 """Squared events for which independence counts when it is estimated how far events arrive together."""
 _PRIOR_EVENTS: Final = 5.0
 _CLASSES: Final = 10
@@ -66,7 +67,7 @@ def incidents(events: Floats, requests: Floats) -> Floats:
     rates = np.divide(failing, served, out=np.full(failing.shape, np.inf), where=served > 0.0)
     serving = (served > 0.0).sum(axis=0)
     # The lower quarter: of three replicas, two may have a cluster each.
-    quarter = np.take_along_axis(np.sort(rates, axis=0), np.maximum(0, (serving - 1) // 4)[None], axis=0)
+    quarter = np.take_along_axis(np.sort(rates, axis=0), np.maximum(0, (serving - 1) // _PARTS)[None], axis=0)
     usual = np.where(np.isfinite(quarter), quarter, 0.0) * served
     unlike = np.zeros(events.shape, dtype=np.bool_)
     unlike[:, some] = failing > _ALONE + _BESIDE * usual

@@ -27,7 +27,7 @@ WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
 BETTER_RATIOS = {0.2: 0.5, 0.5: 0.5}
 """The multiples of a bound that evidence of health is mixed over, with their weights."""
 _RARER_RATIOS = {0.0: 0.25, 0.125: 0.25, 0.25: 0.25, 0.5: 0.25}
-CLUSTER_BLOCKS = 1e-3
+CLUSTER_BLOCKS = 3e-4
 """The part of the blocks that may be one cluster, of which no past has shown any."""
 _CLUSTER_POWER = 3.0
 """How far a cluster is on one side: the density of the share of v2 rises with this power from the other side on."""

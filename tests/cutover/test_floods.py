@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from servescope.cutover.folding import PodSums
 from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import judge
+from servescope.cutover.plan import FrozenPlan
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 from tests.support.failing import Fails, with_failures
 
@@ -25,9 +27,15 @@ FROM = 18
 def judged(fails: Fails, *, blocks: int, evidence: Evidence | None = None, share: float = 0.25) -> Judgement:
     """What is said so many blocks after requests begin to fail; `share` is the one that is planned."""
     failing = with_failures(evidence or evidence_of(STORY), STORY, fails)
-    frozen = freeze(plan_of(share), evidence_of(STORY), STORY.started_ms)
+    frozen = frozen_at(share)
     start = (Decision("start", STORY.started_ms, stage=0),)
     return judge(frozen, failing, start, STORY.started_ms + (FROM + blocks) * 300_000)
+
+
+@cache
+def frozen_at(share: float) -> FrozenPlan:
+    """The least plan with a stage at this share."""
+    return freeze(plan_of(share), evidence_of(STORY), STORY.started_ms)
 
 
 def errors_of(judgement: Judgement) -> tuple[str, str, str]:

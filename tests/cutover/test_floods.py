@@ -81,6 +81,15 @@ def test_an_outage_that_both_stacks_share_is_no_harm(v1: float, v2: float) -> No
         assert judgement.verdict != "DEGRADED", judgement.reason
 
 
+def test_an_outage_that_reaches_v1_later_is_no_harm() -> None:
+    """In its first block v2 fails twice as often as v1, which is all that happened so far."""
+    later = during(lambda stack, pod, block: 0.6 if stack == "v2" else 0.3 if block == FROM else 0.6, blocks=6)
+
+    for blocks in (1, 2, 6, 12):
+        judgement = judged(later, blocks=blocks)
+        assert judgement.verdict != "DEGRADED", judgement.reason
+
+
 @pytest.mark.parametrize("pod", [0, None], ids=["one replica", "all of them"])
 def test_one_cluster_of_errors_is_no_harm(pod: int | None) -> None:
     """Fifty requests that fail at once in v2, when none ever did before."""

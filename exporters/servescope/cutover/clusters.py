@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.counts import WORSE_RATIOS, EventCounts, log_cluster, log_independent
+from servescope.cutover.counts import CLUSTER_BLOCKS, WORSE_RATIOS, EventCounts, log_cluster, log_independent
 from servescope.cutover.folding import PodSums
 from servescope.cutover.sequences import Floats
 
@@ -25,7 +25,11 @@ _PARTS: Final = 4
 _BESIDE: Final = 3.0
 """A replica that has more than so many times what its neighbours have, and `_ALONE` more, has a cluster."""
 _PRIOR_PAIRS: Final = 300.0
-"""Squared events for which independence counts when it is estimated how far events arrive together."""
+"""Squared events for which what is expected counts when it is estimated how far events arrive together."""
+_MANY: Final = 60.0
+"""A block with so many events varies about twice as much as independent ones would, until such blocks were seen."""
+_STEEP: Final = 6
+"""It is as likely as not one cluster; of a block with fewer that probability falls with this power of their number."""
 _PRIOR_EVENTS: Final = 5.0
 _CLASSES: Final = 10
 _CLASS_BITS: Final = 2.0
@@ -37,12 +41,14 @@ _EXPLAINED_BY: Final = np.array([1.0, *WORSE_RATIOS, *(1.0 / each for each in WO
 class Clustered:
     """The events of both arms with clusters counted once; `dispersion`, (B,), is what they vary by beyond that.
 
-    `variation`, (B,), is by how much the raw events of an arm vary more than independent ones. Both are known before
-    the block that they are of, and at least 1.
+    `clustered`, (B,), is the probability that all events of a block are one cluster of a whole arm. `variation`, (B,),
+    is by how much the raw events of an arm vary more than independent ones. Each is known before the block that it is
+    of but for how many events that has, and dispersion and variation are at least 1.
     """
 
     events: EventCounts
     dispersion: Floats
+    clustered: Floats
     variation: Floats
 
 
@@ -50,9 +56,12 @@ def cluster(v1: PodSums, v2: PodSums, frozen: float) -> Clustered:
     """The events of the arms' replicas as clusters; `frozen` is the dispersion that v1's past has shown, at least 1."""
     arms = [each for arm in (v1, v2) for each in (incidents(arm.above, arm.below).sum(axis=0), arm.below.sum(axis=0))]
     whole = EventCounts(*arms)
-    dispersion = _dispersion(whole, _online(whole)[0], frozen)
+    together, unseen, _ = _online(whole)
+    dispersion = _dispersion(whole, together, frozen)
+    clustered = np.maximum(CLUSTER_BLOCKS, unseen * np.minimum(0.5, (_events(whole) / _MANY) ** _STEEP))
     raw = [each for arm in (v1, v2) for each in (arm.above.sum(axis=0), arm.below.sum(axis=0))]
-    return Clustered(_once(whole, dispersion), dispersion, np.maximum(frozen, _online(EventCounts(*raw))[1]))
+    variation = np.maximum(frozen, _online(EventCounts(*raw))[2])
+    return Clustered(_once(whole, dispersion, clustered), dispersion, clustered, variation)
 
 
 def incidents(events: Floats, requests: Floats) -> Floats:
@@ -76,8 +85,9 @@ def incidents(events: Floats, requests: Floats) -> Floats:
     return np.where(unlike, np.where(goes_on, 0.0, 1.0), events)
 
 
-def _online(counts: EventCounts) -> tuple[Floats, Floats]:
-    """From the blocks before each one, (B,): the correlation of two events of a block, and the arms' variation.
+def _online(counts: EventCounts) -> tuple[Floats, Floats, Floats]:
+    """From the blocks before each one, (B,): the correlation of two events of a block, how far none of its size was
+    seen, from 0 to 1, and the arms' variation.
 
     Of a block with N events in all, 1 + (N − 1)·correlation is by how much they vary more. It is of blocks with about
     as many events or fewer: a storm says nothing of the quiet hours around it.
@@ -100,30 +110,36 @@ def _online(counts: EventCounts) -> tuple[Floats, Floats]:
         excess[_size_class(both), blocks] += squared - variance
         pairs[_size_class(both), blocks] += np.maximum(0.0, both * (both - 1.0))
         squares, expected = squares + squared, expected + variance
-    chosen = np.minimum(_size_class(counts.v1_events + counts.v2_events) + 1, _CLASSES - 1), np.arange(size)
+    whole = _events(counts)
+    chosen = np.minimum(_size_class(whole) + 1, _CLASSES - 1), np.arange(size)
     excess, pairs = (_so_far(np.cumsum(each, axis=0))[chosen] for each in (excess, pairs))
     varied = (_PRIOR_EVENTS + _so_far(squares)) / (_PRIOR_EVENTS + _so_far(expected))
-    return np.clip(excess / (_PRIOR_PAIRS + pairs), 0.0, 1.0), np.maximum(1.0, varied)
+    together = (_PRIOR_PAIRS * whole / _MANY**2 + excess) / (_PRIOR_PAIRS + pairs)
+    return np.clip(together, 0.0, 1.0), _PRIOR_PAIRS / (_PRIOR_PAIRS + pairs), np.maximum(1.0, varied)
 
 
 def _dispersion(counts: EventCounts, together: Floats, frozen: float) -> Floats:
-    events = counts.v1_events + counts.v2_events
+    events = _events(counts)
     found = np.maximum(frozen, 1.0 + np.maximum(events - 1.0, 0.0) * together)
     # All that happen in a block are at most one cluster.
     return np.asarray(np.minimum(found, np.maximum(events, 1.0)))
 
 
-def _once(counts: EventCounts, dispersion: Floats) -> EventCounts:
+def _once(counts: EventCounts, dispersion: Floats, clustered: Floats) -> EventCounts:
     """The counts without the events of blocks in which what an arm failed as a whole in the block before goes on."""
-    apart = log_independent(counts, _EXPLAINED_BY, dispersion) < log_cluster(counts, _EXPLAINED_BY)
-    v2_side = counts.v2_events > counts.share() * (counts.v1_events + counts.v2_events)
-    clustered = apart.all(axis=0) & (counts.v1_events + counts.v2_events > 0.0)
-    kept = np.ones(clustered.size, dtype=np.bool_)
-    kept[1:] = ~(clustered[1:] & clustered[:-1] & (v2_side[1:] == v2_side[:-1]))
+    independent = log_independent(counts, _EXPLAINED_BY, dispersion, clustered)
+    apart = np.all(independent < log_cluster(counts, _EXPLAINED_BY, clustered), axis=0)
+    v2_side = np.asarray(counts.v2_events > counts.share() * _events(counts))
+    kept = np.ones(apart.size, dtype=np.bool_)
+    kept[1:] = ~(apart[1:] & apart[:-1] & (v2_side[1:] == v2_side[:-1]))
     return EventCounts(
         np.where(kept, counts.v1_events, 0.0), counts.v1_requests,
         np.where(kept, counts.v2_events, 0.0), counts.v2_requests,
     )  # fmt: skip
+
+
+def _events(counts: EventCounts) -> Floats:
+    return counts.v1_events + counts.v2_events
 
 
 def _size_class(events: Floats) -> NDArray[np.int64]:

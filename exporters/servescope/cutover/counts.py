@@ -70,24 +70,30 @@ def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
     return logs
 
 
-def log_independent(counts: EventCounts, ratios: Floats, dispersion: ArrayLike = 1.0) -> Floats:
-    """The logarithm of the part of each block's probability that is not of a cluster: (R, B), 0 without events."""
+def log_independent(
+    counts: EventCounts, ratios: Floats, dispersion: ArrayLike = 1.0, clustered: ArrayLike = CLUSTER_BLOCKS
+) -> Floats:
+    """The logarithm of the part of each block's probability that is not of a cluster: (R, B), 0 without events.
+
+    `clustered`, () or (B,), is the probability that a block is one; like `dispersion` it has to be known before.
+    """
     some, _, events = _some(counts)
     logs = np.zeros((ratios.size, some.size))
     ways = _log_factorials(events) - _log_factorials(counts.v1_events[some]) - _log_factorials(counts.v2_events[some])
-    varied = np.broadcast_to(np.asarray(dispersion, dtype=float), some.shape)[some]
-    logs[:, some] = math.log1p(-CLUSTER_BLOCKS) + (ways + log_likelihoods(counts, ratios)[:, some]) / varied
+    varied, apart = (np.broadcast_to(np.asarray(each, float), some.shape)[some] for each in (dispersion, clustered))
+    logs[:, some] = np.log1p(-apart) + (ways + log_likelihoods(counts, ratios)[:, some]) / varied
     return logs
 
 
-def log_cluster(counts: EventCounts, ratios: Floats) -> Floats:
+def log_cluster(counts: EventCounts, ratios: Floats, clustered: ArrayLike = CLUSTER_BLOCKS) -> Floats:
     """The logarithm of the part of each block's probability that is of a cluster: (R, B), 0 without events."""
     some, odds, events = _some(counts)
     logs = np.zeros((ratios.size, some.size))
     falls = ratios[:, None] * odds / (1.0 + ratios[:, None] * odds)
     part = counts.v2_events[some] / events
     density = falls * part**_CLUSTER_POWER + (1.0 - falls) * (1.0 - part) ** _CLUSTER_POWER
-    logs[:, some] = math.log(CLUSTER_BLOCKS * (1.0 + _CLUSTER_POWER)) - np.log1p(events) + np.log(density)
+    likely = np.broadcast_to(np.asarray(clustered, dtype=float), some.shape)[some]
+    logs[:, some] = np.log(likely * (1.0 + _CLUSTER_POWER) / (1.0 + events)) + np.log(density)
     return logs
 
 
@@ -102,47 +108,51 @@ def _log_factorials(values: Floats) -> Floats:
     return np.array([math.lgamma(value + 1.0) for value in values.tolist()])
 
 
-def _log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike) -> Floats:
+def _log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike, clustered: ArrayLike) -> Floats:
     """The logarithm of the probability of each block's events at each ratio, clusters allowed for: (R, B)."""
     some = _some(counts)[0]
     logs = np.zeros((ratios.size, some.size))
     logs[:, some] = np.logaddexp(
-        log_independent(counts, ratios, dispersion)[:, some], log_cluster(counts, ratios)[:, some]
+        log_independent(counts, ratios, dispersion, clustered)[:, some], log_cluster(counts, ratios, clustered)[:, some]
     )
     return logs
 
 
 def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
-                       starts: ArrayLike = (0,), weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip
+                       clustered: ArrayLike = CLUSTER_BLOCKS, starts: ArrayLike = (0,),
+                       weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip
     """Evidence after each block that v2's rate is more than `bound` times v1's: (B,) logarithms of an e-value.
 
     It is gathered from each of the `starts` on, indices of blocks, and mixed by their `weights` (`change.schedule`).
-    `dispersion`, () or (B,) and at least 1, has to be known before the block.
+    `dispersion`, () or (B,) and at least 1, has to be known before the block; so has `clustered`, the probability that
+    it is one cluster.
     """
-    return _log_evidence(counts, bound, WORSE_RATIOS, dispersion, starts, weights)
+    return _log_evidence(counts, bound, WORSE_RATIOS, (dispersion, clustered), starts, weights)
 
 
-def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0) -> Floats:
+def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
+                       clustered: ArrayLike = CLUSTER_BLOCKS) -> Floats:  # fmt: skip
     """Evidence after each block that v2's rate is less than `bound` times v1's: (B,) logarithms of an e-value."""
-    return _log_evidence(counts, bound, BETTER_RATIOS, dispersion, (0,), (1.0,))
+    return _log_evidence(counts, bound, BETTER_RATIOS, (dispersion, clustered), (0,), (1.0,))
 
 
 def latest_log_evidence(
-    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike
+    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike, clustered: ArrayLike
 ) -> float:
     """The evidence of all blocks that v2's rate is beyond `bound` times v1's, as that above and below are at the last.
 
     `multiples` are `WORSE_RATIOS` or `BETTER_RATIOS`.
     """
-    logs = _log_probabilities(counts, bound * np.array([1.0, *multiples]), dispersion).sum(axis=1)
+    logs = _log_probabilities(counts, bound * np.array([1.0, *multiples]), dispersion, clustered).sum(axis=1)
     return float(_log_mean(logs[1:] - logs[0], multiples))
 
 
-def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike,
+def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float],
+                  varied: tuple[ArrayLike, ArrayLike],
                   starts: ArrayLike, weights: ArrayLike) -> Floats:  # fmt: skip
     if not bound > 0.0:
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
-    blocks = _log_probabilities(counts, bound * np.array([1.0, *multiples]), dispersion)
+    blocks = _log_probabilities(counts, bound * np.array([1.0, *multiples]), *varied)
     running = np.concatenate([np.zeros((len(multiples), 1)), np.cumsum(blocks[1:] - blocks[:1], axis=1)], axis=1)
     length = counts.v1_events.size
     parts = np.zeros((np.size(starts), length))
@@ -158,14 +168,14 @@ def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
     return np.asarray(highest + np.log(np.tensordot(list(multiples.values()), np.exp(logs - highest), axes=1)))
 
 
-def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
-                   dispersion: ArrayLike = 1.0) -> tuple[Floats, Floats]:  # fmt: skip
+def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, dispersion: ArrayLike = 1.0,
+                   clustered: ArrayLike = CLUSTER_BLOCKS) -> tuple[Floats, Floats]:  # fmt: skip
     """The lower and upper limit of v2's rate ÷ v1's after each block, (B,) each: 0 and infinity where there is none.
 
     All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
     together; rounded outwards to 4 %. The ratio that was seen is always among them.
     """
-    running = np.cumsum(_log_probabilities(counts, _RATIOS, dispersion), axis=1)
+    running = np.cumsum(_log_probabilities(counts, _RATIOS, dispersion, clustered), axis=1)
     return (
         _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
         _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),

@@ -106,14 +106,16 @@ def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
     requests = [float(each[both].sum()) for each in (arms.v1_requests, arms.v2_requests)]
     # Of the latest evidence, blocks without events are no part.
     some = both & (arms.v1_events + arms.v2_events > 0.0)
-    dispersion = found.dispersion[some]
+    dispersion, clustered = found.dispersion[some], found.clustered[some]
     arms = counts.EventCounts(
         arms.v1_events[some], arms.v1_requests[some], arms.v2_events[some], arms.v2_requests[some]
     )  # fmt: skip
     needed = -math.log(_ALPHA)
 
     def excluded(multiples: Mapping[float, float]) -> Callable[[float], bool]:
-        return lambda bound: counts.latest_log_evidence(arms, math.exp(bound), multiples, dispersion) >= needed
+        return lambda bound: (
+            counts.latest_log_evidence(arms, math.exp(bound), multiples, dispersion, clustered) >= needed
+        )
 
     estimate = math.log(events[1] / requests[1]) - math.log(events[0] / requests[0])
     return (

@@ -278,7 +278,7 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.log(v2_rate / v1_rate)
         low, high = (np.log(each) for each in counts.ratio_interval(
-            arms.events, levels.low, levels.high, dispersion=arms.dispersion
+            arms.events, levels.low, levels.high, dispersion=arms.dispersion, clustered=arms.clustered
         ))  # fmt: skip
     cost = np.where(np.isfinite(cost), cost, np.nan)
     return MetricPath(
@@ -301,7 +301,9 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
 
 def _harm_of_events(arms: clusters.Clustered, bound: float, lasting: Floats, levels: Levels) -> Floats:
     starts, weights = change.schedule(lasting.size, stage_weight=levels.weight)
-    more = counts.log_evidence_above(arms.events, bound, dispersion=arms.dispersion, starts=starts, weights=weights)
+    more = counts.log_evidence_above(
+        arms.events, bound, dispersion=arms.dispersion, clustered=arms.clustered, starts=starts, weights=weights
+    )
     parts = np.array([more, change.log_mixed(lasting[None], np.array([levels.weight]))])
     return change.log_mixed(parts, np.array([1.0 - FLOOD_WEIGHT, FLOOD_WEIGHT]))
 
@@ -310,7 +312,7 @@ def _health_of_events(
     arms: clusters.Clustered, v2: PodSums, margin: float, levels: Levels
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """The evidence of health after each block, and where it has ever been enough."""
-    below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion)
+    below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion, clustered=arms.clustered)
     # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
     rare = counts.log_evidence_rarer(v2.above.sum(axis=0), v2.below.sum(axis=0), IMMATERIAL_RATE) / arms.variation
     below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))

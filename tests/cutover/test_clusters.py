@@ -113,8 +113,10 @@ def test_what_a_block_proves_follows_from_it_and_those_before(
     first = PodSums(e1[:, :blocks], n1[:, :blocks]), PodSums(e2[:, :blocks], n2[:, :blocks])
     whole, part = path_of(arms), path_of(first)
 
-    for name in ("harm", "bounded", "low", "high", "flood"):
+    for name in ("bounded", "flood"):
         np.testing.assert_array_equal(getattr(whole, name)[:blocks], getattr(part, name))
+    for name in ("harm", "low", "high"):
+        np.testing.assert_allclose(getattr(whole, name)[:blocks], getattr(part, name), rtol=1e-12, atol=1e-12)
     assert (cluster(*arms, 1.0).dispersion >= 1.0).all()
 
 

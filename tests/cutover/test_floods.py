@@ -130,6 +130,10 @@ def test_the_evidence_of_a_flood_is_of_the_blocks_before_alone() -> None:
     for blocks in (1, 5, 12, 33):
         one, other = (PodSums(each.above[:, :blocks], each.below[:, :blocks]) for each in (v1, v2))
         np.testing.assert_array_equal(log_evidence_of_flood(one, other, flooded(one, other, 2.0)), whole[:blocks])
+    alone = PodSums(np.where(np.arange(40) == 3, 20.0, 0.0)[None], np.full((1, 40), 60.0))
+    twice = PodSums(np.where(np.isin(np.arange(40), [3, 20, 21]), 20.0, 0.0)[None], np.full((1, 40), 60.0))
+    evidence = [log_evidence_of_flood(v1, each, flooded(v1, each, 2.0)) for each in (alone, twice)]
+    np.testing.assert_array_equal(evidence[0][:20], evidence[1][:20])
     assert whole.any()
     assert not flooded(PodSums(0.0 * v1.above, 0.0 * v1.below), v2, 2.0).any()
 

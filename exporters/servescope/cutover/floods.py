@@ -52,7 +52,7 @@ def log_evidence_of_flood(v1: PodSums, v2: PodSums, flood: Flags) -> Floats:
     `flood` is where it is (`flooded`). What is known of clusters is what either arm has shown in the blocks before.
     """
     evidence = np.zeros(flood.size)
-    if not (flood[1:] & flood[:-1]).any():
+    if not flood.any():
         return evidence
     counts, served = v2.above.sum(axis=0), v2.below.sum(axis=0)
     one = (v2.above.max(axis=0) > _ONE_REPLICA * counts) & ((v2.below > 0.0).sum(axis=0) > 1)

@@ -70,7 +70,18 @@ def _cutover(world: World) -> Cutover:
 @cache
 def _frozen(world: World) -> FrozenPlan:
     cutover = _cutover(world)
-    return freeze(one_stage(SHARE), show_past(cutover), cutover.stage_ms)
+    evidence = _seen(world)
+    started = [
+        sum(
+            target.gains[[each.name == "requests_started_total" for each in target.series]].sum()
+            for target in evidence.targets
+            if target.identity.inference_stack == stack
+        )
+        for stack in ("v1", "v2")
+    ]
+    # The plan has the share that v2 gets.
+    share = round(started[1] / sum(started), 2)
+    return freeze(one_stage(share), show_past(cutover), cutover.stage_ms)
 
 
 @cache

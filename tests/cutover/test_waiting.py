@@ -30,7 +30,7 @@ def test_queues_say_where_replicas_are_missing() -> None:
 def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:
     """At the beginning of a stage, with a time until it is settled; and where all is proven."""
     world = make_world(Phase(Side(pods=2), 6), v1=Side(pods=6), requests_per_minute=1200.0)
-    early, late = world.judge(world.story.started_ms + 20 * 60_000), world.judge()
+    early, late = world.judge(world.story.started_ms + 45 * 60_000), world.judge()
     assert (early.verdict, early.waits_for) == ("INCONCLUSIVE", "")
     assert any(each.eta_seconds for each in early.metrics if each.cause == "needs data")
     assert (late.verdict, late.waits_for) == ("HEALTHY", "")

@@ -21,6 +21,7 @@ from servescope.cutover.calibration import (
     pod_groups,
     upper_of,
 )
+from servescope.cutover.clusters import incidents
 from servescope.cutover.comparability import shared_edges, unreported
 from servescope.cutover.counts import dispersion
 from servescope.cutover.effects import BlockEffects, mean_effects, ratio_effects
@@ -144,12 +145,13 @@ def _ratio_noise(counted: PodSums, wanted: float, v2_pods: int) -> Noise | None:
     return calibrate(split, below, 1.0, wanted, v2_pods=v2_pods)
 
 
-def _dispersion(counted: PodSums) -> float:
-    events, requests = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
+def _dispersion(past: PodSums) -> float:
+    events, requests = np.nan_to_num(past.above), np.nan_to_num(past.below)
     pods = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
     if pods.size < _MOST_DISPERSION_PODS:
         return 1.0
-    found = [dispersion(events[pods], requests[pods], group)[-1] for group in pod_groups(pods.size)]
+    counted = incidents(events[pods], requests[pods])
+    found = [dispersion(counted, requests[pods], group)[-1] for group in pod_groups(pods.size)]
     return float(max(1.0, upper_of(np.array(found))))
 
 

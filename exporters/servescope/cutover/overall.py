@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from servescope.cutover import counts, paths
+from servescope.cutover import clusters, counts, paths
 from servescope.cutover.calibration import online_factor
 from servescope.cutover.effects import BlockEffects, pod_variance
+from servescope.cutover.folding import PodSums
 from servescope.cutover.freezing import LEAST_DECODING
 from servescope.cutover.judgement import OverallRatio
 from servescope.cutover.mix import Prompts
@@ -27,8 +28,9 @@ _ALPHA: Final = 0.025
 """Of each side of an interval."""
 _FURTHEST: Final = 6.5
 """The logarithm of the largest ratio of events that limits are looked for at; its negative is that of the smallest."""
-_HALVINGS: Final = 10
-"""Of the span in which a limit is looked for: 1.3 % is left of it."""
+_STEPS: Final = 16
+_HALVINGS: Final = 6
+"""A limit is looked for in so many steps, the last of which is halved so often: 0.1 % is left of the span."""
 
 _Limits = tuple[float, float, float]
 
@@ -95,20 +97,25 @@ def _limits(noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums) -> _Li
 
 def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
     """The ratio of the arms' rates with the limits that evidence does not exclude, as logarithms."""
-    arms = counts.EventCounts(v1.above.sum(axis=0), v1.below.sum(axis=0), v2.above.sum(axis=0), v2.below.sum(axis=0))
+    found = clusters.cluster(PodSums(v1.above, v1.below), PodSums(v2.above, v2.below), noise.dispersion)
+    arms = found.events
     both = np.isfinite(arms.share())
     # Of the latest evidence, blocks without events are no part.
     some = both & (arms.v1_events + arms.v2_events > 0.0)
+    dispersion, clustered = found.dispersion[some], found.clustered[some]
     arms = counts.EventCounts(
         arms.v1_events[some], arms.v1_requests[some], arms.v2_events[some], arms.v2_requests[some]
     )  # fmt: skip
-    estimate = counts.most_likely(arms)
+    raw = (each.sum(axis=0)[both] for arm in (v1, v2) for each in (arm.above, arm.below))
+    estimate = counts.most_likely(counts.EventCounts(*raw))
     if not math.isfinite(estimate):
         return None
     needed = -math.log(_ALPHA)
 
     def excluded(multiples: Mapping[float, float]) -> Callable[[float], bool]:
-        return lambda bound: counts.latest_log_evidence(arms, math.exp(bound), multiples, noise.dispersion) >= needed
+        return lambda bound: (
+            counts.latest_log_evidence(arms, math.exp(bound), multiples, dispersion, clustered) >= needed
+        )
 
     return (
         estimate,
@@ -118,10 +125,16 @@ def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
 
 
 def _furthest(excluded: Callable[[float], bool], outside: float, estimate: float) -> float:
-    """The nearest bound to the estimate that is excluded, rounded outwards; infinite where not even `outside` is."""
-    if not excluded(outside):
+    """The nearest bound to the estimate that is excluded, rounded outwards; infinite where none up to `outside` is."""
+    # Bounds that are far off explain as little as any other: what they do not exclude may be excluded nearer.
+    near = estimate
+    for step in range(1, _STEPS + 1):
+        far = estimate + (outside - estimate) * step / _STEPS
+        if excluded(far):
+            break
+        near = far
+    else:
         return math.copysign(math.inf, outside)
-    near, far = estimate, outside
     for _ in range(_HALVINGS):
         middle = 0.5 * (near + far)
         near, far = (near, middle) if excluded(middle) else (middle, far)

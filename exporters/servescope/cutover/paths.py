@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.objectives import OBJECTIVES
-from servescope.cutover import calibration, change, counts, effects, slow_fractions
+from servescope.cutover import calibration, change, clusters, counts, effects, floods, slow_fractions
 from servescope.cutover.effects import BlockEffects
+from servescope.cutover.folding import PodSums
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate, information_to_settle
@@ -27,6 +28,10 @@ IMMATERIAL_RATE = OBJECTIVES["requests"].budget
 """Events per request that are within any objective: rarer ones are healthy, however many times v1's they are."""
 EDGES_WEIGHT = 0.3
 """The part of the evidence of harm that is bet on slow fractions, where there are edges; the mean has the rest."""
+
+FLOOD_WEIGHT = 0.03
+"""The part of the evidence of harm that is bet on events that flood v2; what more of them than on v1 there are has the
+rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class MetricPath:
     and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
     been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
     differences of slow fractions, −inf without edges. `compared` are the blocks of all of that, from which a judgement
-    takes the estimate it shows; `harmed` those that may prove harm, where these are others.
+    takes the estimate it shows; `harmed` those that may prove harm, where these are others. `flood` is where events
+    have flooded v2 for more than one block; None of what is no event.
     """
 
     harm: Floats
@@ -66,6 +72,7 @@ class MetricPath:
     slow_low: Floats
     compared: Comparison | None = None
     harmed: Comparison | None = None
+    flood: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -280,47 +287,66 @@ def _wanted(
 
 
 def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
-    """The path of counts of events among requests: exact, without calibration; `information` is of health."""
-    arms = counts.EventCounts(
-        v1.above.sum(axis=0), v1.below.sum(axis=0), v2.above.sum(axis=0), v2.below.sum(axis=0)
-    )  # fmt: skip
-    size = arms.v1_events.size
+    """The path of counts of events among requests, clusters counted once; `information` is of health."""
+    pods = PodSums(v1.above, v1.below), PodSums(v2.above, v2.below)
+    arms = clusters.cluster(*pods, noise.dispersion)
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
-    starts, weights = change.schedule(size, stage_weight=levels.weight)
-    harm, material, beyond = (
-        counts.log_evidence_above(arms, bound, dispersion=noise.dispersion, starts=starts, weights=weights)
-        for bound in (1.0, floor, margin)
-    )
-    below = counts.log_evidence_below(arms, margin, dispersion=noise.dispersion)
-    needed = -math.log(levels.high)
-    # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
-    rare = counts.log_evidence_rarer(arms.v2_events, arms.v2_requests, IMMATERIAL_RATE) / noise.dispersion
-    below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
-    low, high = counts.ratio_interval(arms, levels.low, levels.high, dispersion=noise.dispersion)
+    flood = floods.flooded(*pods, margin)
+    lasting = floods.log_evidence_of_flood(*pods, flood)
+    harm, material, beyond = (_harm_of_events(arms, bound, lasting, levels) for bound in (1.0, floor, margin))
+    v1_rate, v2_rate = (_rate_so_far(arm) for arm in pods)
+    below, bounded = _health_of_events(arms, pods[1], margin, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rates = [np.cumsum(arms.v1_events) / np.cumsum(arms.v1_requests),
-                 np.cumsum(arms.v2_events) / np.cumsum(arms.v2_requests)]  # fmt: skip
-        cost = np.log(rates[1] / rates[0])
-        return MetricPath(
-            harm=harm,
-            material=material,
-            beyond=beyond,
-            bounded=np.maximum.accumulate(below) >= needed,
-            cost=np.where(np.isfinite(cost), cost, np.nan),
-            low=np.log(low),
-            high=np.log(high),
-            recent=np.where(np.isfinite(cost), cost, np.nan),
-            information=np.maximum(below, 0.0),
-            wanted=np.full(size, needed),
-            calibrated=True,
-            slow_low=np.full(size, -np.inf),
-            compared=EventComparison(
-                arms,
-                np.broadcast_to(noise.dispersion, size),
-                SpanLevels(levels.low, levels.high, needed),
-                (np.log(low), np.log(high)),
-            ),
-        )
+        cost = np.log(v2_rate / v1_rate)
+        low, high = (np.log(each) for each in counts.ratio_interval(
+            arms.events, levels.low, levels.high, dispersion=arms.dispersion, clustered=arms.clustered
+        ))  # fmt: skip
+    cost = np.where(np.isfinite(cost), cost, np.nan)
+    raw = counts.EventCounts(*(each.sum(axis=0) for arm in pods for each in (arm.above, arm.below)))
+    return MetricPath(
+        harm=harm,
+        material=material,
+        beyond=beyond,
+        # Clusters that count once may be most of what users saw, of which nothing is proven then.
+        bounded=bounded & ((cost < math.log(margin)) | ~(v2_rate >= IMMATERIAL_RATE)),
+        cost=cost,
+        low=np.fmin(low, cost),
+        high=np.fmax(high, cost),
+        recent=cost,
+        information=np.maximum(below, 0.0),
+        wanted=np.full(flood.size, -math.log(levels.high)),
+        calibrated=True,
+        slow_low=np.full(flood.size, -np.inf),
+        compared=EventComparison(
+            raw, arms, SpanLevels(levels.low, levels.high, -math.log(levels.high)), (low, high)
+        ),
+        flood=flood & (lasting > 0.0),
+    )  # fmt: skip
+
+
+def _harm_of_events(arms: clusters.Clustered, bound: float, lasting: Floats, levels: Levels) -> Floats:
+    starts, weights = change.schedule(lasting.size, stage_weight=levels.weight)
+    more = counts.log_evidence_above(
+        arms.events, bound, dispersion=arms.dispersion, clustered=arms.clustered, starts=starts, weights=weights
+    )
+    parts = np.array([more, change.log_mixed(lasting[None], np.array([levels.weight]))])
+    return change.log_mixed(parts, np.array([1.0 - FLOOD_WEIGHT, FLOOD_WEIGHT]))
+
+
+def _health_of_events(
+    arms: clusters.Clustered, v2: PodSums, margin: float, levels: Levels
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """The evidence of health after each block, and where it has ever been enough."""
+    below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion, clustered=arms.clustered)
+    # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
+    rare = counts.log_evidence_rarer(v2.above.sum(axis=0), v2.below.sum(axis=0), IMMATERIAL_RATE) / arms.variation
+    below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
+    return below, np.maximum.accumulate(below) >= -math.log(levels.high)
+
+
+def _rate_so_far(arm: PodSums) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.cumsum(arm.above.sum(axis=0)) / np.cumsum(arm.below.sum(axis=0)))
 
 
 def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:

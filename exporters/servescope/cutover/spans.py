@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.cutover import counts
+from servescope.cutover.clusters import Clustered
 from servescope.cutover.effects import BlockEffects, merged_sums
 from servescope.cutover.sequences import EffectPath, Floats, half_width, lasting_information
 
@@ -223,19 +224,19 @@ class EffectComparison:
 class EventComparison:
     """Compared blocks of counts of events: those in which both arms had requests.
 
+    What is shown is of all events, and limits are of events with clusters counted once, widened to what is shown.
     `limits` are the logarithms of those of the stage after each block, (B,) each.
     """
 
     arms: counts.EventCounts
-    dispersion: Floats
+    clustered: Clustered
     levels: SpanLevels
     limits: tuple[Floats, Floats]
 
     def whole(self, end: int) -> Span:
         """All of them, with the limits of the stage."""
-        cost = counts.most_likely(self.arms.between(0, end), self.dispersion[:end])
         low, high = (float(each[end - 1]) for each in self.limits)
-        return self._span(0, end, (cost, low, high))
+        return self._span(0, end, low, high)
 
     def parts(self, end: int) -> tuple[Span, ...]:
         """Two where events became more or less frequent on v2 beside v1, as the limits exclude each other."""
@@ -262,18 +263,23 @@ class EventComparison:
 
     def _part(self, first: int, end: int) -> Span:
         weight = _start_weight(first)
-        estimate = counts.latest_interval(
-            self.arms.between(first, end), self.levels.low * weight, self.levels.high * weight,
-            dispersion=self.dispersion[first:end],
+        low, high = counts.latest_limits(
+            self.clustered.events.between(first, end), self.levels.low * weight, self.levels.high * weight,
+            dispersion=self.clustered.dispersion[first:end], clustered=self.clustered.clustered[first:end],
         )  # fmt: skip
-        return self._span(first, end, estimate)
+        return self._span(first, end, low, high)
 
     def _running(self, end: int) -> Floats:
-        logs = counts.log_likelihoods(self.arms.between(0, end), counts.COARSE_RATIOS) / self.dispersion[:end]
+        logs = counts.log_probabilities(
+            self.clustered.events.between(0, end), counts.COARSE_RATIOS, self.clustered.dispersion[:end],
+            self.clustered.clustered[:end],
+        )  # fmt: skip
         return np.concatenate([np.zeros((logs.shape[0], 1)), np.cumsum(logs, axis=1)], axis=1)
 
-    def _span(self, first: int, end: int, estimate: tuple[float, float, float]) -> Span:
+    def _span(self, first: int, end: int, low: float, high: float) -> Span:
         part = self.arms.between(first, end)
+        cost = counts.most_likely(part)
+        estimate = cost, float(np.fmin(low, cost)), float(np.fmax(high, cost))
         both = np.isfinite(part.share())
         events = float(part.v1_events[both].sum()), float(part.v2_events[both].sum())
         requests = float(part.v1_requests[both].sum()), float(part.v2_requests[both].sum())

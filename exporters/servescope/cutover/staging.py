@@ -60,8 +60,8 @@ _BLOCK_SECONDS = BLOCK_MS / 1000
 class StageTrack:
     """A stage over its B closed blocks; `codes` are the verdicts over all required metrics, (B,).
 
-    `outage` is where v2 had requests and none succeeded while v1's did; `settled` where the stage has lasted as long as
-    it has to; `off_plan` where v2 does not have the `share` that the stage plans.
+    `outage` is where v2 had requests and none succeeded, unless v1's fail as well; `settled` where the stage has lasted
+    as long as it has to; `off_plan` where v2 does not have the `share` that the stage plans.
     """
 
     span: StageSpan
@@ -140,21 +140,33 @@ def _always_warm(arm: ArmFold) -> ArmWarmth:
 
 
 _OFFERED: float = 20.0
+_BY_CHANCE: float = 1e-3
+"""The probability that none of v2's requests succeeds where v1's succeed as often as they do, that is still chance."""
 
 
 def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where v2 was offered requests, in the block and the one before, and none succeeded, while v1's did."""
+    """Where v2 was offered requests, in the block and the one before, and none succeeded, unless v1's fail as well.
+
+    v1 fails as well where so few of its requests succeed, in the block or the one before, that all of v2's may fail by
+    chance. A v1 that was offered none, or does not report what becomes of them, excuses nothing.
+    """
 
     def total(arm: ArmFold, name: str) -> Floats:
         return np.asarray(np.where(usable, np.nan_to_num(arm.traffic[name][:, within]).sum(axis=0), 0.0))
 
-    offered = np.maximum(total(folded.v2, "started"), total(folded.v2, "requests"))
-    failing = (offered >= _OFFERED) & (total(folded.v2, "ok") <= 0.0) & (total(folded.v1, "ok") > 0.0)
-    before = np.concatenate([[False], offered[:-1] >= _OFFERED])
+    def offered(arm: ArmFold) -> Floats:
+        return np.maximum(total(arm, "started"), total(arm, "requests"))
+
+    v2, v1 = offered(folded.v2), offered(folded.v1)
+    known = (v1 > 0.0) & np.isfinite(folded.v1.traffic["ok"][:, within]).any(axis=0)
+    failing_on_v1 = np.where(known, 1.0 - np.minimum(1.0, total(folded.v1, "ok") / np.where(known, v1, 1.0)), 0.0)
+    lately = np.maximum(failing_on_v1, np.concatenate([[0.0], failing_on_v1[:-1]]))
+    before = np.concatenate([[False], v2[:-1] >= _OFFERED])
+    failing = (v2 >= _OFFERED) & before & (total(folded.v2, "ok") <= 0.0) & (lately**v2 <= _BY_CHANCE)
     # What is not known is no failure.
     reported = np.isfinite(folded.v2.traffic["ok"][:, within])
     reports = reported.any(axis=1, keepdims=True) & (folded.v2.scrapes[:, within] > 0.0)
-    return np.asarray(failing & before & reported.any(axis=0) & ~(reports & ~reported).any(axis=0))
+    return np.asarray(failing & reported.any(axis=0) & ~(reports & ~reported).any(axis=0))
 
 
 # --- Metrics ----------------------------------------------------------------------------------------------------------

@@ -26,9 +26,6 @@ HEALTHY, DEGRADED, INCONCLUSIVE, NO_DATA = range(4)
 
 LEAST_BLOCKS: Final = 3
 """Blocks that both arms were compared in before health is claimed."""
-BURST_SHARE: Final = 0.05
-BURST_EVENTS: Final = 20.0
-"""Harm without a baseline: more than this share of a block's requests, and at least so many of them (5.1)."""
 
 Shown = tuple[Span | None, tuple[Span, ...]]
 """What is shown of the compared blocks, None of a band, and the spans between which the effect has changed."""
@@ -155,18 +152,12 @@ def track_metric(
     if found is not None and found.finding == "absent":
         _set(codes, causes, np.ones(size, dtype=np.bool_), NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
-    if judged.kind == "events":
-        _set(codes, causes, burst(v2), DEGRADED, "objective")
+    if path.flood is not None:
+        _set(codes, causes, path.flood & harmful & beyond, DEGRADED, "objective")
     return MetricTrack(
         plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), sensitivity=sensitivity,
         begins_ms=begins_ms, everything=everything,
     )  # fmt: skip
-
-
-def burst(v2: ArmSums) -> NDArray[np.bool_]:
-    """In which blocks events of v2 are harm whatever v1 does, (B,)."""
-    events, requests = v2.above.sum(axis=0), v2.below.sum(axis=0)
-    return np.asarray((events >= BURST_EVENTS) & (events > BURST_SHARE * requests))
 
 
 def _set(

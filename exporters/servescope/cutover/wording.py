@@ -139,8 +139,8 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
         case "explained by reuse" | "explained by load":
             return f"{title} {_change(track, shown)}, {cause}: {_sensitivity(track, block)}{_lasting(track, block)}"
         case "objective":
-            events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
-            return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
+            v1, v2 = (_of(arm.above[:, block].sum(), arm.below[:, block].sum()) for arm in (track.v1, track.v2))
+            return f"{title}: {v2} requests to v2 within five minutes, {v1} to v1, and more than one block of it"
         case "in band" | "out of band":
             verb = "is" if track.judged.unit == "ratio" else "are"
             value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"

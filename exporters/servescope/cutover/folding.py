@@ -41,6 +41,8 @@ TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
     "started": (Part("requests_started_total"),),
     "output_tokens": (Part("output_tokens_total"),),
     "preemptions": (Part("preemptions_total"),),
+    "eligible": (Part("kv_cache_eligible_tokens_total"),),
+    "reused": (Part("kv_cache_reused_tokens_total"),),
 }
 """Counters that a judgement reads beside its metrics."""
 

@@ -34,7 +34,8 @@ class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
     `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
-    that are not excluded, and `value`, (B,), what a band is judged by.
+    that are not excluded, and `value`, (B,), what a band is judged by, and of others the cost of gross harm
+    while v2 warms up.
     """
 
     plan: MetricPlan
@@ -88,8 +89,13 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
+    gross: Floats,
 ) -> MetricTrack:
-    """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
+    """The track of a metric that is compared.
+
+    `harmful` is where harm is proven, over all metrics together, and `gross` the cost of gross harm while v2 warms up,
+    NaN where there is none.
+    """
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
     compared = np.cumsum((v1.below.sum(axis=0) > 0.0) & (v2.below.sum(axis=0) > 0.0))
@@ -108,6 +114,7 @@ def track_metric(
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")
     _set(codes, causes, harmful & ~within & beyond, DEGRADED, "beyond margin")
+    _set(codes, causes, np.isfinite(gross), DEGRADED, "gross harm while warming")
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
     _set_each(codes, causes, absent, NO_DATA)
@@ -116,7 +123,7 @@ def track_metric(
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan))
+    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, gross)
 
 
 def burst(v2: ArmSums) -> NDArray[np.bool_]:

@@ -111,6 +111,10 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
         case "objective":
             events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
             return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
+        case "gross harm while warming":
+            times = math.exp(float(track.value[block]))
+            side = "lower" if track.plan.better == "higher" else "higher"
+            return f"{title} is {times:.2g} times {side} than on v1: gross harm while warming, for a quarter of an hour"
         case "in band" | "out of band":
             verb = "is" if track.judged.unit == "ratio" else "are"
             value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"

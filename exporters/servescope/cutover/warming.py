@@ -156,7 +156,8 @@ def warm_pods(arm: ArmFold, timed: Sequence[Timed], usual: Floats) -> ArmWarmth:
     """
     requests = np.fmax(arm.traffic["requests"], timed[0].sums.below)
     hits = _hit_rates(arm)
-    ages, begun = _ages(arm, requests, hits, usual)
+    emptied = _emptied(hits, requests)
+    ages, begun = _ages(arm, requests, np.isfinite(emptied), usual)
     requests, seen = np.nan_to_num(requests), np.asarray(arm.present.any(axis=1))
     # Nearly all were old when they were first seen serving, and neither restarted nor idled since.
     steady = seen & (ages[:, :1] - _BLOCK_SECONDS >= OLD_SECONDS).all(axis=1) & (np.diff(ages) >= 0.0).all(axis=1)
@@ -165,7 +166,10 @@ def warm_pods(arm: ArmFold, timed: Sequence[Timed], usual: Floats) -> ArmWarmth:
         effects = [each.effects(int(pod)) for each in timed]
         for first, end in lives(ages[pod]):
             span = slice(first, end)
-            found = warmth(ages[pod, span], requests[pod, span], hits[pod, span], [each[span] for each in effects])
+            found = warmth(
+                ages[pod, span], requests[pod, span], hits[pod, span], [each[span] for each in effects],
+                float(emptied[pod, first]),
+            )  # fmt: skip
             spells.append(_Spell(int(pod), first, end, bool(begun[pod, first]), found))
     _shorten(spells, ages, requests, timed)
     return _arm_warmth(arm, steady, spells, requests, timed[0])
@@ -237,7 +241,20 @@ def _hit_rates(arm: ArmFold) -> Floats:
     return np.asarray(np.divide(reused, eligible, out=np.full(eligible.shape, np.nan), where=known))
 
 
-def _ages(arm: ArmFold, requests: Floats, hits: Floats, usual: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+def _emptied(hits: Floats, requests: Floats) -> Floats:
+    """Where caches were found empty (`collapses`), (P, B)."""
+    with np.errstate(invalid="ignore"):
+        known = np.where(requests >= _ENOUGH_HITS, hits, np.nan)
+        fell = (known < 0.5 * np.fmax.accumulate(known, axis=1)).any(axis=1)
+    found = np.full(hits.shape, np.nan)
+    for pod in np.flatnonzero(fell):
+        found[pod] = collapses(known[pod])
+    return found
+
+
+def _ages(
+    arm: ArmFold, requests: Floats, emptied: NDArray[np.bool_], usual: Floats
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Seconds at each block's end since a pod began to warm up, and where it did so for the second time, (P, B) each.
 
     That is when its process began, when it served first, unless it did as soon as anything was observed, when it
@@ -254,10 +271,6 @@ def _ages(arm: ArmFold, requests: Floats, hits: Floats, usual: Floats) -> tuple[
     # Blocks without a request so far, and how many of them there were when it served before.
     quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, np.nan_to_num(usual), 0.0), axis=1)
     returned = served & ~first & (_since(quiet, served) >= _IDLE_BLOCKS) & (_since(missed, served) >= _EXPECTED)
-    known = np.where(requests >= _ENOUGH_HITS, hits, np.nan)
-    emptied = np.zeros(served.shape, dtype=np.bool_)
-    for pod in np.flatnonzero(np.isfinite(known).any(axis=1)):
-        emptied[pod] = collapses(known[pod])
     service = np.where(unserved | returned | emptied, arm.blocks.astype(float), -np.inf)
     ages = (arm.blocks + BLOCK_MS - np.maximum(started, np.maximum.accumulate(service, axis=1))) / 1000.0
     restarted = np.concatenate([np.zeros((len(arm.pods), 1), dtype=np.bool_), np.diff(started) > 0.0], axis=1)

@@ -9,6 +9,7 @@ replica that has served for `MOST_SECONDS` is as warm as it gets, and what it th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -80,12 +81,15 @@ def lives(ages: Floats) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-def warmth(ages: Floats, requests: Floats, hit_rates: Floats, effects: Sequence[Floats]) -> Warmth:
+def warmth(
+    ages: Floats, requests: Floats, hit_rates: Floats, effects: Sequence[Floats], lost_below: float = math.nan
+) -> Warmth:
     """When one spell of a replica became warm, from its consecutive five-minute blocks, (B,) each.
 
     `ages` are seconds at each block's end since the spell began. `hit_rates` are NaN where none are reported, each of
     `effects` the cost of a metric, the replica's logarithm less that of warm replicas of v1 in the same block, NaN
-    where it has none. Later blocks never change what earlier ones declared.
+    where it has none. Of a spell that an emptied cache began, a hit rate that stays below `lost_below` is no warm-up.
+    Later blocks never change what earlier ones declared.
     """
     if ages.size and ages[0] - _BLOCK_SECONDS >= OLD_SECONDS:
         return Warmth(0, 0, None)
@@ -93,8 +97,12 @@ def warmth(ages: Floats, requests: Floats, hit_rates: Floats, effects: Sequence[
     enough = np.flatnonzero((ages >= LEAST_AGE_SECONDS) & (served >= LEAST_REQUESTS))
     long = np.flatnonzero((ages >= MOST_SECONDS) & (served > 0.0))
     latest = int(long[0]) if long.size else ages.size
-    for block in (*enough[enough < latest].tolist(), *long[:1].tolist()):
-        is_warm = is_flat(hit_rates[: block + 1]) and _are_settled([each[: block + 1] for each in effects])
+    candidates = np.concatenate([enough[enough < latest], long[:1]])
+    for block in map(int, candidates):
+        flat = is_flat(hit_rates[: block + 1])
+        if flat and _latest_rate(hit_rates[: block + 1]) < lost_below:
+            return Warmth(None, block + 1 if block + 1 < ages.size else None, None)
+        is_warm = flat and _are_settled([each[: block + 1] for each in effects])
         if is_warm or block == latest:
             # Statistics begin strictly after the declaration, and after the time that it took once more.
             hold = int(np.ceil(ages[block] / _BLOCK_SECONDS))
@@ -131,12 +139,13 @@ def overdue(cold: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(before >= _MOST_BLOCKS)
 
 
-def collapses(hit_rates: Floats) -> NDArray[np.bool_]:
-    """In which blocks a cache was found empty, (B,): its hit rate fell far below that of the two hours before.
+def collapses(hit_rates: Floats) -> Floats:
+    """Where a cache was found empty, (B,): its hit rate fell far below that of the two hours before; NaN elsewhere.
 
-    `hit_rates` are NaN where they are not known. After a fall it takes as long again until another one can be found.
+    The values are the rates that a cache exceeds as it fills again. `hit_rates` are NaN where they are not known. After
+    a fall it takes as long again until another one can be found.
     """
-    fell = np.zeros(hit_rates.size, dtype=np.bool_)
+    found = np.full(hit_rates.size, np.nan)
     known = np.flatnonzero(np.isfinite(hit_rates))
     rates = hit_rates[known]
     since = 0
@@ -147,9 +156,9 @@ def collapses(hit_rates: Floats) -> NDArray[np.bool_]:
         middle = float(np.median(usual))
         deviation = _NORMAL_DEVIATION * float(np.median(np.abs(usual - middle)))
         if rates[index] < min(_COLLAPSED * middle, middle - _SURE * deviation):
-            fell[known[index]] = True
-            since = index + 1
-    return fell
+            found[known[index]] = _COLLAPSED * middle
+            since = int(index) + 1
+    return found
 
 
 def is_flat(hit_rates: Floats) -> bool:
@@ -158,6 +167,12 @@ def is_flat(hit_rates: Floats) -> bool:
     if not reported.size:
         return True
     return reported.size == _FLAT_BLOCKS and trend_score(reported) <= _RISING
+
+
+def _latest_rate(hit_rates: Floats) -> float:
+    """The mean of the rates that `is_flat` looks at; NaN where there are none."""
+    reported = hit_rates[np.isfinite(hit_rates)][-_FLAT_BLOCKS:]
+    return float(reported.mean()) if reported.size else math.nan
 
 
 def is_settled(effects: Floats) -> bool:

@@ -44,10 +44,8 @@ _DAY_BLOCKS: Final = round(86_400 / _BLOCK_SECONDS)
 _USUAL_BLOCKS: Final = 24
 """Known blocks, two hours of them, that show a replica's usual hit rate."""
 _COLLAPSED: Final = 0.5
-_SURE: Final = 4.0
+_SURE: Final = 5.0
 """A hit rate has collapsed below this part of the usual one, and by more than so many of its standard deviations."""
-_NORMAL_DEVIATION: Final = 1.4826
-"""The standard deviation of a normal distribution, in median absolute deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +151,7 @@ def collapses(hit_rates: Floats) -> Floats:
         if index - since < _USUAL_BLOCKS:
             continue
         usual = rates[index - _USUAL_BLOCKS : index]
-        middle = float(np.median(usual))
-        deviation = _NORMAL_DEVIATION * float(np.median(np.abs(usual - middle)))
+        middle, deviation = float(np.median(usual)), float(np.std(usual, ddof=1))
         if rates[index] < min(_COLLAPSED * middle, middle - _SURE * deviation):
             found[known[index]] = _COLLAPSED * middle
             since = int(index) + 1

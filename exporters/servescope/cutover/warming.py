@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,6 +15,8 @@ from servescope.cutover.freezing import counted_of
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.sequences import Floats
 from servescope.cutover.warmth import (
+    AS_GOOD,
+    AS_GOOD_BLOCKS,
     AS_GOOD_SECONDS,
     IDLE_SECONDS,
     LEAST_REQUESTS,
@@ -37,9 +38,6 @@ _EXPECTED: Final = 10.0
 """Requests that a replica of either arm gets on average meanwhile, below which one that gets none does not idle."""
 _ENOUGH_HITS: Final = 20.0
 """Requests of a block below which its hit rate shows no collapse."""
-_RECENT_BLOCKS: Final = round(AS_GOOD_SECONDS / _BLOCK_SECONDS)
-_AS_GOOD: Final = math.log(1.04)
-"""The cost, in any latency or speed, up to which replicas that warm up are as good as warm ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +82,7 @@ class Timed:
 
     def recent_cost(self, pods: NDArray[np.int64], block: int) -> float:
         """The cost of pods together over the half hour up to a block, as far as it is known; NaN where nothing is."""
-        span = slice(max(0, block + 1 - _RECENT_BLOCKS), block + 1)
+        span = slice(max(0, block + 1 - AS_GOOD_BLOCKS), block + 1)
         counts, sums = (np.nan_to_num(each[pods, span]).sum(axis=0) for each in (self.sums.below, self.sums.above))
         known = np.isfinite(self.warm_mean[span])
         expected = (counts * self.warm_mean[span])[known].sum()
@@ -193,7 +191,7 @@ def _shorten(spells: Sequence[_Spell], ages: Floats, requests: Floats, timed: Se
         if group:
             pods = np.array([each.pod for each in group])
             costs = [each.recent_cost(pods, block) for each in timed]
-            if all(cost <= _AS_GOOD for cost in costs):
+            if all(cost <= AS_GOOD for cost in costs):
                 for each in group:
                     at = block - each.first
                     each.found = Warmth(at, at + 1, float(ages[each.pod, block]))

@@ -31,6 +31,8 @@ MOST_SECONDS: Final = 4 * 3600.0
 """How long a replica may warm up, once and, in blocks in which it serves, in any day; what is slower then is harm."""
 AS_GOOD_SECONDS: Final = 1800.0
 """For so long a replica that warms up has to be as good as warm ones to count as one of them."""
+AS_GOOD: Final = math.log(1.04)
+"""The cost up to which it is."""
 _LEAST_EFFECTS = 9
 _LEAST_LEFT = 5
 _TREND_BLOCKS = 12
@@ -39,6 +41,7 @@ _FLAT_BLOCKS = 6
 _RISING = 1.645
 """Mann and Kendall's score above which it does, one-sided 5 %."""
 _BLOCK_SECONDS: Final = BLOCK_MS / 1000
+AS_GOOD_BLOCKS: Final = round(AS_GOOD_SECONDS / _BLOCK_SECONDS)
 _MOST_BLOCKS: Final = round(MOST_SECONDS / _BLOCK_SECONDS)
 _DAY_BLOCKS: Final = round(86_400 / _BLOCK_SECONDS)
 _USUAL_BLOCKS: Final = 24
@@ -122,9 +125,14 @@ def warm_up_seconds(requests_per_second: float, slow_seconds: float = 0.0) -> fl
 
 
 def _are_settled(effects: Sequence[Floats]) -> bool:
-    """Whether no metric that the replica has shows a transient; one of them at least it has to have."""
-    known = [each for each in effects if np.isfinite(each).any()]
-    return bool(known) and all(is_settled(each) for each in known)
+    """Whether the first metric that the replica has shows no transient, and the others neither, or are as good."""
+    known = [each[np.isfinite(each)] for each in effects if np.isfinite(each).any()]
+    return bool(known) and is_settled(known[0]) and all(_is_as_good(each) or is_settled(each) for each in known[1:])
+
+
+def _is_as_good(effects: Floats) -> bool:
+    """Whether nothing is left of a transient that could be harm."""
+    return effects.size >= AS_GOOD_BLOCKS and float(effects[-AS_GOOD_BLOCKS:].mean()) <= AS_GOOD
 
 
 def overdue(cold: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -210,9 +210,10 @@ def _arm_warmth(
         if each.found.seconds is not None:
             took.append(each.found.seconds)
             cost = _added(cost, timed, each)
+    # One that restarts again and again may be harm, and is never health.
+    rearmed = np.asarray((again & ~usable & arm.present).any(axis=0))
     late = _overdue(requests, usable)
     usable |= late
-    rearmed = np.asarray((again & ~usable & arm.present).any(axis=0))
     return ArmWarmth(usable, rearmed, max(took, default=None), cost, late)
 
 

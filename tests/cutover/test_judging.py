@@ -132,6 +132,23 @@ def test_warming_up_has_a_cost_of_its_own() -> None:
     assert any("warming up took v2" in note for note in judgement.notes)
 
 
+def test_warming_up_that_does_not_end_is_said() -> None:
+    """A replica that restarts every hour is compared after four hours of it, and just restarted never HEALTHY."""
+    story = replace(STORY, hours=9)
+    evidence = evidence_of(story)
+    hourly = [
+        replace(target, started_ms=(target.blocks // 3_600_000 * 3_600_000).astype(float))
+        if target.identity.replica == "v2-0"
+        else target
+        for target in evidence.targets
+    ]
+    restarted = replace(evidence, targets=tuple(hourly))
+    judgement = judge(frozen_of(story, evidence), restarted, (start(story),), story.end_ms - 45 * 60_000)
+
+    assert judgement.verdict == "INCONCLUSIVE"
+    assert any(note.startswith("1 replica of v2 did not become warm within 4 h of a day") for note in judgement.notes)
+
+
 @pytest.mark.parametrize(("first_token", "cost"), [(1.5, r"cost [\d.]+ request-seconds"), (0.7, "cost nothing")])
 def test_a_cold_start_that_was_not_slower_cost_nothing(first_token: float, cost: str) -> None:
     """An excess is stated where there is one, and never a negative number."""

@@ -17,6 +17,7 @@ from servescope.cutover.load import load_range
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
+from servescope.cutover.warmth import MOST_SECONDS
 
 _CHANCE: Final = 0.01
 """How often a share that is as planned may be said to differ."""
@@ -139,7 +140,13 @@ def notes_of(
     if folded.v2.pods and not np.isfinite(folded.v2.started).any():
         notes.append("no source shows when v2's processes began: a restart is found where a counter falls")
     warmth = stage.warmth[1]
-    if warmth.seconds is not None:
+    overdue = int(warmth.overdue[:, stage.within].any(axis=1).sum())
+    if overdue:
+        notes.append(
+            f"{overdue} replica{'s' if overdue > 1 else ''} of v2 did not become warm within "
+            f"{wording.span(MOST_SECONDS)} of a day, and what they serve since is compared as it is"
+        )
+    if warmth.seconds is not None and warmth.cost.requests > 0.0:
         cost, requests = warmth.cost.excess, f"{warmth.cost.requests:.0f} requests"
         # Below 0 the cold requests were faster than warm ones, which is their noise and no gain.
         paid = f"cost {cost:.4g} request-seconds over {requests}"

@@ -15,9 +15,12 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
-    "query error", "explained by reuse", "explained by load",
+    "query error", "explained by reuse", "explained by load", "gross harm while warming",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
+
+SEVERE: Final[frozenset[Cause]] = frozenset({"beyond margin", "objective", "gross harm while warming"})
+"""The causes of harm that call for a rollback."""
 
 Advice = Literal["go on", "hold", "roll back"]
 

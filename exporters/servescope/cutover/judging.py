@@ -31,6 +31,7 @@ from servescope.cutover.efficiency import compare_efficiency
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded, fold
 from servescope.cutover.judgement import (
+    SEVERE,
     Advice,
     ArmFigures,
     ComparedBlocks,
@@ -54,9 +55,10 @@ from servescope.cutover.sequences import Floats
 from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
 from servescope.cutover.spans import Span
 from servescope.cutover.stages import Course, course_of
-from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
+from servescope.cutover.staging import StageTrack, judge_stage
 from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
 from servescope.cutover.waiting import TIMED, waiting_for
+from servescope.cutover.warming import warm_arms
 from servescope.cutover.warmth import OLD_SECONDS
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
@@ -273,6 +275,8 @@ def _weight(track: MetricTrack, block: int) -> float:
     """How much a metric has to do with a verdict: the one with the strongest evidence is named."""
     if track.causes[block] == "objective":
         return math.inf
+    if track.causes[block] == "gross harm while warming":
+        return float(track.value[block])
     return float(track.path.harm[block]) if track.path is not None else 0.0
 
 
@@ -318,7 +322,7 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
 def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement], alerts: Sequence[FiringAlert]) -> Advice:
     if verdict == "HEALTHY":
         return "hold" if any(each.arm == "v2" for each in alerts) else "go on"
-    severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
+    severe = any(each.required and each.cause in SEVERE for each in metrics)
     return "roll back" if verdict == "DEGRADED" and severe else "hold"
 
 
@@ -327,7 +331,7 @@ def _severity(
 ) -> Literal["beyond margin", "probable"] | None:
     if verdict != "DEGRADED":
         return None
-    severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
+    severe = any(each.required and each.cause in SEVERE for each in metrics)
     outage = bool(stage.outage.size and stage.outage[-1])
     return "beyond margin" if severe or outage else "probable"
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.objectives import OBJECTIVES
-from servescope.cutover import calibration, change, clusters, counts, effects, floods, slow_fractions
+from servescope.cutover import calibration, change, clusters, counts, effects, floods, gross, slow_fractions
 from servescope.cutover.effects import BlockEffects
 from servescope.cutover.folding import PodSums
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
@@ -225,6 +225,31 @@ def path_of_effects(
             ((v1.above.sum(axis=0), v1.below.sum(axis=0)), (v2.above.sum(axis=0), v2.below.sum(axis=0))),
             SpanLevels(levels.low, levels.high, wanted), changes=noise.calibrated,
         ),
+    )  # fmt: skip
+
+
+def gross_path(
+    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, level: float,
+    *, least_below: float | None,
+) -> Floats:  # fmt: skip
+    """The cost of v2 where it is gross harm while replicas warm up (`gross.gross_harm`), (B,).
+
+    `level` is the probability of error; `least_below` is that of a ratio, None of a histogram's mean.
+    """
+    if least_below is not None:
+        blocks = ratio_blocks(v1, v2, None, least_below=least_below)
+    else:
+        n1, s1, n2, s2 = (each.sum(axis=0) for each in (v1.below, v1.above, v2.below, v2.above))
+        blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2)
+    if metric.better == "higher":
+        blocks = effects.reversed_effects(blocks)
+    noise = noise if noise.calibrated else replace(noise, tau2=gross.UNKNOWN_TAU2, spread=0.0)
+    variances = block_variances(blocks, noise, 1.0 / v1.pods()[blocks.last] + 1.0 / v2.pods()[blocks.last])
+    size = v1.below.shape[1]
+    starts, weights = change.schedule(size, stage_weight=levels.weight)
+    return gross.gross_harm(
+        blocks, variances, alpha=levels.harm, level=level, wanted=noise.information_wanted, starts=starts,
+        weights=weights, size=size,
     )  # fmt: skip
 
 

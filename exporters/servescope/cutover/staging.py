@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover import load, paths, several, shares
+from servescope.cutover import gross, load, paths, several, shares
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
     ArmLoad,
@@ -50,8 +51,7 @@ from servescope.cutover.tracks import (
     track_band,
     track_metric,
 )
-from servescope.cutover.warming import ArmWarmth, warm_mean_of, warm_pods
-from servescope.cutover.warmth import ColdStartCost
+from servescope.cutover.warming import ArmWarmth, warm_arms
 
 _BLOCK_SECONDS = BLOCK_MS / 1000
 
@@ -121,24 +121,6 @@ def judge_stage(
     )  # fmt: skip
 
 
-def warm_arms(frozen: FrozenPlan, folded: Folded) -> tuple[ArmWarmth, ArmWarmth]:
-    """How warm the pods of both arms are, by the first latency of the plan that both arms report."""
-    for metric in frozen.plan.metrics:
-        if metric.kind == "mean":
-            timed = [arm.metrics[metric.name] for arm in (folded.v1, folded.v2)]
-            mean = warm_mean_of(timed[0])
-            if np.isfinite(mean).any() and np.nansum(timed[1].below) > 0.0:
-                return warm_pods(folded.v1, timed[0], mean), warm_pods(folded.v2, timed[1], mean)
-    v1, v2 = (_always_warm(arm) for arm in (folded.v1, folded.v2))
-    return v1, v2
-
-
-def _always_warm(arm: ArmFold) -> ArmWarmth:
-    """Where no latency shows a transient, none is left out."""
-    nothing = np.zeros(arm.blocks.size, dtype=np.bool_)
-    return ArmWarmth(np.ones(arm.present.shape, dtype=np.bool_), nothing, None, ColdStartCost(0.0, 0.0))
-
-
 _OFFERED: float = 20.0
 _BY_CHANCE: float = 1e-3
 """The probability that none of v2's requests succeeds where v1's succeed as often as they do, that is still chance."""
@@ -180,6 +162,7 @@ class _Candidate:
     v1: ArmSums
     v2: ArmSums
     path: MetricPath
+    gross: Floats
 
 
 def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str, MetricTrack]:
@@ -203,7 +186,7 @@ def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str,
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
-                absent=missing(context, each.plan, each.judged), found=each.found,
+                absent=missing(context, each.plan, each.judged), found=each.found, gross=each.gross,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
                 everything=_everything(context, name),
             )  # fmt: skip
@@ -227,7 +210,7 @@ def _harm(
         for evidence in zip(*(_evidence_of_harm(context, each) for each in family.values()), strict=True)
     )
     # That there is any harm is claimed of the whole family, that it is material of each metric by itself.
-    level = math.log(context.frozen.plan.alpha_harm)
+    level = math.log(context.frozen.plan.alpha_harm * (1.0 - gross.GROSS_PART))
     parts = np.array([each.judged.part for each in family.values()])
     harmful = (several.holm(np.minimum(0.0, -harm), parts) <= level) & (-material <= level)
     return (
@@ -291,7 +274,7 @@ def _candidate(
     levels = _levels(context, metric)
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
 
-    def path(kept: NDArray[np.bool_]) -> MetricPath:
+    def path_of(kept: NDArray[np.bool_]) -> MetricPath:
         one, other = kept_sums(v1, kept), kept_sums(v2, kept)
         if judged.kind == "events":
             return paths.events_path(metric, noise, one, other, levels)
@@ -303,11 +286,37 @@ def _candidate(
     every = np.ones(context.usable.size, dtype=np.bool_)
     free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, harm_counts(context))
     matched = free & context.on_plan
-    health = path(matched)
-    if np.array_equal(matched, harmful):
-        return _Candidate(metric, judged, found, v1, v2, health)
-    harm = path(harmful)
-    return _Candidate(metric, judged, found, v1, v2, paths.with_harm(health, harm))
+    path = path_of(matched)
+    if not np.array_equal(matched, harmful):
+        path = paths.with_harm(path, path_of(harmful))
+    while_warming = np.full(every.size, np.nan)
+    if judged.kind in _COMPARED:
+        while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
+    return _Candidate(metric, judged, found, v1, v2, path, while_warming)
+
+
+_COMPARED: Final = frozenset({"mean", "ratio"})
+"""The kinds of metrics that warmth matters to."""
+
+
+def _gross_harm(
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, v1: ArmSums, kept: NDArray[np.bool_],
+    levels: Levels,
+) -> Floats:  # fmt: skip
+    """The cost of v2 as a whole where it is gross harm while some of its replicas warm up, (B,), NaN elsewhere."""
+    usable = context.warmth[1].usable[:, context.within]
+    v2 = _sums(context, context.folded.v2, metric.name, ())
+    kept = kept & ((v2.below > 0.0) & ~usable).any(axis=0)
+    if not kept.any():
+        return np.full(kept.size, np.nan)
+    frozen = context.frozen
+    family = [judged_metric(each.name, frozen.histograms) for each in frozen.plan.metrics if each.kind in _COMPARED
+              and each.required == metric.required]  # fmt: skip
+    level = levels.harm * gross.GROSS_PART * judged.part / sum(each.part for each in family)
+    return paths.gross_path(
+        metric, frozen.noise[metric.name], kept_sums(v1, kept), kept_sums(v2, kept), levels, level,
+        least_below=LEAST_DECODING if judged.kind == "ratio" else None,
+    )  # fmt: skip
 
 
 def _levels(context: StageContext, metric: MetricPlan) -> Levels:

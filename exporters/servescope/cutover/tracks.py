@@ -36,7 +36,8 @@ class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
     `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
-    that are not excluded, and `value`, (B,), what a band is judged by. The first block begins at `begins_ms`.
+    that are not excluded, and `value`, (B,), what a band is judged by, and of others the cost of gross harm
+    while v2 warms up. The first block begins at `begins_ms`.
     `everything` are v1's and v2's sums above and below the line over all replicas, warm or not.
     """
 
@@ -117,13 +118,15 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
+    gross: Floats,
     sensitivity: SensitivityTrack | None = None,
     begins_ms: int = 0,
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None,
 ) -> MetricTrack:
-    """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together.
+    """The track of a metric that is compared.
 
-    Harm that the `sensitivity` explains is an open question, and never health.
+    `harmful` is where harm is proven, over all metrics together, and `gross` the cost of gross harm while v2 warms up,
+    NaN where there is none. Harm that the `sensitivity` explains is an open question, and never health.
     """
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
@@ -146,6 +149,7 @@ def track_metric(
     if sensitivity is not None:
         explained = harmful & ~within & sensitivity.explained
         _set_each(codes, causes, np.where(explained, sensitivity.causes(), ""), INCONCLUSIVE)
+    _set(codes, causes, np.isfinite(gross), DEGRADED, "gross harm while warming")
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
     _set_each(codes, causes, absent, NO_DATA)
@@ -155,8 +159,8 @@ def track_metric(
     if path.flood is not None:
         _set(codes, causes, path.flood & harmful & beyond, DEGRADED, "objective")
     return MetricTrack(
-        plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), sensitivity=sensitivity,
-        begins_ms=begins_ms, everything=everything,
+        plan, judged, path, v1, v2, found, codes, causes, gross, sensitivity=sensitivity, begins_ms=begins_ms,
+        everything=everything,
     )  # fmt: skip
 
 

@@ -141,6 +141,10 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
         case "objective":
             v1, v2 = (_of(arm.above[:, block].sum(), arm.below[:, block].sum()) for arm in (track.v1, track.v2))
             return f"{title}: {v2} requests to v2 within five minutes, {v1} to v1, and more than one block of it"
+        case "gross harm while warming":
+            times = math.exp(float(track.value[block]))
+            side = "lower" if track.plan.better == "higher" else "higher"
+            return f"{title} is {times:.2g} times {side} than on v1: gross harm while warming, for a quarter of an hour"
         case "in band" | "out of band":
             verb = "is" if track.judged.unit == "ratio" else "are"
             value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"

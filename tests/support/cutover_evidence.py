@@ -175,8 +175,13 @@ def _histogram(
         Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})): cumulative[index]
         for index, edge in enumerate((*edges, math.inf))
     }
+    # As each observation lies within its bucket; those above the last edge have no upper end.
+    ends = np.array([0.0, *edges, math.inf])
+    most = np.where(counts > 0.0, counts, 0.0) @ np.array([*edges, edges[-1]])
+    most = np.where(counts[:, -1] > 0.0, math.inf, most)
+    total = np.clip(total, counts @ ends[:-1], most)
     return {
         **rows,
-        Series(f"{name}_sum", ()): np.where(count > 0, np.maximum(total, count * median / 10), 0.0),
+        Series(f"{name}_sum", ()): np.where(count > 0, total, 0.0),
         Series(f"{name}_count", ()): count,
     }

@@ -15,6 +15,7 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few", "query error",
+    "uncovered", "rejected", "prompts unknown",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -39,12 +40,16 @@ class ArmFigures:
     """What one arm did for a metric since the stage began: `value` is its mean or ratio in the metric's unit.
 
     `count` are the requests, observations or tokens below the line, `events` those that happened of an events metric.
+    `covered` is the part of the arm's requests that the evidence has, 0 … 1, since the stage began or of the last hour,
+    whichever is less, and `rejected` the part that was thrown away as counters contradict each other; None of a band.
     """
 
     value: float | None
     count: float
     events: float | None = None
     incidents: Incidents | None = None
+    covered: float | None = None
+    rejected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,10 @@ class MetricJudgement:
 
 @dataclass(frozen=True, slots=True)
 class ArmState:
-    """How well one arm was observed since the stage began."""
+    """How well one arm was observed since the stage began.
+
+    `covered` and `rejected` are those of the required metric of which the evidence has least (`ArmFigures`).
+    """
 
     deployments: tuple[str, ...]
     replicas: int
@@ -122,6 +130,8 @@ class ArmState:
     saturated_share: float
     requests_per_replica_second: float | None
     last_scrape_ms: int | None
+    covered: float | None = None
+    rejected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover import wording
 from servescope.cutover.circumstances import (
     arm_state,
+    evidence_parts,
     load_note,
     missed_spans,
     notes_of,
@@ -331,9 +332,10 @@ def _figures(track: MetricTrack, arm: str) -> ArmFigures:
     value = above / below if below > 0.0 else None
     if track.judged.kind == "band" and track.value.size:
         value = float(track.value[-1]) if math.isfinite(track.value[-1]) else None
+    covered, rejected = evidence_parts(track, 0 if arm == "v1" else 1)
     if track.judged.kind != "events":
-        return ArmFigures(value, below)
-    return ArmFigures(value, below, above, _incidents(sums))
+        return ArmFigures(value, below, covered=covered, rejected=rejected)
+    return ArmFigures(value, below, above, _incidents(sums), covered, rejected)
 
 
 def _incidents(sums: ArmSums) -> Incidents:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparability import Comparability
-from servescope.cutover.conditions import Conditions
-from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
+from servescope.cutover.conditions import Conditions, MissingEvidence
+from servescope.cutover.coverage import HOUR_BLOCKS, MetricCoverage, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
@@ -34,7 +34,8 @@ class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
     `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
-    that are not excluded, and `value`, (B,), what a band is judged by.
+    that are not excluded, and `value`, (B,), what a band is judged by; `coverage` is that of v1 and of v2, of a band of
+    v2 alone.
     """
 
     plan: MetricPlan
@@ -47,6 +48,7 @@ class MetricTrack:
     causes: NDArray[np.object_]
     value: Floats
     notes: tuple[str, ...] = field(default=())
+    coverage: tuple[MetricCoverage, ...] = ()
 
     @property
     def margin(self) -> float:
@@ -55,7 +57,12 @@ class MetricTrack:
 
 
 def track_band(
-    plan: MetricPlan, judged: JudgedMetric, v2: ArmSums, conditions: Conditions, found: Comparability | None
+    plan: MetricPlan,
+    judged: JudgedMetric,
+    v2: ArmSums,
+    conditions: Conditions,
+    found: Comparability | None,
+    covered: MetricCoverage,
 ) -> MetricTrack:
     """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
     above, below = (trailing_sum(each.sum(axis=0)) for each in (v2.above, v2.below))
@@ -71,9 +78,10 @@ def track_band(
     absent = np.isnan(value)
     if found is not None and found.finding == "absent":
         absent = np.ones(value.shape, dtype=np.bool_)
+    _set(codes, causes, covered.short(), NO_DATA, "uncovered")
     _set(codes, causes, absent, NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
-    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value)
+    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value, coverage=(covered,))
 
 
 def track_metric(
@@ -86,7 +94,7 @@ def track_metric(
     harmful: NDArray[np.bool_],
     beyond: NDArray[np.bool_],
     conditions: Conditions,
-    absent: NDArray[np.object_],
+    missing: MissingEvidence,
     found: Comparability | None,
 ) -> MetricTrack:
     """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
@@ -106,17 +114,22 @@ def track_metric(
     if judged.kind != "events":
         _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
+    _set_each(codes, causes, missing.uncovered, NO_DATA)
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")
+    # What was thrown away could have chosen either; of so few requests it could not make harm beyond the margin.
+    _set(codes, causes, missing.rejecting & np.isin(codes, (HEALTHY, DEGRADED)), INCONCLUSIVE, "rejected")
     _set(codes, causes, harmful & ~within & beyond, DEGRADED, "beyond margin")
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
-    _set_each(codes, causes, absent, NO_DATA)
+    _set_each(codes, causes, missing.absent, NO_DATA)
     if found is not None and found.finding == "absent":
         _set(codes, causes, np.ones(size, dtype=np.bool_), NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan))
+    return MetricTrack(
+        plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), coverage=missing.coverage
+    )  # fmt: skip
 
 
 def burst(v2: ArmSums) -> NDArray[np.bool_]:

@@ -78,9 +78,8 @@ def ready_replicas(arm: ArmFold, within: slice) -> Floats:
 class StageContext:
     """What is known of a stage before any metric is judged; `within` are its B blocks of those that are folded.
 
-    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `slack` the requests by which
-    the counters of v1 and of v2 may differ, (B,), `problems` that the
-    past could not be read whole.
+    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `slack` the requests by
+    which the counters of v1 and of v2 may differ, (B,), `problems` that the past could not be read whole.
     """
 
     frozen: FrozenPlan

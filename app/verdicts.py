@@ -428,6 +428,8 @@ def _describe_arm(arm: ArmState, replicas: WarmReplicas, zone: tzinfo) -> dict[s
         "Warm": f"{describe_warm(replicas)} that serve now",
         "Requests": display.format_number(arm.requests),
         "Scrapes": f"{arm.scrapes} of {arm.expected} expected, {arm.failed} failed",
+        "Evidence": f"of {display.format_share(arm.covered)} of the requests" if arm.covered is not None else ABSENT,
+        "Thrown away": f"{display.format_share(arm.rejected)} of the requests" if arm.rejected is not None else ABSENT,
         "Torn histograms": str(arm.torn),
         "Restarts": str(arm.resets),
         "Gaps": str(arm.gaps),

@@ -9,9 +9,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from servescope.contract.increments import BLOCK_MS
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.effects import BlockEffects
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.freezing import freeze
@@ -20,7 +19,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import judge
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.sequences import Floats
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
 
 STORY = Story(past_hours=26, hours=2, v1=Side(pods=6), v2=Side(pods=2, warm=False))
 
@@ -29,19 +28,15 @@ def _slowed(evidence: Evidence, factors: Floats) -> Evidence:
     """Every latency of v2 so many times as long, block by block of the stage; what comes after is as it was."""
     first = STORY.started_ms
 
-    def slow(gains: Floats, blocks: NDArray[np.int64], rows: list[int]) -> Floats:
-        index = ((blocks - first) // BLOCK_MS).astype(int)
+    def of(target: TargetIncrements) -> Floats:
+        index = ((target.blocks - first) // BLOCK_MS).astype(int)
         inside = (index >= 0) & (index < factors.size)
-        factor = np.where(inside, factors[np.clip(index, 0, factors.size - 1)], 1.0)
-        slower = gains.copy()
-        slower[rows] *= factor
-        return slower
+        return np.where(inside, factors[np.clip(index, 0, factors.size - 1)], 1.0)
 
-    targets = []
-    for target in evidence.targets:
-        rows = [row for row, each in enumerate(target.series) if each.name == "time_to_first_token_seconds_sum"]
-        v2 = target.identity.inference_stack == "v2"
-        targets.append(replace(target, gains=slow(target.gains, target.blocks, rows)) if v2 else target)
+    targets = (
+        slowed(each, "time_to_first_token_seconds", of(each)) if each.identity.inference_stack == "v2" else each
+        for each in evidence.targets
+    )
     return replace(evidence, targets=tuple(targets))
 
 

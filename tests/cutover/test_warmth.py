@@ -26,7 +26,7 @@ from servescope.cutover.warmth import (
     warm_up_seconds,
     warmth,
 )
-from tests.support.cutover_evidence import START_MS, Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import START_MS, Side, Story, evidence_of, plan_of, slowed
 
 BLOCKS = 160
 AGES: Floats = np.arange(1, BLOCKS + 1, dtype=np.float64) * np.float64(300.0)
@@ -149,10 +149,8 @@ def _slow(first: int, end: int, factor: float = 1.5) -> Callable[[TargetIncremen
     """First tokens so many times later in these blocks."""
 
     def change(target: TargetIncrements) -> TargetIncrements:
-        gains = target.gains.copy()
-        rows = [row for row, each in enumerate(target.series) if each.name == f"{TIMED}_sum"]
-        gains[rows, first:end] *= factor
-        return replace(target, gains=gains)
+        within = np.arange(target.blocks.size)
+        return slowed(target, TIMED, np.where((within >= first) & (within < end), factor, 1.0))
 
     return change
 

@@ -198,8 +198,26 @@ def _histogram(
         Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})): cumulative[index]
         for index, edge in enumerate((*edges, math.inf))
     }
+    # As each observation lies within its bucket; those above the last edge have no upper end.
+    ends = np.array([0.0, *edges, math.inf])
+    most = np.where(counts > 0.0, counts, 0.0) @ np.array([*edges, edges[-1]])
+    most = np.where(counts[:, -1] > 0.0, math.inf, most)
+    total = np.clip(total, counts @ ends[:-1], most)
     return {
         **rows,
-        Series(f"{name}_sum", ()): np.where(count > 0, np.maximum(total, count * median / 10), 0.0),
+        Series(f"{name}_sum", ()): np.where(count > 0, total, 0.0),
         Series(f"{name}_count", ()): count,
     }
+
+
+def slowed(target: TargetIncrements, name: str, factors: Floats) -> TargetIncrements:
+    """A target whose histogram is of values so many times as large in each block, (B,): its sums and its buckets."""
+    edges = np.array(METRICS[name].edges)
+    rows = {each: row for row, each in enumerate(target.series)}
+    buckets = [rows[Series(f"{name}_bucket", make_labels({"le": format_edge(edge)}))] for edge in edges]
+    gains = target.gains.copy()
+    gains[rows[Series(f"{name}_sum", ())]] *= factors
+    for block in np.flatnonzero(factors != 1.0):
+        below = np.concatenate([[0.0], gains[buckets, block]])
+        gains[buckets, block] = np.interp(edges / factors[block], np.concatenate([[0.0], edges]), below)
+    return replace(target, gains=gains)

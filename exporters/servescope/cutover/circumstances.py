@@ -17,6 +17,7 @@ from servescope.cutover.load import load_range
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
+from servescope.cutover.tracks import MetricTrack
 from servescope.cutover.warmth import MOST_SECONDS
 
 _CHANCE: Final = 0.01
@@ -55,6 +56,7 @@ def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
     }
     scraped = np.flatnonzero((arm.scrapes > 0.0).any(axis=0))
     loads = carried.per_replica[np.isfinite(carried.per_replica)]
+    parts = [evidence_parts(track, index) for track in stage.tracks.values() if track.plan.required]
     return ArmState(
         deployments=tuple(sorted(set(arm.deployments))),
         replicas=int((arm.present[:, within].any(axis=1)).sum()),
@@ -67,7 +69,17 @@ def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
         saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
         requests_per_replica_second=float(loads.mean()) if loads.size else None,
         last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
+        covered=min((each for each, _ in parts if each is not None), default=None),
+        rejected=max((each for _, each in parts if each is not None), default=None),
     )  # fmt: skip
+
+
+def evidence_parts(track: MetricTrack, arm: int) -> tuple[float | None, float | None]:
+    """The parts of an arm's requests that the evidence of a metric has, and that were thrown away; v1 is 0."""
+    if track.judged.kind == "band" or not track.codes.size:
+        return None, None
+    found = track.coverage[arm]
+    return float(found.covered[-1]), float(found.rejected[-1])
 
 
 def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:

@@ -2,7 +2,7 @@
 
 A metric is taken from one place of a deployment per arm, the outermost that shows it, or the one that was frozen. What
 cannot be what it says is left out of its block and counted: a value that is not finite, a counter's gain below zero, a
-histogram whose parts do not fit together.
+histogram whose parts do not fit together, and all of a process whose counters contradict each other (`agreement`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.batches import (
     PLACES,
+    HistogramGains,
     Processes,
     SeriesNumbers,
     TargetBatch,
@@ -29,10 +30,12 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
+from servescope.cutover.agreement import agree
 from servescope.cutover.plan import CutoverPlan
 
 Floats = NDArray[np.float64]
 ArmName = Literal["v1", "v2"]
+ARMS: Final[tuple[ArmName, ArmName]] = ("v1", "v2")
 
 TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
     "requests": (Part("requests_total"),),
@@ -80,7 +83,9 @@ class ArmFold:
     known; the tallies are those of `contract.increments`, `torn` with those that were found here. `slow` are the
     observations above each of the compared edges, (P, K, B). `traffic` is by the names of `TRAFFIC`, `levels` and
     `above_level` by gauge. `counting` are by pod the labelled series that its process has counted with at the end,
-    `doubled` the pods that have a series twice.
+    `doubled` the pods that have a series twice. `kinds` are the layer and the role of each pod, a layer "" of one that
+    no scrape has shown. `rejected` is 1 where a pod's counters contradict each other, so that none of them is taken;
+    `served` is the most requests that any of them has, NaN where none says.
     """
 
     pods: tuple[str, ...]
@@ -103,6 +108,9 @@ class ArmFold:
     places: Mapping[str, Place]
     counting: Mapping[str, frozenset[Series]]
     doubled: frozenset[str]
+    kinds: tuple[tuple[str, str], ...]
+    rejected: Floats
+    served: Floats
 
     def end_ms(self) -> int:
         """Up to when it reaches."""
@@ -174,6 +182,7 @@ class _Reading:
 
     def __init__(self, plan: CutoverPlan, edges: Mapping[str, tuple[float, ...]]) -> None:
         metrics = {metric.name: JUDGED[metric.name] for metric in plan.metrics}
+        required = {metric.name for metric in plan.metrics if metric.required}
         self.counters: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.gauges: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.histograms: dict[str, str] = {}
@@ -184,6 +193,8 @@ class _Reading:
                 self.histograms[metric.histogram] = name
         if SPEED in metrics:
             self.histograms[SPEED] = SPEED
+        # What is optional never gates, nor does it reject what is required.
+        self.agreeing = {histogram for histogram, name in self.histograms.items() if name in required}
         self.histograms[PROMPT_SIZES] = PROMPT_SIZES
         for name, parts in TRAFFIC.items():
             self.counters[name, "traffic"] = parts
@@ -234,14 +245,17 @@ def _fold_arm(
         places=places,
         counting={},
         doubled=frozenset(),
+        kinds=tuple((target.layer, target.identity.role) for target in targets),
+        rejected=nothing(),
+        served=unknown(),
     )  # fmt: skip
     sums = _BucketSums(blocks.size)
     former = _former(before)
     counting = dict(before.counting) if before is not None else {}
     doubled: set[str] = set(before.doubled) if before is not None else set()
     for batch in batches(targets, blocks):
-        processes = Processes(batch, former)
-        _read_batch(reading, arm, batch, processes, sums)
+        batch, processes, histograms = _read_sound(reading, arm, batch, former)
+        _read_batch(reading, arm, batch, processes, histograms, sums)
         counting |= processes.counting()
         if batch.rows.doubled:
             doubled |= {target.target_id for target in batch.targets}
@@ -257,11 +271,43 @@ def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]
     }
 
 
-def _read_batch(reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: Processes, sums: _BucketSums) -> None:
+def _read_sound(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, former: Mapping[str, tuple[float, frozenset[Series]]]
+) -> tuple[TargetBatch, Processes, dict[str, HistogramGains]]:
+    """The batch without the gains of blocks in which its counters contradict each other, and its histograms."""
     cells = batch.cells
-    arm.started[cells] = batch.started
     for name, values in batch.tallies.items():
         getattr(arm, name)[cells] = values
+    processes, histograms = Processes(batch, former), _read_histograms(reading, arm, batch)
+    found = agree(batch, processes, histograms, reading.agreeing)
+    arm.rejected[cells], arm.served[cells] = found.torn, found.served
+    arm.torn[cells] += found.torn
+    for name, each in histograms.items():
+        lost = found.torn | found.short.get(name, found.torn)
+        arm.torn[cells] += each.torn | lost
+        histograms[name] = each.without(lost)
+    if not found.torn.any():
+        return batch, processes, histograms
+    sound = replace(batch, gains=np.where(found.torn[:, None], np.nan, batch.gains))
+    return sound, Processes(sound, former), histograms
+
+
+def _read_histograms(reading: _Reading, arm: ArmFold, batch: TargetBatch) -> dict[str, HistogramGains]:
+    """Those that the arm takes from where the batch's targets are."""
+    taken = (name for name in reading.histograms if _taken(arm, batch, (Part(f"{name}_count"),)))
+    return {name: found for name in taken if (found := read_histogram(batch, name)) is not None}
+
+
+def _read_batch(
+    reading: _Reading,
+    arm: ArmFold,
+    batch: TargetBatch,
+    processes: Processes,
+    histograms: Mapping[str, HistogramGains],
+    sums: _BucketSums,
+) -> None:
+    cells = batch.cells
+    arm.started[cells] = batch.started
     arm.present[cells] = (batch.tallies["scrapes"] + batch.tallies["failed"]) > 0.0
     for (name, side), parts in reading.counters.items():
         if _taken(arm, batch, parts):
@@ -281,20 +327,14 @@ def _read_batch(reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: 
     devices = batch.gauges.by_name.get("gpu_usage", [])
     if devices:
         arm.gpus[cells] = np.isfinite(batch.levels[:, devices]).sum(axis=1)
-    for histogram, name in reading.histograms.items():
-        if _taken(arm, batch, (Part(f"{histogram}_count"),)):
-            _read_histogram(reading, arm, batch, (histogram, name), sums)
+    for histogram, found in histograms.items():
+        _take_histogram(reading, arm, batch, histogram, found, sums)
 
 
-def _read_histogram(
-    reading: _Reading, arm: ArmFold, batch: TargetBatch, which: tuple[str, str], sums: _BucketSums
+def _take_histogram(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, histogram: str, found: HistogramGains, sums: _BucketSums
 ) -> None:
-    histogram, name = which
-    found = read_histogram(batch, histogram)
-    if found is None:
-        return
-    cells = batch.cells
-    arm.torn[cells] += found.torn
+    name, cells = reading.histograms[histogram], batch.cells
     counted = arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else name)
     if counted is not None:
         counted.above[cells], counted.below[cells] = found.total, found.count
@@ -386,6 +426,7 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
     deployments = dict(zip(after.pods, after.deployments, strict=True)) | dict(
         zip(before.pods, before.deployments, strict=True)
     )
+    kinds = dict(zip(before.pods, before.kinds, strict=True)) | dict(zip(after.pods, after.kinds, strict=True))
     index = {pod: number for number, pod in enumerate(pods)}
     rows = [np.array([index[pod] for pod in arm.pods], dtype=np.int64) for arm in (before, after)]
     sizes = before.blocks.size, after.blocks.size
@@ -410,9 +451,11 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
         after,
         pods=pods,
         deployments=tuple(deployments[pod] for pod in pods),
+        kinds=tuple(kinds[pod] for pod in pods),
         blocks=np.concatenate([before.blocks, after.blocks]),
         present=join(before.present.astype(float), after.present.astype(float), 0.0) > 0.0,
         started=join(before.started, after.started, np.nan),
+        served=join(before.served, after.served, np.nan),
         metrics={
             name: PodSums(
                 join(one.above, after.metrics[name].above, np.nan), join(one.below, after.metrics[name].below, np.nan)
@@ -433,7 +476,7 @@ def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
     )
 
 
-_COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus")
+_COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus", "rejected")
 
 
 def _joined_distributions(before: ArmFold, after: ArmFold) -> dict[str, BucketCounts]:

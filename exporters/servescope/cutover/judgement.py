@@ -15,7 +15,8 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
-    "query error", "explained by reuse", "explained by load", "gross harm while warming",
+    "query error", "explained by reuse", "explained by load", "gross harm while warming", "uncovered", "rejected",
+    "prompts unknown",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -47,6 +48,8 @@ class ArmFigures:
     observations or tokens below the line in these blocks, `events` those that happened of an events metric.
     `everything` is the plain mean or ratio since the stage began: of all blocks that are not excluded and all replicas,
     warm or not; `everything_count` what it is among.
+    `covered` is the part of the arm's requests that the evidence has, 0 … 1, since the stage began or of the last hour,
+    whichever is less, and `rejected` the part that was thrown away as counters contradict each other; None of a band.
     """
 
     value: float | None
@@ -55,6 +58,8 @@ class ArmFigures:
     incidents: Incidents | None = None
     everything: float | None = None
     everything_count: float | None = None
+    covered: float | None = None
+    rejected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,10 @@ class MetricJudgement:
 
 @dataclass(frozen=True, slots=True)
 class ArmState:
-    """How well one arm was observed since the stage began."""
+    """How well one arm was observed since the stage began.
+
+    `covered` and `rejected` are those of the required metric of which the evidence has least (`ArmFigures`).
+    """
 
     deployments: tuple[str, ...]
     replicas: int
@@ -184,6 +192,8 @@ class ArmState:
     saturated_share: float
     requests_per_replica_second: float | None
     last_scrape_ms: int | None
+    covered: float | None = None
+    rejected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from servescope.cutover import shares, wording
 from servescope.cutover.alarms import firing_pages
 from servescope.cutover.circumstances import (
     arm_state,
+    evidence_parts,
     load_note,
     missed_spans,
     notes_of,
@@ -436,10 +437,11 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
 def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
     """What an arm did in the blocks that are shown, and beside it in everything."""
     sums = (track.v1, track.v2)[arm]
+    covered, rejected = evidence_parts(track, arm)
     if shown is None:
         below = float(sums.below.sum())
         level = float(track.value[-1]) if track.value.size and math.isfinite(track.value[-1]) else None
-        return ArmFigures(level, below)
+        return ArmFigures(level, below, covered=covered, rejected=rejected)
     value: float | None = shown.v1
     if arm == 1:
         change = -shown.cost if track.plan.better == "higher" else shown.cost
@@ -452,6 +454,7 @@ def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
         value if value is not None and math.isfinite(value) else None, count, events,
         _incidents(sums, slice(shown.first, shown.end)) if events is not None else None,
         everything=above / whole if whole > 0.0 else None, everything_count=whole,
+        covered=covered, rejected=rejected,
     )  # fmt: skip
 
 

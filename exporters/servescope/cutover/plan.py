@@ -63,6 +63,9 @@ class MetricPlan:
     edges: tuple[float, ...] = ()
 
 
+DEFAULT_COVERAGE: Final = 0.95
+
+
 @dataclass(frozen=True, slots=True)
 class CutoverPlan:
     """What is to be judged, before it is frozen. `calibration_hours` is how much of v1's past shows its noise.
@@ -71,7 +74,8 @@ class CutoverPlan:
     stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY. An interval is
     wrong as often as either, at most. `holdback` is the share that v1 keeps as a control until the end.
     `configurations` are the hashes of what each side is configured with, by `CONFIGURATIONS`; those that are known.
-    `checklist` is what to look after beside what is judged, a sentence each.
+    `checklist` is what to look after beside what is judged, a sentence each. `coverage` is the part of each arm's
+    requests that the evidence of a required metric has to have, 0 … 1.
     """
 
     name: str
@@ -85,10 +89,11 @@ class CutoverPlan:
     calibration_hours: float = 48.0
     configurations: Mapping[str, str] = field(default_factory=dict)
     checklist: tuple[str, ...] = ()
+    coverage: float = DEFAULT_COVERAGE
 
     def hash(self) -> str:
         """The identity of the plan: the same for the same meaning, 16 hexadecimal digits."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(_plan_values(asdict(self)), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -212,7 +217,15 @@ class FrozenPlan:
         del values["_hash"]
         if not self.sensitivity:
             del values["sensitivity"]
-        return values
+        return values | {"plan": _plan_values(values["plan"])}
+
+
+def _plan_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a plan without keys that plans did not always have, where these say nothing new: hashes stay."""
+    return {key: value for key, value in values.items() if (key, value) not in _LATER_DEFAULTS}
+
+
+_LATER_DEFAULTS: Final = (("coverage", DEFAULT_COVERAGE),)
 
 
 class PlanChangedError(UsageError):

@@ -18,6 +18,7 @@ from servescope.cutover.conditions import (
     ArmLoad,
     StageContext,
     arm_load,
+    band_coverage,
     conditions_of,
     conditions_of_v2,
     harm_counts,
@@ -25,9 +26,9 @@ from servescope.cutover.conditions import (
     mix_hides,
     with_mix,
 )
-from servescope.cutover.coverage import ArmCoverage, arm_coverage, trailing_sum
+from servescope.cutover.coverage import ArmCoverage, arm_coverage, served_requests, trailing_sum
 from servescope.cutover.evidence import Evidence
-from servescope.cutover.folding import ArmFold, Folded, judged_metric
+from servescope.cutover.folding import ARMS, ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
 from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
@@ -41,6 +42,7 @@ from servescope.cutover.sensitivity import (
     stage_given,
 )
 from servescope.cutover.sequences import Floats, split_alpha
+from servescope.cutover.shortfall import in_flight
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
     DEGRADED,
@@ -100,9 +102,14 @@ def judge_stage(
     loads = tuple(arm_load(arm, within, usable) for arm in (folded.v1, folded.v2))
     off_plan = shares.off_plan(loads[0].requests, loads[1].requests, stage.share)
     coverage = tuple(arm_coverage(arm, within, usable, evidence.scrape_interval_ms) for arm in (folded.v1, folded.v2))
+    served = [
+        served_requests(name, arm, within, usable, evidence.scrape_interval_ms)
+        for name, arm in zip(ARMS, (folded.v1, folded.v2), strict=True)
+    ]
     context = StageContext(
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
-        coverage=(coverage[0], coverage[1]), loads=(loads[0], loads[1]),
+        coverage=(coverage[0], coverage[1]), served=(served[0], served[1]),
+        slack=(in_flight(folded.v1, within), in_flight(folded.v2, within)), loads=(loads[0], loads[1]),
         relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
         on_plan=~off_plan, share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
@@ -174,7 +181,8 @@ def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str,
         found = compare(judged, context.folded)
         if metric.kind == "band":
             v2 = _sums(context, context.folded.v2, metric.name, ())
-            tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found)
+            covered = band_coverage(context, metric)
+            tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found, covered)
         else:
             candidates[metric.name] = _candidate(context, metric, judged, found)
     for required in (True, False):
@@ -186,7 +194,7 @@ def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str,
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
-                absent=missing(context, each.plan, each.judged), found=each.found, gross=each.gross,
+                missing=missing(context, each.plan, each.judged), found=each.found, gross=each.gross,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
                 everything=_everything(context, name),
             )  # fmt: skip

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparability import Comparability
-from servescope.cutover.conditions import Conditions
-from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
+from servescope.cutover.conditions import Conditions, MissingEvidence
+from servescope.cutover.coverage import HOUR_BLOCKS, MetricCoverage, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
@@ -39,6 +39,7 @@ class MetricTrack:
     that are not excluded, and `value`, (B,), what a band is judged by, and of others the cost of gross harm
     while v2 warms up. The first block begins at `begins_ms`.
     `everything` are v1's and v2's sums above and below the line over all replicas, warm or not.
+    `coverage` is that of v1 and of v2, of a band of v2 alone.
     """
 
     plan: MetricPlan
@@ -54,6 +55,7 @@ class MetricTrack:
     sensitivity: SensitivityTrack | None = None
     begins_ms: int = 0
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None
+    coverage: tuple[MetricCoverage, ...] = ()
 
     def shown(self, block: int) -> Shown:
         """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
@@ -85,7 +87,12 @@ class MetricTrack:
 
 
 def track_band(
-    plan: MetricPlan, judged: JudgedMetric, v2: ArmSums, conditions: Conditions, found: Comparability | None
+    plan: MetricPlan,
+    judged: JudgedMetric,
+    v2: ArmSums,
+    conditions: Conditions,
+    found: Comparability | None,
+    covered: MetricCoverage,
 ) -> MetricTrack:
     """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
     above, below = (trailing_sum(each.sum(axis=0)) for each in (v2.above, v2.below))
@@ -101,9 +108,10 @@ def track_band(
     absent = np.isnan(value)
     if found is not None and found.finding == "absent":
         absent = np.ones(value.shape, dtype=np.bool_)
+    _set(codes, causes, covered.short(), NO_DATA, "uncovered")
     _set(codes, causes, absent, NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
-    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value)
+    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value, coverage=(covered,))
 
 
 def track_metric(
@@ -116,7 +124,7 @@ def track_metric(
     harmful: NDArray[np.bool_],
     beyond: NDArray[np.bool_],
     conditions: Conditions,
-    absent: NDArray[np.object_],
+    missing: MissingEvidence,
     found: Comparability | None,
     gross: Floats,
     sensitivity: SensitivityTrack | None = None,
@@ -144,7 +152,10 @@ def track_metric(
     if judged.kind != "events":
         _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
+    _set_each(codes, causes, missing.uncovered, NO_DATA)
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")
+    # What was thrown away could have chosen either; of so few requests it could not make harm beyond the margin.
+    _set(codes, causes, missing.rejecting & np.isin(codes, (HEALTHY, DEGRADED)), INCONCLUSIVE, "rejected")
     _set(codes, causes, harmful & ~within & beyond, DEGRADED, "beyond margin")
     if sensitivity is not None:
         explained = harmful & ~within & sensitivity.explained
@@ -152,7 +163,7 @@ def track_metric(
     _set(codes, causes, np.isfinite(gross), DEGRADED, "gross harm while warming")
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
-    _set_each(codes, causes, absent, NO_DATA)
+    _set_each(codes, causes, missing.absent, NO_DATA)
     if found is not None and found.finding == "absent":
         _set(codes, causes, np.ones(size, dtype=np.bool_), NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
@@ -160,7 +171,7 @@ def track_metric(
         _set(codes, causes, path.flood & harmful & beyond, DEGRADED, "objective")
     return MetricTrack(
         plan, judged, path, v1, v2, found, codes, causes, gross, sensitivity=sensitivity, begins_ms=begins_ms,
-        everything=everything,
+        everything=everything, coverage=missing.coverage,
     )  # fmt: skip
 
 

@@ -6,10 +6,14 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
+
 from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.coverage import MetricCoverage
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import IMMATERIAL_RATE
 from servescope.cutover.sensitivity import LASTING_BLOCKS
+from servescope.cutover.sequences import Floats
 from servescope.cutover.spans import Span
 from servescope.cutover.tracks import MetricTrack, Shown
 
@@ -154,6 +158,8 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
                 return f"{title}: an hour of it is needed"
             later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
             return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
+        case "uncovered" | "torn" | "rejected" if track.coverage:
+            return f"{title}: {_lost(track.coverage, block, cause)}"
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:
@@ -206,6 +212,58 @@ def sensitivity_notes(track: MetricTrack, block: int) -> list[str]:
     return [text for text in (_sensitivity(track, block),) if text]
 
 
+def _lost(coverage: tuple[MetricCoverage, ...], block: int, cause: Cause) -> str:
+    """What of both arms' requests the evidence does not have, with the replicas that it is missing of."""
+    if cause == "rejected":
+        v1, v2 = (100.0 * float(each.rejected[block]) for each in coverage)
+        return (
+            f"{v1:.1f} % of v1's requests and {v2:.1f} % of v2's are in blocks that were thrown away, as counters "
+            "contradict each other there: what is left could choose the outcome"
+        )
+    arm = min(coverage, key=lambda each: _least(each, block))
+    lost = arm.lost_until(block)
+    served = arm.served
+    torn, scraped = served.torn[:, : block + 1], served.scraped[:, : block + 1]
+    ways = (
+        (torn, "counters contradict each other on"),
+        (scraped & ~torn, "it is not reported by"),
+        (~scraped, "scrapes failed of"),
+    )
+    whole = lost.sum()
+    found = [
+        f"{what} {_names(served.pods, requests)}"
+        for where, what in ways
+        if (requests := (lost * where).sum(axis=1)).sum() > _MENTIONED * whole
+    ]
+    if arm.missed[block] > 0.0:
+        found.append("it counts fewer requests than other counters of the same processes")
+    return (
+        f"the evidence has {_part(_least(arm, block))} of {served.arm}'s requests, and the plan asks for "
+        f"{100.0 * arm.wanted:g} %{': ' if found else ''}{', '.join(found)}"
+    )
+
+
+_MENTIONED: Final = 0.1
+"""The part of what is lost from which its cause is said."""
+_MOST_NAMES: Final = 3
+
+
+def _part(value: float) -> str:
+    """A part in percent, rounded down: what falls short of a plan's is not shown as it."""
+    return f"{math.floor(1000.0 * value) / 10.0:g} %"
+
+
+def _least(coverage: MetricCoverage, block: int) -> float:
+    return min(float(coverage.covered[block]), float(coverage.lately[block]))
+
+
+def _names(pods: tuple[str, ...], requests: Floats) -> str:
+    """The replicas that miss most, by name."""
+    order = [int(pod) for pod in np.argsort(-requests, kind="stable") if requests[pod] > 0.0]
+    named = ", ".join(pods[pod].split("#")[0] for pod in order[:_MOST_NAMES])
+    return f"{named} and {len(order) - _MOST_NAMES} more" if len(order) > _MOST_NAMES else named
+
+
 def _of(events: float, requests: float) -> str:
     return f"{_number(events)} of {_number(requests)}"
 
@@ -232,6 +290,7 @@ def _band(track: MetricTrack) -> str:
 _CAUSES: Final[dict[str, str]] = {
     "mix": "the arms get different prompts, so that their figures cannot be compared",
     "load": "load not matched: a replica of one arm carries much more than one of the other, or is saturated",
+    "prompts unknown": "how long prompts are is not reported of all requests any more, so that the arms may get others",
     "warming": "v2 is still warming up",
     "pods too few": "the pods differ too much for so few of them: waiting does not settle it, more pods do",
     "uncalibrated": "v1's past does not show the noise, which is estimated first: at least three hours of both arms",
@@ -241,7 +300,9 @@ _CAUSES: Final[dict[str, str]] = {
     "stale": "an arm was not scraped any more",
     "quiet": "an arm gets no requests any more",
     "scrapes missing": "fewer than 80 % of the expected scrapes succeeded",
-    "torn": "its histograms' parts do not fit together",
+    "torn": "its counters contradict each other",
+    "uncovered": "an arm does not report it of all its requests",
+    "rejected": "more was thrown away of one arm than of the other",
     "too few": "an arm has fewer than 20 observations",
     "query error": "the past could not be read whole",
     "share": "v2 does not have the share of the requests that the stage plans",

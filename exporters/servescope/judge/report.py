@@ -218,6 +218,14 @@ def _observation(judgement: Judgement) -> Iterator[str]:
          "Saturated", "Requests per s and replica"),
         [_arm_row(name, state) for name, state in arms],
     )  # fmt: skip
+    yield (
+        "<p>The part of each arm's requests that the evidence of a metric has, since the stage began or of the last "
+        "hour, whichever is less, and the part that was thrown away as counters contradict each other.</p>"
+    )
+    yield _table(
+        ("Metric", "v1: evidence of", "v2: evidence of", "v1: thrown away", "v2: thrown away"),
+        [_evidence_row(metric) for metric in judgement.metrics if metric.v1 is not None],
+    )
     if judgement.mix is not None:
         distance = number(judgement.mix.distance)
         yield f"<p>Prompt mix: {escape(judgement.mix.reason)} Total variation distance {distance}.</p>"
@@ -233,6 +241,14 @@ def _arm_row(name: str, state: ArmState | None) -> tuple[str, ...]:
         str(state.gaps), f"{warm}, {duration(state.cold_start_seconds)}" if state.cold_start_seconds else warm,
         share(state.saturated_share), number(state.requests_per_replica_second),
     )  # fmt: skip
+
+
+def _evidence_row(metric: MetricJudgement) -> tuple[str, ...]:
+    covered, rejected = (
+        [share(None if arm is None else getattr(arm, part)) for arm in (metric.v1, metric.v2)]
+        for part in ("covered", "rejected")
+    )
+    return (metric.title, *covered, *rejected)
 
 
 def _calibration(frozen: FrozenPlan) -> Iterator[str]:

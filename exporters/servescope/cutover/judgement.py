@@ -15,6 +15,7 @@ Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few", "query error",
+    "one replica",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 

@@ -75,6 +75,14 @@ class ArmSums:
     slow: Floats | None = None
     prompts: Prompts | None = None
 
+    def of(self, kept: NDArray[np.bool_]) -> ArmSums:
+        """What was counted where a pod is kept, (P, B)."""
+        if kept.all():
+            return self
+        slow = None if self.slow is None else self.slow * kept[:, None]
+        prompts = self.prompts and Prompts(self.prompts.tokens * kept, self.prompts.requests * kept)
+        return ArmSums(self.above * kept, self.below * kept, slow, prompts)
+
     def pods(self) -> Floats:
         """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
         running = np.cumsum(self.below, axis=1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover import load, paths, several
+from servescope.cutover import load, outliers, paths, several
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
     ArmLoad,
@@ -28,8 +28,10 @@ from servescope.cutover.coverage import ArmCoverage, arm_coverage
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
+from servescope.cutover.leaving_out import without_one
 from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
+from servescope.cutover.outliers import ArmOutliers
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats, split_alpha
@@ -69,6 +71,7 @@ class StageTrack:
     mix: MixPath | None
     warmth: tuple[ArmWarmth, ArmWarmth]
     within: slice
+    outliers: tuple[ArmOutliers, ArmOutliers]
 
 
 def judge_stage(
@@ -96,7 +99,9 @@ def judge_stage(
         share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
-    tracks = _judge_metrics(context)
+    sums = _compared_sums(context)
+    alone = _outliers_of(context, sums)
+    tracks = _judge_metrics(context, sums, alone)
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
@@ -104,7 +109,7 @@ def judge_stage(
     codes[(codes == 0) & ~settled] = INCONCLUSIVE
     return StageTrack(
         span, blocks[within], usable, tracks, codes, outage, settled, context.coverage, context.loads, context.relation,
-        context.mix, warmth, within,
+        context.mix, warmth, within, alone,
     )  # fmt: skip
 
 
@@ -155,9 +160,46 @@ class _Candidate:
     v1: ArmSums
     v2: ArmSums
     path: MetricPath
+    proving: NDArray[np.int64] | None = None
 
 
-def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
+_Arms = tuple[ArmSums, ArmSums]
+
+
+def _compared_sums(context: StageContext) -> dict[str, _Arms]:
+    """What both arms counted of each metric that is compared; failures count, however cold the replica was."""
+    sums = {}
+    for metric in context.frozen.plan.metrics:
+        if metric.kind != "band":
+            edges = tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
+            v1, v2 = (
+                _sums(context, arm, metric.name, edges, None if metric.kind == "events" else warmth.usable)
+                for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
+            )
+            sums[metric.name] = v1, v2
+    return sums
+
+
+def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmOutliers, ArmOutliers]:
+    """The replicas of either arm that alone differ from the others of theirs in what took time."""
+    frozen = context.frozen
+    found: tuple[dict[str, outliers.Outliers], dict[str, outliers.Outliers]] = ({}, {})
+    for metric in frozen.plan.metrics:
+        judged = judged_metric(metric.name, frozen.histograms)
+        if judged.kind in outliers.TIMED:
+            noise = outliers.replica_noise(frozen.noise[metric.name], judged)
+            for arm, each in zip(found, sums[metric.name], strict=True):
+                arm[metric.name] = outliers.find_outliers(each.above, each.below, noise, metric)
+    v1, v2 = (
+        outliers.arm_outliers(each, arm.present[:, context.within])
+        for each, arm in zip(found, (context.folded.v1, context.folded.v2), strict=True)
+    )
+    return v1, v2
+
+
+def _judge_metrics(
+    context: StageContext, sums: Mapping[str, _Arms], alone: tuple[ArmOutliers, ArmOutliers]
+) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
     conditions = conditions_of(context)
     candidates, tracks = {}, {}
@@ -168,7 +210,10 @@ def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
             v2 = _sums(context, context.folded.v2, metric.name, ())
             tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found)
         else:
-            candidates[metric.name] = _candidate(context, metric, judged, found)
+            arms = sums[metric.name]
+            if metric.kind != "events":
+                arms = arms[0].of(alone[0].kept), arms[1].of(alone[1].kept)
+            candidates[metric.name] = _candidate(context, metric, judged, found, arms)
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
@@ -177,6 +222,7 @@ def _judge_metrics(context: StageContext) -> dict[str, MetricTrack]:
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 conditions=with_mix(context, conditions, each.plan),
                 absent=missing(context, each.plan, each.judged), found=each.found,
+                alone=alone[1].alone.get(name),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
 
@@ -213,18 +259,10 @@ def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Flo
 
 
 def _candidate(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None, arms: _Arms
 ) -> _Candidate:
-    frozen = context.frozen
+    frozen, (v1, v2) = context.frozen, arms
     edges = frozen.edges.get(metric.name, ())
-    v1, v2 = (
-        # A failure counts, however cold the replica was.
-        _sums(
-            context, arm, metric.name, tuple(each.edge for each in edges),
-            None if judged.kind == "events" else warmth.usable,
-        )
-        for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
-    )  # fmt: skip
     required = max(1, sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band"))
     levels = Levels(
         harm=frozen.plan.alpha_harm, weight=context.weight,
@@ -234,19 +272,21 @@ def _candidate(
     if judged.kind == "events":
         return _Candidate(metric, judged, found, v1, v2, paths.events_path(metric, noise, v1, v2, levels))
 
-    def path(kept: NDArray[np.bool_]) -> MetricPath:
-        one, other = kept_sums(v1, kept), kept_sums(v2, kept)
+    def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums) -> MetricPath:
+        one, other = kept_sums(one, kept), kept_sums(other, kept)
         if judged.kind == "ratio":
             return paths.ratio_path(metric, noise, one, other, levels, least_below=LEAST_DECODING, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
-    matched = context.relation.free
+    def path_of(one: ArmSums, other: ArmSums) -> MetricPath:
+        health = path(context.relation.free, one, other)
+        if np.array_equal(context.relation.free, harmful):
+            return health
+        return paths.with_harm(health, path(harmful, one, other))
+
     harmful = harm_counts(context)
-    health = path(matched)
-    if np.array_equal(matched, harmful):
-        return _Candidate(metric, judged, found, v1, v2, health)
-    harm = path(harmful)
-    return _Candidate(metric, judged, found, v1, v2, paths.with_harm(health, harm))
+    remaining = without_one(v1, v2, path_of, -math.log(levels.harm), math.log1p(metric.margin or 0.0))
+    return _Candidate(metric, judged, found, v1, v2, remaining.path, remaining.proving)
 
 
 def _sums(

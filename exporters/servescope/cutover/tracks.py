@@ -15,6 +15,7 @@ from servescope.cutover.comparability import Comparability
 from servescope.cutover.conditions import Conditions
 from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
+from servescope.cutover.outliers import Alone
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
 from servescope.cutover.sequences import Floats
@@ -33,7 +34,7 @@ BURST_EVENTS: Final = 20.0
 class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
-    `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
+    `path` is None of a band and where nothing can be compared, `alone` which replica of v2 is worse than the others. `v1` and `v2` are what the arms counted, over all blocks
     that are not excluded, and `value`, (B,), what a band is judged by.
     """
 
@@ -47,6 +48,7 @@ class MetricTrack:
     causes: NDArray[np.object_]
     value: Floats
     notes: tuple[str, ...] = field(default=())
+    alone: Alone | None = None
 
     @property
     def margin(self) -> float:
@@ -88,6 +90,7 @@ def track_metric(
     conditions: Conditions,
     absent: NDArray[np.object_],
     found: Comparability | None,
+    alone: Alone | None = None,
 ) -> MetricTrack:
     """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
     size = path.harm.size
@@ -103,6 +106,8 @@ def track_metric(
     _set(codes, causes, bounded, HEALTHY, "not worse")
     _set(codes, causes, bounded & (path.high < 0.0), HEALTHY, "better")
     _set(codes, causes, bounded & harmful & within, HEALTHY, "proven cost")
+    if alone is not None:
+        _set(codes, causes, alone.replica >= 0, INCONCLUSIVE, "one replica")
     if judged.kind != "events":
         _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
@@ -116,7 +121,7 @@ def track_metric(
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if judged.kind == "events":
         _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan))
+    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), alone=alone)
 
 
 def burst(v2: ArmSums) -> NDArray[np.bool_]:

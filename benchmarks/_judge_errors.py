@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks._judge_traffic import BLOCKS_PER_DAY, EPOCH_MS, Floats, Setting, load_at
+from benchmarks._judge_requests import BLOCKS_PER_DAY, EPOCH_MS, Floats, Setting, load_at
 from benchmarks._judge_trials import BLOCK_MINUTES, one_stage
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from benchmarks._judge_traffic import BLOCKS_PER_DAY, BLOCKS_PER_HOUR, Harm, cut, truncate
+from benchmarks._judge_requests import BLOCKS_PER_DAY, BLOCKS_PER_HOUR
+from benchmarks._judge_traffic import Harm, cut, truncate
 from benchmarks._judge_trials import CACHE, MetricTrial, causes, judge_evidence, metric_trials, one_stage, version, when
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Evidence

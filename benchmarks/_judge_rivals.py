@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks._judge_traffic import BLOCKS_PER_DAY, Cutover, Floats, Harm, Past, Requests, suffer
+from benchmarks._judge_requests import BLOCKS_PER_DAY, Floats, Requests
+from benchmarks._judge_traffic import Cutover, Harm, Past, suffer
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS
 

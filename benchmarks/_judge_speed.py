@@ -20,7 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks._judge_traffic import BLOCKS_PER_DAY, EPOCH_MS, SCRAPE_INTERVAL_MS, draw_day
+from benchmarks._judge_counting import SCRAPE_INTERVAL_MS
+from benchmarks._judge_requests import BLOCKS_PER_DAY, EPOCH_MS
+from benchmarks._judge_traffic import draw_day
 from benchmarks._judge_trials import CACHE, one_stage
 from servescope.contract.identity import Identity
 from servescope.contract.incrementing import compute_increments

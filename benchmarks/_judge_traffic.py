@@ -12,31 +12,35 @@ show is independent given that past. Results are therefore reported over many pa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks._judge_counting import SCRAPE_INTERVAL_MS, count, make_target
+from benchmarks._judge_requests import (
+    BLOCKS_PER_DAY,
+    BLOCKS_PER_HOUR,
+    CALM,
+    EPOCH_MS,
+    Floats,
+    Requests,
+    Setting,
+    Weather,
+    Whole,
+    draw_levels,
+    draw_requests,
+    draw_shock,
+    load_at,
+    own_sigma,
+)
 from servescope.contract.identity import Identity
 from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
-from servescope.contract.metrics import METRICS, OUTCOMES
-from servescope.contract.samples import Series, format_edge, make_labels
 from servescope.cutover.evidence import Evidence
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
 HarmKind = Literal["none", "mean", "tail", "bimodal", "one pod", "drift", "step", "errors", "tps"]
-
-BLOCKS_PER_HOUR: Final = 3_600_000 // BLOCK_MS
-BLOCKS_PER_DAY: Final = 24 * BLOCKS_PER_HOUR
-SCRAPE_INTERVAL_MS: Final = 15_000
-EPOCH_MS: Final = 1_772_409_600_000
-"""A midnight in UTC, 2 March 2026, at which the day's load is at its mean and rises."""
 
 PAST_BLOCKS: Final = 2 * BLOCKS_PER_DAY
 LEAD_BLOCKS: Final = 2 * BLOCKS_PER_HOUR
@@ -45,45 +49,6 @@ cutover says otherwise."""
 
 PODS: Final[Mapping[float, tuple[int, int]]] = {0.01: (198, 2), 0.05: (57, 3), 0.25: (9, 3), 0.5: (6, 6)}
 """Pods of v1 and v2 by v2's share: as many as leave each pod of both stacks the same load, and v2 at least two."""
-
-_HISTOGRAMS: Final = (
-    "time_to_first_token_seconds",
-    "time_per_output_token_seconds",
-    "request_duration_seconds",
-    "tps_per_request",
-    "input_tokens_per_request",
-    "output_tokens_per_request",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The law that traffic and both stacks follow. Spreads and drifts are standard deviations of natural logarithms.
-
-    A pod differs from others of its stack by `pod_spread` for as long as it lives, and drifts by `pod_drift`; a whole
-    stack drifts by `stack_drift`, which no comparison of one stack's pods with each other can show. Together they give
-    a comparison of 3 pods with 9 an excess noise of about 0.07 a block.
-    """
-
-    requests_per_minute: float = 300.0
-    swing: float = 0.6
-    first_token_median: float = 0.35
-    first_token_sigma: float = 0.7
-    prompt_median: float = 800.0
-    prompt_sigma: float = 1.0
-    prompt_slope: float = 0.35
-    output_median: float = 150.0
-    output_sigma: float = 0.8
-    per_token_median: float = 0.025
-    per_token_sigma: float = 0.25
-    load_slope: float = 0.25
-    shock: float = 0.10
-    pod_spread: float = 0.015
-    pod_drift: float = 0.031
-    stack_drift: float = 0.010
-    drift_minutes: float = 20.0
-    error_share: float = 0.002
-    abort_share: float = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +81,46 @@ class Confounder:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """Where a world's weather is drawn: `blocks`, the first `lead` of them before the stage, and `pods` of each stack.
+
+    In v1's past v2 has no pod and all blocks are before the stage.
+    """
+
+    setting: Setting
+    blocks: Whole
+    lead: int
+    share: float
+    pods: tuple[int, int]
+
+
+USUAL: Final = Setting()
+NOTHING_ELSE: Final = Confounder()
+
+
+def calm(_rng: np.random.Generator, _scene: Scene) -> tuple[Weather, Weather]:
+    """Nothing besides the law."""
+    return CALM, CALM
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What happens to both stacks by the same law, so that v2 is as good as v1 unless it has a `Harm`.
+
+    `title` is what a table names it; `weather` draws what happens, in v1's past and in the stage.
+    """
+
+    name: str
+    title: str
+    setting: Setting = USUAL
+    weather: Callable[[np.random.Generator, Scene], tuple[Weather, Weather]] = calm
+    confounder: Confounder = NOTHING_ELSE
+
+
+CLEAN: Final = World("clean", "clean")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Past:
     """Two days of v1 alone, before v2 gets a request: `targets` are its pods, `effects` what sets each apart."""
 
@@ -124,6 +129,7 @@ class Past:
     setting: Setting
     share: float
     start_ms: int
+    world: World = CLEAN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,63 +144,57 @@ class Cutover:
     confounder: Confounder
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Requests:
-    """The requests of one stack, (n,) each: which of `pods` and `blocks` they are of and what each one is like.
-
-    `blocks` are the starts of the blocks. `surprise` is how much slower a first token is than its prompt explains, in
-    standard deviations; `chance` is uniform and decides the outcome and which requests a partial harm affects.
-    """
-
-    stack: str
-    pods: int
-    blocks: Whole
-    pod: Whole
-    block: Whole
-    first_token: Floats
-    per_token: Floats
-    prompt: Floats
-    output: Floats
-    failed: Flags
-    surprise: Floats
-    chance: Floats
-
-
-def draw_past(seed: int, share: float, setting: Setting | None = None) -> Past:
+def draw_past(seed: int, share: float, setting: Setting | None = None, world: World = CLEAN) -> Past:
     """v1 alone for two days, with as many pods as both stacks have later, and less the share that v2 then takes."""
-    setting = setting or Setting()
+    setting = setting or world.setting
     rng = np.random.Generator(np.random.SFC64([1, seed, round(share * 1000)]))
     # Stages of consecutive seeds begin at hours that are spread over the day.
     start = EPOCH_MS + (7 * seed % 24) * BLOCKS_PER_HOUR * BLOCK_MS
     pods = sum(PODS[share])
     blocks = start + BLOCK_MS * np.arange(PAST_BLOCKS, dtype=np.int64)
     effects = setting.pod_spread * rng.standard_normal(pods)
-    levels = _levels(rng, setting, _shock(rng, setting, len(blocks)), effects)
-    requests = _draw_requests(rng, setting, "v1", blocks, 1.0, levels)
-    return Past(_count(requests, setting), effects, setting, share, start)
+    scene = Scene(setting, blocks, PAST_BLOCKS, share, (pods, 0))
+    weather, _ = world.weather(np.random.Generator(np.random.SFC64([4, seed, round(share * 1000)])), scene)
+    levels = draw_levels(
+        rng, setting, draw_shock(rng, setting, len(blocks)), _with_more(rng, setting, effects, weather)
+    )
+    requests = draw_requests(rng, setting, "v1", blocks, 1.0, pods, levels, weather)
+    return Past(count(requests, setting), effects, setting, share, start, world)
 
 
 def draw_cutover(past: Past, seed: int, confounder: Confounder | None = None) -> Cutover:
     """A day of a stage after that past; v2 follows the same law as v1 but for the confounder."""
-    setting, share = past.setting, past.share
-    confounder = confounder or Confounder()
-    rng = np.random.Generator(np.random.SFC64([2, seed, past.start_ms // BLOCK_MS, round(share * 1000)]))
+    setting, share, world = past.setting, past.share, past.world
+    confounder = confounder or world.confounder
+    place = [seed, past.start_ms // BLOCK_MS, round(share * 1000)]
+    rng = np.random.Generator(np.random.SFC64([2, *place]))
     v1_pods, v2_pods = PODS[share]
     v2_pods *= confounder.pods_factor
     stage_ms = past.start_ms + (PAST_BLOCKS + LEAD_BLOCKS) * BLOCK_MS
     blocks = past.start_ms + BLOCK_MS * np.arange(PAST_BLOCKS, PAST_BLOCKS + LEAD_BLOCKS + BLOCKS_PER_DAY)
-    shock = _shock(rng, setting, len(blocks))
-    v1_levels = _levels(rng, setting, shock, past.effects[:v1_pods])
-    v1 = _draw_requests(rng, setting, "v1", blocks, 1 - share, v1_levels)
+    scene = Scene(setting, blocks, LEAD_BLOCKS, share, (v1_pods, v2_pods))
+    v1_weather, v2_weather = world.weather(np.random.Generator(np.random.SFC64([5, *place])), scene)
+    shock = draw_shock(rng, setting, len(blocks))
+    v1_levels = draw_levels(rng, setting, shock, _with_more(rng, setting, past.effects[:v1_pods], v1_weather))
+    v1 = draw_requests(rng, setting, "v1", blocks, 1 - share, v1_pods, v1_levels, v1_weather)
     fresh = blocks[LEAD_BLOCKS:] if confounder.warm_up_minutes else blocks
-    v2_levels = _levels(rng, setting, shock[..., -len(fresh) :], setting.pod_spread * rng.standard_normal(v2_pods))
+    effects = _with_more(rng, setting, setting.pod_spread * rng.standard_normal(v2_pods), v2_weather)
+    v2_levels = draw_levels(rng, setting, shock[..., -len(fresh) :], effects)
     if confounder.warm_up_minutes:
         minutes = (fresh - fresh[0]) / 60_000 + BLOCK_MS / 120_000
         v2_levels = v2_levels + np.log1p(0.8 * np.exp(-minutes / confounder.warm_up_minutes))
     shift = 2 * setting.prompt_sigma * NormalDist().inv_cdf((1 + confounder.mix_distance) / 2)
-    v2 = _draw_requests(rng, setting, "v2", fresh, share, v2_levels, prompt_shift=shift)
-    counted = _count(v1, setting, saturated="v1" in confounder.saturated)
+    v2 = draw_requests(rng, setting, "v2", fresh, share, v2_pods, v2_levels, v2_weather, prompt_shift=shift)
+    counted = count(v1, setting, saturated="v1" in confounder.saturated)
     return Cutover(past, stage_ms, v1, counted, v2, confounder)
+
+
+def _with_more(rng: np.random.Generator, setting: Setting, effects: Floats, weather: Weather) -> Floats:
+    """What sets each process apart: those that come and go are as different as those that stay."""
+    if weather.lives is None:
+        return effects
+    rows = len(weather.lives.names)
+    return np.concatenate([effects, setting.pod_spread * rng.standard_normal(max(0, rows - len(effects)))])[:rows]
 
 
 def draw_day(seed: int, v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, ...]:
@@ -202,11 +202,12 @@ def draw_day(seed: int, v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, .
     setting = Setting()
     rng = np.random.Generator(np.random.SFC64([3, seed]))
     blocks = EPOCH_MS + BLOCK_MS * np.arange(BLOCKS_PER_DAY, dtype=np.int64)
-    shock = _shock(rng, setting, len(blocks))
+    shock = draw_shock(rng, setting, len(blocks))
     targets: list[TargetIncrements] = []
     for stack, pods in (("v1", v1_pods), ("v2", v2_pods)):
-        levels = _levels(rng, setting, shock, setting.pod_spread * rng.standard_normal(pods))
-        targets += _count(_draw_requests(rng, setting, stack, blocks, pods / (v1_pods + v2_pods), levels), setting)
+        levels = draw_levels(rng, setting, shock, setting.pod_spread * rng.standard_normal(pods))
+        share = pods / (v1_pods + v2_pods)
+        targets += count(draw_requests(rng, setting, stack, blocks, share, pods, levels), setting)
     return tuple(targets)
 
 
@@ -225,7 +226,7 @@ def show_past(cutover: Cutover) -> Evidence:
 
 
 def _show_v2(cutover: Cutover, harm: Harm) -> tuple[TargetIncrements, ...]:
-    return _count(
+    return count(
         suffer(cutover, harm),
         cutover.past.setting,
         started_ms=cutover.stage_ms - (0 if cutover.confounder.warm_up_minutes else 3 * LEAD_BLOCKS * BLOCK_MS),
@@ -247,7 +248,9 @@ def suffer(cutover: Cutover, harm: Harm) -> Requests:
     hours = (requests.blocks - cutover.stage_ms) / 3_600_000
     during = (hours >= harm.hour)[requests.block]
     if harm.kind == "errors":
-        return replace(requests, failed=requests.chance < setting.error_share * (1 + harm.size * during))
+        return replace(
+            requests, failed=requests.failed | (requests.chance < setting.error_share * (1 + harm.size * during))
+        )
     if harm.kind == "tps":
         slower = np.where(during, requests.per_token / (1 - harm.size), requests.per_token)
         return replace(requests, per_token=slower)
@@ -256,13 +259,15 @@ def suffer(cutover: Cutover, harm: Harm) -> Requests:
     elif harm.kind == "drift":
         factor = 1 + harm.size * np.maximum(0.0, hours)[requests.block]
     elif harm.kind == "one pod":
-        factor = 1 + harm.size * requests.pods * (during & (requests.pod == 0))
+        lives = requests.lives
+        pods = requests.pods if lives is None else float(lives.alive.sum(axis=0).mean())
+        factor = 1 + harm.size * pods * (during & (requests.pod == 0))
     elif harm.kind == "bimodal":
         factor = 1 + harm.size / 0.1 * (during & (np.mod(requests.chance, 0.1) < 0.01))
     else:
         slow = requests.surprise > NormalDist().inv_cdf(0.95)
         # What the slowest 5 % of a lognormal hold of its mean.
-        weight = NormalDist().cdf(_own_sigma(setting) - NormalDist().inv_cdf(0.95))
+        weight = NormalDist().cdf(own_sigma(setting) - NormalDist().inv_cdf(0.95))
         factor = 1 + harm.size / weight * (during & slow)
     return replace(requests, first_token=requests.first_token * factor)
 
@@ -290,205 +295,19 @@ def join(before: tuple[TargetIncrements, ...], after: tuple[TargetIncrements, ..
     )
 
 
-# --- Levels: how slow a pod is in a block -----------------------------------------------------------------------------
-
-
-def load_at(blocks: Whole, setting: Setting) -> Floats:
-    """Requests in each block over both stacks, as expected, (n,)."""
-    phase = 2 * np.pi * (blocks - EPOCH_MS) / (BLOCKS_PER_DAY * BLOCK_MS)
-    return np.asarray(setting.requests_per_minute * (BLOCK_MS / 60_000) * (1 + setting.swing * np.sin(phase)))
-
-
-def _shock(rng: np.random.Generator, setting: Setting, blocks: int) -> Floats:
-    """What slows both stacks at once, (2, 1, blocks): of the first token, and of the tokens behind it."""
-    return _correlated(rng, 0.5, _autoregress(rng, (2, 1, blocks), setting.shock, 30.0))
-
-
-def _levels(rng: np.random.Generator, setting: Setting, shock: Floats, effects: Floats) -> Floats:
-    """The logarithm by which each pod is slower than the median, (2, pods, blocks)."""
-    blocks = shock.shape[-1]
-    stack = _autoregress(rng, (2, 1, blocks), setting.stack_drift, setting.drift_minutes)
-    pods = _autoregress(rng, (2, len(effects), blocks), setting.pod_drift, setting.drift_minutes)
-    lasting = np.stack([effects, setting.pod_spread * rng.standard_normal(len(effects))])[:, :, np.newaxis]
-    # Tokens behind the first one vary half as much as it does, and mostly together with it.
-    return shock + _correlated(rng, 0.5, stack + pods + lasting)
-
-
-def _correlated(rng: np.random.Generator, scale: float, levels: Floats) -> Floats:
-    first, own = levels
-    return np.stack([first, scale * (0.7 * first + math.sqrt(1 - 0.7**2) * own)])
-
-
-def _autoregress(rng: np.random.Generator, shape: tuple[int, ...], deviation: float, minutes: float) -> Floats:
-    """Stationary AR(1) series along the last axis with that standard deviation and correlation time."""
-    kept = math.exp(-BLOCK_MS / 60_000 / minutes)
-    series = rng.standard_normal(shape) * deviation
-    fresh = math.sqrt(1 - kept**2)
-    for block in range(1, shape[-1]):
-        series[..., block] = kept * series[..., block - 1] + fresh * series[..., block]
-    return series
-
-
-# --- Requests ---------------------------------------------------------------------------------------------------------
-
-
-def _draw_requests(
-    rng: np.random.Generator,
-    setting: Setting,
-    stack: str,
-    blocks: Whole,
-    share: float,
-    levels: Floats,
-    *,
-    prompt_shift: float = 0.0,
-) -> Requests:
-    pods = levels.shape[1]
-    load = load_at(blocks, setting)
-    counts = rng.poisson(np.broadcast_to(load * share / pods, (pods, len(blocks))))
-    cell = np.repeat(np.arange(pods * len(blocks)), counts.ravel())
-    n = len(cell)
-    pod, block = np.divmod(cell, len(blocks))
-    draws = rng.standard_normal((4, n), dtype=np.float32).astype(np.float64)
-    ln_prompt = setting.prompt_sigma * draws[0] + prompt_shift
-    own = _own_sigma(setting)
-    busy = load / (setting.requests_per_minute * BLOCK_MS / 60_000) - 1
-    level = levels + setting.load_slope * busy * np.array([1.0, 0.4])[:, np.newaxis, np.newaxis]
-    flat = level.reshape(2, -1)
-    first = setting.first_token_median * np.exp(flat[0][cell] + setting.prompt_slope * ln_prompt + own * draws[1])
-    per_token = setting.per_token_median * np.exp(flat[1][cell] + setting.per_token_sigma * draws[2])
-    prompt = np.maximum(1.0, np.rint(setting.prompt_median * np.exp(ln_prompt)))
-    output = np.clip(np.rint(setting.output_median * np.exp(setting.output_sigma * draws[3])), 2, 8192)
-    chance = rng.random(n)
-    failed = chance < setting.error_share
-    return Requests(stack, pods, blocks, pod, block, first, per_token, prompt, output, failed, draws[1], chance)
-
-
-def _own_sigma(setting: Setting) -> float:
-    """What of the first token's spread the prompt's length does not explain."""
-    return math.sqrt(setting.first_token_sigma**2 - (setting.prompt_slope * setting.prompt_sigma) ** 2)
-
-
-# --- Counting them ----------------------------------------------------------------------------------------------------
-
-
-def _count(
-    requests: Requests,
-    setting: Setting,
-    *,
-    started_ms: int = EPOCH_MS - 7 * BLOCKS_PER_DAY * BLOCK_MS,
-    saturated: bool = False,
-) -> tuple[TargetIncrements, ...]:
-    """The increments of each pod."""
-    pods, blocks = requests.pods, len(requests.blocks)
-    cell = requests.pod * blocks + requests.block
-    failed = requests.failed
-    aborted = requests.chance > 1 - setting.abort_share
-    served = ~failed
-    done = cell[served]
-    first, per_token = requests.first_token[served], requests.per_token[served]
-    output, prompt = requests.output[served], requests.prompt[served]
-    decode = per_token * (output - 1)
-    values = dict(zip(_HISTOGRAMS, (first, per_token, first + decode, 1 / per_token, prompt, output), strict=True))
-    names: list[Series] = []
-    rows: list[Floats] = []
-    for name in _HISTOGRAMS:
-        cumulative, total = _histogram(name, values[name], done, pods * blocks)
-        edges = METRICS[name].edges or ()
-        names += [
-            Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})) for edge in (*edges, math.inf)
-        ]  # fmt: skip
-        names += [Series(f"{name}_sum", ()), Series(f"{name}_count", ())]
-        rows += [*cumulative, total, cumulative[-1]]
-
-    def counted(chosen: Whole, weights: Floats | None = None) -> Floats:
-        return np.bincount(chosen, weights, minlength=pods * blocks).astype(np.float64)
-
-    outcomes = {"ok": served & ~aborted, "client_abort": served & aborted, "error": failed}
-    for outcome in OUTCOMES:
-        names.append(Series("requests_total", make_labels({"outcome": outcome})))
-        rows.append(counted(cell[outcomes[outcome]]) if outcome in outcomes else np.zeros(pods * blocks))
-    counters = {
-        "requests_started_total": counted(cell),
-        "input_tokens_total": counted(done, prompt),
-        "output_tokens_total": counted(done, output),
-        "decode_seconds_total": counted(done, decode),
-        "preemptions_total": counted(cell) * (0.05 if saturated else 0.0),
-    }
-    names += [Series(name, ()) for name in counters]
-    rows += list(counters.values())
-    gains = np.stack(rows).reshape(len(rows), pods, blocks)
-    busy = counted(done, values["request_duration_seconds"]).reshape(pods, blocks) / (BLOCK_MS / 1000)
-    series = tuple(names)
-    return tuple(
-        _target(
-            Identity("llama-3.3-70b", f"chat-{requests.stack}", requests.stack, replica=f"{requests.stack}-{pod}"),
-            requests.blocks,
-            series,
-            gains[:, pod],
-            _gauges(busy[pod], saturated=saturated),
-            started_ms,
-        )
-        for pod in range(pods)
-    )
-
-
-def _histogram(name: str, values: Floats, cell: Whole, cells: int) -> tuple[Floats, Floats]:
-    """Cumulative counts, (edges + 1, cells), and the sums, (cells,)."""
-    edges = np.array(METRICS[name].edges)
-    width = len(edges) + 1
-    bucket = np.searchsorted(edges, values)
-    counts = np.bincount(bucket * cells + cell, minlength=width * cells).reshape(width, cells)
-    sums: Floats = np.bincount(cell, values, minlength=cells).astype(np.float64)
-    return np.cumsum(counts, axis=0, dtype=np.float64), sums
-
-
-def _gauges(busy: Floats, *, saturated: bool) -> Mapping[str, tuple[Floats, Floats]]:
-    """The levels of a pod's gauges, and the share of scrapes above the level at which it is saturated."""
-    full = np.full(len(busy), float(saturated))
-    none = np.full(len(busy), math.nan)
-    return {
-        "queued_requests": (6.0 * full, full),
-        "kv_cache_usage": (np.minimum(0.3 + 0.01 * busy, 0.85) + 0.1 * full, full),
-        "concurrent_requests": (busy + 6.0 * full, none),
-    }
-
-
 def _autoscaler(cutover: Cutover) -> TargetIncrements:
     """v2's autoscaler, with tokens in flight per worker within the recommended range."""
     blocks = cutover.v2.blocks
     load = load_at(blocks, cutover.past.setting)
-    workers = np.full(len(blocks), float(cutover.v2.pods))
+    lives = cutover.v2.lives
+    workers = np.full(len(blocks), float(cutover.v2.pods)) if lives is None else lives.alive.sum(axis=0, dtype=float)
     none = np.full(len(blocks), math.nan)
     gauges = {
         "autoscaler_avg_in_flight_tokens": (workers * 80_000 * (load / load.mean()) ** 0.4, none),
         "autoscaler_avg_num_workers": (workers, none),
     }
     identity = Identity("llama-3.3-70b", "chat-v2", "v2", replica="autoscaler", role="autoscaler")
-    return _target(identity, blocks, (), np.empty((0, len(blocks))), gauges, int(blocks[0]))
-
-
-def _target(
-    identity: Identity,
-    blocks: Whole,
-    series: tuple[Series, ...],
-    gains: Floats,
-    gauges: Mapping[str, tuple[Floats, Floats]],
-    started_ms: int,
-) -> TargetIncrements:
-    none = np.zeros(len(blocks), dtype=np.int64)
-    return TargetIncrements(
-        identity.target_id,
-        identity,
-        blocks,
-        series,
-        gains,
-        tuple(Series(name, ()) for name in gauges),
-        np.stack([levels for levels, _ in gauges.values()]),
-        np.stack([above for _, above in gauges.values()]),
-        np.full(len(blocks), float(started_ms)),
-        Tallies(none + BLOCK_MS // SCRAPE_INTERVAL_MS, none, none, none, none),
-        source="servescope",
-    )
+    return make_target(identity, blocks, (), np.empty((0, len(blocks))), gauges, int(blocks[0]))
 
 
 def _concatenate(before: TargetIncrements, after: TargetIncrements) -> TargetIncrements:

@@ -6,6 +6,7 @@ by the text of the judge and of the generator: a change to any of them begins an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 
 from benchmarks._judge_rivals import judge_by_rivals, observe, usual_p95
 from benchmarks._judge_traffic import (
+    CLEAN,
     LEAD_BLOCKS,
     PAST_BLOCKS,
     Confounder,
     Harm,
+    World,
     draw_cutover,
     draw_past,
     show,
@@ -38,7 +41,7 @@ from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import parse_plan
 from servescope.cutover.stages import course_of
 from servescope.cutover.staging import StageTrack, judge_stage
-from servescope.cutover.tracks import DEGRADED, HEALTHY, MetricTrack
+from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, NO_DATA, MetricTrack
 
 CACHE: Final = Path(__file__).parent.parent / ".cache" / "judge"
 BLOCK_MINUTES: Final = BLOCK_MS // 60_000
@@ -65,6 +68,7 @@ class Trial:
     """One day of one stage. Times are minutes since the stage began, None where something never happened.
 
     `hour` is the hour of the day at which it began, `cause` why it was DEGRADED first, or is what it is at the end.
+    `looks` are the shares of the day's looks at which no verdict was given, by the verdict and its first cause.
     """
 
     share: float
@@ -78,6 +82,8 @@ class Trial:
     cause: str
     metrics: Mapping[str, MetricTrial]
     rivals: Mapping[str, float | None] = field(default_factory=dict)
+    world: str = CLEAN.name
+    looks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,9 @@ def one_stage(share: float, **settings: object) -> CutoverPlan:
     return parse_plan({"arms": arms, "stages": [{"share": share}], **settings}, "trial")
 
 
-def run_trials(share: float, past_seed: int, orders: Sequence[Order]) -> Iterator[Trial]:
+def run_trials(share: float, past_seed: int, orders: Sequence[Order], world: World = CLEAN) -> Iterator[Trial]:
     """The trials of one past, each once; those that were made before are read, the others made and kept."""
-    path = CACHE / version() / f"{share:g}-{past_seed}.jsonl"
+    path = CACHE / version() / f"{world.name}-{share:g}-{past_seed}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     known = {_key(trial): trial for trial in _read(path)}
     wanted: dict[tuple[int, Confounder], dict[Harm, bool]] = {}
@@ -107,26 +113,32 @@ def run_trials(share: float, past_seed: int, orders: Sequence[Order]) -> Iterato
             harms = wanted.setdefault((seed, order.confounder), {})
             harms |= {harm: order.rivals or harms.get(harm, False) for harm in order.harms}
     missing = {
-        day: {harm: rivals for harm, rivals in harms.items() if (*day, harm) not in known}
+        day: {harm: rivals for harm, rivals in harms.items() if not _is_known(known.get((*day, harm)), rivals=rivals)}
         for day, harms in wanted.items()
     }
     with path.open("a", encoding="utf-8") as file:
-        for trial in _make(share, past_seed, {day: harms for day, harms in missing.items() if harms}):
+        for trial in _make(world, share, past_seed, {day: harms for day, harms in missing.items() if harms}):
             known[_key(trial)] = trial
             file.write(json.dumps(asdict(trial)) + "\n")
             file.flush()
     yield from (known[*day, harm] for day, harms in wanted.items() for harm in harms)
 
 
+def _is_known(trial: Trial | None, *, rivals: bool) -> bool:
+    return trial is not None and (bool(trial.rivals) or not rivals)
+
+
 def _key(trial: Trial) -> tuple[int, Confounder, Harm]:
     return trial.seed, trial.confounder, trial.harm
 
 
+@functools.cache
 def version() -> str:
-    """A digest of everything that a trial depends on."""
+    """A digest of everything that a trial depends on, as it was when the run began."""
     folder = Path(staging.__file__).parent
     texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
-    own = [Path(__file__).with_name(f"_judge_{name}.py") for name in ("trials", "traffic", "rivals")]
+    names = ("requests", "counting", "traffic", "worlds", "rivals", "trials")
+    own = [Path(__file__).with_name(f"_judge_{name}.py") for name in names]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*texts, *own)))
     return digest.hexdigest()[:12]
 
@@ -148,11 +160,11 @@ def _read(path: Path) -> Iterator[Trial]:
 
 
 def _make(
-    share: float, past_seed: int, wanted: Mapping[tuple[int, Confounder], Mapping[Harm, bool]]
+    world: World, share: float, past_seed: int, wanted: Mapping[tuple[int, Confounder], Mapping[Harm, bool]]
 ) -> Iterator[Trial]:
     if not wanted:
         return
-    past = draw_past(past_seed, share)
+    past = draw_past(past_seed, share, world=world)
     started_ms = past.start_ms + (PAST_BLOCKS + LEAD_BLOCKS) * BLOCK_MS
     usual = usual_p95(past)
     frozen: FrozenPlan | None = None
@@ -167,7 +179,7 @@ def _make(
             # A harm is in v2 alone: v1 is folded once.
             folded, stage = judge_evidence(frozen, show(cutover, harm), folded)
             rivals = judge_by_rivals(cutover, harm, minutes, usual) if rivalled and minutes is not None else {}
-            yield _trial(stage, share, past_seed, seed, harm, confounder, rivals)
+            yield replace(_trial(stage, share, past_seed, seed, harm, confounder, rivals), world=world.name)
 
 
 def judge_evidence(frozen: FrozenPlan, evidence: Evidence, former: Folded | None) -> tuple[Folded, StageTrack]:
@@ -196,7 +208,7 @@ def _trial(
     return Trial(
         share=share, past=past_seed, seed=seed, hour=int(stage.blocks[0] // 3_600_000 % 24), harm=harm,
         confounder=confounder, degraded=when(stage.codes == DEGRADED), healthy=when(stage.codes == HEALTHY),
-        cause=causes(stage), metrics=metric_trials(stage, harm), rivals=rivals,
+        cause=causes(stage), metrics=metric_trials(stage, harm), rivals=rivals, looks=_looks(stage),
     )  # fmt: skip
 
 
@@ -209,6 +221,17 @@ def causes(stage: StageTrack) -> str:
         for name, track in stage.tracks.items()
         if track.plan.required and track.codes[block] == stage.codes[block]
     )
+
+
+def _looks(stage: StageTrack) -> dict[str, float]:
+    required = [track for track in stage.tracks.values() if track.plan.required]
+    found: dict[str, float] = {}
+    for block, code in enumerate(stage.codes):
+        if code in (INCONCLUSIVE, NO_DATA):
+            cause = next((track.causes[block] for track in required if track.codes[block] == code), "unsettled")
+            spelled = f"{CODES[code]}: {cause}"
+            found[spelled] = found.get(spelled, 0.0) + 1 / stage.codes.size
+    return {name: round(each, 4) for name, each in found.items()}
 
 
 def metric_trials(stage: StageTrack, harm: Harm) -> dict[str, MetricTrial]:

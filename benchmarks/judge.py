@@ -16,7 +16,10 @@ from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
 from benchmarks._judge_errors import errors_alone
 from benchmarks._judge_speed import measure_speed
+from benchmarks._judge_traces import compare_traces
 from benchmarks._judge_trials import Trial, run_trials
+from benchmarks._judge_worlds import WORLDS
+from benchmarks._judge_worlds_tables import print_worlds
 
 PICTURES: Final = Path(__file__).parent.parent / "docs" / "pictures"
 
@@ -47,6 +50,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="days of equal stacks for each share and past, a tenth of it of most harms (default: %(default)s)",
     )  # fmt: skip
     group.add_argument("--shares", type=float, nargs="+", default=experiments.SHARES, metavar="SHARE")
+    group.add_argument(
+        "--worlds", nargs="*", choices=[*WORLDS, "all"], metavar="NAME",
+        help="judge so many --days of each of these worlds instead, a quarter of them with each harm, at 25 %% unless "
+        "--shares says otherwise; "
+        f"all of them by default: {', '.join(WORLDS)}",
+    )  # fmt: skip
+    group.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="compare the worlds with the traces in a folder instead"
+    )
+    group.add_argument("--rivals", action="store_true", help="with --worlds: other judges on the same requests, too")
     group.add_argument("--pictures", action="store_true", help="draw the curves into docs/pictures")
 
 
@@ -54,6 +67,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the tables, in the form of docs/judge.md."""
     if arguments.speed:
         measure_speed(arguments.speed_days)
+        return
+    if arguments.traces is not None:
+        print("\n".join(compare_traces(arguments.traces)))
+        return
+    if arguments.worlds is not None:
+        names = [name for name in arguments.worlds if name != "all"] or list(WORLDS)
+        shares = [0.25] if arguments.shares == experiments.SHARES else arguments.shares
+        print_worlds([WORLDS[name] for name in names], arguments.days, shares, rivals=arguments.rivals)
         return
     if arguments.record:
         recordings.record_missing()

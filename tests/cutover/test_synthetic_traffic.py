@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks._judge_requests import Floats, Setting
 from benchmarks._judge_traffic import (
     LEAD_BLOCKS,
     PAST_BLOCKS,
     PODS,
     Confounder,
-    Floats,
     Harm,
     HarmKind,
     Past,
-    Setting,
     draw_cutover,
     draw_past,
     show,

@@ -1,0 +1,86 @@
+"""The judge in worlds where judges are fooled, on hundreds of seeded days each: `make proofs` runs them.
+
+`python -m benchmarks judge --worlds` prints the same cells, beside other worlds, harms and judges.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import _judge_trials
+from benchmarks._judge_experiments import NO_HARM, clopper_pearson, quantile_of
+from benchmarks._judge_traffic import Harm
+from benchmarks._judge_trials import Trial
+from benchmarks._judge_worlds import WORLDS
+from benchmarks._judge_worlds_tables import GROSS, world_trials
+
+SHARE = 0.25
+DAYS = 300
+MOST, MOST_WITHIN = 0.05, 0.08
+"""At most so many days are false alarms, and the 95 % interval of their share ends below that."""
+FOOLING = ("neighbours", "tenants", "clustered-errors", "outage", "cold-cache-180")
+SLOWER, ERRING = Harm("mean", 0.20), Harm("errors", 4.0)
+
+pytestmark = pytest.mark.proof
+
+
+@pytest.fixture(autouse=True)
+def _kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every trial is made here: what was kept of another run says nothing of this judge."""
+    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
+
+
+@pytest.mark.parametrize("name", FOOLING)
+def test_equal_stacks_are_rarely_degraded(name: str) -> None:
+    """In a day of watching, at most one in twenty of three hundred; a minute and a half of CPU each."""
+    trials = list(world_trials([WORLDS[name]], DAYS, SHARE, harms=(NO_HARM,)))
+    wrong = [trial for trial in trials if trial.degraded is not None]
+
+    assert len(trials) == DAYS
+    causes = sorted({trial.cause.split("; ")[0] for trial in wrong})
+    assert len(wrong) <= MOST * DAYS, f"{len(wrong)} of {DAYS}: {causes}"
+    assert clopper_pearson(len(wrong), DAYS)[1] <= MOST_WITHIN, f"{len(wrong)} of {DAYS}: {causes}"
+
+
+@pytest.mark.parametrize("name", FOOLING)
+def test_equal_stacks_are_still_proven_so(name: str) -> None:
+    """No alarm is saved by saying nothing: on most of forty days the verdict is HEALTHY within the day."""
+    trials = list(world_trials([WORLDS[name]], 40, SHARE, harms=(NO_HARM,)))
+
+    assert sum(trial.healthy is not None for trial in trials) >= 24
+    assert _without_data(trials) <= 0.01
+
+
+@pytest.mark.parametrize("harm", [SLOWER, ERRING], ids=["slower", "erring"])
+@pytest.mark.parametrize("name", FOOLING)
+def test_harm_is_found_there_all_the_same(name: str, harm: Harm) -> None:
+    """20 % more until the first token, and five times the errors, on nine of ten days, and hardly ever HEALTHY."""
+    trials = list(world_trials([WORLDS[name]], 40, SHARE, harms=(harm,)))
+
+    assert sum(trial.degraded is not None for trial in trials) >= 36
+    assert sum((trial.healthy or math.inf) < (trial.degraded or math.inf) for trial in trials) <= 2
+
+
+@pytest.mark.parametrize("harm", GROSS, ids=["5 times", "10 times"])
+def test_gross_harm_is_found_while_warming(harm: Harm) -> None:
+    """A v2 that is many times slower from its start is DEGRADED within twenty minutes on nine of ten days."""
+    trials = list(world_trials([WORLDS["fresh"]], 36, SHARE, harms=(harm,)))
+
+    assert quantile_of([trial.degraded or math.inf for trial in trials], 0.9) <= 20
+
+
+def test_a_plain_start_is_no_gross_harm() -> None:
+    """A v2 that is 80 % slower while it warms up is DEGRADED on no more days than one that is warm."""
+    trials = list(world_trials([WORLDS["fresh"]], 60, SHARE, harms=(NO_HARM,)))
+
+    assert sum(trial.degraded is not None for trial in trials) <= 3
+
+
+def _without_data(trials: list[Trial]) -> float:
+    """The share of all looks that were NO DATA."""
+    return sum(share for trial in trials for cause, share in trial.looks.items() if cause.startswith("NO DATA")) / len(
+        trials
+    )

@@ -17,7 +17,7 @@ from servescope.cutover.paths import ArmSums, MetricPath
 
 FEW: Final = 6
 """Replicas of an arm up to which one of them moves it by more than noise does."""
-_LEAST_EVIDENCE: Final = 0.0
+_LEAST_EVIDENCE: Final = -0.5
 """The logarithm of the evidence of harm that is wanted of the others: that it is likelier than none."""
 
 

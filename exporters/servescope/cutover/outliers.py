@@ -8,8 +8,9 @@ either direction alike. What two replicas show is their arm's. Everything at a b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ SURE: Final = 4.5
 """Standard errors from which a difference is no chance: every replica is looked at after every block."""
 LEAST: Final = 10.0
 """Observations, or seconds of decoding, of a replica within a window below which their mean is too rough."""
-_OVER: Final = 5.0
+_OVER: Final = 7.0
 """The logarithm of the likelihood from which a replica is taken to be like the others again."""
 _PRIOR: Final = 24.0
 _SEEN_BLOCKS: Final = 24
@@ -82,9 +83,12 @@ def find_outliers(above: Floats, below: Floats, noise: ReplicaNoise, metric: Met
     windows = [_against_others(above, below, window) for window in WINDOWS]
     sign = -1.0 if metric.better == "higher" else 1.0
     furthest = 1.0 + (metric.margin or 0.0)
+    halfway = furthest**0.5
+    more, less = (np.ones(above.shape, dtype=np.bool_) for _ in range(2))
     for window, each in zip(WINDOWS, windows, strict=True):
-        # Few differ by the margin: the rest is computed of these only.
-        pods, blocks = np.nonzero((each.times > furthest) | (each.times * furthest < 1.0))
+        # Few differ by the margin, and still did of late: the rest is computed of these only.
+        pods, blocks = np.nonzero(more & (each.times > furthest) | less & (each.times * furthest < 1.0))
+        more, less = more & ~(each.times < halfway), less & ~(each.times * halfway > 1.0)
         cost = sign * np.log(each.times[pods, blocks])
         score = np.abs(cost) / np.sqrt(_variances(each, window, variation, noise, pods, blocks))
         # Of two replicas it is the slower one: somebody else's work makes none faster.
@@ -92,7 +96,9 @@ def find_outliers(above: Floats, below: Floats, noise: ReplicaNoise, metric: Met
         sure = (score >= SURE) & (score > scores[pods, blocks]) & alone
         pods, blocks = pods[sure], blocks[sure]
         scores[pods, blocks], costs[pods, blocks] = score[sure], cost[sure]
-    return _until_over(Outliers(scores, costs), windows, sign, variation, noise)
+    # That others differ from one that differs more is its doing.
+    surest = scores >= scores.max(axis=0)
+    return _until_over(Outliers(scores * surest, costs * surest), windows, sign, variation, noise)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,11 +189,16 @@ def _variation(above: Floats, below: Floats, cv2: float | None) -> Floats:
 class Alone:
     """The replica of an arm that alone is worse than the others in a metric, after each block: (B,) each.
 
-    `replica` is its index, −1 where there is none, and `cost` the logarithm of by how much it is worse.
+    `replica` is its index in `names`, −1 where there is none, and `cost` the logarithm of by how much it is worse.
     """
 
+    names: tuple[str, ...]
     replica: NDArray[np.int64]
     cost: Floats
+
+    def named(self, block: int) -> str:
+        """Who it is after a block, and how much worse: `v2-1 is × 1.6 slower`."""
+        return f"{self.names[self.replica[block]]} is × {math.exp(self.cost[block]):.2g} slower"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,25 +209,34 @@ class ArmOutliers:
     alone: Mapping[str, Alone]
 
 
-def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_]) -> ArmOutliers:
+def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], names: tuple[str, ...]) -> ArmOutliers:
     """The outliers of an arm from those of each metric; a replica that is not `present` any more, (P, B), is none.
 
     At most one replica is left out of a block, of all metrics alike: the one that any of them is surest of.
     """
-    if not found or not present.shape[0]:
-        return ArmOutliers(np.ones(present.shape, dtype=np.bool_), {})
+    kept = np.ones(present.shape, dtype=np.bool_)
+    if not found or not names:
+        return ArmOutliers(kept, {})
     here = {name: np.where(present, each.scores, 0.0) for name, each in found.items()}
     surest = np.max(np.array(list(here.values())), axis=0)
-    kept = np.ones(present.shape, dtype=np.bool_)
     first, every = surest.argmax(axis=0), np.arange(present.shape[1])
     kept[first, every] = surest[first, every] <= 0.0
-    return ArmOutliers(kept, {name: _alone(here[name], each.costs) for name, each in found.items()})
+    return ArmOutliers(kept, {name: _alone(names, here[name], each.costs) for name, each in found.items()})
 
 
-def _alone(scores: Floats, costs: Floats) -> Alone:
-    worse = np.where(costs > 0.0, scores, 0.0)
-    first, every = worse.argmax(axis=0), np.arange(worse.shape[1])
-    return Alone(np.where(worse[first, every] > 0.0, first, -1), costs[first, every])
+def _alone(names: tuple[str, ...], scores: Floats, costs: Floats) -> Alone:
+    first, every = scores.argmax(axis=0), np.arange(scores.shape[1])
+    worse = (scores[first, every] > 0.0) & (costs[first, every] > 0.0)
+    return Alone(names, np.where(worse, first, -1), costs[first, every])
+
+
+def with_proving(alone: Alone, proving: NDArray[np.int64], above: Floats, below: Floats, metric: MetricPlan) -> Alone:
+    """The same, and where a replica proves harm alone, (B,), that one for as long as it is worse within the hour."""
+    every = np.arange(proving.size)
+    times = _against_others(above, below, HOUR_BLOCKS).times[proving, every]
+    cost = np.log(times) * (-1.0 if metric.better == "higher" else 1.0)
+    more = (alone.replica < 0) & (proving >= 0) & (cost > 0.0)
+    return replace(alone, replica=np.where(more, proving, alone.replica), cost=np.where(more, cost, alone.cost))
 
 
 # --- v1's past --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover import load, outliers, paths, several
@@ -31,7 +32,7 @@ from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
 from servescope.cutover.leaving_out import without_one
 from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
-from servescope.cutover.outliers import ArmOutliers
+from servescope.cutover.outliers import Alone, ArmOutliers
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats, split_alpha
@@ -55,7 +56,7 @@ class StageTrack:
     """A stage over its B closed blocks; `codes` are the verdicts over all required metrics, (B,).
 
     `outage` is where v2 had requests and none succeeded while v1's did; `settled` where the stage has lasted as long as
-    it has to.
+    it has to; `outliers` are the replicas of v1 and of v2 that differ from the others of theirs.
     """
 
     span: StageSpan
@@ -191,7 +192,7 @@ def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmO
             for arm, each in zip(found, sums[metric.name], strict=True):
                 arm[metric.name] = outliers.find_outliers(each.above, each.below, noise, metric)
     v1, v2 = (
-        outliers.arm_outliers(each, arm.present[:, context.within])
+        outliers.arm_outliers(each, arm.present[:, context.within], tuple(replica_of(pod) for pod in arm.pods))
         for each, arm in zip(found, (context.folded.v1, context.folded.v2), strict=True)
     )
     return v1, v2
@@ -222,9 +223,16 @@ def _judge_metrics(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 conditions=with_mix(context, conditions, each.plan),
                 absent=missing(context, each.plan, each.judged), found=each.found,
-                alone=alone[1].alone.get(name),
+                alone=_alone(each, alone[1].alone.get(name)),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
+
+
+def _alone(candidate: _Candidate, known: Alone | None) -> Alone | None:
+    """The replica of v2 that alone is worse: known to be, or alone in proving harm."""
+    if known is None or candidate.proving is None:
+        return known
+    return outliers.with_proving(known, candidate.proving, candidate.v2.above, candidate.v2.below, candidate.plan)
 
 
 def _harm(

@@ -34,8 +34,9 @@ BURST_EVENTS: Final = 20.0
 class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
-    `path` is None of a band and where nothing can be compared, `alone` which replica of v2 is worse than the others. `v1` and `v2` are what the arms counted, over all blocks
-    that are not excluded, and `value`, (B,), what a band is judged by.
+    `path` is None of a band and where nothing can be compared; `alone` is which replica of v2 is worse than the others.
+    `v1` and `v2` are what the arms counted, over all blocks that are not excluded, and `value`, (B,), what a band is
+    judged by.
     """
 
     plan: MetricPlan

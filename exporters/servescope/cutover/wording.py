@@ -120,6 +120,11 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
                 return f"{title}: an hour of it is needed"
             later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
             return f"{title}: not settled yet ({_interval(track, block)}), with a margin of {_margin(track)}{later}"
+        case "one replica" if track.alone is not None:
+            return (
+                f"{title}: one replica: {track.alone.named(block)} than the others of v2, whose harm that is not; "
+                "HEALTHY waits until it is over or the replica is replaced"
+            )
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:
@@ -181,6 +186,8 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
             return f"a fix, and proof that it stays below the margin of {margin}; an acknowledgement ends the latch"
         case "NO DATA":
             return "the missing data"
+    if track.causes[block] == "one replica" and track.alone is not None:
+        return f"{track.alone.names[track.alone.replica[block]]} like the others of v2 again, or replaced"
     later = f", about {span(eta_seconds)} at this rate" if eta_seconds is not None else ""
     if track.plan.better == "higher":
         harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))

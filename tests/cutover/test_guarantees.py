@@ -59,14 +59,22 @@ def test_a_slower_stack_is_degraded_soon_and_never_healthy(trials: list[Trial]) 
     ] == []
 
 
-@pytest.mark.parametrize("kind", ["errors", "tps", "tail", "one pod"])
+@pytest.mark.parametrize("kind", ["errors", "tps", "tail"])
 def test_other_harms_are_degraded_for_what_they_are(trials: list[Trial], kind: str) -> None:
-    """Errors, slow decoding, a slow tail and a slow pod are found within three hours, by the metric that they harm."""
+    """Errors, slow decoding and a slow tail are found within three hours, by the metric that they harm."""
     harmed = [trial for trial in trials if trial.harm.kind == kind]
     metric = {"errors": "request_error_share", "tps": "tps_per_request"}.get(kind, FIRST_TOKEN)
 
     assert len(harmed) == 4
     assert all(trial.metrics[metric].degraded is not None and (trial.degraded or 1e9) <= 180 for trial in harmed)
+
+
+def test_harm_of_one_pod_is_neither_degraded_nor_healthy(trials: list[Trial]) -> None:
+    """It is that pod's, and v2 is not HEALTHY while it lasts."""
+    harmed = [trial for trial in trials if trial.harm.kind == "one pod"]
+
+    assert [(trial.degraded, trial.healthy) for trial in harmed] == [(None, None)] * 4
+    assert all(f"{FIRST_TOKEN}: one replica" in trial.cause for trial in harmed)
 
 
 def test_intervals_hold_the_truth(trials: list[Trial]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 from unicodedata import category
@@ -99,6 +100,12 @@ class Identity:
     def deployment(self) -> Deployment:
         """The deployment this process belongs to."""
         return Deployment(*(getattr(self, name) for name in DEPLOYMENT_LABELS))
+
+
+def replica_of(target_id: str) -> str:
+    """The replica of a target by its name (`Identity.target_id`); the whole name where it has none."""
+    found = re.fullmatch(rf".+/(?:{'|'.join(ROLES)})/(.+)#[0-9a-f]+", target_id)
+    return found[1] if found else target_id
 
 
 def _check_text(name: str, value: object) -> None:

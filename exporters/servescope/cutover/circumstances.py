@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Labels
 from servescope.cutover import shares, wording
@@ -14,6 +15,7 @@ from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
 from servescope.cutover.load import load_range
+from servescope.cutover.outliers import TIMED
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
@@ -165,9 +167,33 @@ def notes_of(
         if cost <= 0.0:
             paid = f"cost nothing: its {requests} until then were not slower than v1's"
         notes.append(f"warming up took v2 up to {wording.span(warmth.seconds)} and {paid}")
+    notes.extend(_replica_notes(folded, stage))
     notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
     notes.extend(configuration_notes(frozen.plan, evidence))
     return tuple(notes)
+
+
+_MOST_NAMED: Final = 3
+
+
+def _replica_notes(folded: Folded, stage: StageTrack) -> list[str]:
+    """Which replicas were left out of their arm and for how long, and that a single one cannot be."""
+    notes = []
+    for name, arm, found in zip(("v1", "v2"), (folded.v1, folded.v2), stage.outliers, strict=True):
+        blocks = (~found.kept).sum(axis=1)
+        longest = [pod for pod in np.argsort(-blocks, kind="stable").tolist() if blocks[pod]]
+        each = [
+            f"{replica_of(arm.pods[pod])} for {wording.span(float(blocks[pod]) * BLOCK_MS / 1000)}"
+            for pod in longest[:_MOST_NAMED]
+        ]
+        if len(longest) > _MOST_NAMED:
+            each.append(f"{len(longest) - _MOST_NAMED} more")
+        if each:
+            notes.append(f"left out of {name}, as one replica alone differed from the others: {', '.join(each)}")
+    timed = [track.v2.below for track in stage.tracks.values() if track.judged.kind in TIMED]
+    if stage.outliers[1].kept.all() and max((int((each > 0.0).any(axis=1).sum()) for each in timed), default=0) == 1:
+        notes.append("v2 has one replica: what slows that one alone cannot be distinguished from v2 itself")
+    return notes
 
 
 def configuration_notes(plan: CutoverPlan, evidence: Evidence) -> list[str]:

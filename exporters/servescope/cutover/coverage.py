@@ -242,6 +242,6 @@ def _covered_of_last(has: Floats, expected: Floats, blocks: int) -> Floats:
 
 
 def trailing_sum(values: Floats, blocks: int = HOUR_BLOCKS) -> Floats:
-    """The sum of each block and those before it, as many as asked for in all: (B,)."""
-    running = np.concatenate([np.zeros(blocks), np.cumsum(values)])
-    return np.asarray(running[blocks:] - running[:-blocks])
+    """The sum of each block and those before it, as many as asked for in all: (..., B)."""
+    running = np.concatenate([np.zeros((*values.shape[:-1], blocks)), np.cumsum(values, axis=-1)], axis=-1)
+    return np.asarray(running[..., blocks:] - running[..., :-blocks])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, JudgedMetric
 from servescope.contract.objectives import OBJECTIVES
+from servescope.cutover import outliers
 from servescope.cutover.calibration import (
     LAG_BLOCKS,
     calibrate,
@@ -57,12 +58,15 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
     edges = {name: each for name, each in chosen.items() if each}
     if edges:
         past = fold(plan, evidence.targets, start_ms, end_ms, edges=edges)
+    v2_pods = _v2_pods(plan, past)
     histograms = (SPEED,) if all(SPEED in arm.places for arm in (past.v1, past.v2)) else ()
     families = {*past.v1.places, *past.v2.places}
     metrics = [judged_metric(metric.name, histograms) for metric in plan.metrics]
+    # Where v2 has one replica there is nothing to leave out: its noise has all that a replica ever shows.
+    if v2_pods > 1:
+        past = replace(past, v1=_without_outliers(plan, past, histograms))
     calibrated = [metric for metric in plan.metrics if metric.kind != "band"]
     slopes = _slopes(plan, past, histograms)
-    v2_pods = _v2_pods(plan, past)
     noise = {metric.name: _noise(metric, past, histograms, slopes.get(metric.name), v2_pods) for metric in calibrated}
     return FrozenPlan(
         plan=plan,
@@ -88,6 +92,27 @@ def _layer(arm: ArmFold, family: str) -> str:
 
 
 # --- Noise ------------------------------------------------------------------------------------------------------------
+
+
+def _without_outliers(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> ArmFold:
+    """v1 without what single replicas did alone, in the metrics that take time: as it will be judged."""
+    v1 = past.v1
+    timed = {}
+    for metric in plan.metrics:
+        judged = judged_metric(metric.name, histograms)
+        if judged.kind in outliers.TIMED:
+            counted = counted_of(v1, metric.name, histograms)
+            above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
+            cv2 = _coefficient2(past, judged.histogram, counted) if judged.kind == "mean" else None
+            timed[metric.name] = above, below, outliers.past_noise(above, below, cv2), metric
+    usual = outliers.usual_of_past(list(timed.values()), v1.present)
+    metrics = {
+        name: PodSums(np.where(usual, sums.above, np.nan), np.where(usual, sums.below, np.nan))
+        for name, sums in v1.metrics.items()
+        if name in timed or name == f"{SPEED} histogram"
+    }
+    slow = {name: np.where(usual[:, None], each, np.nan) for name, each in v1.slow.items()}
+    return replace(v1, metrics={**v1.metrics, **metrics}, slow=slow)
 
 
 def _noise(

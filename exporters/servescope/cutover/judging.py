@@ -423,7 +423,8 @@ def _ratios(track: MetricTrack, shown: Span | None) -> tuple[float | None, float
 def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     """Seconds until the metric is settled at the rate of the last hour, and the information that settles it."""
     path = track.path
-    if path is None or not math.isfinite(path.wanted[block]):
+    # How long a replica stays worse than the others nobody knows.
+    if path is None or track.causes[block] == "one replica" or not math.isfinite(path.wanted[block]):
         return None, None
     wanted, now = float(path.wanted[block]), float(path.information[block])
     before = max(0, block - HOUR_BLOCKS)

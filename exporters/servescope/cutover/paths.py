@@ -86,6 +86,14 @@ class ArmSums:
     slow: Floats | None = None
     prompts: Prompts | None = None
 
+    def of(self, kept: NDArray[np.bool_]) -> ArmSums:
+        """What was counted where a pod is kept, (P, B)."""
+        if kept.all():
+            return self
+        slow = None if self.slow is None else self.slow * kept[:, None]
+        prompts = self.prompts and Prompts(self.prompts.tokens * kept, self.prompts.requests * kept)
+        return ArmSums(self.above * kept, self.below * kept, slow, prompts)
+
     def pods(self) -> Floats:
         """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
         running = np.cumsum(self.below, axis=1)
@@ -277,12 +285,14 @@ def _spread(values: Floats, at: NDArray[np.int64], before: float) -> Floats:
 
 
 _HOUR = 12
+_LEAST_VARIANCE = 1e-12
+"""A replica whose blocks are all alike seems to have none."""
 
 
 def _recent(blocks: BlockEffects) -> Floats:
     """The mean effect of the last one to two hours, (K,)."""
     known = np.isfinite(blocks.sampling)
-    weights = np.where(known, 1.0 / np.where(known, blocks.sampling, 1.0), 0.0)
+    weights = np.where(known, 1.0 / np.where(known, np.maximum(blocks.sampling, _LEAST_VARIANCE), 1.0), 0.0)
     total = np.concatenate([[0.0], np.cumsum(weights * blocks.effects)])
     weight = np.concatenate([[0.0], np.cumsum(weights)])
     since = np.maximum(0, blocks.last // _HOUR - 1) * _HOUR

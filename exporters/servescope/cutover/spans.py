@@ -9,7 +9,7 @@ than its estimate.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -61,6 +61,29 @@ class Comparison(Protocol):
     def worst(self, end: int) -> tuple[Span, Span] | None:
         """Those up to the block since when the lower limit of the cost is highest, and those since; None where that is
         the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Widened:
+    """A comparison whose whole has at least these limits after each block, (B,); NaN where it keeps its own."""
+
+    inner: Comparison
+    low: Floats
+    high: Floats
+
+    def whole(self, end: int) -> Span:
+        """All of them, with the wider limits."""
+        span = self.inner.whole(end)
+        low, high = float(np.fmin(span.low, self.low[end - 1])), float(np.fmax(span.high, self.high[end - 1]))
+        return replace(span, low=low, high=high)
+
+    def parts(self, end: int) -> tuple[Span, ...]:
+        """As they are."""
+        return self.inner.parts(end)
+
+    def worst(self, end: int) -> tuple[Span, Span] | None:
+        """As it is."""
+        return self.inner.worst(end)
 
 
 def harmful_spans(compared: Comparison, end: int, floor: float) -> tuple[Span, tuple[Span, ...]]:

@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover import gross, load, paths, several, shares
+from servescope.cutover import gross, load, outliers, paths, several, shares
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
     ArmLoad,
@@ -30,8 +31,10 @@ from servescope.cutover.coverage import ArmCoverage, arm_coverage, served_reques
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ARMS, ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
+from servescope.cutover.leaving_out import without_one
 from servescope.cutover.mix import Prompts
 from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
+from servescope.cutover.outliers import Alone, ArmOutliers
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sensitivity import (
@@ -63,7 +66,8 @@ class StageTrack:
     """A stage over its B closed blocks; `codes` are the verdicts over all required metrics, (B,).
 
     `outage` is where v2 had requests and none succeeded, unless v1's fail as well; `settled` where the stage has lasted
-    as long as it has to; `off_plan` where v2 does not have the `share` that the stage plans.
+    as long as it has to; `off_plan` where v2 does not have the `share` that the stage plans. `outliers`
+    are the replicas of v1 and of v2 that differ from the others of theirs.
     """
 
     span: StageSpan
@@ -81,6 +85,7 @@ class StageTrack:
     mix: MixPath | None
     warmth: tuple[ArmWarmth, ArmWarmth]
     within: slice
+    outliers: tuple[ArmOutliers, ArmOutliers]
 
 
 def judge_stage(
@@ -115,7 +120,9 @@ def judge_stage(
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
     given = stage_given(frozen, folded, within, usable, warmth, context.loads)
-    tracks = _judge_metrics(context, given)
+    sums = _compared_sums(context)
+    alone = _outliers_of(context, sums)
+    tracks = _judge_metrics(context, given, sums, alone)
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
@@ -124,7 +131,7 @@ def judge_stage(
     codes[(codes == HEALTHY) & ~(settled & usable & ~off_plan)] = INCONCLUSIVE
     return StageTrack(
         span, stage.share, blocks[within], usable, tracks, codes, outage, settled, off_plan, context.coverage,
-        context.loads, context.relation, context.mix, warmth, within,
+        context.loads, context.relation, context.mix, warmth, within, alone,
     )  # fmt: skip
 
 
@@ -170,9 +177,46 @@ class _Candidate:
     v2: ArmSums
     path: MetricPath
     gross: Floats
+    proving: NDArray[np.int64] | None = None
 
 
-def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str, MetricTrack]:
+_Arms = tuple[ArmSums, ArmSums]
+
+
+def _compared_sums(context: StageContext) -> dict[str, _Arms]:
+    """What both arms counted of each metric that is compared; failures count, however cold the replica was."""
+    sums = {}
+    for metric in context.frozen.plan.metrics:
+        if metric.kind != "band":
+            edges = tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
+            v1, v2 = (
+                _sums(context, arm, metric.name, edges, None if metric.kind == "events" else warmth.usable)
+                for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
+            )
+            sums[metric.name] = v1, v2
+    return sums
+
+
+def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmOutliers, ArmOutliers]:
+    """The replicas of either arm that alone differ from the others of theirs in what took time."""
+    frozen = context.frozen
+    found: tuple[dict[str, outliers.Outliers], dict[str, outliers.Outliers]] = ({}, {})
+    for metric in frozen.plan.metrics:
+        judged = judged_metric(metric.name, frozen.histograms)
+        if judged.kind in outliers.TIMED:
+            noise = outliers.replica_noise(frozen.noise[metric.name], judged)
+            for arm, each in zip(found, sums[metric.name], strict=True):
+                arm[metric.name] = outliers.find_outliers(each.above, each.below, noise, metric)
+    v1, v2 = (
+        outliers.arm_outliers(each, arm.present[:, context.within], tuple(replica_of(pod) for pod in arm.pods))
+        for each, arm in zip(found, (context.folded.v1, context.folded.v2), strict=True)
+    )
+    return v1, v2
+
+
+def _judge_metrics(
+    context: StageContext, given: StageGiven | None, sums: Mapping[str, _Arms], alone: tuple[ArmOutliers, ArmOutliers]
+) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
     conditions = conditions_of(context)
     candidates, tracks = {}, {}
@@ -184,7 +228,10 @@ def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str,
             covered = band_coverage(context, metric)
             tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found, covered)
         else:
-            candidates[metric.name] = _candidate(context, metric, judged, found)
+            arms = sums[metric.name]
+            if metric.kind != "events":
+                arms = arms[0].of(alone[0].kept), arms[1].of(alone[1].kept)
+            candidates[metric.name] = _candidate(context, metric, judged, found, arms)
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
@@ -197,6 +244,7 @@ def _judge_metrics(context: StageContext, given: StageGiven | None) -> dict[str,
                 missing=missing(context, each.plan, each.judged), found=each.found, gross=each.gross,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
                 everything=_everything(context, name),
+                alone=_alone(each, alone[1].alone.get(name)),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
 
@@ -205,6 +253,13 @@ def _everything(context: StageContext, name: str) -> tuple[tuple[float, float], 
     """What both arms counted above and below the line on all replicas, cold ones as well."""
     v1, v2 = (_sums(context, arm, name, ()) for arm in (context.folded.v1, context.folded.v2))
     return (float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))
+
+
+def _alone(candidate: _Candidate, known: Alone | None) -> Alone | None:
+    """The replica of v2 that alone is worse: known to be, or alone in proving harm."""
+    if known is None or candidate.proving is None:
+        return known
+    return outliers.with_proving(known, candidate.proving, candidate.v2.above, candidate.v2.below, candidate.plan)
 
 
 def _harm(
@@ -267,23 +322,15 @@ def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Flo
 
 
 def _candidate(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None, arms: _Arms
 ) -> _Candidate:
-    frozen = context.frozen
+    frozen, (v1, v2) = context.frozen, arms
     edges = frozen.edges.get(metric.name, ())
-    v1, v2 = (
-        # A failure counts, however cold the replica was.
-        _sums(
-            context, arm, metric.name, tuple(each.edge for each in edges),
-            None if judged.kind == "events" else warmth.usable,
-        )
-        for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
-    )  # fmt: skip
     levels = _levels(context, metric)
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
 
-    def path_of(kept: NDArray[np.bool_]) -> MetricPath:
-        one, other = kept_sums(v1, kept), kept_sums(v2, kept)
+    def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums) -> MetricPath:
+        one, other = kept_sums(one, kept), kept_sums(other, kept)
         if judged.kind == "events":
             return paths.events_path(metric, noise, one, other, levels)
         if judged.kind == "ratio":
@@ -294,13 +341,18 @@ def _candidate(
     every = np.ones(context.usable.size, dtype=np.bool_)
     free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, harm_counts(context))
     matched = free & context.on_plan
-    path = path_of(matched)
-    if not np.array_equal(matched, harmful):
-        path = paths.with_harm(path, path_of(harmful))
-    while_warming = np.full(every.size, np.nan)
-    if judged.kind in _COMPARED:
-        while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
-    return _Candidate(metric, judged, found, v1, v2, path, while_warming)
+
+    def path_of(one: ArmSums, other: ArmSums) -> MetricPath:
+        health = path(matched, one, other)
+        if np.array_equal(matched, harmful):
+            return health
+        return paths.with_harm(health, path(harmful, one, other))
+
+    if judged.kind not in _COMPARED:
+        return _Candidate(metric, judged, found, v1, v2, path_of(v1, v2), np.full(every.size, np.nan))
+    remaining = without_one(v1, v2, path_of, -math.log(levels.harm), math.log1p(metric.margin or 0.0))
+    while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
+    return _Candidate(metric, judged, found, v1, v2, remaining.path, while_warming, remaining.proving)
 
 
 _COMPARED: Final = frozenset({"mean", "ratio"})

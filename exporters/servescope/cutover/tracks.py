@@ -15,6 +15,7 @@ from servescope.cutover.comparability import Comparability
 from servescope.cutover.conditions import Conditions, MissingEvidence
 from servescope.cutover.coverage import HOUR_BLOCKS, MetricCoverage, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
+from servescope.cutover.outliers import Alone
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
 from servescope.cutover.sensitivity import SensitivityTrack
@@ -35,7 +36,8 @@ Shown = tuple[Span | None, tuple[Span, ...]]
 class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
-    `path` is None of a band and where nothing can be compared. `v1` and `v2` are what the arms counted, over all blocks
+    `path` is None of a band and where nothing can be compared; `alone` is which replica of v2 is worse than the others.
+    `v1` and `v2` are what the arms counted, over all blocks
     that are not excluded, and `value`, (B,), what a band is judged by, and of others the cost of gross harm
     while v2 warms up. The first block begins at `begins_ms`.
     `everything` are v1's and v2's sums above and below the line over all replicas, warm or not.
@@ -56,6 +58,7 @@ class MetricTrack:
     begins_ms: int = 0
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None
     coverage: tuple[MetricCoverage, ...] = ()
+    alone: Alone | None = None
 
     def shown(self, block: int) -> Shown:
         """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
@@ -130,6 +133,7 @@ def track_metric(
     sensitivity: SensitivityTrack | None = None,
     begins_ms: int = 0,
     everything: tuple[tuple[float, float], tuple[float, float]] | None = None,
+    alone: Alone | None = None,
 ) -> MetricTrack:
     """The track of a metric that is compared.
 
@@ -149,6 +153,8 @@ def track_metric(
     _set(codes, causes, bounded, HEALTHY, "not worse")
     _set(codes, causes, bounded & (path.high < 0.0), HEALTHY, "better")
     _set(codes, causes, bounded & harmful & within, HEALTHY, "proven cost")
+    if alone is not None:
+        _set(codes, causes, alone.replica >= 0, INCONCLUSIVE, "one replica")
     if judged.kind != "events":
         _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
@@ -171,7 +177,7 @@ def track_metric(
         _set(codes, causes, path.flood & harmful & beyond, DEGRADED, "objective")
     return MetricTrack(
         plan, judged, path, v1, v2, found, codes, causes, gross, sensitivity=sensitivity, begins_ms=begins_ms,
-        everything=everything, coverage=missing.coverage,
+        everything=everything, coverage=missing.coverage, alone=alone,
     )  # fmt: skip
 
 

@@ -160,6 +160,11 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
         case "uncovered" | "torn" | "rejected" if track.coverage:
             return f"{title}: {_lost(track.coverage, block, cause)}"
+        case "one replica" if track.alone is not None:
+            return (
+                f"{title}: one replica: {track.alone.named(block)} than the others of v2, whose harm that is not; "
+                "HEALTHY waits until it is over or the replica is replaced"
+            )
         case "metric absent" | "incomparable" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:
@@ -323,6 +328,8 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
             return f"a fix, and proof that it stays below the margin of {margin}; an acknowledgement ends the latch"
         case "NO DATA":
             return "the missing data"
+    if track.causes[block] == "one replica" and track.alone is not None:
+        return f"{track.alone.names[track.alone.replica[block]]} like the others of v2 again, or replaced"
     match track.causes[block]:
         case "explained by reuse":
             return (

@@ -1,0 +1,296 @@
+"""A replica that alone differs from the others of its arm: what it shows is its own, and not its arm's.
+
+The noise of few replicas is not normal: somebody else's work slows one of them for an hour, and a third of an arm is
+slow. So each replica is compared with the others of its arm over the same blocks. The one that differs most, beyond the
+margin and beyond what replicas differ by of themselves, is left out of its arm in these blocks, in either arm and in
+either direction alike. What two replicas show is their arm's. Everything at a block follows from the blocks up to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.judged import JudgedMetric
+from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
+from servescope.cutover.plan import MetricPlan, Noise
+from servescope.cutover.sequences import Floats
+
+TIMED: Final = frozenset({"mean", "ratio"})
+"""The kinds of metrics in which replicas are compared: those of what takes time."""
+WINDOWS: Final = (1, 3, 9)
+"""Blocks over which a replica is compared with the others: the shortest finds what is large at once, the longest what
+is small."""
+SURE: Final = 4.5
+"""Standard errors from which a difference is no chance: every replica is looked at after every block."""
+LEAST: Final = 10.0
+"""Observations, or seconds of decoding, of a replica within a window below which their mean is too rough."""
+_OVER: Final = 7.0
+"""The logarithm of the likelihood from which a replica is taken to be like the others again."""
+_PRIOR: Final = 24.0
+_SEEN_BLOCKS: Final = 24
+_LEAST_SEEN: Final = 12.0
+_TYPICAL: Final = 0.82218
+"""The mean of the root of the size of a standard normal variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNoise:
+    """What replicas of one arm differ by of themselves in one metric, in natural logarithms.
+
+    `cv2` is the squared coefficient of variation of one observation, None where it is to be estimated; `drift` the
+    variance of a five-minute block beyond that, autocorrelation included; `lasting` that which never averages out.
+    """
+
+    cv2: float | None
+    drift: float
+    lasting: float
+
+
+def replica_noise(noise: Noise, judged: JudgedMetric) -> ReplicaNoise:
+    """What a frozen plan says of single replicas."""
+    drift = noise.tau2 / noise.spread if noise.spread > 0.0 else 0.0
+    return ReplicaNoise(noise.cv2 if judged.kind == "mean" else None, drift, noise.pod_tau2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outliers:
+    """Where replicas of an arm differ from the others in a metric, (P, B) each, 0 where they do not.
+
+    `scores` are by how many standard errors, `costs` the logarithms of their means ÷ the others', or the negative where
+    higher is better: above 0 where a replica is worse.
+    """
+
+    scores: Floats
+    costs: Floats
+
+
+def find_outliers(above: Floats, below: Floats, noise: ReplicaNoise, metric: MetricPlan) -> Outliers:
+    """The outliers of one arm in a metric, from what each replica counted per block, (P, B), 0 where not known.
+
+    Less than the metric's margin does not matter. A replica that was found stays one until what it counts later is
+    likelier of a replica like the others: one of which nothing is known any more stays what it was.
+    """
+    scores, costs = np.zeros(above.shape), np.zeros(above.shape)
+    if above.shape[0] < 2 or not above.shape[1]:
+        return Outliers(scores, costs)
+    variation = _variation(above, below, noise.cv2)
+    windows = [_against_others(above, below, window) for window in WINDOWS]
+    sign = -1.0 if metric.better == "higher" else 1.0
+    furthest = 1.0 + (metric.margin or 0.0)
+    halfway = furthest**0.5
+    more, less = (np.ones(above.shape, dtype=np.bool_) for _ in range(2))
+    for window, each in zip(WINDOWS, windows, strict=True):
+        # Few differ by the margin, and still did of late: the rest is computed of these only.
+        pods, blocks = np.nonzero(more & (each.times > furthest) | less & (each.times * furthest < 1.0))
+        more, less = more & ~(each.times < halfway), less & ~(each.times * halfway > 1.0)
+        cost = sign * np.log(each.times[pods, blocks])
+        score = np.abs(cost) / np.sqrt(_variances(each, window, variation, noise, pods, blocks))
+        # Of two replicas it is the slower one: somebody else's work makes none faster.
+        alone = (each.neighbours[blocks] > 1.0) | (cost > 0.0)
+        sure = (score >= SURE) & (score > scores[pods, blocks]) & alone
+        pods, blocks = pods[sure], blocks[sure]
+        scores[pods, blocks], costs[pods, blocks] = score[sure], cost[sure]
+    # That others differ from one that differs more is its doing.
+    surest = scores >= scores.max(axis=0)
+    return _until_over(Outliers(scores * surest, costs * surest), windows, sign, variation, noise)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """Each replica's mean ÷ that of the others over the blocks of a window, (P, B), NaN where it is not known."""
+
+    times: Floats
+    inverse: Floats
+    neighbours: Floats
+
+
+def _against_others(above: Floats, below: Floats, window: int) -> _Window:
+    own, count = trailing_sum(above, window), trailing_sum(below, window)
+    rest, others = own.sum(axis=0) - own, count.sum(axis=0) - count
+    known = (below > 0.0) & (count >= LEAST) & (others >= LEAST) & (own > 0.0) & (rest > 0.0)
+    times, inverse = np.full(above.shape, np.nan), np.full(above.shape, np.nan)
+    np.divide(own * others, rest * count, out=times, where=known)
+    np.divide(count + others, count * others, out=inverse, where=known)
+    return _Window(times, inverse, (count > 0.0).sum(axis=0) - 1.0)
+
+
+def _variances(
+    each: _Window,
+    window: int,
+    variation: Floats,
+    noise: ReplicaNoise,
+    pods: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+) -> Floats:
+    """The variances of the logarithms of `times` at these replicas and blocks."""
+    drift = noise.drift / np.minimum(window, blocks + 1) + noise.lasting
+    return np.asarray(
+        variation[blocks] * each.inverse[pods, blocks] + drift * (1.0 + 1.0 / np.maximum(1.0, each.neighbours[blocks]))
+    )
+
+
+def _until_over(
+    found: Outliers, windows: Sequence[_Window], sign: float, variation: Floats, noise: ReplicaNoise
+) -> Outliers:
+    """The outliers, each from where it is found until it is over."""
+    rows = np.flatnonzero((found.scores > 0.0).any(axis=1))
+    if not rows.size:
+        return found
+    scores, costs = found.scores[rows], found.costs[rows]
+    every = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+    at = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
+    cost = np.take_along_axis(costs, at, axis=1)
+    likelier = np.full((len(WINDOWS), *scores.shape), np.nan)
+    for number, (window, each) in enumerate(zip(WINDOWS, windows, strict=True)):
+        variance = _variances(each, window, variation, noise, rows[:, None], every)
+        # The logarithm of how much likelier it is that the replica is like the others than that it differs as it did.
+        likelier[number] = cost * (0.5 * cost - sign * np.log(each.times[rows])) / variance
+    # A long window that has only begun to differ does not end what a short one has found.
+    now = np.where(np.isnan(likelier[0]), np.where(np.isnan(likelier[1]), likelier[2], likelier[1]), likelier[0])
+    over = (now > 0.0) & (likelier > _OVER).any(axis=0)
+    latest = np.maximum.accumulate(np.where((scores > 0.0) & ~over, every, -1), axis=1)
+    ended = np.maximum.accumulate(np.where(over, every, -1), axis=1)
+    still, at = latest > ended, np.maximum(latest, 0)
+    found.scores[rows] = np.where(still, np.take_along_axis(scores, at, axis=1), 0.0)
+    found.costs[rows] = np.where(still, np.take_along_axis(costs, at, axis=1), 0.0)
+    return found
+
+
+def _variation(above: Floats, below: Floats, cv2: float | None) -> Floats:
+    """The squared coefficient of variation of one unit of `below`, judged by the blocks before each, (B,).
+
+    From what each replica changes by from block to block, of which the mean root is taken, so that the few changes at
+    the ends of an episode do not count much. Never below `cv2`; infinite while nothing shows it.
+    """
+    size = above.shape[1]
+    known = (below >= LEAST / HOUR_BLOCKS) & (above > 0.0)
+    inverse = 1.0 / np.where(known, below, 1.0)
+    level = np.log(np.where(known, above, 1.0) * inverse)
+    both = known[:, 1:] & known[:, :-1]
+    steps = np.sqrt(np.abs(np.diff(level, axis=1)) / np.sqrt(inverse[:, 1:] + inverse[:, :-1]))
+    before = np.zeros(2)
+    total = trailing_sum(np.concatenate([before, np.where(both, steps, 0.0).sum(axis=0)])[:size], _SEEN_BLOCKS)
+    seen = trailing_sum(np.concatenate([before, both.sum(axis=0)])[:size], _SEEN_BLOCKS)
+    if cv2 is None:
+        typical = np.divide(total, seen, out=np.full(size, np.inf), where=seen >= _LEAST_SEEN)
+        return np.asarray((typical / _TYPICAL) ** 4)
+    typical = (total + _PRIOR * _TYPICAL * cv2**0.25) / (seen + _PRIOR)
+    return np.asarray(np.maximum(cv2, (typical / _TYPICAL) ** 4))
+
+
+# --- One arm over all metrics -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alone:
+    """The replica of an arm that alone is worse than the others in a metric, after each block: (B,) each.
+
+    `replica` is its index in `names`, −1 where there is none, and `cost` the logarithm of by how much it is worse.
+    """
+
+    names: tuple[str, ...]
+    replica: NDArray[np.int64]
+    cost: Floats
+
+    def named(self, block: int) -> str:
+        """Who it is after a block, and how much worse: `v2-1 is × 1.6 slower`."""
+        return f"{self.names[self.replica[block]]} is × {math.exp(self.cost[block]):.2g} slower"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArmOutliers:
+    """The outliers of one arm: `kept` is where a replica is not left out, (P, B), `alone` by metric who is worse."""
+
+    kept: NDArray[np.bool_]
+    alone: Mapping[str, Alone]
+
+
+def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], names: tuple[str, ...]) -> ArmOutliers:
+    """The outliers of an arm from those of each metric; a replica that is not `present` any more, (P, B), is none.
+
+    At most one replica is left out of a block, of all metrics alike: the one that any of them is surest of.
+    """
+    kept = np.ones(present.shape, dtype=np.bool_)
+    if not found or not names:
+        return ArmOutliers(kept, {})
+    here = {name: np.where(present, each.scores, 0.0) for name, each in found.items()}
+    surest = np.max(np.array(list(here.values())), axis=0)
+    first, every = surest.argmax(axis=0), np.arange(present.shape[1])
+    kept[first, every] = surest[first, every] <= 0.0
+    return ArmOutliers(kept, {name: _alone(names, here[name], each.costs) for name, each in found.items()})
+
+
+def _alone(names: tuple[str, ...], scores: Floats, costs: Floats) -> Alone:
+    first, every = scores.argmax(axis=0), np.arange(scores.shape[1])
+    worse = (scores[first, every] > 0.0) & (costs[first, every] > 0.0)
+    return Alone(names, np.where(worse, first, -1), costs[first, every])
+
+
+def with_proving(alone: Alone, proving: NDArray[np.int64], above: Floats, below: Floats, metric: MetricPlan) -> Alone:
+    """The same, and where a replica proves harm alone, (B,), that one for as long as it is worse within the hour."""
+    every = np.arange(proving.size)
+    times = _against_others(above, below, HOUR_BLOCKS).times[proving, every]
+    cost = np.log(times) * (-1.0 if metric.better == "higher" else 1.0)
+    more = (alone.replica < 0) & (proving >= 0) & (cost > 0.0)
+    return replace(alone, replica=np.where(more, proving, alone.replica), cost=np.where(more, cost, alone.cost))
+
+
+# --- v1's past --------------------------------------------------------------------------------------------------------
+
+
+def usual_of_past(
+    timed: Sequence[tuple[Floats, Floats, ReplicaNoise, MetricPlan]], present: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Where v1's replicas were like each other in a past, (P, B), by what each metric counted and varies by there.
+
+    A past is known at once: an outlier is looked for from both ends, and all there are are left out. A replica that
+    differs for most of the past always does, and is none.
+    """
+    usual = np.ones(present.shape, dtype=np.bool_)
+    for above, below, noise, metric in timed:
+        forth = find_outliers(above, below, noise, metric).scores
+        back = find_outliers(above[:, ::-1], below[:, ::-1], noise, metric).scores[:, ::-1]
+        usual &= (forth <= 0.0) & (back <= 0.0)
+    always = (present & ~usual).sum(axis=1) > _MOSTLY * present.sum(axis=1)
+    return np.asarray(usual | always[:, None])
+
+
+_MOSTLY: Final = 0.5
+
+
+def past_noise(above: Floats, below: Floats, cv2: float | None) -> ReplicaNoise:
+    """What replicas differ by of themselves, from a past that may have outliers: those change it little.
+
+    From the hours of each replica against the others': what an hour differs from the one before is drift, what the
+    whole past differs by lasts.
+    """
+    hours = above.shape[1] // HOUR_BLOCKS
+    shape = (above.shape[0], hours, HOUR_BLOCKS)
+    own, count = (each[:, : hours * HOUR_BLOCKS].reshape(shape).sum(axis=2) for each in (above, below))
+    hourly, known = _differences(own, count)
+    both = known[:, 1:] & known[:, :-1]
+    # A replica against all others differs by its own variance and a share of theirs, an hour from the last by twice it.
+    spread = above.shape[0] / max(1, above.shape[0] - 1)
+    changed = _typical2(np.diff(hourly, axis=1)[both]) / 2.0 / spread
+    sampled = cv2 * float(np.mean(1.0 / count[known])) if cv2 is not None and known.any() else 0.0
+    whole, seen = _differences(above.sum(axis=1, keepdims=True), below.sum(axis=1, keepdims=True))
+    return ReplicaNoise(cv2, HOUR_BLOCKS * max(0.0, changed - sampled), _typical2(whole[seen]) / spread)
+
+
+def _differences(own: Floats, count: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """The logarithm of each replica's mean ÷ that of the others, and where it is known."""
+    rest, others = own.sum(axis=0) - own, count.sum(axis=0) - count
+    known = (own > 0.0) & (rest > 0.0) & (count > 0.0) & (others > 0.0)
+    mine, theirs = np.where(known, own * others, 1.0), np.where(known, rest * count, 1.0)
+    return np.log(mine / theirs), known
+
+
+def _typical2(values: Floats) -> float:
+    """The variance of values around zero, of which a few may be far off."""
+    return float((np.sqrt(np.abs(values)).mean() / _TYPICAL) ** 4) if values.size else 0.0

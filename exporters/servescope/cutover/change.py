@@ -7,6 +7,9 @@ an e-value. It exceeds what splitting alpha by the same weights would find.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -19,6 +22,11 @@ _STAGE_PART = 0.6
 """The part of the weight that sequences from the starts of the stages have; restarts share the rest."""
 _EQUAL_RESTARTS = 12
 """Restarts, a day of them, with equal weights; later ones have ever less, so that all weights sum to one."""
+RESTART_LIFE = 30 * 288
+"""Five-minute blocks, thirty days, for which a restarted sequence counts. After them its e-value is taken as nothing,
+which leaves the mean one, so that the work for a block does not grow with the age of its stage."""
+_NUMBERS = 1 << 20
+"""Of a mixture at once: 8 MiB an array."""
 
 
 def restart_weights(count: int) -> Floats:
@@ -50,10 +58,11 @@ def log_mixed(parts: Floats, weights: Floats) -> Floats:
     return np.asarray(highest + np.log(np.exp(logs - highest).sum(axis=0)))
 
 
-def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: float, alpha: float, wanted: float,
+def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: ArrayLike, alpha: float, wanted: float,
                          starts: NDArray[np.int64], weights: Floats,
                          persistent: ArrayLike = 0.0) -> Floats:  # fmt: skip
-    """The evidence after each block that effects exceed `bound`, from any of the starts on: (K,) logarithms.
+    """The evidence after each block that effects exceed `bound`, from any of the starts on: (K,) logarithms, or (N, K)
+    for N bounds.
 
     `variances` are those of the blocks, (K,), infinite where one is left out; `starts`, (J,), are indices of five
     minute blocks from which sequences begin, with their `weights`, (J,). The first is tuned to `wanted`, the
@@ -62,11 +71,62 @@ def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: floa
     known = np.isfinite(variances)
     precision = np.where(known, 1.0 / np.where(known, variances, 1.0), 0.0)
     information = np.concatenate([[0.0], np.cumsum(precision)])
-    total = np.concatenate([[0.0], np.cumsum(np.where(known, precision * (blocks.effects - bound), 0.0))])
+    beyond = blocks.effects - np.atleast_1d(np.asarray(bound, dtype=float))[:, None]
+    moved = np.cumsum(np.where(known, precision * beyond, 0.0), axis=1)
+    total = np.concatenate([np.zeros((moved.shape[0], 1)), moved], axis=1)
     # A merged block that began before a restart belongs to the sequences before it alone.
     before = np.searchsorted(blocks.last - blocks.merged + 1, starts, side="left")
-    gathered = np.maximum(information[None, 1:] - information[before][:, None], 0.0)
-    drift = np.where(gathered > 0.0, total[None, 1:] - total[before][:, None], 0.0)
-    kept = 1.0 / (1.0 + gathered * np.asarray(persistent, dtype=float))
     rhos = tuned(wanted, alpha) * np.where(np.arange(starts.size) == 0, 1.0, 1.0 / 3.0)
-    return log_mixed(log_evidence(drift * kept, gathered * kept, rhos[:, None]), weights)
+    lasting = np.broadcast_to(np.asarray(persistent, dtype=float), variances.shape)
+
+    def sequences(rows: slice, columns: slice) -> Floats:
+        gathered = information[None, 1:][:, columns] - information[before[rows]][:, None]
+        logs = np.zeros((total.shape[0], *gathered.shape))
+        row, column = np.nonzero(gathered > 0.0)
+        gathered = gathered[row, column]
+        drift = total[:, 1:][:, columns][:, column] - total[:, before[rows]][:, row]
+        kept = 1.0 / (1.0 + gathered * lasting[columns][column])
+        logs[:, row, column] = log_evidence(drift * kept, gathered * kept, rhos[rows][row])
+        return logs
+
+    mixed = log_mixture(sequences, before, weights, variances.size, blocks.last)
+    return mixed if np.ndim(bound) else mixed[0]
+
+
+def log_mixture(
+    sequences: Callable[[slice, slice], Floats],
+    begins: NDArray[np.int64],
+    weights: Floats,
+    size: int,
+    last: NDArray[np.int64] | None = None,
+) -> Floats:
+    """`log_mixed` of J sequences after each of K = `size` blocks, N times: (N, K). In pieces: all may be gigabytes.
+
+    `sequences` gives the logarithms of some of them at some of the blocks, (N, j, k). They begin at the blocks `begins`,
+    (J,), ascending: before, their e-values are one. `last` are the five-minute blocks that each block ends with, (K,),
+    the blocks themselves when None. A sequence but the first counts for `RESTART_LIFE` of them.
+    """
+    if not size:
+        return sequences(slice(0, 1), slice(0, 0))[:, 0]
+    ends = np.arange(size) if last is None else last
+    mixed = []
+    for columns in _pieces(size, max(2, _NUMBERS // (begins.size + 1))):
+        begun = int(np.searchsorted(begins, columns.stop - 1, side="right"))
+        since = ends[np.minimum(begins[:begun], size - 1)]
+        first = max(1, int(np.searchsorted(since, ends[columns.start] - RESTART_LIFE, side="right")))
+        whole = sequences(slice(0, 1), columns)
+        later = sequences(slice(first, begun), columns)
+        later[:, ends[None, columns] - since[first:, None] >= RESTART_LIFE] = -np.inf
+        ended, to_come = (
+            np.full((whole.shape[0], count, whole.shape[2]), value)
+            for count, value in ((first - 1, -np.inf), (begins.size - max(begun, 1), 0.0))
+        )
+        parts = np.concatenate([whole, ended, later, to_come], axis=1)
+        mixed.append([log_mixed(each, weights) for each in parts])
+    return np.concatenate(mixed, axis=1)
+
+
+def _pieces(size: int, width: int) -> list[slice]:
+    """The blocks in pieces of at least two, of one alone numpy adds in another order."""
+    bounds = [*range(0, max(size - 1, 1), width), size]
+    return [slice(first, end) for first, end in pairwise(bounds)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.change import log_mixed
+from servescope.cutover.change import log_mixture
 from servescope.cutover.sequences import Floats
 
 WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
@@ -94,18 +94,25 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, f
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
     blocks = log_likelihoods(counts, bound * np.array([1.0, *multiples])) / np.asarray(dispersion, dtype=float)
     running = np.concatenate([np.zeros((len(multiples), 1)), np.cumsum(blocks[1:] - blocks[:1], axis=1)], axis=1)
-    length = counts.v1_events.size
-    parts = np.zeros((np.size(starts), length))
-    for row, start in enumerate(np.asarray(starts, dtype=np.int64)):
-        since = running[:, start + 1 :] - running[:, start : start + 1]
-        parts[row, start:] = _log_mean(since, multiples)
-    return log_mixed(parts, np.asarray(weights, dtype=float))
+    begins = np.asarray(starts, dtype=np.int64)
+
+    def sequences(rows: slice, columns: slice) -> Floats:
+        since = running[:, None, 1:][..., columns] - running[:, begins[rows], None]
+        # Before it begins, nothing is gathered.
+        seen = np.arange(columns.start, columns.stop) >= begins[rows, None]
+        logs = np.zeros(seen.shape)
+        logs[seen] = _log_mean(since[:, seen], multiples)
+        return logs[None]
+
+    return log_mixture(sequences, begins, np.asarray(weights, dtype=float), counts.v1_events.size)[0]
 
 
 def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
     """The logarithm of the mean over the first axis, by the weights of the multiples."""
     highest = logs.max(axis=0)
-    return np.asarray(highest + np.log(np.tensordot(list(multiples.values()), np.exp(logs - highest), axes=1)))
+    # Added one by one: a product of matrices rounds otherwise where there are more blocks.
+    weighed = (weight * each for weight, each in zip(multiples.values(), np.exp(logs - highest), strict=True))
+    return np.asarray(highest + np.log(sum(weighed)))
 
 
 def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,

@@ -121,12 +121,10 @@ def _slow_evidence(
     found = []
     for index, edge in enumerate(edges):
         strata = slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index))
-        harm, material = (
-            slow_fractions.log_evidence_of_harm(
-                strata, edge.tau2, floor=floor, alpha=levels.harm, wanted=edge.wanted, starts=starts, weights=weights
-            )
-            for floor in (edge.lasting, edge.floor)
-        )
+        harm, material = slow_fractions.log_evidence_of_harm(
+            strata, edge.tau2, floor=(edge.lasting, edge.floor), alpha=levels.harm, wanted=edge.wanted,
+            starts=starts, weights=weights,
+        )  # fmt: skip
         low = slow_fractions.difference_path(
             strata, edge.tau2, alpha=levels.low / len(edges), wanted=edge.wanted
         )[1]  # fmt: skip
@@ -174,12 +172,9 @@ def _effect_path(
     if noise.calibrated:
         variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
         path = accumulate(blocks.effects, variances, persistent)
-        harm, material, beyond = (
-            change.log_evidence_of_harm(
-                blocks, variances, bound=bound, alpha=levels.harm, wanted=wanted, starts=starts, weights=weights,
-                persistent=persistent,
-            )
-            for bound in (0.0, floor, margin)
+        harm, material, beyond = change.log_evidence_of_harm(
+            blocks, variances, bound=(0.0, floor, margin), alpha=levels.harm, wanted=wanted, starts=starts,
+            weights=weights, persistent=persistent,
         )  # fmt: skip
     else:
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))

@@ -109,11 +109,16 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
-        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f} ({_limit(metric['low'])} – {metric['high']:.2f})"
+        f"{_title(metric['name'])} × {metric['ratio']:.2f} ({_limit(metric['low'])} – {metric['high']:.2f})"
         for metric in judgement["metrics"]
         if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
     )
     return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
+
+
+def _title(metric: str) -> str:
+    """The title of a metric; its name where it is of another release."""
+    return JUDGED[metric].title if metric in JUDGED else metric
 
 
 def _limit(low: float) -> str:

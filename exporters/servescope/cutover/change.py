@@ -102,9 +102,9 @@ def log_mixture(
 ) -> Floats:
     """`log_mixed` of J sequences after each of K = `size` blocks, N times: (N, K). In pieces: all may be gigabytes.
 
-    `sequences` gives the logarithms of some of them at some of the blocks, (N, j, k). They begin at the blocks `begins`,
-    (J,), ascending: before, their e-values are one. `last` are the five-minute blocks that each block ends with, (K,),
-    the blocks themselves when None. A sequence but the first counts for `RESTART_LIFE` of them.
+    `sequences` gives the logarithms of some of them at some of the blocks, (N, j, k). They begin at the blocks
+    `begins`, (J,), ascending: before, their e-values are one. `last` are the five-minute blocks that each block ends
+    with, (K,), the blocks themselves when None. A sequence but the first counts for `RESTART_LIFE` of them.
     """
     if not size:
         return sequences(slice(0, 1), slice(0, 0))[:, 0]

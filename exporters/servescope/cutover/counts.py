@@ -109,10 +109,12 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, f
 
 def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
     """The logarithm of the mean over the first axis, by the weights of the multiples."""
-    highest = logs.max(axis=0)
+    highest: Floats = logs.max(axis=0)
     # Added one by one: a product of matrices rounds otherwise where there are more blocks.
-    weighed = (weight * each for weight, each in zip(multiples.values(), np.exp(logs - highest), strict=True))
-    return np.asarray(highest + np.log(sum(weighed)))
+    mean = np.zeros(highest.shape)
+    for weight, each in zip(multiples.values(), np.exp(logs - highest), strict=True):
+        mean += weight * each
+    return np.asarray(highest + np.log(mean))
 
 
 def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,

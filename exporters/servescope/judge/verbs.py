@@ -22,10 +22,11 @@ from servescope.judge.arguments import (
     read_plan,
 )
 from servescope.judge.case import fold_case, forecast_case, freeze_plan, judge_case
-from servescope.judge.journal import CutoverJournal, JournalError
+from servescope.judge.journal import CutoverJournal, JournalDamagedError, JournalError
 from servescope.judge.report import Recorded, render_report
 from servescope.judge.runs import (
     CutoverRun,
+    list_runs,
     next_stage,
     start_run,
     summarise,
@@ -199,6 +200,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     with CutoverJournal(path) as journal:
         problems = journal.verify()
         entries = () if problems else journal.entries()
+        if not problems:
+            try:
+                list_runs(journal)
+            except JournalDamagedError as error:
+                problems = list(error.problems)
     if arguments.head is not None and not problems and arguments.head not in {entry.hash for entry in entries}:
         problems = [f"no entry has the hash {arguments.head}: the journal was cut off, or it is another one"]
     head = entries[-1].hash if entries else None

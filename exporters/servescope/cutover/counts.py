@@ -104,12 +104,13 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, f
         logs[seen] = _log_mean(since[:, seen], multiples)
         return logs[None]
 
-    return log_mixture(sequences, begins, np.asarray(weights, dtype=float), counts.v1_events.size)[0]
+    mixed: Floats = log_mixture(sequences, begins, np.asarray(weights, dtype=float), counts.v1_events.size)[0]
+    return mixed
 
 
 def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
     """The logarithm of the mean over the first axis, by the weights of the multiples."""
-    highest: Floats = logs.max(axis=0)
+    highest = np.asarray(logs.max(axis=0))
     # Added one by one: a product of matrices rounds otherwise where there are more blocks.
     mean = np.zeros(highest.shape)
     for weight, each in zip(multiples.values(), np.exp(logs - highest), strict=True):

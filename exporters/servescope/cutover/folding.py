@@ -142,10 +142,23 @@ def fold(
     `places` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
     only have the blocks after it.
     """
+    part = fold_part(plan, targets, start_ms, end_ms, places=places, edges=edges, former=former)
+    return part if former is None else joined([former, part])
+
+
+def fold_part(
+    plan: CutoverPlan,
+    targets: Sequence[TargetIncrements],
+    start_ms: int,
+    end_ms: int,
+    *,
+    places: Mapping[str, tuple[str, str]] | None = None,
+    edges: Mapping[str, tuple[float, ...]] | None = None,
+    former: Folded | None = None,
+) -> Folded:
+    """As `fold`, but only the blocks after `former`, the part before them."""
     first = -(-start_ms // BLOCK_MS) * BLOCK_MS if former is None else former.v1.end_ms() or start_ms
     blocks = np.arange(first, end_ms - BLOCK_MS + 1, BLOCK_MS, dtype=np.int64)
-    if former is not None and not blocks.size:
-        return former
     compared = dict(edges or {})
     arms = []
     for index, arm in enumerate((plan.v1, plan.v2)):
@@ -154,9 +167,22 @@ def fold(
         if before is not None:
             known = {family: place.name for family, place in before.places.items()} | known
         chosen = [target for target in targets if arm.selects(target.identity)]
-        folded = _fold_arm(_Reading(plan, compared), chosen, blocks, known, before)
-        arms.append(folded if before is None else _joined(before, folded))
-    return Folded(arms[0], arms[1], compared)
+        arms.append(_fold_arm(_Reading(plan, compared), chosen, blocks, known, before))
+    return Folded(arms[0], arms[1], compared, () if former is None else former.faults)
+
+
+def joined(parts: Sequence[Folded]) -> Folded:
+    """Parts that follow one another as one; each was folded after the one before it."""
+    found = [part for part in parts if part.blocks.size] or list(parts[-1:])
+    while len(found) > 1:
+        # Neighbours first, so that a part is copied as often as the number of parts can be halved.
+        pairs = [found[index : index + 2] for index in range(0, len(found), 2)]
+        found = [_joined_pair(*pair) if len(pair) > 1 else pair[0] for pair in pairs]
+    return replace(found[0], faults=parts[-1].faults)
+
+
+def _joined_pair(before: Folded, after: Folded) -> Folded:
+    return Folded(_joined(before.v1, after.v1), _joined(before.v2, after.v2), after.edges, after.faults)
 
 
 def read_families(plan: CutoverPlan) -> list[str]:
@@ -249,9 +275,10 @@ def _fold_arm(
 def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]]:
     if before is None or not before.blocks.size:
         return {}
+    # Of one that was not there at the end, only what it has counted with is known.
+    started = dict(zip(before.pods, before.started[:, -1].tolist(), strict=True))
     return {
-        pod: (float(before.started[index, -1]), before.counting.get(pod, frozenset()))
-        for index, pod in enumerate(before.pods)
+        pod: (started.get(pod, np.nan), before.counting.get(pod, frozenset())) for pod in {**started, **before.counting}
     }
 
 

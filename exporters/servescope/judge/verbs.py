@@ -12,7 +12,6 @@ from typing import Any, Final, get_args
 
 from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
-from servescope.cutover.judging import judge_folded
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.judge.arguments import (
     Judged,
@@ -122,14 +121,14 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
-        folded, evidence = fold_case(past, case.frozen, case.decisions, case.at_ms)
-    judgement = judge_folded(case.frozen, folded, evidence, case.decisions, case.at_ms)
+        observed = fold_case(past, case.frozen, case.decisions, case.at_ms)
+    judgement = observed.judge(case.frozen, case.decisions, case.at_ms)
     recorded = None
     if case.run is not None:
         with CutoverJournal(find_journal(arguments)) as journal:
             head = journal.entries()[-1].hash
         recorded = Recorded(case.run.number, _decided_on(case.run), str(find_journal(arguments)), head)
-    page = render_report(judgement, case.frozen, evidence.events, recorded)
+    page = render_report(judgement, case.frozen, observed.evidence.events, recorded)
     try:
         arguments.out.write_text(page, encoding="utf-8")
     except OSError as error:

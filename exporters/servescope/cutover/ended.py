@@ -1,0 +1,57 @@
+"""What a stage leaves once it has ended: changes, whether harm is still known, what it adds to the overall ratio.
+
+It follows from the stage's own blocks and from what the stages before it left, so that these blocks are needed no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.cutover.folding import Folded
+from servescope.cutover.judgement import VerdictChange
+from servescope.cutover.overall import StageEffects, stage_effects
+from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.stages import StageSpan
+from servescope.cutover.staging import StageTrack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Harm:
+    """Since when the verdict is DEGRADED, and since when harm is known that nobody has acknowledged, with why."""
+
+    began_ms: int | None = None
+    latched_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scraped:
+    """In which blocks a pod of each arm was scraped: their starts, (B,), and v1's and v2's, (2, B)."""
+
+    blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    arms: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.bool_))
+
+    def and_of(self, folded: Folded) -> Scraped:
+        """With the blocks of a fold that come after these."""
+        new = folded.blocks > self.blocks[-1] if self.blocks.size else np.ones(folded.blocks.size, dtype=np.bool_)
+        arms = np.array([(arm.scrapes[:, new] > 0.0).any(axis=0) for arm in (folded.v1, folded.v2)])
+        return Scraped(np.concatenate([self.blocks, folded.blocks[new]]), np.concatenate([self.arms, arms], axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """What the stages leave that have ended, `spans`; `effects` are by metric, one for each stage."""
+
+    spans: tuple[StageSpan, ...] = ()
+    changes: tuple[VerdictChange, ...] = ()
+    harm: Harm = field(default_factory=Harm)
+    effects: Mapping[str, tuple[StageEffects | None, ...]] = field(default_factory=dict)
+    scraped: Scraped = field(default_factory=Scraped)
+
+    def effects_with(self, frozen: FrozenPlan, stage: StageTrack) -> dict[str, tuple[StageEffects | None, ...]]:
+        """By metric what these stages and another add to its overall ratio."""
+        return {name: (*self.effects.get(name, ()), stage_effects(frozen, stage, name)) for name in stage.tracks}

@@ -25,8 +25,8 @@ _EQUAL_RESTARTS = 12
 RESTART_LIFE = 30 * 288
 """Five-minute blocks, thirty days, for which a restarted sequence counts. After them its e-value is taken as nothing,
 which leaves the mean one, so that the work for a block does not grow with the age of its stage."""
-_NUMBERS = 1 << 20
-"""Of a mixture at once: 8 MiB an array."""
+_NUMBERS = 1 << 17
+"""Of a mixture at once: 1 MiB an array."""
 
 
 def restart_weights(count: int) -> Floats:
@@ -48,9 +48,12 @@ def schedule(blocks: int, *, stage_weight: float = 1.0) -> tuple[NDArray[np.int6
     return starts, stage_weight * weights
 
 
-def log_mixed(parts: Floats, weights: Floats) -> Floats:
-    """The logarithm of the weighted mean of e-values: (J, K) of theirs to (K,); weight below one is kept as one."""
-    rest = max(0.0, 1.0 - float(weights.sum()))
+def log_mixed(parts: Floats, weights: Floats, rest: float | None = None) -> Floats:
+    """The logarithm of the weighted mean of e-values: (J, K) of theirs to (K,); weight below one is kept as one.
+
+    `rest` is the weight that is kept where the others' are not all of it.
+    """
+    rest = max(0.0, 1.0 - float(weights.sum())) if rest is None else rest
     whole = np.concatenate([parts, np.zeros((1, parts.shape[1]))])
     with np.errstate(divide="ignore"):
         logs = whole + np.log(np.append(weights, rest))[:, None]
@@ -110,19 +113,16 @@ def log_mixture(
         return sequences(slice(0, 1), slice(0, 0))[:, 0]
     ends = np.arange(size) if last is None else last
     mixed = []
-    for columns in _pieces(size, max(2, _NUMBERS // (begins.size + 1))):
-        begun = int(np.searchsorted(begins, columns.stop - 1, side="right"))
-        since = ends[np.minimum(begins[:begun], size - 1)]
+    for columns in _pieces(size, max(2, _NUMBERS // (RESTART_LIFE // RESTART_BLOCKS))):
+        begun = max(1, int(np.searchsorted(begins, columns.stop - 1, side="right")))
+        since = ends[begins[:begun]]
         first = max(1, int(np.searchsorted(since, ends[columns.start] - RESTART_LIFE, side="right")))
-        whole = sequences(slice(0, 1), columns)
         later = sequences(slice(first, begun), columns)
         later[:, ends[None, columns] - since[first:, None] >= RESTART_LIFE] = -np.inf
-        ended, to_come = (
-            np.full((whole.shape[0], count, whole.shape[2]), value)
-            for count, value in ((first - 1, -np.inf), (begins.size - max(begun, 1), 0.0))
-        )
-        parts = np.concatenate([whole, ended, later, to_come], axis=1)
-        mixed.append([log_mixed(each, weights) for each in parts])
+        parts = np.concatenate([sequences(slice(0, 1), columns), later], axis=1)
+        chosen = np.concatenate([weights[:1], weights[first:begun]])
+        to_come = max(0.0, 1.0 - float(weights[:begun].sum()))
+        mixed.append([log_mixed(each, chosen, to_come) for each in parts])
     return np.concatenate(mixed, axis=1)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,8 @@ _RARER_RATIOS = {0.0: 0.25, 0.125: 0.25, 0.25: 0.25, 0.5: 0.25}
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
+_AT_ONCE = 2048
+"""Blocks of which limits are found together."""
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
 
@@ -125,11 +127,20 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
     All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
     together; rounded outwards to 4 %. The ratio that was seen is always among them.
     """
-    running = np.cumsum(log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float), axis=1)
-    return (
-        _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
-        _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),
-    )
+    spread = np.broadcast_to(np.asarray(dispersion, dtype=float), counts.v1_events.shape)
+    before = np.zeros((_RATIOS.size, 1))
+    limits = [np.zeros((2, 0))]
+    # All at once would be a gigabyte for a stage of a year.
+    for first in range(0, spread.size, _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        some = EventCounts(*(getattr(counts, each.name)[part] for each in fields(counts)))
+        logs = log_likelihoods(some, _RATIOS) / spread[part]
+        running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
+        before, running = running[:, -1:], running[:, 1:]
+        low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)
+        limits.append(np.array([low, _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)]))
+    low, high = np.concatenate(limits, axis=1)
+    return low, high
 
 
 def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:

@@ -22,8 +22,8 @@ _STAGE_PART = 0.6
 """The part of the weight that sequences from the starts of the stages have; restarts share the rest."""
 _EQUAL_RESTARTS = 12
 """Restarts, a day of them, with equal weights; later ones have ever less, so that all weights sum to one."""
-RESTART_LIFE = 30 * 288
-"""Five-minute blocks, thirty days, for which a restarted sequence counts. After them its e-value is taken as nothing,
+RESTART_LIFE = 14 * 288
+"""Five-minute blocks, fourteen days, for which a restarted sequence counts. After them its e-value is taken as nothing,
 which leaves the mean one, so that the work for a block does not grow with the age of its stage."""
 _NUMBERS = 1 << 17
 """Of a mixture at once: 1 MiB an array."""

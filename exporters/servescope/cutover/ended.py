@@ -15,7 +15,7 @@ from servescope.cutover.folding import Folded
 from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.overall import StageEffects, stage_effects
 from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.stages import StageSpan
+from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.staging import StageTrack
 
 
@@ -44,14 +44,30 @@ class Scraped:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ended:
-    """What the stages leave that have ended, `spans`; `effects` are by metric, one for each stage."""
+    """What the stages leave that have ended, `spans`; `effects` are by metric, one for each stage.
+
+    `decided` is what else it follows from: what was excluded of them, and when harm was acknowledged in them.
+    """
 
     spans: tuple[StageSpan, ...] = ()
     changes: tuple[VerdictChange, ...] = ()
     harm: Harm = field(default_factory=Harm)
     effects: Mapping[str, tuple[StageEffects | None, ...]] = field(default_factory=dict)
     scraped: Scraped = field(default_factory=Scraped)
+    decided: tuple[object, ...] = ()
+
+    def is_of(self, course: Course) -> bool:
+        """Whether this is what the first stages of a course leave, and there is another."""
+        count = len(self.spans)
+        is_begun = count < len(course.stages) and self.spans == course.stages[:count]
+        return is_begun and (not count or self.decided == decided_before(course, self.spans[-1].until_ms))
 
     def effects_with(self, frozen: FrozenPlan, stage: StageTrack) -> dict[str, tuple[StageEffects | None, ...]]:
         """By metric what these stages and another add to its overall ratio."""
         return {name: (*self.effects.get(name, ()), stage_effects(frozen, stage, name)) for name in stage.tracks}
+
+
+def decided_before(course: Course, until_ms: int) -> tuple[object, ...]:
+    """What was excluded from before a time, and when harm was acknowledged before it."""
+    excluded = tuple(each for each in course.excluded if each[0] < until_ms)
+    return excluded, tuple(each for each in course.acknowledged_ms if each < until_ms)

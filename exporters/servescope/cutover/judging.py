@@ -26,7 +26,7 @@ from servescope.cutover.circumstances import (
 )
 from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.efficiency import compare_efficiency
-from servescope.cutover.ended import Ended, Harm
+from servescope.cutover.ended import Ended, Harm, decided_before
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded, fold_part, joined
 from servescope.cutover.judgement import (
@@ -192,7 +192,7 @@ def end_stages(
         run = _follow(ended, stage, course)
         ended = Ended(
             (*ended.spans, span), run.changes, run.harm, ended.effects_with(frozen, stage),
-            ended.scraped.and_of(cut(folded, 0, span.until_ms)),
+            ended.scraped.and_of(cut(folded, 0, span.until_ms)), decided_before(course, span.until_ms),
         )  # fmt: skip
     return ended
 

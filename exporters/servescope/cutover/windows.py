@@ -58,6 +58,40 @@ def _cut_arm(arm: ArmFold, columns: slice) -> ArmFold:
     return replace(changed, **kept)
 
 
+def compacted(folded: Folded) -> Folded:
+    """The same, each of its arrays as small as holds every number of it exactly.
+
+    Most are whole numbers, and some the same in all blocks, as where nothing was torn.
+    """
+
+    def change(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+        if values.dtype != np.float64 or not values.size:
+            return values
+        one = values.reshape(-1)[0]
+        if np.array_equal(values, np.broadcast_to(one, values.shape), equal_nan=True):
+            return np.broadcast_to(one, values.shape)
+        for kind in (np.uint8, np.uint16, np.float32):
+            with np.errstate(invalid="ignore", over="ignore"):
+                small = values.astype(kind)
+            if np.array_equal(small.astype(float), values, equal_nan=True):
+                return np.asarray(small)
+        return values
+
+    changed: Folded = map_arrays(folded, change)
+    return changed
+
+
+def expanded(folded: Folded) -> Folded:
+    """What was `compacted` as it was."""
+
+    def change(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+        is_whole = values.dtype == np.float64 or values.dtype == np.bool_ or values.dtype == np.int64
+        return values if is_whole else values.astype(float)
+
+    changed: Folded = map_arrays(folded, change)
+    return changed
+
+
 def map_arrays(value: Any, change: Callable[..., NDArray[Any]]) -> Any:
     """A fold, or a part of one, with each of its arrays changed; `is_by_pod` says which have pods for first axis."""
     if isinstance(value, np.ndarray):

@@ -19,7 +19,7 @@ from servescope.cutover.plan_files import check_arms
 from servescope.cutover.planning import StageForecast, forecast_stages
 from servescope.cutover.stages import course_of
 from servescope.errors import ServescopeError
-from servescope.judge.folds import FINAL_MS, Parts, decided_of
+from servescope.judge.folds import FINAL_MS, Parts
 from servescope.judge.reading import closed_until, find_identities, last_scraped, read_evidence, refresh_evidence
 from servescope.settings.clock import AHEAD_MS
 from servescope.settings.values import format_instant
@@ -170,7 +170,7 @@ class WatchedCase:
         self.folded: Folded | None = None
         self.events: tuple[Event, ...] = ()
         self._known, self._final = _NOTHING, _NOTHING
-        self._run: tuple[str, tuple[Decision, ...]] = "", ()
+        self._run = ""
         self._read_ms = self._judged_ms = 0
         self._made: _Made | None = None
 
@@ -183,15 +183,18 @@ class WatchedCase:
         self._judged_ms = at_ms
         made = tuple(each for each in decisions if each.at_ms <= at_ms)
         course = course_of(frozen.plan, frozen.started_ms, made, at_ms)
-        run = frozen.hash(), decided_of(made)
-        if run != self._run or not is_later or not self._final.fit(course):
-            self._run, self._final, is_known = run, _NOTHING, False
-        if not is_known or len(self._known.ended.spans) < len(course.stages) - 1:
+        if frozen.hash() != self._run or not is_later or not self._final.ended.is_of(course):
+            self._run, self._final, is_known = frozen.hash(), _NOTHING, False
+        # Where a stage has ended just now, it is judged from nothing that is later.
+        ended = self._known.ended
+        if not is_known or not ended.is_of(course) or len(ended.spans) < len(course.stages) - 1:
             self._known, self.folded, self._made, self._read_ms = self._final, None, None, at_ms
         if self.folded is not None and self._made is not None and not self._has_closed(self._made.evidence, at_ms):
             folded = self.folded
             evidence = refresh_evidence(self._past, frozen.plan, self._made.evidence, begin_ms, at_ms)
         else:
+            # It may be as large as all else together.
+            self.folded = None
             case = fold_case(self._past, frozen, made, at_ms, self._known)
             folded, evidence = case.folded, case.evidence
             self._known = case.parts

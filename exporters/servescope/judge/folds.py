@@ -7,21 +7,22 @@ old the run is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.ended import Ended
-from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import Folded, joined
 from servescope.cutover.judging import NOTHING_ENDED, end_stages, fold_evidence_part
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.stages import Course
-from servescope.cutover.windows import cut, needed_from
+from servescope.cutover.windows import compacted, cut, expanded, needed_from
 
 FINAL_MS: Final = 86_400_000
 """How long after its end a part may still change, as blocks are stored late."""
+_WORTHWHILE: Final = 24
+"""Blocks from which a part is kept compact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Parts:
         for until_ms in (*ends, end_ms):
             former = parts.folded[-1] if parts.folded else None
             part = fold_evidence_part(frozen, evidence, course, until_ms, former)
+            part = compacted(part) if part.blocks.size >= _WORTHWHILE else part
             added.append(part)
             parts = parts.with_part(frozen, part, evidence, course)
         return parts, tuple(added)
@@ -64,20 +66,11 @@ class Parts:
         done = [span for span in course.stages[:-1] if span.until_ms // BLOCK_MS * BLOCK_MS <= part.v1.end_ms()]
         if len(done) > len(ended.spans):
             known = replace(course, stages=course.stages[: len(done) + 1])
-            ended = end_stages(frozen, joined(folded), evidence, known, ended)
+            ended = end_stages(frozen, expanded(joined(folded)), evidence, known, ended)
         since_ms = needed_from(course.stages[len(ended.spans)])
         needed = [each for each in folded[:-1] if each.v1.end_ms() > since_ms]
         return Parts((*needed, folded[-1]), ended)
 
     def window(self, course: Course) -> Folded:
         """The blocks that the last stage is judged by."""
-        return cut(joined(self.folded), needed_from(course.stages[-1]), course.end_ms)
-
-    def fit(self, course: Course) -> bool:
-        """Whether the stages that ended are those of a course."""
-        return self.ended.spans == course.stages[: len(self.ended.spans)] and len(self.ended.spans) < len(course.stages)
-
-
-def decided_of(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-    """What of the decisions stages that ended depend on beside their spans: what was excluded, and acknowledged."""
-    return tuple(each for each in decisions if each.kind in {"exclude", "acknowledge"})
+        return cut(expanded(joined(self.folded)), needed_from(course.stages[-1]), course.end_ms)

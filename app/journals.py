@@ -58,7 +58,7 @@ def _last_judged(run: CutoverRun) -> Judged | None:
     for entry in reversed(run.entries):
         judged = entry.body if entry.kind == "judgement" else entry.body.get("judgement") or {}
         if "verdict" in judged:
-            return Judged(run.number, judged["verdict"], str(judged["reason"]))
+            return Judged(run.number, judged["verdict"], str(judged.get("reason", "")))
     return None
 
 
@@ -113,7 +113,7 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
         for metric in judgement["metrics"]
         if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
     )
-    return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
+    return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement.get("reason", ""))), escape(settled)
 
 
 def _title(metric: str) -> str:

@@ -33,7 +33,7 @@ def read_start(entry: JournalEntry) -> FrozenPlan:
 def check_body(entry: JournalEntry, frozen: FrozenPlan) -> None:
     """Raise BodyError where an entry of a run does not hold what one of its kind does."""
     body = entry.body
-    if entry.kind in {"advance", "judgement"}:
+    if entry.kind == "advance" or "stage" in body:
         stages = len(frozen.plan.stages)
         if not _is_number(body.get("stage"), int) or not 0 <= body["stage"] < stages:
             raise BodyError(f"its stage is {body.get('stage')!r}, expected 0 to {stages - 1}")
@@ -70,7 +70,7 @@ def _check_judgement(judgement: Mapping[str, Any]) -> None:
 def _check_verdict(values: Mapping[str, Any]) -> None:
     if values.get("verdict") not in get_args(Verdict):
         raise BodyError(f"its verdict is {values.get('verdict')!r}, expected one of {', '.join(get_args(Verdict))}")
-    if not isinstance(values.get("reason"), str):
+    if not isinstance(values.get("reason", ""), str):
         raise BodyError(f"its reason is {values.get('reason')!r}, expected text")
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from servescope.contract.events import Event
 from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.ended import Ended
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded
 from servescope.cutover.freezing import freeze_from
@@ -19,6 +18,7 @@ from servescope.cutover.plan_files import check_arms
 from servescope.cutover.planning import StageForecast, forecast_stages
 from servescope.cutover.stages import course_of
 from servescope.errors import ServescopeError
+from servescope.judge.checkpoints import Checkpoint
 from servescope.judge.folds import FINAL_MS, Parts
 from servescope.judge.reading import closed_until, find_identities, last_scraped, read_evidence, refresh_evidence
 from servescope.settings.clock import AHEAD_MS
@@ -31,6 +31,10 @@ _AFRESH_BLOCKS: Final = 12
 _READ_MS: Final = 86_400_000
 """What is read of a run at once: a store refuses more than a day and a half of two hundred replicas."""
 _NOTHING: Final = Parts()
+
+
+def _keep_nothing(_: Sequence[Folded], __: int) -> None:
+    """Where no file is to keep what was folded."""
 
 
 class EvidenceError(ServescopeError):
@@ -72,30 +76,29 @@ def forecast_case(past: History, plan: CutoverPlan, at_ms: int) -> tuple[StageFo
 
 @dataclass(frozen=True, slots=True)
 class FoldedCase:
-    """What was observed of a run: the blocks that its stage is judged by, `folded`, the evidence that was read of it
-    last, and what earlier stages left.
+    """What was observed of a run: the blocks that its stage is judged by, and the evidence that was read last.
 
-    `parts` are all that is kept of it, `final` those that do not change any more.
+    `parts` are all that is kept of it, with what earlier stages left, `final` those that do not change any more.
     """
 
     folded: Folded
     evidence: Evidence
-    ended: Ended
     parts: Parts
     final: Parts
 
     def judge(self, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
         """The judgement from it."""
-        return judge_folded(frozen, self.folded, self.evidence, decisions, at_ms, self.ended)
+        return judge_folded(frozen, self.folded, self.evidence, decisions, at_ms, self.parts.ended)
 
 
 def fold_case(
     past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, known: Parts = _NOTHING,
-    keep: Callable[[Sequence[Folded]], None] | None = None,
+    keep: Callable[[Sequence[Folded], int], None] = _keep_nothing,
 ) -> FoldedCase:  # fmt: skip
     """What was observed of a run from an hour before its start.
 
-    With what is `known` of it only what is newer is read. Parts that are final are passed to `keep`.
+    With what is `known` of it only what is newer is read. Parts that are final are passed to `keep`, with the scrape
+    interval they were read with.
     """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
     begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
@@ -119,12 +122,11 @@ def fold_case(
         if is_last:
             window = parts.window(course)
             evidence = replace(evidence, last_scrape_ms=last_scraped(window) | last_scrapes)
-            return FoldedCase(window, evidence, parts.ended, parts, final)
+            return FoldedCase(window, evidence, parts, final)
         settled_ms = max(settled_ms, until_ms - closed_until(until_ms, evidence.scrape_interval_ms) + BLOCK_MS)
         if parts.end_ms == end_ms <= at_ms - FINAL_MS:
             final = parts
-            if keep is not None:
-                keep(added)
+            keep(added, evidence.scrape_interval_ms)
 
 
 def _part_end(begin_ms: int, known_ms: int) -> int:
@@ -134,9 +136,34 @@ def _part_end(begin_ms: int, known_ms: int) -> int:
     return first_ms + ((known_ms - first_ms) // size + 1) * size
 
 
-def judge_case(past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
+def resume_case(
+    past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint | None
+) -> FoldedCase:
+    """As `fold_case`, from what a checkpoint has of the run; parts that are final since are kept in it."""
+    if checkpoint is None:
+        return fold_case(past, frozen, decisions, at_ms)
+    known = restore_case(frozen, decisions, at_ms, checkpoint)
+    return fold_case(past, frozen, decisions, at_ms, known, checkpoint.append)
+
+
+def restore_case(frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint) -> Parts:
+    """What a checkpoint has of a run that is final at a time."""
+    course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
+    known, checkpoint.after = _NOTHING, ""
+    for part in checkpoint.sound():
+        end_ms = part.folded.v1.end_ms()
+        if end_ms > at_ms - FINAL_MS:
+            break
+        read = Evidence((), end_ms, part.interval_ms)
+        known, checkpoint.after = known.with_part(frozen, part.folded, read, course), part.hash
+    return known
+
+
+def judge_case(
+    past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint | None = None
+) -> Judgement:
     """The judgement at a time, from all that is held of the run."""
-    return fold_case(past, frozen, decisions, at_ms).judge(frozen, decisions, at_ms)
+    return resume_case(past, frozen, decisions, at_ms, checkpoint).judge(frozen, decisions, at_ms)
 
 
 def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
@@ -170,12 +197,15 @@ class WatchedCase:
         self.folded: Folded | None = None
         self.events: tuple[Event, ...] = ()
         self._known, self._final = _NOTHING, _NOTHING
+        self._checkpoint: Checkpoint | None = None
         self._run = ""
         self._read_ms = self._judged_ms = 0
         self._made: _Made | None = None
 
-    def judge(self, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int) -> Judgement:
-        """The judgement now, from nothing that is later. Raises EvidenceError."""
+    def judge(
+        self, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint | None = None
+    ) -> Judgement:
+        """The judgement now, from nothing that is later, and from what a checkpoint has. Raises EvidenceError."""
         check_decisions(decisions, at_ms)
         begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
         # Where the clock was set back, what was read is of later.
@@ -195,7 +225,12 @@ class WatchedCase:
         else:
             # It may be as large as all else together.
             self.folded = None
-            case = fold_case(self._past, frozen, made, at_ms, self._known)
+            if self._known.end_ms:
+                keep = _keep_nothing if self._checkpoint is None else self._checkpoint.append
+                case = fold_case(self._past, frozen, made, at_ms, self._known, keep)
+            else:
+                self._checkpoint = checkpoint
+                case = resume_case(self._past, frozen, made, at_ms, checkpoint)
             folded, evidence = case.folded, case.evidence
             self._known = case.parts
             if case.final.end_ms > self._final.end_ms:

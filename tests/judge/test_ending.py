@@ -15,6 +15,7 @@ import pytest
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.runs import list_runs, start_run
 from tests.support.cutover_plans import frozen_plan
+from tests.support.waiting import deadline_seconds
 
 WATCHING = """
 import sys, time, logging
@@ -70,7 +71,7 @@ def test_a_watched_run_ends_in_the_middle_of_a_judgement(journal: Path, what: st
     """Whether it waits for a store or computes; the journal is whole, and the exit code is that of every other end."""
     with _begun(WATCHING.replace("{what}", what), journal, until="judging") as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5.0) == 0
+        assert process.wait(deadline_seconds(5.0)) == 0
 
     with CutoverJournal(journal) as left:
         assert left.verify() == []
@@ -83,7 +84,7 @@ def test_a_command_ends_though_the_journal_is_locked(journal: Path) -> None:
     other.execute("BEGIN IMMEDIATE")
     with _begun(WAITING, journal, until="waiting") as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5.0) == 130
+        assert process.wait(deadline_seconds(5.0)) == 130
     other.close()
 
 

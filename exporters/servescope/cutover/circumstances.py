@@ -10,7 +10,7 @@ import numpy as np
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Labels
 from servescope.cutover import shares, wording
-from servescope.cutover.ended import Scraped
+from servescope.cutover.ended import ScrapedBlocks
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
@@ -103,7 +103,7 @@ def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
     return PromptMix(distance, True, adjusted, False, f"the arms get different prompts: {moved}; {how}")
 
 
-def missed_spans(scraped: Scraped, end_ms: int, course: Course) -> tuple[tuple[int, int, str], ...]:
+def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[tuple[int, int, str], ...]:
     """The spans of the run up to a time in which nothing was scraped, and those that were excluded."""
     found = list(course.excluded)
     for arm, name in zip(scraped.arms, ("v1", "v2"), strict=True):

@@ -29,21 +29,23 @@ class Harm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scraped:
+class ScrapedBlocks:
     """In which blocks a pod of each arm was scraped: their starts, (B,), and v1's and v2's, (2, B)."""
 
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     arms: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.bool_))
 
-    def and_of(self, folded: Folded) -> Scraped:
+    def and_of(self, folded: Folded) -> ScrapedBlocks:
         """With the blocks of a fold that come after these."""
         new = folded.blocks > self.blocks[-1] if self.blocks.size else np.ones(folded.blocks.size, dtype=np.bool_)
         arms = np.array([(arm.scrapes[:, new] > 0.0).any(axis=0) for arm in (folded.v1, folded.v2)])
-        return Scraped(np.concatenate([self.blocks, folded.blocks[new]]), np.concatenate([self.arms, arms], axis=1))
+        return ScrapedBlocks(
+            np.concatenate([self.blocks, folded.blocks[new]]), np.concatenate([self.arms, arms], axis=1)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ended:
+class EndedStages:
     """What the stages leave that have ended, `spans`; `effects` are by metric, one for each stage.
 
     `decided` is what else it follows from: what was excluded of them, and when harm was acknowledged in them.
@@ -53,7 +55,7 @@ class Ended:
     changes: tuple[VerdictChange, ...] = ()
     harm: Harm = field(default_factory=Harm)
     effects: Mapping[str, tuple[StageEffects | None, ...]] = field(default_factory=dict)
-    scraped: Scraped = field(default_factory=Scraped)
+    scraped: ScrapedBlocks = field(default_factory=ScrapedBlocks)
     decided: tuple[object, ...] = ()
 
     def is_of(self, course: Course) -> bool:

@@ -26,7 +26,7 @@ from servescope.cutover.circumstances import (
 )
 from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.efficiency import compare_efficiency
-from servescope.cutover.ended import Ended, Harm, decided_before
+from servescope.cutover.ended import EndedStages, Harm, decided_before
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded, fold_part, joined
 from servescope.cutover.judgement import (
@@ -52,7 +52,7 @@ from servescope.cutover.windows import cut, window_of
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: pods that were there already are warm."""
-NOTHING_ENDED: Final = Ended()
+NOTHING_ENDED: Final = EndedStages()
 
 
 def judge(frozen: FrozenPlan, evidence: Evidence, decisions: Sequence[Decision], at_ms: int) -> Judgement:
@@ -105,7 +105,7 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
 
 def judge_folded(
     frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int,
-    ended: Ended = NOTHING_ENDED,
+    ended: EndedStages = NOTHING_ENDED,
 ) -> Judgement:  # fmt: skip
     """The judgement from evidence that is folded already (`fold_evidence`).
 
@@ -179,8 +179,8 @@ class _Run:
 
 
 def end_stages(
-    frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, ended: Ended = NOTHING_ENDED
-) -> Ended:
+    frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, ended: EndedStages = NOTHING_ENDED
+) -> EndedStages:
     """What all stages of a course but the last leave, from what those leave that are known already.
 
     The evidence is that of the blocks of the others, and of a week before each (`windows`).
@@ -190,14 +190,14 @@ def end_stages(
         known = replace(evidence, problems=(*evidence.problems, *_problems(window)))
         stage = judge_stage(frozen, window, known, course, span)
         run = _follow(ended, stage, course)
-        ended = Ended(
+        ended = EndedStages(
             (*ended.spans, span), run.changes, run.harm, ended.effects_with(frozen, stage),
             ended.scraped.and_of(cut(folded, 0, span.until_ms)), decided_before(course, span.until_ms),
         )  # fmt: skip
     return ended
 
 
-def _follow(before: Ended, latest: StageTrack, course: Course) -> _Run:
+def _follow(before: EndedStages, latest: StageTrack, course: Course) -> _Run:
     """The run up to the end of a stage, from what the stages before it left."""
     changes: list[VerdictChange] = list(before.changes)
     began = before.harm.began_ms

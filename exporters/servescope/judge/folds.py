@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.ended import Ended
+from servescope.cutover.ended import EndedStages
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import Folded, joined
 from servescope.cutover.judging import NOTHING_ENDED, end_stages, fold_evidence_part
@@ -33,7 +33,7 @@ class Parts:
     """
 
     folded: tuple[Folded, ...] = ()
-    ended: Ended = field(default_factory=lambda: NOTHING_ENDED)
+    ended: EndedStages = field(default_factory=lambda: NOTHING_ENDED)
 
     @property
     def end_ms(self) -> int:

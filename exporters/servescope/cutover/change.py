@@ -7,13 +7,14 @@ an e-value. It exceeds what splitting alpha by the same weights would find.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from servescope.cutover.effects import BlockEffects
+from servescope.cutover.pieces import Piece, compute_pieces
 from servescope.cutover.sequences import Floats, log_evidence, tuned
 
 RESTART_BLOCKS = 24
@@ -25,8 +26,8 @@ _EQUAL_RESTARTS = 12
 RESTART_LIFE = 14 * 288
 """Five-minute blocks, fourteen days, for which a restarted sequence counts. After them its e-value is taken as nothing,
 which leaves the mean one, so that the work for a block does not grow with the age of its stage."""
-_NUMBERS = 1 << 17
-"""Of a mixture at once: 1 MiB an array."""
+_AT_ONCE = 96
+"""Blocks of which evidence is mixed together."""
 
 
 def restart_weights(count: int) -> Floats:
@@ -58,7 +59,8 @@ def log_mixed(parts: Floats, weights: Floats, rest: float | None = None) -> Floa
     with np.errstate(divide="ignore"):
         logs = whole + np.log(np.append(weights, rest))[:, None]
     highest = logs.max(axis=0)
-    return np.asarray(highest + np.log(np.exp(logs - highest).sum(axis=0)))
+    # One after another: numpy adds the numbers of one block alone in another order than those of several.
+    return np.asarray(highest + np.log(np.cumsum(np.exp(logs - highest), axis=0)[-1]))
 
 
 def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: ArrayLike, alpha: float, wanted: float,
@@ -92,7 +94,9 @@ def log_evidence_of_harm(blocks: BlockEffects, variances: Floats, *, bound: Arra
         logs[:, row, column] = log_evidence(drift * kept, gathered * kept, rhos[rows][row])
         return logs
 
-    mixed = log_mixture(sequences, before, weights, variances.size, blocks.last)
+    # Where sequences begin follows from which blocks are merged.
+    inputs = (information[1:], total[:, 1:], lasting, blocks.merged)
+    mixed = log_mixture(sequences, before, weights, inputs, ("effects", rhos[0]), blocks.last)
     return mixed if np.ndim(bound) else mixed[0]
 
 
@@ -100,33 +104,34 @@ def log_mixture(
     sequences: Callable[[slice, slice], Floats],
     begins: NDArray[np.int64],
     weights: Floats,
-    size: int,
+    inputs: Sequence[NDArray[Any]],
+    parameters: object,
     last: NDArray[np.int64] | None = None,
 ) -> Floats:
-    """`log_mixed` of J sequences after each of K = `size` blocks, N times: (N, K). In pieces: all may be gigabytes.
+    """`log_mixed` of J sequences after each of K blocks, N times: (N, K). In pieces: all may be gigabytes.
 
-    `sequences` gives the logarithms of some of them at some of the blocks, (N, j, k). They begin at the blocks
-    `begins`, (J,), ascending: before, their e-values are one. `last` are the five-minute blocks that each block ends
-    with, (K,), the blocks themselves when None. A sequence but the first counts for `RESTART_LIFE` of them.
+    `sequences` gives the logarithms of some of them at some of the blocks, (N, j, k), from the `inputs`, (..., K) each,
+    up to these and the `parameters`. They begin at the blocks `begins`, (J,), ascending: before, their e-values are
+    one. `last` are the five-minute blocks that each block ends with, (K,), the blocks themselves when None. A sequence
+    but the first counts for `RESTART_LIFE` of them.
     """
-    if not size:
-        return sequences(slice(0, 1), slice(0, 0))[:, 0]
+    size = inputs[0].shape[-1]
     ends = np.arange(size) if last is None else last
-    mixed = []
-    for columns in _pieces(size, max(2, _NUMBERS // (RESTART_LIFE // RESTART_BLOCKS))):
+    inside = begins < size
+    began = np.array([np.bincount(begins[inside], each, size) for each in (weights[inside], None)])
+
+    def compute(columns: slice, _: object) -> Piece:
+        whole = sequences(slice(0, 1), columns)
+        if columns.stop == columns.start:
+            return Piece(whole[:, 0], None)
         begun = max(1, int(np.searchsorted(begins, columns.stop - 1, side="right")))
         since = ends[begins[:begun]]
         first = max(1, int(np.searchsorted(since, ends[columns.start] - RESTART_LIFE, side="right")))
         later = sequences(slice(first, begun), columns)
         later[:, ends[None, columns] - since[first:, None] >= RESTART_LIFE] = -np.inf
-        parts = np.concatenate([sequences(slice(0, 1), columns), later], axis=1)
+        parts = np.concatenate([whole, later], axis=1)
         chosen = np.concatenate([weights[:1], weights[first:begun]])
         to_come = max(0.0, 1.0 - float(weights[:begun].sum()))
-        mixed.append([log_mixed(each, chosen, to_come) for each in parts])
-    return np.concatenate(mixed, axis=1)
+        return Piece(np.array([log_mixed(each, chosen, to_come) for each in parts]), None)
 
-
-def _pieces(size: int, width: int) -> list[slice]:
-    """The blocks in pieces of at least two, of one alone numpy adds in another order."""
-    bounds = [*range(0, max(size - 1, 1), width), size]
-    return [slice(first, end) for first, end in pairwise(bounds)]
+    return compute_pieces(compute, (*inputs, ends, began), parameters, _AT_ONCE)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from servescope.cutover.change import log_mixture
+from servescope.cutover.pieces import Piece, compute_pieces
 from servescope.cutover.sequences import Floats
 
 WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
@@ -26,7 +27,7 @@ _RARER_RATIOS = {0.0: 0.25, 0.125: 0.25, 0.25: 0.25, 0.5: 0.25}
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
-_AT_ONCE = 2048
+_AT_ONCE = 192
 """Blocks of which limits are found together."""
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
@@ -106,7 +107,8 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, f
         logs[seen] = _log_mean(since[:, seen], multiples)
         return logs[None]
 
-    mixed: Floats = log_mixture(sequences, begins, np.asarray(weights, dtype=float), counts.v1_events.size)[0]
+    parameters = "events", tuple(multiples.values())
+    mixed: Floats = log_mixture(sequences, begins, np.asarray(weights, dtype=float), (running[:, 1:],), parameters)[0]
     return mixed
 
 
@@ -129,17 +131,18 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
     """
     spread = np.broadcast_to(np.asarray(dispersion, dtype=float), counts.v1_events.shape)
     before = np.zeros((_RATIOS.size, 1))
-    limits = [np.zeros((2, 0))]
+    inputs = [*(getattr(counts, each.name) for each in fields(counts)), spread]
+
     # All at once would be a gigabyte for a stage of a year.
-    for first in range(0, spread.size, _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
-        some = EventCounts(*(getattr(counts, each.name)[part] for each in fields(counts)))
-        logs = log_likelihoods(some, _RATIOS) / spread[part]
+    def compute(columns: slice, before: Floats) -> Piece:
+        some = EventCounts(*(each[columns] for each in inputs[:-1]))
+        logs = log_likelihoods(some, _RATIOS) / spread[columns]
         running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
-        before, running = running[:, -1:], running[:, 1:]
-        low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)
-        limits.append(np.array([low, _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)]))
-    low, high = np.concatenate(limits, axis=1)
+        low = _limit(running[:, 1:], WORSE_RATIOS, alpha_low, outside=0.0)
+        high = _limit(running[:, 1:], BETTER_RATIOS, alpha_high, outside=math.inf)
+        return Piece(np.array([low, high]), running[:, -1:].copy())
+
+    low, high = compute_pieces(compute, inputs, ("ratio", alpha_low, alpha_high), _AT_ONCE, before)
     return low, high
 
 

@@ -86,7 +86,8 @@ def log_evidence_of_harm(strata: SlowFractions, tau2: float, *, floor: ArrayLike
         enough = sampled[None, 1:][:, columns] - sampled[starts[rows]][:, None] >= ENOUGH_VARIANCE
         return np.where(enough, logs, np.minimum(logs, 0.0))
 
-    mixed = log_mixture(sequences, starts, weights, strata.excess.size)
+    inputs = (variance[1:], sampled[1:], total[:, 1:])
+    mixed = log_mixture(sequences, starts, weights, inputs, ("slow", rhos[0]))
     return mixed if np.ndim(floor) else mixed[0]
 
 

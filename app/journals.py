@@ -63,7 +63,7 @@ def _last_judged(run: CutoverRun) -> Judged | None:
     for entry in reversed(run.entries):
         judged = entry.body if entry.kind == "judgement" else entry.body.get("judgement") or {}
         if "verdict" in judged:
-            return Judged(run.number, judged["verdict"], str(judged["reason"]))
+            return Judged(run.number, judged["verdict"], str(judged.get("reason", "")))
     return None
 
 
@@ -114,12 +114,17 @@ def _evidence(entry: JournalEntry, zone: tzinfo) -> tuple[str, str]:
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
-        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f}{_recorded_interval(metric)}"
+        f"{_title(metric['name'])} × {metric['ratio']:.2f}{_recorded_interval(metric)}"
         for metric in judgement["metrics"]
         if metric["required"] and metric["ratio"] is not None
     )
-    reason = display.in_zone(str(judgement["reason"]), entry.at_ms, zone)
+    reason = display.in_zone(str(judgement.get("reason", "")), entry.at_ms, zone)
     return f"{verdicts.verdict_chip(judgement['verdict'])} {escape(reason)}", escape(settled)
+
+
+def _title(metric: str) -> str:
+    """The title of a metric; its name where it is of another release."""
+    return JUDGED[metric].title if metric in JUDGED else metric
 
 
 def _recorded_interval(metric: Mapping[str, Any]) -> str:

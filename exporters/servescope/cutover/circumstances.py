@@ -11,6 +11,7 @@ from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Labels
 from servescope.cutover import shares, wording
+from servescope.cutover.ended import ScrapedBlocks
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
@@ -115,16 +116,13 @@ def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
     return PromptMix(distance, True, adjusted, False, f"the arms get different prompts: {moved}; {how}")
 
 
-def missed_spans(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
-    """The spans of the run in which nothing was scraped, and those that were excluded."""
+def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[tuple[int, int, str], ...]:
+    """The spans of the run up to a time in which nothing was scraped, and those that were excluded."""
     found = [(each.start_ms, each.end_ms, each.reason) for each in course.excluded]
-    for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
-        if not arm.pods:
-            continue
-        scraped = np.asarray((arm.scrapes > 0.0).any(axis=0))
+    for arm, name in zip(scraped.arms, ("v1", "v2"), strict=True):
         began = False
         start: int | None = None
-        for block, here in zip(arm.blocks.tolist(), scraped.tolist(), strict=True):
+        for block, here in zip(scraped.blocks.tolist(), arm.tolist(), strict=True):
             if block + BLOCK_MS <= course.since_ms:
                 continue
             began = began or here
@@ -134,7 +132,7 @@ def missed_spans(folded: Folded, course: Course) -> tuple[tuple[int, int, str], 
                 found.append((start, block, f"{name} was not scraped"))
                 start = None
         if start is not None:
-            found.append((start, folded.v1.end_ms(), f"{name} was not scraped"))
+            found.append((start, end_ms, f"{name} was not scraped"))
     return tuple(sorted(found))
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.change import log_mixed
+from servescope.cutover.change import log_mixture
+from servescope.cutover.pieces import Piece, compute_pieces
 from servescope.cutover.sequences import Floats
 
 WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
@@ -34,6 +35,8 @@ _CLUSTER_POWER = 3.0
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
+_AT_ONCE = 192
+"""Blocks of which limits are found together."""
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
 _HALVINGS = 40
@@ -164,18 +167,29 @@ def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, f
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
     blocks = log_probabilities(counts, bound * np.array([1.0, *multiples]), *varied)
     running = np.concatenate([np.zeros((len(multiples), 1)), np.cumsum(blocks[1:] - blocks[:1], axis=1)], axis=1)
-    length = counts.v1_events.size
-    parts = np.zeros((np.size(starts), length))
-    for row, start in enumerate(np.asarray(starts, dtype=np.int64)):
-        since = running[:, start + 1 :] - running[:, start : start + 1]
-        parts[row, start:] = _log_mean(since, multiples)
-    return log_mixed(parts, np.asarray(weights, dtype=float))
+    begins = np.asarray(starts, dtype=np.int64)
+
+    def sequences(rows: slice, columns: slice) -> Floats:
+        since = running[:, None, 1:][..., columns] - running[:, begins[rows], None]
+        # Before it begins, nothing is gathered.
+        seen = np.arange(columns.start, columns.stop) >= begins[rows, None]
+        logs = np.zeros(seen.shape)
+        logs[seen] = _log_mean(since[:, seen], multiples)
+        return logs[None]
+
+    parameters = "events", tuple(multiples.values())
+    mixed: Floats = log_mixture(sequences, begins, np.asarray(weights, dtype=float), (running[:, 1:],), parameters)[0]
+    return mixed
 
 
 def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
     """The logarithm of the mean over the first axis, by the weights of the multiples."""
-    highest = logs.max(axis=0)
-    return np.asarray(highest + np.log(np.tensordot(list(multiples.values()), np.exp(logs - highest), axes=1)))
+    highest = np.asarray(logs.max(axis=0))
+    # Added one by one: a product of matrices rounds otherwise where there are more blocks.
+    mean = np.zeros(highest.shape)
+    for weight, each in zip(multiples.values(), np.exp(logs - highest), strict=True):
+        mean += weight * each
+    return np.asarray(highest + np.log(mean))
 
 
 def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, dispersion: ArrayLike = 1.0,
@@ -185,11 +199,23 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, 
     All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
     together; rounded outwards to 4 %. The ratio that was seen is always among them.
     """
-    running = np.cumsum(log_probabilities(counts, _RATIOS, dispersion, clustered), axis=1)
-    return (
-        _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
-        _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),
+    spread, apart = (
+        np.broadcast_to(np.asarray(each, dtype=float), counts.v1_events.shape) for each in (dispersion, clustered)
     )
+    before = np.zeros((_RATIOS.size, 1))
+    inputs = [*(getattr(counts, each.name) for each in fields(counts)), spread, apart]
+
+    # All at once would be a gigabyte for a stage of a year.
+    def compute(columns: slice, before: Floats) -> Piece:
+        some = EventCounts(*(each[columns] for each in inputs[:-2]))
+        logs = log_probabilities(some, _RATIOS, spread[columns], apart[columns])
+        running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
+        low = _limit(running[:, 1:], WORSE_RATIOS, alpha_low, outside=0.0)
+        high = _limit(running[:, 1:], BETTER_RATIOS, alpha_high, outside=math.inf)
+        return Piece(np.array([low, high]), running[:, -1:].copy())
+
+    low, high = compute_pieces(compute, inputs, ("ratio", alpha_low, alpha_high), _AT_ONCE, before)
+    return low, high
 
 
 def latest_limits(counts: EventCounts, alpha_low: float, alpha_high: float, *, dispersion: ArrayLike = 1.0,

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -29,8 +29,9 @@ from servescope.cutover.circumstances import (
 )
 from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.efficiency import compare_efficiency
+from servescope.cutover.ended import EndedStages, Harm, decided_before
 from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import Folded, fold
+from servescope.cutover.folding import Folded, fold_part, joined
 from servescope.cutover.judgement import (
     SEVERE,
     Advice,
@@ -55,15 +56,16 @@ from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.sequences import Floats
 from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
 from servescope.cutover.spans import Span
-from servescope.cutover.stages import Course, course_of
+from servescope.cutover.stages import Course, StageSpan, course_of
 from servescope.cutover.staging import StageTrack, judge_stage
 from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
 from servescope.cutover.waiting import TIMED, waiting_for
-from servescope.cutover.warming import warm_arms
 from servescope.cutover.warmth import OLD_SECONDS
+from servescope.cutover.windows import cut, window_of
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: pods that were there already are warm."""
+NOTHING_ENDED: Final = EndedStages()
 
 
 def judge(frozen: FrozenPlan, evidence: Evidence, decisions: Sequence[Decision], at_ms: int) -> Judgement:
@@ -83,15 +85,21 @@ def fold_evidence(
     With `former`, the same of an earlier time, the evidence need only have the blocks since then.
     """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
-    end_ms = min(course.end_ms, evidence.observed_until_ms)
+    part = fold_evidence_part(frozen, evidence, course, course.end_ms, former)
+    return part if former is None else joined([former, part])
+
+
+def fold_evidence_part(
+    frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int, former: Folded | None = None
+) -> Folded:
+    """As `fold_evidence`, but only the blocks after `former`, the part before them, up to a time at most."""
     targets, faults = _distinct(evidence)
-    folded = fold(
-        frozen.plan, targets, course.since_ms - _BEFORE_MS, end_ms,
+    folded = fold_part(
+        frozen.plan, targets, course.since_ms - _BEFORE_MS, min(end_ms, evidence.observed_until_ms),
         places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip
-    known = () if former is None else former.faults
-    return replace(folded, faults=tuple(dict.fromkeys((*known, *faults))))
+    return replace(folded, faults=tuple(dict.fromkeys((*folded.faults, *faults))))
 
 
 def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
@@ -109,16 +117,24 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
 
 
 def judge_folded(
-    frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int
-) -> Judgement:
-    """The judgement from evidence that is folded already (`fold_evidence`)."""
+    frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int,
+    ended: EndedStages = NOTHING_ENDED,
+) -> Judgement:  # fmt: skip
+    """The judgement from evidence that is folded already (`fold_evidence`).
+
+    Of stages that have `ended`, as far as they are known, the blocks need not be there.
+    """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
+    ended = end_stages(frozen, folded, evidence, course, ended)
+    scraped = ended.scraped.and_of(folded)
+    folded = window_of(folded, course.stages[-1])
     evidence = replace(evidence, problems=(*evidence.problems, *_problems(folded)))
-    run = _judge_run(frozen, folded, evidence, course)
-    stage = run.stages[-1]
+    stage = judge_stage(frozen, folded, evidence, course, course.stages[-1])
+    run = _follow(ended, stage, _former(frozen, folded, evidence, course, course.stages[-1]), course)
+    effects = ended.effects_with(frozen, stage)
     stale = find_stale(frozen, folded, evidence, course, at_ms)
     metrics = tuple(
-        _metric(frozen, stage, track, stale, overall_ratio(frozen, run.stages, name))
+        _metric(frozen, stage, track, stale, overall_ratio(frozen, effects[name], name))
         for name, track in stage.tracks.items()
     )
     live, reason = _overall(stage, metrics, stale)
@@ -148,7 +164,7 @@ def judge_folded(
         mix=prompt_mix(frozen, stage),
         efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
-        missed=missed_spans(folded, course),
+        missed=missed_spans(scraped, folded.v1.end_ms(), course),
         incomparable={
             track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
         },
@@ -159,7 +175,7 @@ def judge_folded(
         acknowledged=_decided(
             next((each for each in reversed(decisions) if each.kind == "acknowledge" and each.at_ms <= at_ms), None)
         ),
-        excluded_harm=run.excluded_harm,
+        excluded_harm=_excluded_harm(course, run.changes),
     )
 
 
@@ -187,51 +203,69 @@ def _problems(folded: Folded) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    stages: tuple[StageTrack, ...]
     changes: tuple[VerdictChange, ...]
     latched_ms: int | None
     latched_reason: str
-    excluded_harm: tuple[Exclusion, ...]
+    harm: Harm
 
 
-def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course) -> _Run:
-    warmth = warm_arms(frozen, folded)
+def end_stages(
+    frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, ended: EndedStages = NOTHING_ENDED
+) -> EndedStages:
+    """What all stages of a course but the last leave, from what those leave that are known already.
 
-    def judge_stages(course: Course, until_ms: int) -> tuple[StageTrack, ...]:
-        begun = (span for span in course.stages if span.since_ms <= until_ms)
-        return tuple(judge_stage(frozen, folded, evidence, course, span, warmth) for span in begun)
+    The evidence is that of the blocks of the others, and of a week before each (`windows`).
+    """
+    for span in course.stages[len(ended.spans) : -1]:
+        window = window_of(folded, span)
+        known = replace(evidence, problems=(*evidence.problems, *_problems(window)))
+        stage = judge_stage(frozen, window, known, course, span)
+        run = _follow(ended, stage, _former(frozen, window, known, course, span), course)
+        ended = EndedStages(
+            (*ended.spans, span), run.changes, run.harm, ended.effects_with(frozen, stage),
+            ended.scraped.and_of(cut(folded, 0, span.until_ms)), decided_before(course, span.until_ms),
+        )  # fmt: skip
+    return ended
 
-    stages = judge_stages(course, course.end_ms)
-    # What was known when a span was left out stays known: it is left out of what comes later alone.
-    former = [
-        (each.at_ms, judge_stages(course.before(each), each.at_ms))
+
+_Former = Sequence[tuple[int, StageTrack]]
+
+
+def _former(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, span: StageSpan) -> _Former:
+    """A stage as it was until each span of it was left out, with when that was: what was known then stays known."""
+    return [
+        (each.at_ms, judge_stage(frozen, folded, evidence, course.before(each), span))
         for each in course.excluded
-        if each.start_ms < each.at_ms
+        if each.start_ms < min(each.at_ms, span.until_ms) and each.end_ms > span.since_ms and each.at_ms > span.since_ms
     ]
-    changes: list[VerdictChange] = []
-    began: int | None = None
-    latched: int | None = None
-    latched_reason = ""
+
+
+def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Course) -> _Run:
+    """The run up to the end of a stage, from what the stages before it left."""
+    changes: list[VerdictChange] = list(before.changes)
+    began = before.harm.began_ms
+    latched = before.harm.latched_ms
+    latched_reason = before.harm.reason
     acknowledged = list(course.acknowledged_ms)
-    for index, latest in enumerate(stages):
-        for block, start_ms in enumerate(latest.blocks.tolist()):
-            end_ms = start_ms + BLOCK_MS
-            stage = next((known[index] for until_ms, known in former if end_ms <= until_ms), latest)
-            code = int(stage.codes[block])
-            if latched is not None and any(latched <= each < end_ms for each in acknowledged):
-                latched = None
-            if code != DEGRADED:
-                began = None
-            elif began is None:
-                began = end_ms
-                if latched is None:
-                    latched, latched_reason = end_ms, _reason_at(stage, block)
-            shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
-            if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
-                changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
+    for block, start_ms in enumerate(latest.blocks.tolist()):
+        end_ms = start_ms + BLOCK_MS
+        stage = next((each for until_ms, each in former if end_ms <= until_ms), latest)
+        code = int(stage.codes[block])
+        if latched is not None and any(latched <= each < end_ms for each in acknowledged):
+            latched = None
+        if code != DEGRADED:
+            began = None
+        elif began is None:
+            began = end_ms
+            if latched is None:
+                latched, latched_reason = end_ms, _reason_at(stage, block)
+        shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
+        if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
+            changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
+    harm = Harm(began, latched, latched_reason)
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
-    return _Run(stages, tuple(changes), latched, latched_reason, _excluded_harm(course, changes))
+    return _Run(tuple(changes), latched, latched_reason, harm)
 
 
 def _excluded_harm(course: Course, changes: Sequence[VerdictChange]) -> tuple[Exclusion, ...]:

@@ -140,12 +140,10 @@ def _slow_evidence(
     found = []
     for index, edge in enumerate(edges):
         strata = slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index))
-        harm, material = (
-            slow_fractions.log_evidence_of_harm(
-                strata, edge.tau2, floor=floor, alpha=levels.harm, wanted=edge.wanted, starts=starts, weights=weights
-            )
-            for floor in (edge.lasting, edge.floor)
-        )
+        harm, material = slow_fractions.log_evidence_of_harm(
+            strata, edge.tau2, floor=(edge.lasting, edge.floor), alpha=levels.harm, wanted=edge.wanted,
+            starts=starts, weights=weights,
+        )  # fmt: skip
         low = slow_fractions.difference_path(
             strata, edge.tau2, alpha=levels.low / len(edges), wanted=edge.wanted
         )[1]  # fmt: skip
@@ -199,13 +197,13 @@ def path_of_effects(
     if noise.calibrated:
         variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
         path = accumulate(blocks.effects, variances, persistent)
-        harm, material, beyond = (
-            change.log_evidence_of_harm(
-                blocks, variances, bound=bound, alpha=levels.harm, wanted=wanted, starts=starts, weights=weights,
-                persistent=persistent,
-            ) if number < proves else np.zeros(blocks.effects.shape)
-            for number, bound in enumerate((0.0, floor, margin))
-        )  # fmt: skip
+        evidence = np.zeros((3, blocks.effects.size))
+        if proves:
+            evidence[:proves] = change.log_evidence_of_harm(
+                blocks, variances, bound=(0.0, floor, margin)[:proves], alpha=levels.harm, wanted=wanted,
+                starts=starts, weights=weights, persistent=persistent,
+            )  # fmt: skip
+        harm, material, beyond = evidence
     else:
         variances = blocks.sampling
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))

@@ -129,7 +129,7 @@ def test_a_forecast_is_one_duration_and_events_are_times() -> None:
         MetricForecast("time_to_first_token_seconds", "Time to first token", True, 0.1, 7_200.0, 1.7),
         MetricForecast("request_error_share", "Errors", True, 1.0, 190_000.0, 1.7),
     )
-    text = describe_forecast([StageForecast(0, 0.05, 1, 18_000.0, waits)])
+    text = describe_forecast([StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits)])
 
     assert "stage 1, 5 % on v2: about 2.2 days, longest for Errors" in text
     assert re.search(r"Errors +× 2 +2\.2 days +from × 2\.7 on", text), text

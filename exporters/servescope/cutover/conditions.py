@@ -216,12 +216,15 @@ def conditions_of(context: StageContext) -> Conditions:
 
 
 def _warming(context: StageContext) -> NDArray[np.bool_]:
-    """Where most of v2's requests went to replicas that are not warm, or one that had restarted is not, (B,)."""
+    """Where less of v2's requests than the plan's coverage went to warm replicas, or one that restarted is not, (B,).
+
+    What a replica shows that is left out as cold would not keep the others from health.
+    """
     warmth = context.warmth[1]
     requests = np.where(context.usable, np.nan_to_num(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
     warm = (requests * warmth.usable[:, context.within]).sum(axis=0)
     total = requests.sum(axis=0)
-    return np.asarray(((total > 0.0) & (warm < _LEAST_MATCHED * total)) | warmth.rearmed[context.within])
+    return np.asarray(((total > 0.0) & (warm < context.frozen.plan.coverage * total)) | warmth.rearmed[context.within])
 
 
 def _prompts_vanished(context: StageContext) -> NDArray[np.bool_]:

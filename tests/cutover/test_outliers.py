@@ -99,6 +99,16 @@ def test_it_is_healthy_again_when_the_replica_is_gone() -> None:
     assert judged(replace(evidence, targets=targets), at_ms=gone + HOUR * BLOCK_MS).verdict == "HEALTHY"
 
 
+def test_a_judgement_is_the_same_as_blocks_come() -> None:
+    """The changes that are known at any time are the first of those that are known at the end."""
+    evidence = episode({"v2-1": (2, 3), "v1-3": (3, 4), "v2-0": (4.5, 5)})
+    whole = judged(evidence).changes
+
+    for hour in (1.5, 2.25, 3.25, 4.75, 5.5):
+        at_ms = STORY.started_ms + round(hour * HOUR) * BLOCK_MS
+        assert judged(evidence, at_ms=at_ms).changes == tuple(each for each in whole if each.at_ms <= at_ms)
+
+
 def test_an_episode_of_v1_proves_no_health_of_a_worse_v2() -> None:
     """One of v1's three is twice as slow for two hours, and v2 15 % slower all the time: never HEALTHY nor better."""
     story = replace(STORY, share=0.5, v1=Side(pods=3), v2=Side(pods=3, slower=1.15))

@@ -22,6 +22,7 @@ MOST_MERGED = 3
 _PRIOR_BLOCKS = 24.0
 """Blocks for which the predicted variance counts when it is compared with the realised one."""
 _LEAST_KEPT = 0.01
+_LEAST_VARIANCE = 1e-12
 _LOCAL_BLOCKS = 24
 """Five-minute blocks, two hours, around whose mean the realised variance is taken."""
 
@@ -136,7 +137,8 @@ def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Flo
         steps = np.square(np.diff(logarithm[known]))
         variance = np.full_like(logarithm, np.inf)
         variance[np.flatnonzero(known)[1:]] = 0.5 * np.cumsum(steps) / np.arange(1, steps.size + 1)
-    return logarithm, np.where(known, variance, np.inf)
+    # A ratio that never moved is not known to every digit.
+    return logarithm, np.where(known, np.maximum(variance, _LEAST_VARIANCE), np.inf)
 
 
 def effect_path(blocks: BlockEffects, tau2: float, *, persistent: ArrayLike = 0.0) -> EffectPath:

@@ -6,7 +6,7 @@ show, though by less, whichever replica is left out. Evidence is only ever taken
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.cutover.paths import ArmSums, MetricPath
+from servescope.cutover.sequences import Floats
 
 FEW: Final = 6
 """Replicas of an arm up to which one of them moves it by more than noise does."""
-_LEAST_EVIDENCE: Final = -0.5
-"""The logarithm of the evidence of harm that is wanted of the others: that it is likelier than none."""
+_LEAST_LEFT: Final = 0.4
+"""The part of an arm's requests that the others need to show anything: without it one replica is the arm."""
+_ENOUGH: Final = 0.0
+"""The logarithm of the evidence of harm that is wanted of the others: that harm is likelier than none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,45 +42,63 @@ def without_one(
     """
     path = path_of(v1, v2)
     remaining = Remaining(path, np.full(path.harm.shape, -1))
-    if ((path.harm >= level) & (path.material >= level)).any():
-        remaining = _without_harm(path, {pod: path_of(v1, rest) for pod, rest in _rests(v2)}, level)
-    if path.bounded.any():
-        rests = [path_of(rest, v2) for _, rest in _rests(v1)] + [path_of(v1, rest) for _, rest in _rests(v2)]
-        remaining = replace(remaining, path=_without_health(remaining.path, rests, margin))
+    harmful, bounded = bool(((path.harm >= level) & (path.material >= level)).any()), bool(path.bounded.any())
+    if not harmful and not bounded:
+        return remaining
+    of_v2 = [_Rest(pod, counts, path_of(v1, rest)) for pod, counts, rest in _rests(v2)]
+    if harmful and of_v2:
+        remaining = _without_harm(path, of_v2, level)
+    if bounded:
+        of_v1 = [_Rest(pod, counts, path_of(rest, v2)) for pod, counts, rest in _rests(v1)]
+        remaining = replace(remaining, path=_without_health(remaining.path, [*of_v1, *of_v2], margin))
     return remaining
 
 
-def _rests(arm: ArmSums) -> list[tuple[int, ArmSums]]:
-    """An arm without each of its replicas, by their indices; none where it has one alone, or many."""
-    counting = np.flatnonzero((arm.below > 0.0).any(axis=1)).tolist()
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rest:
+    """The path without one replica of an arm, and where it `counts`, (B,): where the arm has few, and others enough."""
+
+    pod: int
+    counts: NDArray[np.bool_]
+    path: MetricPath
+
+    def at(self, name: str, otherwise: float) -> Floats:
+        """Values of its path where it counts and has any."""
+        values = getattr(self.path, name)
+        return np.asarray(np.where(self.counts & ~np.isnan(values), values, otherwise))
+
+
+def _rests(arm: ArmSums) -> list[tuple[int, NDArray[np.bool_], ArmSums]]:
+    """An arm without each of its replicas, by their indices and where that counts."""
+    few = arm.pods() <= FEW
+    running = np.cumsum(arm.below, axis=1)
+    others = running.sum(axis=0) - running
+    counts = few & (running > 0.0) & (others >= _LEAST_LEFT * running.sum(axis=0))
     every = np.arange(arm.below.shape[0])[:, None]
-    return [(pod, arm.of(np.repeat(every != pod, arm.below.shape[1], axis=1))) for pod in counting] if (
-        2 <= len(counting) <= FEW
-    ) else []  # fmt: skip
+    return [
+        (pod, counts[pod], arm.of(np.repeat(every != pod, few.size, axis=1)))
+        for pod in np.flatnonzero(counts.any(axis=1)).tolist()
+    ]
 
 
-def _without_harm(path: MetricPath, rests: dict[int, MetricPath], level: float) -> Remaining:
-    if not rests:
-        return Remaining(path, np.full(path.harm.shape, -1))
-    pods, others = np.array(list(rests)), list(rests.values())
-
-    def left(name: str) -> NDArray[np.float64]:
-        whole, least = getattr(path, name), np.min(np.array([getattr(each, name) for each in others]), axis=0)
-        return np.asarray(np.where(least >= _LEAST_EVIDENCE, whole, np.minimum(whole, least)))
+def _without_harm(path: MetricPath, rests: Sequence[_Rest], level: float) -> Remaining:
+    def left(name: str) -> Floats:
+        whole, least = getattr(path, name), np.min([each.at(name, np.inf) for each in rests], axis=0)
+        return np.asarray(np.where(least >= _ENOUGH, whole, np.minimum(whole, least)))
 
     harm, material, beyond = left("harm"), left("material"), left("beyond")
     alone = (np.minimum(path.harm, path.material) >= level) & (np.minimum(harm, material) < level)
-    weakest = np.argmin(np.array([np.minimum(each.harm, each.material) for each in others]), axis=0)
-    low = np.where(alone, np.minimum(path.low, np.min(np.array([each.low for each in others]), axis=0)), path.low)
-    kept = replace(path, harm=harm, material=material, beyond=beyond, low=low)
-    return Remaining(kept, np.where(alone, pods[weakest], -1))
+    shown = np.array([np.minimum(each.at("harm", np.inf), each.at("material", np.inf)) for each in rests])
+    lowest = np.min([each.at("low", np.inf) for each in rests], axis=0)
+    low = np.where(alone, np.minimum(path.low, lowest), path.low)
+    proving = np.where(alone, np.array([each.pod for each in rests])[np.argmin(shown, axis=0)], -1)
+    return Remaining(replace(path, harm=harm, material=material, beyond=beyond, low=low), proving)
 
 
-def _without_health(path: MetricPath, rests: list[MetricPath], margin: float) -> MetricPath:
+def _without_health(path: MetricPath, rests: Sequence[_Rest], margin: float) -> MetricPath:
     if not rests:
         return path
-    worst = np.max(np.array([each.cost for each in rests]), axis=0)
-    refuted = path.bounded & ~(worst < margin)
-    widest = np.max(np.array([each.high for each in rests]), axis=0)
+    refuted = path.bounded & (np.max([each.at("cost", -np.inf) for each in rests], axis=0) >= margin)
+    widest = np.max([each.at("high", -np.inf) for each in rests], axis=0)
     high = np.where(refuted, np.maximum(path.high, widest), path.high)
     return replace(path, bounded=path.bounded & ~refuted, high=high)

@@ -28,7 +28,7 @@ WINDOWS: Final = (1, 3, 9)
 is small."""
 SURE: Final = 4.5
 """Standard errors from which a difference is no chance: every replica is looked at after every block."""
-LEAST: Final = 10.0
+LEAST: Final = 20.0
 """Observations, or seconds of decoding, of a replica within a window below which their mean is too rough."""
 _OVER: Final = 7.0
 """The logarithm of the likelihood from which a replica is taken to be like the others again."""
@@ -70,11 +70,14 @@ class Outliers:
     costs: Floats
 
 
-def find_outliers(above: Floats, below: Floats, noise: ReplicaNoise, metric: MetricPlan) -> Outliers:
+def find_outliers(
+    above: Floats, below: Floats, noise: ReplicaNoise, metric: MetricPlan, *, several: bool = False
+) -> Outliers:
     """The outliers of one arm in a metric, from what each replica counted per block, (P, B), 0 where not known.
 
     Less than the metric's margin does not matter. A replica that was found stays one until what it counts later is
-    likelier of a replica like the others: one of which nothing is known any more stays what it was.
+    likelier of a replica like the others: one of which nothing is known any more stays what it was. Only the one that
+    differs most in a block is found there, unless `several` are wanted.
     """
     scores, costs = np.zeros(above.shape), np.zeros(above.shape)
     if above.shape[0] < 2 or not above.shape[1]:
@@ -96,9 +99,11 @@ def find_outliers(above: Floats, below: Floats, noise: ReplicaNoise, metric: Met
         sure = (score >= SURE) & (score > scores[pods, blocks]) & alone
         pods, blocks = pods[sure], blocks[sure]
         scores[pods, blocks], costs[pods, blocks] = score[sure], cost[sure]
-    # That others differ from one that differs more is its doing.
-    surest = scores >= scores.max(axis=0)
-    return _until_over(Outliers(scores * surest, costs * surest), windows, sign, variation, noise)
+    if not several:
+        # That the others differ from the one that differs most is its doing.
+        surest = scores >= scores.max(axis=0)
+        scores, costs = scores * surest, costs * surest
+    return _until_over(Outliers(scores, costs), windows, sign, variation, noise)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +122,7 @@ def _against_others(above: Floats, below: Floats, window: int) -> _Window:
     times, inverse = np.full(above.shape, np.nan), np.full(above.shape, np.nan)
     np.divide(own * others, rest * count, out=times, where=known)
     np.divide(count + others, count * others, out=inverse, where=known)
-    return _Window(times, inverse, (count > 0.0).sum(axis=0) - 1.0)
+    return _Window(times, inverse, np.maximum(1.0, (count > 0.0).sum(axis=0) - 1.0))
 
 
 def _variances(
@@ -136,27 +141,33 @@ def _variances(
 def _until_over(
     found: Outliers, windows: Sequence[_Window], sign: float, variation: Floats, noise: ReplicaNoise
 ) -> Outliers:
-    """The outliers, each from where it is found until it is over."""
+    """The outliers, each from where it is found until it is over, with what it differs by meanwhile."""
     rows = np.flatnonzero((found.scores > 0.0).any(axis=1))
     if not rows.size:
         return found
     scores, costs = found.scores[rows], found.costs[rows]
     every = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     at = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
-    cost = np.take_along_axis(costs, at, axis=1)
-    likelier = np.full((len(WINDOWS), *scores.shape), np.nan)
-    for number, (window, each) in enumerate(zip(WINDOWS, windows, strict=True)):
-        variance = _variances(each, window, variation, noise, rows[:, None], every)
-        # The logarithm of how much likelier it is that the replica is like the others than that it differs as it did.
-        likelier[number] = cost * (0.5 * cost - sign * np.log(each.times[rows])) / variance
+    as_found = np.take_along_axis(costs, at, axis=1)
+    now = np.array([sign * np.log(each.times[rows]) for each in windows])
+    variances = np.array([
+        _variances(each, window, variation, noise, rows[:, None], every)
+        for window, each in zip(WINDOWS, windows, strict=True)
+    ])  # fmt: skip
+    # The logarithm of how much likelier it is that the replica is like the others than that it differs as it did.
+    likelier = as_found * (0.5 * as_found - now) / variances
     # A long window that has only begun to differ does not end what a short one has found.
-    now = np.where(np.isnan(likelier[0]), np.where(np.isnan(likelier[1]), likelier[2], likelier[1]), likelier[0])
-    over = (now > 0.0) & (likelier > _OVER).any(axis=0)
+    shortest = np.where(np.isnan(likelier[0]), np.where(np.isnan(likelier[1]), likelier[2], likelier[1]), likelier[0])
+    over = (shortest > 0.0) & (likelier > _OVER).any(axis=0)
     latest = np.maximum.accumulate(np.where((scores > 0.0) & ~over, every, -1), axis=1)
-    ended = np.maximum.accumulate(np.where(over, every, -1), axis=1)
-    still, at = latest > ended, np.maximum(latest, 0)
-    found.scores[rows] = np.where(still, np.take_along_axis(scores, at, axis=1), 0.0)
-    found.costs[rows] = np.where(still, np.take_along_axis(costs, at, axis=1), 0.0)
+    still = latest > np.maximum.accumulate(np.where(over, every, -1), axis=1)
+    current = np.nan_to_num(np.sign(as_found) * now / np.sqrt(variances))
+    best = current.argmax(axis=0)[None]
+    scores, costs = (np.take_along_axis(each, best, axis=0)[0] for each in (current, now))
+    # Where nothing is known, it is as it was known last.
+    known = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
+    found.scores[rows] = np.where(still, np.take_along_axis(scores, known, axis=1), 0.0)
+    found.costs[rows] = np.where(still, np.take_along_axis(costs, known, axis=1), 0.0)
     return found
 
 
@@ -218,16 +229,17 @@ def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], name
     if not found or not names:
         return ArmOutliers(kept, {})
     here = {name: np.where(present, each.scores, 0.0) for name, each in found.items()}
-    surest = np.max(np.array(list(here.values())), axis=0)
+    # Who has been one for long is not exchanged for who looks like one for a block.
+    surest = np.max(np.array([(each > 0.0) * trailing_sum(each, WINDOWS[-1]) for each in here.values()]), axis=0)
     first, every = surest.argmax(axis=0), np.arange(present.shape[1])
     kept[first, every] = surest[first, every] <= 0.0
     return ArmOutliers(kept, {name: _alone(names, here[name], each.costs) for name, each in found.items()})
 
 
 def _alone(names: tuple[str, ...], scores: Floats, costs: Floats) -> Alone:
-    first, every = scores.argmax(axis=0), np.arange(scores.shape[1])
-    worse = (scores[first, every] > 0.0) & (costs[first, every] > 0.0)
-    return Alone(names, np.where(worse, first, -1), costs[first, every])
+    worse = np.where(costs > 0.0, scores, 0.0)
+    first, every = worse.argmax(axis=0), np.arange(worse.shape[1])
+    return Alone(names, np.where(worse[first, every] > 0.0, first, -1), costs[first, every])
 
 
 def with_proving(alone: Alone, proving: NDArray[np.int64], above: Floats, below: Floats, metric: MetricPlan) -> Alone:
@@ -252,8 +264,8 @@ def usual_of_past(
     """
     usual = np.ones(present.shape, dtype=np.bool_)
     for above, below, noise, metric in timed:
-        forth = find_outliers(above, below, noise, metric).scores
-        back = find_outliers(above[:, ::-1], below[:, ::-1], noise, metric).scores[:, ::-1]
+        forth = find_outliers(above, below, noise, metric, several=True).scores
+        back = find_outliers(above[:, ::-1], below[:, ::-1], noise, metric, several=True).scores[:, ::-1]
         usual &= (forth <= 0.0) & (back <= 0.0)
     always = (present & ~usual).sum(axis=1) > _MOSTLY * present.sum(axis=1)
     return np.asarray(usual | always[:, None])

@@ -21,7 +21,6 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision
 from servescope.cutover.folding import ArmFold, Floats, Folded
 from servescope.cutover.judgement import Judgement, MetricJudgement
-from servescope.cutover.judging import judge_folded
 from servescope.cutover.plan import Arm, CutoverPlan, Stage
 from servescope.cutover.plan_files import preset_metrics
 from servescope.judge.case import fold_case, freeze_plan
@@ -82,9 +81,9 @@ def compare(
     frozen = freeze_plan(past, plan, span.start_ms)
     decisions = (Decision("start", span.start_ms, stage=0),)
     at_ms = span.end_ms + SETTLED_MS
-    folded, evidence = fold_case(past, frozen, decisions, at_ms)
-    judgement = judge_folded(frozen, folded, evidence, decisions, at_ms)
-    worst = find_worst(folded, judgement.metrics, span.start_ms)
+    case = fold_case(past, frozen, decisions, at_ms)
+    judgement = case.judge(frozen, decisions, at_ms)
+    worst = find_worst(case.folded, judgement.metrics, span.start_ms)
     return Compared(judgement, worst, None if planned is None else planned.name)
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
-from app import selection
+from app import display, selection
 from app.judging import CutoverView, make_view
 from app.plain import plain, visible
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
+from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import parse_plan
-from servescope.errors import ConfigurationError
+from servescope.errors import ConfigurationError, ServescopeError
 from servescope.judge.case import EvidenceError, WatchedCase
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, check_unchanged, list_runs
+from servescope.judge.runs import CutoverRun, check_unchanged, list_runs, summarise
 from servescope.settings.tables import parse_document
 from servescope.store.embedded import Store
 from servescope.store.prometheus.history import PrometheusHistory
@@ -107,6 +109,25 @@ def check_plan(run: CutoverRun) -> None:
 def read_view(store: Past, run: CutoverRun) -> CutoverView:
     """The judgement of a run now; raises ServescopeError."""
     return _shared_judge(store).view(run, selection.now_ms())
+
+
+def judge_now(store: Past, run: CutoverRun) -> tuple[Mapping[str, Any], tuple[VerdictChange, ...]]:
+    """The judgement that a decision is made on, or why there is none, as one can always go back; and its changes."""
+    try:
+        judgement = read_view(store, run).judgement
+    except ServescopeError as error:
+        return {"problem": str(error)}, ()
+    return summarise(judgement), judgement.changes
+
+
+def describe_end(run: CutoverRun) -> str:
+    """How a run ended, as a sentence: who rolled it back, when and why."""
+    last = run.decisions[-1]
+    if last.kind != "rollback":
+        return f"Run {run.number} has ended: {run.ended}."
+    who, why = f" by {last.by}" if last.by else "", f": {last.reason}" if last.reason else ""
+    at = display.format_time(last.at_ms, selection.reader_zone())
+    return display.as_sentence(f"Run {run.number} was rolled back{who} at {at}{why}")
 
 
 @st.cache_resource(max_entries=2, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime, tzinfo
 
 from servescope.contract.types import Band, Figure, Verdict
@@ -150,6 +151,21 @@ def format_day_minute(time_ms: float, zone: tzinfo) -> str:
 def format_minute(time_ms: float, zone: tzinfo) -> str:
     """A time of day in the reader's time zone: `14:05`."""
     return f"{datetime.fromtimestamp(time_ms / 1000, zone):%H:%M}"
+
+
+def format_near(time_ms: float, now_ms: float, zone: tzinfo) -> str:
+    """A minute in the reader's time zone, with its day where that is not the one of `now_ms`."""
+    same = datetime.fromtimestamp(time_ms / 1000, zone).date() == datetime.fromtimestamp(now_ms / 1000, zone).date()
+    return format_minute(time_ms, zone) if same else format_day_minute(time_ms, zone)
+
+
+def in_zone(text: str, now_ms: float, zone: tzinfo) -> str:
+    """A text of the judge with its times, `2026-11-20 14:05 UTC`, as the reader's clock shows them."""
+
+    def local(found: re.Match[str]) -> str:
+        return format_near(datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00").timestamp() * 1000, now_ms, zone)
+
+    return re.sub(r"(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}) UTC", local, text)
 
 
 def band_ranges(band: Band) -> list[tuple[float, float, Verdict]]:

@@ -23,10 +23,13 @@ from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, next_stage, start_run, write_decision
 from servescope.settings.clock import program_clock
 
-FAULTS: Final = (
-    "latency-regression", "error-burst", "engine-frozen", "bad-replica", "prompt-mix-shift", "truncated-exposition",
-)  # fmt: skip
-"""The faults of v2 that the cutover page offers; the Faults page has all."""
+FAULTS: Final[Mapping[str, float | None]] = {
+    "latency-regression": 5.0, "error-burst": None, "engine-frozen": None, "bad-replica": None,
+    "prompt-mix-shift": None, "truncated-exposition": None,
+}  # fmt: skip
+"""The faults of v2 that the cutover page offers, and how strong they are there, None for as strong as they are by
+themselves; the Faults page has all. The demo's v2 is nearly four times as fast as v1, and would stay ahead of it with
+steps that take half as long again."""
 FOLLOW_SECONDS: Final = 300.0
 """Emulated seconds within which conversations follow a new share."""
 _BY: Final = "the demo"
@@ -42,7 +45,13 @@ def control() -> ControlClient | None:
 def draw_controls(store: Past, run: CutoverRun) -> None:
     """The slider and the switch, with how fast the emulation runs."""
     client = control()
-    if client is None or run.ended:
+    if client is None:
+        return
+    if run.ended:
+        st.caption(
+            f"{plain(cutovers.describe_end(run))} The slider and the switch of the emulated stack are here again "
+            "once another run is started on the Plan page; the Faults page has every switch meanwhile."
+        )
         return
     try:
         state = client.read()
@@ -51,6 +60,7 @@ def draw_controls(store: Past, run: CutoverRun) -> None:
         return
     deployment = _find_deployment(run.frozen.plan.v2, state["deployments"])
     if deployment is None:
+        st.caption("The emulator runs no deployment that this plan calls v2, so there is no slider and no switch here.")
         return
     refused = st.session_state.pop(_REFUSED, None)
     if refused:
@@ -97,15 +107,18 @@ def move_to(store: Past, run: CutoverRun, stage: int) -> None:
     path, now_ms = cutovers.journal_path(), selection.now_ms()
     if path is None:
         return
+    if stage == run.stage:
+        return
+    evidence, _ = cutovers.judge_now(store, run)
     with CutoverJournal(path) as journal:
         if stage < run.stage:
             frozen = freeze_plan(store, run.frozen.plan, now_ms)
             back = Decision("rollback", now_ms, _BY, "the slider was moved to an earlier stage")
-            write_decision(journal, run, back)
+            write_decision(journal, run, back, evidence)
             run = start_run(journal, frozen, by=_BY, reason="another attempt after the rollback")
         while run.stage < stage:
             advance = Decision("advance", now_ms, _BY, "the slider was moved", next_stage(run))
-            run = write_decision(journal, run, advance)
+            run = write_decision(journal, run, advance, evidence)
 
 
 def _draw_switch(client: ControlClient, active: list[Mapping[str, Any]], deployment: str) -> None:
@@ -119,7 +132,8 @@ def _draw_switch(client: ControlClient, active: list[Mapping[str, Any]], deploym
     def flip() -> None:
         try:
             if st.session_state["emulated_switch"]:
-                client.switch_on(st.session_state["emulated_fault"], deployment=deployment)
+                kind = st.session_state["emulated_fault"]
+                client.switch_on(kind, FAULTS[kind], deployment=deployment)
             elif ours is not None:
                 client.switch_off(ours["id"])
         except ControlError as error:
@@ -127,7 +141,7 @@ def _draw_switch(client: ControlClient, active: list[Mapping[str, Any]], deploym
 
     kind, switch = st.columns([3, 2], vertical_alignment="bottom")
     kind.selectbox(
-        "Fault of v2", FAULTS, key="emulated_fault", disabled=ours is not None, format_func=fault_words.title_of
+        "Fault of v2", list(FAULTS), key="emulated_fault", disabled=ours is not None, format_func=fault_words.title_of
     )
     switch.toggle("On", key="emulated_switch", on_change=flip)
     others = [fault_words.title_of(each["kind"]) for each in on if each is not ours]

@@ -43,12 +43,17 @@ def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
     last = now if now is not None and now.run == run.number else _last_judged(run)
     chip = verdicts.verdict_chip(last.verdict) if last else element("span", "not recorded", "quiet")
     ended = escape(run.ended or "under way")
+    by = run.decisions[-1].by if run.decisions[-1].kind == "rollback" else ""
     cells = [
         cell("Run", element("strong", str(run.number)), escape(f"{run.plan} · {run.frozen.hash()[:12]}")),
         cell("Started", escape(display.format_time(start.at_ms, zone)), escape(start.by or display.ABSENT)),
         cell("Stage reached", f"{run.stage + 1} of {len(stages)}", display.format_planned(stages[run.stage].share)),
-        cell("Verdict", chip, escape(display.as_sentence(last.reason)) if last else ""),
-        cell("State", element("span", ended, "quiet" if run.ended else "value good")),
+        cell(
+            "Verdict",
+            chip,
+            escape(display.as_sentence(display.in_zone(last.reason, start.at_ms, zone))) if last else "",
+        ),
+        cell("State", element("span", ended, "quiet" if run.ended else "value good"), escape(f"by {by}") if by else ""),
     ]
     return element("tr", "".join(cells))
 
@@ -58,7 +63,7 @@ def _last_judged(run: CutoverRun) -> Judged | None:
     for entry in reversed(run.entries):
         judged = entry.body if entry.kind == "judgement" else entry.body.get("judgement") or {}
         if "verdict" in judged:
-            return Judged(run.number, judged["verdict"], str(judged["reason"]))
+            return Judged(run.number, judged["verdict"], str(judged.get("reason", "")))
     return None
 
 
@@ -91,17 +96,17 @@ def _row(run: CutoverRun, entry: JournalEntry, zone: tzinfo) -> str:
         what = f"{what} {'with' if entry.kind == 'start' else 'to'} stage {stage + 1}"
     if entry.kind == "exclude":
         ends = " – ".join(display.format_time(body[end], zone) for end in ("start_ms", "end_ms"))
-        what = f"{what}: {ends}"
+        what = f"{what}{', over proven harm' if body.get('force') else ''}: {ends}"
     cells = [
         cell("When", escape(display.format_time(entry.at_ms, zone)), f"run {run.number}"),
         cell("Decision", element("strong", escape(what)), escape(f"{share}{entry.by or display.ABSENT}")),
         cell("Reason", escape(entry.reason or display.ABSENT)),
-        cell("Judgement", *_evidence(entry)),
+        cell("Judgement", *_evidence(entry, zone)),
     ]
     return element("tr", "".join(cells))
 
 
-def _evidence(entry: JournalEntry) -> tuple[str, str]:
+def _evidence(entry: JournalEntry, zone: tzinfo) -> tuple[str, str]:
     judgement: Mapping[str, Any] | None = entry.body.get("judgement")
     if not judgement:
         why = "nothing is judged before the start" if entry.kind == "start" else "not recorded"
@@ -109,16 +114,28 @@ def _evidence(entry: JournalEntry) -> tuple[str, str]:
     if "problem" in judgement:
         return escape(f"no judgement: {judgement['problem']}"), ""
     settled = "; ".join(
-        f"{JUDGED[metric['name']].title} × {metric['ratio']:.2f} ({_limit(metric['low'])} – {metric['high']:.2f})"
+        f"{_title(metric['name'])} × {metric['ratio']:.2f}{_recorded_interval(metric)}"
         for metric in judgement["metrics"]
-        if metric["required"] and None not in (metric["ratio"], metric["low"], metric["high"])
+        if metric["required"] and metric["ratio"] is not None
     )
-    return verdicts.verdict_chip(judgement["verdict"]) + " " + escape(str(judgement["reason"])), escape(settled)
+    reason = display.in_zone(str(judgement.get("reason", "")), entry.at_ms, zone)
+    return f"{verdicts.verdict_chip(judgement['verdict'])} {escape(reason)}", escape(settled)
 
 
-def _limit(low: float) -> str:
-    """A lower limit; 0 where there is none yet."""
-    return f"{low:.2f}" if low else "0"
+def _title(metric: str) -> str:
+    """The title of a metric; its name where it is of another release."""
+    return JUDGED[metric].title if metric in JUDGED else metric
+
+
+def _recorded_interval(metric: Mapping[str, Any]) -> str:
+    """The interval that was written down; what earlier rules of the judge wrote may be of other blocks than the
+    estimate, which then lies outside of it."""
+    low, high = metric["low"], metric["high"]
+    if None in (low, high):
+        return ""
+    if not low <= metric["ratio"] <= high:
+        return " (its interval was recorded of other blocks)"
+    return f" ({low:.2f} – {high:.2f})" if low else f" (0 – {high:.2f})"
 
 
 def list_decisions(rows: Sequence[Decided]) -> pd.DataFrame:

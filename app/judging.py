@@ -17,7 +17,7 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.folding import Folded
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.staging import warm_arms
+from servescope.cutover.warming import warm_arms
 
 _BEFORE_MS = 12 * BLOCK_MS
 

@@ -19,7 +19,7 @@ from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.plan import Stage
 
-SHARE_HEIGHT, LANE_HEIGHT = 150, 30
+SHARE_HEIGHT, LANE_HEIGHT, _TIMES_HEIGHT = 150, 26, 32
 # Of both charts, so that their times are above each other.
 _AXIS_WIDTH = 74
 _PLANNED, _SEEN = NEUTRAL, V2
@@ -199,7 +199,8 @@ def draw_lanes(
         },
     }  # fmt: skip
     spec = {
-        "height": LANE_HEIGHT * max(1, len(lanes)),
+        # The height is that of the lanes and of the times below them.
+        "height": LANE_HEIGHT * max(1, len(lanes)) + _TIMES_HEIGHT,
         "layer": [bars, texts, points],
         "config": {"view": {"stroke": None}},
     }
@@ -231,7 +232,8 @@ def _fitting_text(each: Stretch, span: TimeRange) -> str:
 
 def _verdicts(changes: Sequence[VerdictChange], span: TimeRange) -> Iterable[Stretch]:
     ends = [*(change.at_ms for change in changes[1:]), span.end_ms]
-    for change, end_ms in zip(changes, ends, strict=True):
+    # Before the first block has closed there is no change, and the end of the span is that of none.
+    for change, end_ms in zip(changes, ends[: len(changes)], strict=True):
         look = VERDICT_LOOKS[change.verdict]
         text = f"{look.sign} {change.verdict}"
         tip = f"{change.verdict}: {change.reason}"
@@ -241,7 +243,7 @@ def _verdicts(changes: Sequence[VerdictChange], span: TimeRange) -> Iterable[Str
 def _stages(stages: Sequence[Stage], decisions: Sequence[Decision], span: TimeRange) -> Iterable[Stretch]:
     begun = [each for each in decisions if each.kind in ("start", "advance", "rollback")]
     ends = [*(each.at_ms for each in begun[1:]), span.end_ms]
-    for decision, end_ms in zip(begun, ends, strict=True):
+    for decision, end_ms in zip(begun, ends[: len(begun)], strict=True):
         if decision.kind == "rollback" or decision.stage is None:
             continue
         share = display.format_planned(stages[decision.stage].share)
@@ -251,20 +253,20 @@ def _stages(stages: Sequence[Stage], decisions: Sequence[Decision], span: TimeRa
 
 
 def _alerts(events: Sequence[Event], span: TimeRange) -> Iterable[Stretch]:
-    """Each alert from its beginning to its end, or to the end of the span while it fires."""
-    fired: dict[object, Event] = {}
-    for event in events:
+    """What fires from one change to the next, named where it is one alert, and counted where they are several."""
+    firing: dict[object, Event] = {}
+    changes = [each for each in events if each.kind in ("alert_fired", "alert_resolved")]
+    ends = [*(each.time_ms for each in changes[1:]), span.end_ms]
+    for event, end_ms in zip(changes, ends[: len(changes)], strict=True):
         if event.kind == "alert_fired":
-            fired[event.labels] = event
-        elif event.kind == "alert_resolved" and event.labels in fired:
-            yield _alert(fired.pop(event.labels), event.time_ms)
-    for event in fired.values():
-        yield _alert(event, span.end_ms)
-
-
-def _alert(event: Event, end_ms: int) -> Stretch:
-    name = dict(event.labels).get("alertname", "alert")
-    return Stretch("alerts", event.time_ms, end_ms, name, _VERDICT_COLORS["critical"], event.text)
+            firing[event.labels] = event
+        else:
+            firing.pop(event.labels, None)
+        names = list(dict.fromkeys(dict(each.labels).get("alertname", "alert") for each in firing.values()))
+        if names and end_ms > event.time_ms:
+            text = names[0] if len(names) == 1 else f"{len(names)} alerts"
+            tip = ", ".join(dict.fromkeys(each.text for each in firing.values()))
+            yield Stretch("alerts", event.time_ms, end_ms, text, _VERDICT_COLORS["critical"], tip)
 
 
 DECISION_WORDS: Final[Mapping[DecisionKind, str]] = {

@@ -1,4 +1,4 @@
-"""The judgement in HTML: the answer with its reason, every metric with its interval and margin, both arms."""
+"""The judgement in HTML: its tiles, every metric with its interval and margin, both arms."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final
 from app import display
 from app.display import ABSENT
 from app.judging import WarmReplicas
-from app.markup import cell, draw_lines, draw_tiles, element, grid, heading, image
+from app.markup import cell, draw_lines, draw_tiles, element, grid, heading
 from app.plain import escape
 from servescope.cutover.judgement import (
-    Advice,
     ArmFigures,
     ArmState,
-    Efficiency,
+    Cause,
     Judgement,
     MetricJudgement,
     OverallRatio,
     PromptMix,
     Verdict,
 )
+from servescope.cutover.load import MATCHED_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,21 @@ VERDICT_LOOKS: Final[Mapping[Verdict, Look]] = {
     "INCONCLUSIVE": Look("?", "warning"),
     "NO DATA": Look("∅", "unknown"),
 }
-_ADVICE_STATUS: Final[Mapping[Advice, str]] = {"go on": "good", "hold": "warning", "roll back": "critical"}
-# Triangle, two bars, a turn: the signs of a player, which need no language.
-_ADVICE_PATHS: Final[Mapping[Advice, str]] = {
-    "go on": '<path d="M9 5v22l18-11z"/>',
-    "hold": '<path d="M7 5h7v22H7zM18 5h7v22h-7z"/>',
-    "roll back": '<path d="M16 5v22L2 16zM30 5v22L16 16z"/>',
-}
-_ADVICE_COLORS: Final = {"good": "#1f8a53", "warning": "#b87a07", "critical": "#c93541"}
+_AWAITED: Final[Mapping[Cause, str]] = {
+    "load": "like loads", "warming": "warm replicas", "mix": "the same prompts", "pods too few": "more replicas",
+    "uncalibrated": "three hours of both arms", "no control": "requests on v1",
+}  # fmt: skip
+"""What metrics wait for that more of the same data does not settle."""
 # What is missing matters where it is required, and is the least of the others.
 _ORDERS: Final[Mapping[bool, tuple[Verdict, ...]]] = {
     True: ("DEGRADED", "NO DATA", "INCONCLUSIVE", "HEALTHY"),
     False: ("DEGRADED", "INCONCLUSIVE", "HEALTHY", "NO DATA"),
 }
 
+_FIGURES_TIP: Final = (
+    "in the blocks and on the replicas that the ratio is of, weighted as it is, so that v2 ÷ v1 is the ratio; "
+    "all: the plain figure of everything since the stage began"
+)
 REACH: Final = 3.0
 """How many margins to either side of "no change" a row of the forest plot shows."""
 
@@ -63,36 +64,6 @@ def verdict_chip(verdict: Verdict, tip: str | None = None) -> str:
     look = VERDICT_LOOKS[verdict]
     text = f"{element('b', look.sign, aria_hidden='true')} {escape(verdict)}"
     return element("span", text, f"verdict {look.status}", data_tip=tip, tabindex="0" if tip else None)
-
-
-def draw_answer(judgement: Judgement, zone: tzinfo) -> str:
-    """Whether to go on, hold or roll back, the verdict and its reason: what is read in five seconds."""
-    status = _ADVICE_STATUS[judgement.advice]
-    sign = image(
-        '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 32 32" '
-        f'fill="{_ADVICE_COLORS[status]}">{_ADVICE_PATHS[judgement.advice]}</svg>',
-        "sign", "",
-    )  # fmt: skip
-    advice = element("div", escape(judgement.advice.capitalize()), "advice")
-    severity = element("span", escape(judgement.severity), "severity") if judgement.severity else ""
-    reason = element("div", escape(display.as_sentence(judgement.reason)), "reason")
-    lines = [element("div", verdict_chip(judgement.verdict) + severity, "heads"), reason, *_latched(judgement, zone)]
-    lines += [_efficiency(each) for each in judgement.efficiency[:1]]
-    said = element("div", "".join(lines), "said")
-    return element("div", element("div", sign + advice, "call") + said, f"scope answer {status}", role="status")
-
-
-def _latched(judgement: Judgement, zone: tzinfo) -> list[str]:
-    if judgement.latched_since_ms is None:
-        return []
-    since = display.format_time(judgement.latched_since_ms, zone)
-    live = f"; without it the verdict would be {judgement.live}" if judgement.live else ""
-    return [element("div", escape(f"Harm was proven at {since} and nobody has acknowledged it{live}."), "quiet")]
-
-
-def _efficiency(efficiency: Efficiency) -> str:
-    sentence = escape(f"{efficiency.sentence.rstrip('.')} ")
-    return element("div", sentence + element("span", "(reported, never decides)", "quiet"), "efficiency")
 
 
 def draw_state(judgement: Judgement, v2_warm: WarmReplicas) -> str:
@@ -122,13 +93,30 @@ def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
     open_ = [each for each in judgement.metrics if each.required and each.verdict == "INCONCLUSIVE"]
     if not open_:
         settled = sum(each.required for each in judgement.metrics if each.verdict in ("HEALTHY", "DEGRADED"))
+        lasts = judgement.stage.earliest_end_ms - judgement.at_ms
+        if judgement.verdict == "INCONCLUSIVE" and lasts > 0:
+            return (
+                "Still to settle",
+                escape(_wait(lasts / 1000)),
+                f"{settled} required metrics settled, the stage has to last longer",
+            )
         return "Still to settle", "nothing" if settled else ABSENT, f"{settled} required metrics settled"
+    awaited = dict.fromkeys(_AWAITED[each.cause] for each in open_ if each.cause in _AWAITED)
+    if awaited:
+        word = element("span", escape(" and ".join(awaited)), "value warning", data_tip=judgement.waits_for or None)
+        waiting = sum(each.cause in _AWAITED for each in open_)
+        return "Waits for", word, f"{waiting} of {len(open_)} open metrics; how long cannot be said"
     waits = [each.eta_seconds for each in open_]
     known = [wait for wait in waits if wait is not None]
     slowest = max(open_, key=lambda each: math.inf if each.eta_seconds is None else each.eta_seconds)
-    value = f"about {display.format_wait(max(known))}" if known and len(known) == len(waits) else "no estimate"
+    value = _wait(max(known)) if known and len(known) == len(waits) else "no estimate"
     names = slowest.title if len(open_) == 1 else f"{len(open_)} metrics, slowest {slowest.title}"
     return "Still to settle", escape(value), escape(names)
+
+
+def _wait(seconds: float) -> str:
+    """How long something still takes: what has gathered enough is settled by the next block."""
+    return f"about {display.format_wait(seconds)}" if seconds > 0.0 else "by the next block"
 
 
 def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
@@ -145,8 +133,8 @@ def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
 
 
 def _warmth_tile(arm: ArmState | None, replicas: WarmReplicas) -> tuple[str, str, str]:
-    if arm is None:
-        return "Warm-up of v2", ABSENT, "no replica seen"
+    if arm is None or not replicas.serving:
+        return "Warm-up of v2", ABSENT, "no replica seen" if arm is None else "no replica serves requests yet"
     cold = arm.cold_start_seconds
     took = "no replica was seen to start" if cold is None else f"warming up took up to {display.format_wait(cold)}"
     status = "good" if arm.warm else "" if replicas.warm else "warning"
@@ -161,8 +149,11 @@ def describe_warm(replicas: WarmReplicas) -> str:
 def _load_tile(judgement: Judgement) -> tuple[str, str, str]:
     loads = [arm.requests_per_replica_second if arm else None for arm in (judgement.v1, judgement.v2)]
     texts = [ABSENT if load is None else f"{display.format_number(load)}" for load in loads]
-    unmatched = any(each.cause == "load" for each in judgement.metrics)
+    v1, v2 = (load or 0.0 for load in loads)
     known = None not in loads
+    unmatched = any(each.cause == "load" for each in judgement.metrics) or (
+        known and not v1 / MATCHED_RATIO <= v2 <= v1 * MATCHED_RATIO
+    )
     word, status = ("not matched", "warning") if unmatched else ("matched", "good") if known else (ABSENT, "")
     return (
         "Load", element("span", word, f"value {status}"),
@@ -173,7 +164,7 @@ def _load_tile(judgement: Judgement) -> tuple[str, str, str]:
 # --- The forest plot --------------------------------------------------------------------------------------------------
 
 
-def draw_forest(judgement: Judgement) -> str:
+def draw_forest(judgement: Judgement, zone: tzinfo) -> str:
     """Every metric in a row: verdict, interval against its margin, both arms' values, and what is still to gather.
 
     A row's plot is in margins, worse to the right whichever direction is good, so that rows can be read together; the
@@ -186,8 +177,8 @@ def draw_forest(judgement: Judgement) -> str:
         element("th", axis, "plot", scope="col"),
         heading("v2 ÷ v1", "interval", numeric=True, tip="valid at every look, however often you check"),
         heading("Margin", numeric=True, tip="the change to the worse that v2 must be proven to stay below"),
-        heading("v1", numeric=True),
-        heading("v2", numeric=True),
+        heading("v1", numeric=True, tip=_FIGURES_TIP),
+        heading("v2", numeric=True, tip=_FIGURES_TIP),
         heading("Progress", tip="the information gathered so far, of what is needed to settle it"),
         heading("Why"),
     ]
@@ -198,7 +189,7 @@ def draw_forest(judgement: Judgement) -> str:
             note = "Reported only: these explain and warn, and never decide"
             rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
         rows += [
-            _forest_row(each, several_stages=judgement.stage.index > 0)
+            _forest_row(each, judgement, zone)
             for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))
         ]
     empty = [each.title for each in judgement.metrics if not each.required and not has_data(each)]
@@ -223,11 +214,13 @@ def _axis() -> str:
     return "".join(parts)
 
 
-def _forest_row(metric: MetricJudgement, *, several_stages: bool) -> str:
+def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> str:
     notes = draw_lines(metric.notes)
     changes = f"Would change: {_lowered(metric.flips)}" if metric.flips else ""
     flips = element("div", escape(changes), "flips") if changes and metric.required else ""
-    reason = display.as_sentence(metric.reason.removeprefix(f"{metric.title}: "))
+    reason = display.as_sentence(
+        display.in_zone(metric.reason.removeprefix(f"{metric.title}: "), judgement.at_ms, zone)
+    )
     good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
     cells = [
         element(
@@ -238,7 +231,7 @@ def _forest_row(metric: MetricJudgement, *, several_stages: bool) -> str:
         ),
         cell("Verdict", verdict_chip(metric.verdict, changes or None), escape(metric.cause)),
         element("td", _plot(metric), "plot", data_label="Plot"),
-        cell("v2 ÷ v1", *_interval(metric, several_stages=several_stages), "number"),
+        cell("v2 ÷ v1", *_interval(metric, zone, several_stages=judgement.stage.index > 0), "number"),
         cell("Margin", escape(describe_margin(metric)), "", "number"),
         cell("v1", *_arm_value(metric, metric.v1), "number"),
         cell("v2", *_arm_value(metric, metric.v2), "number"),
@@ -275,12 +268,23 @@ def _bound(value: float | None, absent: str) -> str:
     return absent if not value or not math.isfinite(value) else f"{value:.2f}"
 
 
-def _interval(metric: MetricJudgement, *, several_stages: bool) -> tuple[str, str]:
+def _interval(metric: MetricJudgement, zone: tzinfo, *, several_stages: bool) -> tuple[str, str]:
     if metric.ratio is None:
         return element("span", ABSENT, "absent"), ""
     tip = describe_overall(metric.overall) if several_stages else None
     shown = element("span", f"× {metric.ratio:.2f}", "value", data_tip=tip, tabindex="0" if tip else None)
-    return shown, escape(format_interval(metric))
+    return shown, escape(format_interval(metric)) + element("div", escape(describe_change(metric, zone)), "changed")
+
+
+def describe_change(metric: MetricJudgement, zone: tzinfo) -> str:
+    """How the effect changed within the stage: `was × 3.70 until 14:00, × 1.20 since`; "" where it did not."""
+    if not metric.spans:
+        return ""
+    *former, latest = (ABSENT if each.ratio is None else f"× {each.ratio:.2f}" for each in metric.spans)
+    now_ms = metric.spans[-1].until_ms
+    ends = [display.format_near(each.until_ms, now_ms, zone) for each in metric.spans]
+    was = ", ".join(f"{ratio} until {end}" for ratio, end in zip(former, ends[:-1], strict=True))
+    return f"was {was}, {latest} since"
 
 
 def describe_overall(overall: OverallRatio | None) -> str | None:
@@ -294,18 +298,28 @@ def describe_overall(overall: OverallRatio | None) -> str | None:
 def _arm_value(metric: MetricJudgement, arm: ArmFigures | None) -> tuple[str, str]:
     if arm is None:
         return element("span", ABSENT, "absent"), ""
-    below = f"n {display.format_number(arm.count)}" if arm.count else ""
+    shown = display.format_value(arm.value, metric.unit)
+    among = (
+        f"{display.format_number(arm.count)} {metric.counted}" if metric.counted else display.format_number(arm.count)
+    )
+    below = "" if not arm.count else among if metric.counted else f"n {among}"
     if arm.events is not None:
-        below = f"{display.format_number(arm.events)} of {display.format_number(arm.count)}"
-    return element("span", escape(display.format_value(arm.value, metric.unit)), "value"), escape(below)
+        below = f"{display.format_number(arm.events)} of {among}"
+    beside = ""
+    if arm.everything is not None and arm.value is not None and abs(arm.everything - arm.value) > 0.01 * arm.value:
+        beside = element("div", escape(f"all {display.format_value(arm.everything, metric.unit)}"), "all")
+    return element("span", escape(shown), "value"), escape(below) + beside
 
 
 def _gathered(metric: MetricJudgement) -> tuple[str, str]:
-    if metric.verdict != "INCONCLUSIVE" or not metric.information_wanted:
+    if metric.verdict != "INCONCLUSIVE" or not (metric.information_wanted or metric.cause in _AWAITED):
         return element("span", "settled" if metric.verdict in ("HEALTHY", "DEGRADED") else ABSENT, "quiet"), ""
-    share = min(1.0, metric.information / metric.information_wanted)
+    if metric.cause in _AWAITED:
+        return element("span", escape(f"waits for {_AWAITED[metric.cause]}"), "quiet"), ""
+    share = min(1.0, metric.information / (metric.information_wanted or math.inf))
     bar = element("i", "", "fill", style=f"width:{100 * share:.0f}%")
-    wait = "no estimate" if metric.eta_seconds is None else f"about {display.format_wait(metric.eta_seconds)} more"
+    wait = "no estimate" if metric.eta_seconds is None else _wait(metric.eta_seconds)
+    wait = f"{wait} more" if metric.eta_seconds else wait
     progress = element("span", bar, "progress", role="img", aria_label=f"{100 * share:.0f} % gathered")
     return progress + element("span", f"{100 * share:.0f} %", "value"), escape(wait)
 
@@ -335,14 +349,16 @@ def _plot(metric: MetricJudgement) -> str:
     unbounded = (-math.inf, math.inf) if metric.better == "lower" else (math.inf, -math.inf)
     known = [missing if end is None else end for end, missing in zip(ends, unbounded, strict=True)]
     left, right = min(known), max(known)
-    look = VERDICT_LOOKS[metric.verdict].status
+    # Harm of a metric whose mean is better is that of its slow requests.
+    elsewhere = metric.verdict == "DEGRADED" and point < 0.0
+    look = "quiet" if elsewhere else VERDICT_LOOKS[metric.verdict].status
     beyond = ("less " if left < -REACH else "") + ("more" if right > REACH else "")
     # All beyond one side: the arrow of the estimate is there.
     bar = "" if left > REACH or right < -REACH else element(
         "i", "", f"interval {look} {beyond}".strip(),
         style=f"left:{_place(left):.1f}%;width:{max(0.6, _place(right) - _place(left)):.1f}%",
     )  # fmt: skip
-    dot = _dot(point, look)
+    dot = _dot(point, look) + (element("span", "the mean; slow requests are more", "none") if elsewhere else "")
     said = f"{metric.title}: v2 is {metric.ratio:.2f} times v1, interval {format_interval(metric)}, margin "
     return element("div", zones + bar + dot, "forest", role="img", aria_label=said + describe_margin(metric))
 
@@ -412,6 +428,8 @@ def _describe_arm(arm: ArmState, replicas: WarmReplicas, zone: tzinfo) -> dict[s
         "Warm": f"{describe_warm(replicas)} that serve now",
         "Requests": display.format_number(arm.requests),
         "Scrapes": f"{arm.scrapes} of {arm.expected} expected, {arm.failed} failed",
+        "Evidence": f"of {display.format_share(arm.covered)} of the requests" if arm.covered is not None else ABSENT,
+        "Thrown away": f"{display.format_share(arm.rejected)} of the requests" if arm.rejected is not None else ABSENT,
         "Torn histograms": str(arm.torn),
         "Restarts": str(arm.resets),
         "Gaps": str(arm.gaps),
@@ -441,5 +459,7 @@ def draw_gaps(judgement: Judgement, zone: tzinfo) -> str:
         if items
     ]
     if not parts:
-        parts = [element("div", "Both stacks report every metric of the plan, and nothing was missed.", "quiet")]
+        seen = all(arm is not None and arm.scrapes for arm in (judgement.v1, judgement.v2))
+        whole = "Both stacks report every metric of the plan, and nothing was missed."
+        parts = [element("div", whole if seen else "No block of this stage is complete yet.", "quiet")]
     return element("div", "".join(parts), "scope gaps")

@@ -67,22 +67,22 @@ def orders(share: float, days: int) -> list[Order]:
 
 def false_alarms(trials: Sequence[Trial]) -> Iterator[str]:
     """A/A: how often a day of watching two equal stacks ends in DEGRADED, over all metrics together."""
-    yield from _head("share", "days", "pasts", "false DEGRADED", "95 % interval", "clustered by past", "of which")
+    yield from table_head("share", "days", "pasts", "false DEGRADED", "95 % interval", "clustered by past", "of which")
     equal = undisturbed(trials, NO_HARM)
     for name, chosen in (*((f"{share:.0%}", of_share(equal, share)) for share in SHARES), ("all", equal)):
         if chosen:
             wrong = [trial for trial in chosen if trial.degraded is not None]
             causes = ", ".join(sorted({trial.cause.split(":")[0] for trial in wrong})) or "–"
-            yield _row(
-                name, len(chosen), len({trial.past for trial in chosen}), _percent(len(wrong), len(chosen)),
-                _interval(len(wrong), len(chosen)),
+            yield table_row(
+                name, len(chosen), len({trial.past for trial in chosen}), percent(len(wrong), len(chosen)),
+                interval(len(wrong), len(chosen)),
                 clustered(chosen, lambda trial: trial.past, lambda trial: trial.degraded is not None), causes,
             )  # fmt: skip
 
 
 def by_hour(trials: Sequence[Trial]) -> Iterator[str]:
     """A/A by the hour of the day at which the stage began, and at which it was DEGRADED first."""
-    yield from _head("hour of day (UTC)", "stages begun", "false DEGRADED of those", "false DEGRADED in that hour")
+    yield from table_head("hour of day (UTC)", "stages begun", "false DEGRADED of those", "false DEGRADED in that hour")
     equal = undisturbed(trials, NO_HARM)
     for hour in range(0, 24, 3):
         begun = [trial for trial in equal if hour <= trial.hour < hour + 3]
@@ -90,12 +90,12 @@ def by_hour(trials: Sequence[Trial]) -> Iterator[str]:
         then = sum(
             trial.degraded is not None and hour <= (trial.hour + trial.degraded / 60) % 24 < hour + 3 for trial in equal
         )
-        yield _row(f"{hour:02d}–{hour + 3:02d}", len(begun), wrong, then)
+        yield table_row(f"{hour:02d}–{hour + 3:02d}", len(begun), wrong, then)
 
 
 def coverage(trials: Sequence[Trial]) -> Iterator[str]:
     """How often an interval holds the truth at every one of a day's 288 looks."""
-    yield from _head("metric", *(f"{share:.0%}" for share in SHARES), "all", "lower 95 % limit")
+    yield from table_head("metric", *(f"{share:.0%}" for share in SHARES), "all", "lower 95 % limit")
     # One day with another harm is the same day for the metrics that the harm leaves alone: each truth counts once.
     days: dict[tuple[str, float], dict[tuple[int, int, float], bool]] = {}
     for trial in trials:
@@ -108,13 +108,13 @@ def coverage(trials: Sequence[Trial]) -> Iterator[str]:
         by_share = [list(days.get((metric, share), {}).values()) for share in SHARES]
         total, kept = sum(map(len, by_share)), sum(map(sum, by_share))
         low, _ = clopper_pearson(kept, total)
-        cells = [_percent(sum(each), len(each)) for each in by_share]
-        yield _row(f"`{metric}`", *cells, f"{_percent(kept, total)} of {total}", f"{low:.1%}")
+        cells = [percent(sum(each), len(each)) for each in by_share]
+        yield table_row(f"`{metric}`", *cells, f"{percent(kept, total)} of {total}", f"{low:.1%}")
 
 
 def false_health(trials: Sequence[Trial]) -> Iterator[str]:
     """How often a stack at the margin, or beyond, is HEALTHY at any time of a day."""
-    yield from _head(
+    yield from table_head(
         "true effect", "share", "days", "metric ever HEALTHY", "95 % interval", "whole verdict ever HEALTHY"
     )
     rows = (
@@ -128,38 +128,38 @@ def false_health(trials: Sequence[Trial]) -> Iterator[str]:
             if chosen:
                 wrong = sum(trial.metrics[metric].healthy is not None for trial in chosen)
                 whole = sum(trial.healthy is not None for trial in chosen)
-                yield _row(
-                    name, share, len(chosen), _percent(wrong, len(chosen)), _interval(wrong, len(chosen)),
-                    _percent(whole, len(chosen)),
+                yield table_row(
+                    name, share, len(chosen), percent(wrong, len(chosen)), interval(wrong, len(chosen)),
+                    percent(whole, len(chosen)),
                 )  # fmt: skip
 
 
 def power(trials: Sequence[Trial]) -> Iterator[str]:
     """How many of each harm are DEGRADED within the day, and after how long."""
     cells = [f"{share:.0%}: found, p50 / p90" for share in SHARES]
-    yield from _head("harm in v2", *cells)
+    yield from table_head("harm in v2", *cells)
     for harm in (*MEANS, *ERRING, *SLOWER, *SHAPES):
         harmed = undisturbed(trials, harm)
         row = []
         for share in SHARES:
             delays = [delay(trial) for trial in of_share(harmed, share)]
-            found = _percent(sum(each < math.inf for each in delays), len(delays))
+            found = percent(sum(each < math.inf for each in delays), len(delays))
             row.append(f"{found}, {minutes(delays, 0.5)} / {minutes(delays, 0.9)}" if delays else "–")
-        yield _row(spell(harm), *row)
+        yield table_row(spell(harm), *row)
 
 
 def demanded(trials: Sequence[Trial]) -> Iterator[str]:
     """The delays that CUTOVER.md demands, and what was measured: of all stages, and of those begun by day."""
-    yield from _head("what", "share", "demanded, min", "begun at any hour, min", "begun by day, min", "met by day")
+    yield from table_head("what", "share", "demanded, min", "begun at any hour, min", "begun by day, min", "met by day")
     for (kind, size), (quantile, limits) in DEMANDED.items():
         harmed = undisturbed(trials, Harm(kind, size))
         what = f"{spell(Harm(kind, size))} DEGRADED, {quantile}"
         for share, limit in limits.items():
-            yield _row(what, f"{share:.0%}", *_delays(of_share(harmed, share), delay, quantile, limit))
+            yield table_row(what, f"{share:.0%}", *_delays(of_share(harmed, share), delay, quantile, limit))
     equal = undisturbed(trials, NO_HARM)
     for share, limit in DEMANDED_HEALTHY.items():
         found = _delays(of_share(equal, share), lambda trial: healthy_at(trial, FIRST_TOKEN), "p50", limit)
-        yield _row("TTFT HEALTHY when equal, p50", f"{share:.0%}", *found)
+        yield table_row("TTFT HEALTHY when equal, p50", f"{share:.0%}", *found)
 
 
 def _delays(
@@ -173,26 +173,26 @@ def _delays(
         for chosen in (trials, [trial for trial in trials if trial.hour < 9])
     )
     met = "yes" if by_day <= limit else "**no**"
-    return f"≤ {limit:g}", _spell_minutes(everything), _spell_minutes(by_day), met
+    return f"≤ {limit:g}", spell_minutes(everything), spell_minutes(by_day), met
 
 
 def health(trials: Sequence[Trial]) -> Iterator[str]:
     """When equal stacks are proven so: metric by metric, and all required ones together."""
-    yield from _head("metric", *(f"{share:.0%}: proven in a day, p50 / p90" for share in SHARES))
+    yield from table_head("metric", *(f"{share:.0%}: proven in a day, p50 / p90" for share in SHARES))
     equal = undisturbed(trials, NO_HARM)
     for metric in dict.fromkeys(name for trial in equal for name in trial.metrics):
         times = {share: [healthy_at(each, metric) for each in of_share(equal, share)] for share in SHARES}
-        yield _row(f"`{metric}`", *(_proven(times[share]) for share in SHARES))
+        yield table_row(f"`{metric}`", *(_proven(times[share]) for share in SHARES))
     times = {
         share: [math.inf if each.healthy is None else each.healthy for each in of_share(equal, share)]
         for share in SHARES
     }
-    yield _row("all required", *(_proven(times[share]) for share in SHARES))
+    yield table_row("all required", *(_proven(times[share]) for share in SHARES))
 
 
 def confounded(trials: Sequence[Trial]) -> Iterator[str]:
     """What becomes of equal stacks, and of one that is 20 % slower, while something else differs."""
-    yield from _head(
+    yield from table_head(
         "what differs", "days", "equal: DEGRADED", "equal: HEALTHY", "+20 %: DEGRADED", "+20 %: HEALTHY", "why"
     )
     for confounder in CONFOUNDERS:
@@ -203,8 +203,8 @@ def confounded(trials: Sequence[Trial]) -> Iterator[str]:
             chosen = [trial for trial in trials if trial.harm == harm and trial.confounder == confounder]
             count = len(chosen)
             cells += [
-                _percent(sum(trial.degraded is not None for trial in chosen), count),
-                _percent(sum(trial.healthy is not None for trial in chosen), count),
+                percent(sum(trial.degraded is not None for trial in chosen), count),
+                percent(sum(trial.healthy is not None for trial in chosen), count),
             ]
             for trial in chosen if harm == NO_HARM else ():
                 found = next(
@@ -212,12 +212,12 @@ def confounded(trials: Sequence[Trial]) -> Iterator[str]:
                 )
                 why[found] = why.get(found, 0) + 1
         usual = max(why, key=lambda each: why[each]) if why else "–"
-        yield _row(_spell_confounder(confounder), count, *cells, usual)
+        yield table_row(_spell_confounder(confounder), count, *cells, usual)
 
 
 def side_by_side(trials: Sequence[Trial]) -> Iterator[str]:
     """Each judge on the same requests: rejections of an equal v2 in 3 and in 24 hours, misses, and delays."""
-    yield from _head(
+    yield from table_head(
         "share", "judge", "equal: 3 h", "equal: 24 h", *(f"{spell(harm)}: missed in 24 h, p50" for harm in RIVALLED[1:])
     )
     compared = [trial for trial in trials if trial.rivals and trial.confounder == PLAIN]
@@ -231,18 +231,20 @@ def side_by_side(trials: Sequence[Trial]) -> Iterator[str]:
             if not equal:
                 continue
             cells = [
-                _percent(sum(each <= 180 for each in equal), len(equal)),
-                _percent(sum(each < math.inf for each in equal), len(equal)),
+                percent(sum(each <= 180 for each in equal), len(equal)),
+                percent(sum(each < math.inf for each in equal), len(equal)),
             ]
             for harm in RIVALLED[1:]:
-                missed = _percent(sum(each == math.inf for each in times[harm]), len(times[harm]))
+                missed = percent(sum(each == math.inf for each in times[harm]), len(times[harm]))
                 cells.append(f"{missed}, {minutes(times[harm], 0.5)}")
-            yield _row(f"{share:.0%}", judge, *cells)
+            yield table_row(f"{share:.0%}", judge, *cells)
 
 
 def recorded_alarms(trials: Sequence[RecordedTrial]) -> Iterator[str]:
     """A/A on recordings of the emulated stack."""
-    yield from _head("stacks", "recordings", "days", "false DEGRADED", "clustered by recording", "coverage", "of which")
+    yield from table_head(
+        "stacks", "recordings", "days", "false DEGRADED", "clustered by recording", "coverage", "of which"
+    )
     groups = [
         ("3 of 12 replicas", [trial for trial in trials if trial.kind == "one" and trial.share == 0.25]),
         ("6 of 12 replicas", [trial for trial in trials if trial.kind == "one" and trial.share == 0.5]),
@@ -254,10 +256,10 @@ def recorded_alarms(trials: Sequence[RecordedTrial]) -> Iterator[str]:
             wrong = [trial for trial in chosen if trial.degraded is not None]
             intervals = [each for trial in chosen for each in trial.metrics.values()]
             held = sum(each.missed_low is None and each.missed_high is None for each in intervals)
-            yield _row(
-                name, len({trial.recording for trial in chosen}), len(chosen), _percent(len(wrong), len(chosen)),
+            yield table_row(
+                name, len({trial.recording for trial in chosen}), len(chosen), percent(len(wrong), len(chosen)),
                 clustered(chosen, lambda trial: trial.recording, lambda trial: trial.degraded is not None),
-                _percent(held, len(intervals)), ", ".join(sorted({trial.cause for trial in wrong})) or "–",
+                percent(held, len(intervals)), ", ".join(sorted({trial.cause for trial in wrong})) or "–",
             )  # fmt: skip
 
 
@@ -307,7 +309,7 @@ def quantile_of(values: Sequence[float], share: float) -> float:
 
 def minutes(values: Sequence[float], share: float) -> str:
     """A quantile of delays as it is written in a table."""
-    return _spell_minutes(quantile_of(values, share))
+    return spell_minutes(quantile_of(values, share))
 
 
 def spell(harm: Harm) -> str:
@@ -359,7 +361,7 @@ def healthy_at(trial: Trial, metric: str) -> float:
 def _proven(times: Sequence[float]) -> str:
     if not times:
         return "–"
-    found = _percent(sum(each < math.inf for each in times), len(times))
+    found = percent(sum(each < math.inf for each in times), len(times))
     return f"{found}, {minutes(times, 0.5)} / {minutes(times, 0.9)}"
 
 
@@ -382,23 +384,28 @@ def _binomial(count: int, total: int, p: float) -> float:
     return float(np.exp(ways + k * math.log(p) + (total - k) * math.log1p(-p)).sum())
 
 
-def _spell_minutes(value: float) -> str:
+def spell_minutes(value: float) -> str:
+    """A delay as it is written in a table, – where there is none."""
     return "–" if not math.isfinite(value) else f"{value:.0f}"
 
 
-def _percent(count: int, total: int) -> str:
+def percent(count: int, total: int) -> str:
+    """A share as it is written in a table, – of nothing."""
     return f"{count / total:.1%}" if total else "–"
 
 
-def _interval(count: int, total: int) -> str:
+def interval(count: int, total: int) -> str:
+    """The exact 95 % interval of a share as it is written in a table."""
     low, high = clopper_pearson(count, total)
     return f"{low:.1%}–{high:.1%}"
 
 
-def _head(*names: str) -> Iterator[str]:
-    yield _row(*names)
-    yield _row(*("---" for _ in names))
+def table_head(*names: str) -> Iterator[str]:
+    """The first two lines of a table."""
+    yield table_row(*names)
+    yield table_row(*("---" for _ in names))
 
 
-def _row(*cells: object) -> str:
+def table_row(*cells: object) -> str:
+    """One line of a table."""
     return "| " + " | ".join(map(str, cells)) + " |"

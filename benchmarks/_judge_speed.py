@@ -53,9 +53,9 @@ _DRAFTED: Final = ("spec_decode_num_draft_tokens_total", "spec_decode_num_accept
 
 def measure_speed(days: Sequence[int]) -> None:
     """Print how long judgements take over so many days, with the memory, and the peer's time."""
-    fleet = _fleet()
+    targets = fleet(V1_PODS, V2_PODS)
     for length in days:
-        path = _filled(fleet, length)
+        path = _filled(targets, length)
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
         command = [sys.executable, "-m", "benchmarks._judge_speed", str(path), str(length)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
@@ -70,7 +70,7 @@ def measure_speed(days: Sequence[int]) -> None:
         print(f"  most memory of the process                 {found['bytes'] / 2**20:.0f} MiB")
         print(f"  the store, with a day of v1's past         {path.stat().st_size / 1e6:.0f} MB")
         print(f"  verdict at the end                         {found['verdict']}", flush=True)
-    _measure_peer(fleet)
+    _measure_peer(targets)
 
 
 # --- In a process of its own ------------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ def _measure(path: Path, days: int) -> dict[str, object]:
 # --- The store --------------------------------------------------------------------------------------------------------
 
 
-def _fleet() -> tuple[TargetIncrements, ...]:
+def fleet(v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, ...]:
     """A day of all targets: replicas that draft, and a router and an autoscaler for each stack."""
-    replicas = [_with_counters(each, _drafts(each)) for each in draw_day(1, V1_PODS, V2_PODS)]
+    replicas = [_with_counters(each, _drafts(each)) for each in draw_day(1, v1_pods, v2_pods)]
     routers = []
     for stack in ("v1", "v2"):
         one = next(each for each in replicas if each.identity.inference_stack == stack)
@@ -130,7 +130,7 @@ def _fleet() -> tuple[TargetIncrements, ...]:
             gains=np.round(routed), gauges=(), levels=one.levels[:0], above=one.above[:0],
         )  # fmt: skip
         routers.append(router)
-    return (*replicas, *routers, _autoscaler(replicas[-1]))
+    return (*replicas, *routers, _autoscaler(replicas[-1], v2_pods))
 
 
 def _drafts(target: TargetIncrements) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -145,10 +145,10 @@ def _with_counters(
     return replace(target, series=series, gains=np.concatenate([target.gains, gains]))
 
 
-def _autoscaler(like: TargetIncrements) -> TargetIncrements:
+def _autoscaler(like: TargetIncrements, pods: int) -> TargetIncrements:
     identity = replace(like.identity, replica="autoscaler", role="autoscaler")
     names = ("autoscaler_avg_in_flight_tokens", "autoscaler_avg_num_workers")
-    levels = np.multiply.outer(np.array([80_000.0 * V2_PODS, float(V2_PODS)]), np.ones(BLOCKS_PER_DAY))
+    levels = np.multiply.outer(np.array([80_000.0 * pods, float(pods)]), np.ones(BLOCKS_PER_DAY))
     return replace(
         like, identity=identity, target_id=identity.target_id, series=(), gains=like.gains[:0],
         gauges=tuple(Series(name, ()) for name in names), levels=levels, above=np.full(levels.shape, np.nan),

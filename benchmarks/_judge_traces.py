@@ -102,21 +102,25 @@ def _counted(arms: tuple[Requests, Requests], chosen: Sequence[Flags], start: in
 def _replay(requests: Sequence[TraceRequest], hashing: int) -> Reuse:
     """A trace on as many pods as the stage has, each session on one of them by a hash."""
     v1_pods, v2_pods = PODS[SHARE]
-    pods = v1_pods + v2_pods
-    caches = [BlockCache(capacity=CACHE_BLOCKS, block_tokens=MOONCAKE_BLOCK_TOKENS) for _ in range(pods)]
     blocks = int((requests[-1].seconds - requests[0].seconds) * 1000 // BLOCK_MS)
-    prompt, cached = np.zeros((pods, blocks)), np.zeros((pods, blocks))
+    prompt, cached = np.zeros((2, v1_pods + v2_pods, blocks))
+    for each, pod, found in place(requests, hashing, v1_pods + v2_pods):
+        block = int((each.seconds - requests[0].seconds) * 1000 // BLOCK_MS)
+        if block < blocks:
+            prompt[pod, block] += each.input_tokens
+            cached[pod, block] += found
+    return Reuse(prompt[:, _WARMING:], cached[:, _WARMING:], v1_pods)
+
+
+def place(requests: Sequence[TraceRequest], hashing: int, pods: int) -> Iterator[tuple[TraceRequest, int, int]]:
+    """Each request with the pod that its session is hashed to, and the tokens of its prompt that were cached there."""
+    caches = [BlockCache(capacity=CACHE_BLOCKS, block_tokens=MOONCAKE_BLOCK_TOKENS) for _ in range(pods)]
     for each in requests:
         ids = each.block_ids or ()
         # All conversations share their first block, so the second one is whose it is.
         session = ids[min(1, len(ids) - 1)]
         pod = int.from_bytes(blake2b(f"{hashing}/{session}".encode(), digest_size=4).digest()) % pods
-        found = _use(caches[pod], ids)
-        block = int((each.seconds - requests[0].seconds) * 1000 // BLOCK_MS)
-        if block < blocks:
-            prompt[pod, block] += each.input_tokens
-            cached[pod, block] += min(each.input_tokens, found * MOONCAKE_BLOCK_TOKENS)
-    return Reuse(prompt[:, _WARMING:], cached[:, _WARMING:], v1_pods)
+        yield each, pod, min(each.input_tokens, _use(caches[pod], ids) * MOONCAKE_BLOCK_TOKENS)
 
 
 def _use(cache: BlockCache, ids: Sequence[int]) -> int:

@@ -15,6 +15,8 @@ from benchmarks import _judge_experiments as experiments
 from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
 from benchmarks._judge_errors import errors_alone
+from benchmarks._judge_memory import measure_memory
+from benchmarks._judge_reuse import compare_left
 from benchmarks._judge_speed import measure_speed
 from benchmarks._judge_traces import compare_traces
 from benchmarks._judge_trials import Trial, run_trials
@@ -43,6 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--speed-days", type=int, nargs="+", default=(1, 7), metavar="DAYS", help="of the stage that is judged then"
     )
+    group.add_argument(
+        "--memory", type=int, nargs="+", metavar="DAYS", help="measure only the memory of judging runs of so many days"
+    )
     group.add_argument("--record", action="store_true", help="record the emulated stacks that are not recorded yet")
     group.add_argument("--pasts", type=int, default=25, metavar="N", help="deployments' pasts (default: %(default)s)")
     group.add_argument(
@@ -65,11 +70,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the tables, in the form of docs/judge.md."""
+    if arguments.memory:
+        measure_memory(arguments.memory)
+        return
     if arguments.speed:
         measure_speed(arguments.speed_days)
         return
     if arguments.traces is not None:
-        print("\n".join(compare_traces(arguments.traces)))
+        print("\n".join([*compare_traces(arguments.traces), "", *compare_left(arguments.traces)]))
         return
     if arguments.worlds is not None:
         names = [name for name in arguments.worlds if name != "all"] or list(WORLDS)

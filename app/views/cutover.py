@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app import (
+    answer,
     charts,
     cutovers,
     display,
@@ -53,9 +54,9 @@ def draw_cutover(view: CutoverView) -> None:
         list_metrics(judgement),
         "cutover",
     )
-    st.html(verdicts.draw_answer(judgement, zone))
+    st.html(answer.draw_answer(judgement, zone, view.frozen.plan.stages))
     st.html(verdicts.draw_state(judgement, view.warm[1]))
-    st.html(verdicts.draw_forest(judgement))
+    st.html(verdicts.draw_forest(judgement, zone))
     charts.let_numbers_paint()
     stages = view.frozen.plan.stages
     charts.show(timeline.draw_share(view.share, stages, view.decisions, view.span))
@@ -81,6 +82,9 @@ def list_metrics(judgement: Judgement) -> pd.DataFrame:
                 "metric": each.name, "required": each.required, "verdict": each.verdict, "cause": each.cause,
                 "ratio": each.ratio, "low": each.low, "high": each.high, "margin": each.margin,
                 "v1": each.v1.value if each.v1 else None, "v2": each.v2.value if each.v2 else None,
+                "v1_everything": each.v1.everything if each.v1 else None,
+                "v2_everything": each.v2.everything if each.v2 else None,
+                "compared_blocks": each.compared.blocks if each.compared else None,
                 "information": each.information, "information_wanted": each.information_wanted,
                 "eta_seconds": each.eta_seconds, "reason": each.reason,
             }

@@ -6,8 +6,9 @@ The console records them and never moves traffic.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
@@ -20,7 +21,7 @@ from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, next_stage, summarise, write_decision
+from servescope.judge.runs import CutoverRun, next_stage, write_decision
 
 _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",
@@ -61,9 +62,7 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     if written:
         st.success(plain(written), icon=":material/edit_note:")
     if run.ended:
-        st.info(
-            plain(f"Run {run.number} has ended: {run.ended}. Start another on the Plan page."), icon=":material/flag:"
-        )
+        st.info(plain(f"{cutovers.describe_end(run)} Start another on the Plan page."), icon=":material/flag:")
         return
     if not reader.decides:
         st.info(plain(reader.why_not), icon=":material/lock:")
@@ -71,16 +70,19 @@ def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
     kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
     kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
     by = reader.name or st.text_input("By", key="decided_by", placeholder="your name")
+    if "advance" not in kinds:
+        st.caption("This is the plan's last stage: there is none to advance to.")
     if reader.name:
         st.caption(f"as {plain(reader.name)}")
     reason = st.text_area("Reason", key="decided_reason", placeholder="one sentence for the change record", height=80)
     span = _choose_span() if kind == "exclude" else (None, None)
+    force = kind == "exclude" and st.checkbox("Although harm was proven since it began", key="excluded_by_force")
     st.caption(
         "The journal keeps it together with the judgement of this moment, and it cannot be changed later. "
         "The console never moves traffic: change the share where your traffic is configured."
     )
     if st.button("Record the decision", type="primary", icon=":material/edit_note:"):
-        _write(store, run, kind, by.strip(), reason.strip(), span)
+        _write(store, run, Decision(kind, selection.now_ms(), by.strip(), reason.strip(), None, *span), force=force)
 
 
 def _describe_kind(kind: DecisionKind, run: CutoverRun) -> str:
@@ -103,32 +105,22 @@ def _choose_span() -> tuple[int | None, int | None]:
     return first, last
 
 
-def _write(
-    store: Past, run: CutoverRun, kind: DecisionKind, by: str, reason: str, span: tuple[int | None, int | None]
-) -> None:
+def _write(store: Past, run: CutoverRun, decision: Decision, *, force: bool) -> None:
     """Append it to the journal, with the judgement that stands now; an error is shown and nothing is written."""
     path = cutovers.journal_path()
     if path is None:
         return
     try:
-        evidence = _judge_now(store, run)
-        stage = next_stage(run) if kind == "advance" else None
-        decision = Decision(kind, selection.now_ms(), by, reason, stage, *span)
+        evidence, changes = cutovers.judge_now(store, run)
+        if decision.kind == "advance":
+            decision = replace(decision, stage=next_stage(run))
         with CutoverJournal(path) as journal:
-            write_decision(journal, run, decision, evidence)
+            write_decision(journal, run, decision, evidence, changes=changes, force=force)
     except ServescopeError as error:
         st.error(plain(error), icon=":material/block:")
         return
-    st.session_state[_WRITTEN] = f"Recorded: {by} {DECISION_WORDS[kind]}."
+    st.session_state[_WRITTEN] = f"Recorded: {decision.by} {DECISION_WORDS[decision.kind]}."
     st.rerun()
-
-
-def _judge_now(store: Past, run: CutoverRun) -> Mapping[str, Any]:
-    """The judgement that a decision is made on, or why there is none: one can always go back."""
-    try:
-        return summarise(cutovers.read_view(store, run).judgement)
-    except ServescopeError as error:
-        return {"problem": str(error)}
 
 
 # --- What was decided -------------------------------------------------------------------------------------------------

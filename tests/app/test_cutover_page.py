@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -14,13 +16,26 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app import cutovers, distributions, timeline, verdicts
+from app import answer, cutovers, display, distributions, emulated, journals, selection, timeline, verdicts
 from app.judging import CutoverView, WarmReplicas, count_warm
 from app.selection import TimeRange
+from servescope.console import JOURNAL_VARIABLE
 from servescope.cutover.freezing import freeze
-from servescope.cutover.judgement import VERDICTS, MetricJudgement, OverallRatio, Verdict
+from servescope.cutover.judgement import (
+    VERDICTS,
+    Cause,
+    Decided,
+    EffectSpan,
+    FiringAlert,
+    Judgement,
+    MetricJudgement,
+    OverallRatio,
+    Verdict,
+)
 from servescope.cutover.judging import fold_evidence
 from servescope.cutover.plan import PlanChangedError
+from servescope.judge.journal import CutoverJournal
+from servescope.judge.runs import list_runs, start_run
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.canned_cutover import (
@@ -29,9 +44,12 @@ from tests.support.canned_cutover import (
     FOLDED,
     JUDGEMENT,
     METRICS_JUDGED,
+    NOW_MS,
     RUN,
     STAGES,
+    START_MS,
     make_cutover_view,
+    make_judgement,
 )
 from tests.support.console_pages import charts, html
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
@@ -213,7 +231,7 @@ def test_warm_replicas_are_counted(show: Show) -> None:
 
 def test_a_young_replica_is_not_warm() -> None:
     """Of the replicas that served in the last block, those count that may be compared."""
-    story = Story(past_hours=26, hours=1, v1=Side(pods=3), v2=Side(pods=2, warm=False))
+    story = Story(past_hours=26, hours=1, v1=Side(pods=3), v2=Side(pods=2, warm=False, slower=1.3))
     evidence = evidence_of(story)
     frozen = freeze(plan_of(story.share), evidence, story.started_ms)
 
@@ -289,3 +307,216 @@ def test_an_edited_plan_is_reported(show: Show, monkeypatch: pytest.MonkeyPatch)
     page.run()
 
     assert page.warning[0].value == "plan.toml: margin is 0.2, frozen 0.1. Judged as it was frozen."
+
+
+# --- What a tired reader trusts ---------------------------------------------------------------------------------------
+
+UTC_ZONE = ZoneInfo("UTC")
+
+
+def text_of(show: Show, judgement: Judgement, verdict: Verdict = "INCONCLUSIVE") -> str:
+    """What a reader reads of the tables and tiles of a judgement."""
+    shown = html(show(replace(make_cutover_view(verdict), judgement=judgement)))
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown))
+
+
+def test_go_on_says_to_which_share() -> None:
+    """The next stage's, or that there is none; hold and roll back say at or from which."""
+    healthy = make_judgement("HEALTHY")
+    last = replace(healthy, stage=replace(healthy.stage, index=len(STAGES) - 1))
+    planned = display.format_planned(STAGES[healthy.stage.index + 1].share)
+
+    assert f">to {planned} on v2<" in answer.draw_answer(healthy, UTC_ZONE, STAGES)
+    assert "is the last stage" in answer.draw_answer(last, UTC_ZONE, STAGES)
+    assert ">from 25 % on v2<" in answer.draw_answer(make_judgement("DEGRADED"), UTC_ZONE, STAGES)
+    assert ">at 25 % on v2<" in answer.draw_answer(make_judgement("INCONCLUSIVE"), UTC_ZONE, STAGES)
+
+
+def test_an_alert_that_pages_is_in_the_answer(show: Show) -> None:
+    """By name, with the arm, the replica and since when; above the reason."""
+    fired = FiringAlert("ServescopeUpButNotServing", "v2", NOW_MS - 600_000, "A replica is up and serves none.", "r-0")
+    text = text_of(show, replace(make_judgement("HEALTHY"), alerts=(fired,), advice="hold"), "HEALTHY")
+
+    assert "ServescopeUpButNotServing fires on v2, r-0, since" in text
+    assert text.index("A replica is up and serves none.") < text.index("Still to settle")
+    assert "UpButNotServing" not in text_of(show, make_judgement("HEALTHY"), "HEALTHY")
+
+
+def test_a_rollback_says_who_decided(show: Show) -> None:
+    """Not "Roll back", as that was done: by whom, when and why."""
+    decided = Decided(NOW_MS - 60_000, "anna", "slow at 25 %")
+    text = text_of(show, replace(make_judgement("DEGRADED"), rolled_back=decided), "DEGRADED")
+
+    assert "Rolled back from 25 % on v2" in text
+    assert "Rolled back by anna at" in text
+    assert ": slow at 25 %." in text
+    assert "Roll back" not in text
+
+
+def test_an_acknowledgement_says_who_and_why(show: Show) -> None:
+    """Once nothing is latched; while something is, it was of harm of before."""
+    decided = Decided(NOW_MS - 60_000, "bo", "the old driver, replaced")
+    judgement = replace(make_judgement(), acknowledged=decided)
+
+    assert "was acknowledged by bo at" in text_of(show, judgement)
+    assert "the old driver, replaced" in text_of(show, judgement)
+    assert "acknowledged by bo" not in text_of(show, replace(judgement, latched_since_ms=NOW_MS))
+
+
+def test_harm_that_goes_on_would_not_end_with_an_acknowledgement(show: Show) -> None:
+    """Where the live verdict is DEGRADED too, the latch is said and nothing of what it would be without."""
+    judgement = replace(make_judgement("DEGRADED"), live="DEGRADED")
+    text = text_of(show, judgement, "DEGRADED")
+
+    assert "nobody has acknowledged it." in text
+    assert "without it" not in text
+
+
+def waiting(cause: Cause, **changes: Any) -> Judgement:
+    """A judgement whose required metrics all wait for something else than data."""
+    judgement = make_judgement()
+    metrics = tuple(
+        replace(each, verdict="INCONCLUSIVE", cause=cause, eta_seconds=None, information=9e9)
+        if each.required else each
+        for each in judgement.metrics
+    )  # fmt: skip
+    return replace(judgement, metrics=metrics, **changes)
+
+
+@pytest.mark.parametrize(
+    ("cause", "word"), [("load", "like loads"), ("warming", "warm replicas"), ("mix", "the same prompts")]
+)
+def test_what_is_waited_for_is_said_and_no_time(show: Show, cause: Cause, word: str) -> None:
+    """Not "about 0 s" and 100 % for hours: that loads, warmth or prompts are waited for, and how to get them."""
+    text = text_of(show, waiting(cause, waits_for="what there is to do"))
+    first = text[: text.index("Reported only")]
+
+    assert f"Waits for {word}" in text
+    assert "how long cannot be said" in text
+    assert "Waits for what there is to do." in text
+    assert f"waits for {word}" in first
+    assert "about 0 s" not in text
+    assert "100 %" not in first
+
+
+def test_a_metric_that_has_gathered_enough_is_settled_by_the_next_block() -> None:
+    """Not in about 0 s."""
+    judgement = make_judgement()
+    metrics = tuple(replace(each, eta_seconds=0.0) for each in judgement.metrics if each.verdict == "INCONCLUSIVE")
+    tiles = verdicts.draw_state(replace(judgement, metrics=metrics), WarmReplicas(2, 2))
+
+    assert "by the next block" in tiles
+    assert "0 s" not in re.sub(r"<[^>]*>", " ", tiles)
+
+
+def test_no_arrow_to_better_in_a_row_that_harms(show: Show) -> None:
+    """A mean that is better while slow requests are more has a quiet point, and says so."""
+    view = make_cutover_view("DEGRADED")
+    worse = next(each for each in view.judgement.metrics if each.verdict == "DEGRADED")
+    odd = replace(worse, ratio=0.5, low=0.45, high=0.55, reason=f"{worse.title} has more slow requests than on v1")
+    shown = html(show(replace(view, judgement=replace(view.judgement, metrics=(odd,)))))
+
+    assert "off left critical" not in shown
+    assert "point critical" not in shown
+    assert "slow requests are more" in shown
+
+
+def test_a_change_of_the_effect_is_beside_the_ratio(show: Show) -> None:
+    """What it was until when, and what it is since, in the reader's time."""
+    view = make_cutover_view()
+    metric = replace(
+        METRICS_JUDGED[1],
+        spans=(
+            EffectSpan(START_MS, NOW_MS - 3_600_000, 3.7, 3.6, 3.8),
+            EffectSpan(NOW_MS - 3_600_000, NOW_MS, 1.2, 1.1, 1.3),
+        ),
+    )  # fmt: skip
+    text = text_of(show, replace(view.judgement, metrics=(metric,)))
+    assert re.search(r"was × 3.70 until \d\d:\d\d, × 1.20 since", text)
+
+
+def test_plain_figures_are_named_beside_those_that_are_compared(show: Show) -> None:
+    """Only where they differ; what a ratio of counters is among has its unit."""
+    metric = METRICS_JUDGED[1]
+    assert metric.v1 is not None
+    differs = replace(metric, v1=replace(metric.v1, everything=2.0, everything_count=1e6), counted="seconds")
+    same = replace(metric, v1=replace(metric.v1, everything=metric.v1.value))
+    judgement = make_judgement()
+
+    assert "all 2 s" in text_of(show, replace(judgement, metrics=(differs,)))
+    assert "61.2 k seconds" in text_of(show, replace(judgement, metrics=(differs,)))
+    assert " all " not in text_of(show, replace(judgement, metrics=(same,)))
+
+
+def test_times_of_a_reason_are_the_readers() -> None:
+    """The judge says UTC, and the page the reader's time, with the day where that is another one."""
+    at_ms = 1_795_000_200_000
+    shown = display.in_zone("worse since 2026-11-18 06:10 UTC, for 3 h", at_ms, ZoneInfo("Asia/Tokyo"))
+    assert shown == "worse since 15:10, for 3 h"
+    assert display.in_zone("since 2026-11-17 06:10 UTC", at_ms, UTC_ZONE) == "since 17 Nov 06:10"
+
+
+def test_an_interval_of_an_old_journal_without_its_estimate_is_named() -> None:
+    """What was written down stays: it is not shown as an interval of that ratio."""
+    metric = {"name": "tps_per_request", "required": True, "ratio": 3.703, "low": 3.681, "high": 3.572}
+    body: dict[str, Any] = {"judgement": {"verdict": "INCONCLUSIVE", "reason": "r", "metrics": [metric]}, "stage": 1}
+    entry = replace(RUN.entries[-1], kind="advance", body=body)
+    text = re.sub(r"<[^>]*>", " ", journals.draw_decisions([(RUN, entry)], UTC_ZONE))
+
+    assert "× 3.70 (its interval was recorded of other blocks)" in text
+    assert "3.68" not in text
+    whole = {**metric, "low": 3.68, "high": 3.75}
+    entry = replace(entry, body={**body, "judgement": {**body["judgement"], "metrics": [whole]}})
+    assert "× 3.70 (3.68 – 3.75)" in re.sub(r"<[^>]*>", " ", journals.draw_decisions([(RUN, entry)], UTC_ZONE))
+
+
+# --- The controls of an emulated cutover ------------------------------------------------------------------------------
+
+
+class Client:
+    """The switches of an emulator that runs these deployments."""
+
+    def __init__(self, *deployments: str) -> None:
+        self.deployments = deployments
+        self.shares: list[float] = []
+
+    def read(self) -> dict[str, Any]:
+        return {"deployments": {each: {} for each in self.deployments}, "active": []}
+
+    def set_share(self, deployment: str, share: float, *, follow_seconds: float) -> None:
+        self.shares.append(share)
+
+
+def test_controls_that_are_gone_say_why(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rollback, who did it and where to go on; without v2 in the emulator, that."""
+    monkeypatch.setattr(emulated, "control", lambda: Client("other"))
+    captions = [each.value for each in show(make_cutover_view()).caption]
+    assert any("no slider and no switch" in each for each in captions)
+
+    last = replace(RUN.entries[-1], kind="rollback", by="anna", reason="slow", body={})
+    ended = replace(RUN, entries=(*RUN.entries, last), ended="rolled back")
+    monkeypatch.setattr(f"{__name__}.RUN", ended)
+    captions = [each.value for each in show(make_cutover_view("DEGRADED")).caption]
+    assert any("was rolled back by anna" in each and "Plan page" in each for each in captions)
+
+
+def test_a_stage_that_the_slider_moved_keeps_its_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision is written down with the judgement of that moment, forwards and backwards."""
+    monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal.db"))
+    monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(cutovers, "read_view", lambda store, run: make_cutover_view("HEALTHY"))
+    monkeypatch.setattr(emulated, "freeze_plan", lambda store, plan, now_ms: RUN.frozen)
+    with CutoverJournal(tmp_path / "journal.db") as journal:
+        run = start_run(journal, RUN.frozen, by="anna", reason="as agreed")
+    store = cast("Store", None)
+    emulated.move_to(store, run, 2)
+    with CutoverJournal(tmp_path / "journal.db") as journal:
+        moved = list_runs(journal)[-1]
+    emulated.move_to(store, moved, 0)
+    with CutoverJournal(tmp_path / "journal.db") as journal:
+        first, second = list_runs(journal)
+
+    kinds = [entry.kind for entry in first.entries]
+    assert kinds == ["start", "advance", "advance", "rollback"]
+    assert [entry.body["judgement"]["verdict"] for entry in first.entries[1:]] == ["HEALTHY"] * 3
+    assert second.stage == 0

@@ -92,8 +92,8 @@ def test_a_forecast_says_how_long_and_what_never() -> None:
     settled = MetricForecast("time_to_first_token_seconds", "Time to first token", True, 0.1, 5400.0, 0.2)
     never = MetricForecast("request_error_share", "Errors", True, 1.0, None, None, "errors are too rare")
     stages = (
-        StageForecast(0, 0.25, 3, 36_000.0, (settled,)),
-        StageForecast(1, 0.01, 1, 36_000.0, (settled, never)),
+        StageForecast(0, 0.25, 3, 36_000.0, 1_800.0, (settled,)),
+        StageForecast(1, 0.01, 1, 36_000.0, 1_800.0, (settled, never)),
     )
     text = plans.draw_forecast(stages)
 

@@ -132,6 +132,23 @@ def test_warming_up_has_a_cost_of_its_own() -> None:
     assert any("warming up took v2" in note for note in judgement.notes)
 
 
+def test_warming_up_that_does_not_end_is_said() -> None:
+    """A replica that restarts every hour is compared after four hours of it, and just restarted never HEALTHY."""
+    story = replace(STORY, hours=9)
+    evidence = evidence_of(story)
+    hourly = [
+        replace(target, started_ms=(target.blocks // 3_600_000 * 3_600_000).astype(float))
+        if target.identity.replica == "v2-0"
+        else target
+        for target in evidence.targets
+    ]
+    restarted = replace(evidence, targets=tuple(hourly))
+    judgement = judge(frozen_of(story, evidence), restarted, (start(story),), story.end_ms - 45 * 60_000)
+
+    assert judgement.verdict == "INCONCLUSIVE"
+    assert any(note.startswith("1 replica of v2 did not become warm within 4 h of a day") for note in judgement.notes)
+
+
 @pytest.mark.parametrize(("first_token", "cost"), [(1.5, r"cost [\d.]+ request-seconds"), (0.7, "cost nothing")])
 def test_a_cold_start_that_was_not_slower_cost_nothing(first_token: float, cost: str) -> None:
     """An excess is stated where there is one, and never a negative number."""
@@ -236,14 +253,65 @@ def _spliced(before: TargetIncrements, after: TargetIncrements, cut_ms: int) -> 
     return replace(before, gains=np.where(before.blocks < cut_ms, before.gains, after.gains))
 
 
+SLOW_HOUR = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=1.0))
+
+
+def recovered(story: Story) -> Evidence:
+    """A story whose v2 is as v1 again from its second hour on."""
+    harmed, good = evidence_of(story), evidence_of(replace(story, v2=V2))
+    cut = story.started_ms + 2 * 3_600_000
+    targets = tuple(_spliced(one, other, cut) for one, other in zip(harmed.targets, good.targets, strict=True))
+    return replace(harmed, targets=targets)
+
+
+def judged_excluding(hour: float, *decisions: Decision, at_hour: float = 6.0) -> Judgement:
+    """The judgement of a slow second hour that was left out at an hour of the cutover, whole."""
+    evidence, begin_ms = recovered(SLOW_HOUR), SLOW_HOUR.started_ms + 3_600_000
+    excluded = decided("exclude", SLOW_HOUR, hour, start_ms=begin_ms, end_ms=begin_ms + 3_600_000)
+    return judge(
+        frozen_of(SLOW_HOUR, evidence), evidence, (start(SLOW_HOUR), excluded, *decisions),
+        SLOW_HOUR.started_ms + round(at_hour * 3_600_000),
+    )  # fmt: skip
+
+
 def test_an_excluded_span_does_not_count() -> None:
-    """A deploy of v1 that made it fail for an hour is left out, and listed with its reason."""
-    story = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=5.0))
-    span = {"start_ms": story.started_ms + 5 * 3_600_000, "end_ms": story.end_ms}
-    judgement = judged(story, decisions=(decided("exclude", story, 5.9, **span),))
+    """A deploy that slows v2 for an hour is left out before it happens, and listed with its reason."""
+    judgement = judged_excluding(0.9)
 
     assert judgement.verdict == "HEALTHY", judgement.reason
-    assert judgement.missed == ((span["start_ms"], span["end_ms"], "as planned"),)
+    assert [each.verdict for each in judgement.changes if each.verdict == "DEGRADED"] == []
+    assert judgement.excluded_harm == ()
+    begin_ms = SLOW_HOUR.started_ms + 3_600_000
+    assert judgement.missed == ((begin_ms, begin_ms + 3_600_000, "as planned"),)
+
+
+def test_nothing_is_healthy_while_the_present_is_excluded() -> None:
+    """What nobody looks at is not proven, whatever was proven before it."""
+    evidence, hours = evidence_of(replace(STORY, hours=6)), 3_600_000
+    frozen = frozen_of(STORY, evidence)
+    span = {"start_ms": STORY.started_ms + 4 * hours, "end_ms": STORY.started_ms + 50 * hours}
+    journal = (start(STORY), decided("exclude", STORY, 3.9, **span))
+    verdicts = [judge(frozen, evidence, journal, STORY.started_ms + hour * hours) for hour in (4, 5)]
+
+    assert [each.verdict for each in verdicts] == ["HEALTHY", "INCONCLUSIVE"]
+    assert verdicts[1].reason == "the present is excluded from the judgement"
+
+
+def test_harm_that_is_excluded_afterwards_stays_known() -> None:
+    """The latch and the changes stay until somebody acknowledges the harm, and the exclusion is said until the end."""
+    judgement = judged_excluding(2.5)
+    acknowledged = judged_excluding(2.5, decided("acknowledge", SLOW_HOUR, 3.0))
+    before = judge(
+        frozen_of(SLOW_HOUR, recovered(SLOW_HOUR)), recovered(SLOW_HOUR), (start(SLOW_HOUR),),
+        SLOW_HOUR.started_ms + 9_000_000,
+    )  # fmt: skip
+
+    assert (judgement.verdict, judgement.live) == ("DEGRADED", "HEALTHY")
+    assert judgement.changes[: len(before.changes)] == before.changes
+    assert judgement.latched_since_ms == before.latched_since_ms
+    assert (acknowledged.verdict, acknowledged.latched_since_ms) == ("HEALTHY", None)
+    assert [each.by for each in acknowledged.excluded_harm] == ["ann"]
+    assert acknowledged.to_json()["excluded_harm"][0]["reason"] == "as planned"
 
 
 def test_a_rollback_ends_the_run() -> None:
@@ -255,14 +323,46 @@ def test_a_rollback_ends_the_run() -> None:
     assert "rolled back by ann: as planned" in judgement.notes
 
 
-def test_another_share_than_planned_is_said() -> None:
-    """The verdict stays, as each block is compared at the share that it had."""
-    evidence = evidence_of(replace(STORY, share=0.2))
-    frozen = freeze(plan_of(0.4), evidence, STORY.started_ms)
-    judgement = judge(frozen, evidence, (start(STORY),), STORY.end_ms)
+@pytest.mark.parametrize("planned", [0.05, 0.9, 1.0])
+def test_a_share_off_the_plan_proves_nothing_of_the_stage(planned: float) -> None:
+    """What is proven is of the share that was seen: the verdict waits, with both shares, and with what to do."""
+    evidence = evidence_of(replace(STORY, hours=6))
+    frozen = freeze(plan_of(planned), evidence, STORY.started_ms)
+    judgement = judge(frozen, evidence, (start(STORY),), STORY.started_ms + 6 * 3_600_000)
 
+    assert judgement.verdict == "INCONCLUSIVE"
+    said = rf"v2 had 2[45][.0-9]* % of the requests in the last hour, the plan says {100 * planned:g} %: move"
+    assert re.match(said, judgement.reason), judgement.reason
+    assert judgement.advice == "hold"
     assert judgement.stage.differs
-    assert "v2 gets 20.1 % of the requests, and this stage plans 40.0 %" in judgement.notes
+    assert {each.cause for each in judgement.metrics if each.required} <= {"share", "needs data"}
+
+
+def test_a_stage_is_proven_once_its_share_is_reached() -> None:
+    """Only what was seen at the share of the plan counts as health, and harm counts at any share."""
+    before, after = (evidence_of(replace(STORY, share=share, hours=6)) for share in (0.2, 0.3))
+    moved_ms = STORY.started_ms + 2 * 3_600_000
+    targets = tuple(_spliced(one, other, moved_ms) for one, other in zip(before.targets, after.targets, strict=True))
+    evidence = replace(before, targets=targets)
+    frozen = freeze(plan_of(0.3), evidence, STORY.started_ms)
+    verdicts = [
+        judge(frozen, evidence, (start(STORY),), moved_ms + minutes * 60_000).verdict for minutes in (0, 30, 240)
+    ]
+    harmed = evidence_of(replace(STORY, share=0.2, v2=replace(V2, slower=1.5)))
+    degraded = judge(freeze(plan_of(0.3), harmed, STORY.started_ms), harmed, (start(STORY),), STORY.end_ms)
+
+    assert verdicts == ["INCONCLUSIVE", "INCONCLUSIVE", "HEALTHY"]
+    assert degraded.verdict == "DEGRADED"
+
+
+def test_a_share_near_the_planned_one_is_as_planned() -> None:
+    """Traffic is never divided exactly; a note says a difference that does not matter to the proof."""
+    evidence = evidence_of(replace(STORY, share=0.87, v1=replace(V1, pods=2), v2=replace(V2, pods=13), hours=6))
+    frozen = freeze(plan_of(0.9), evidence, STORY.started_ms)
+    judgement = judge(frozen, evidence, (start(STORY),), STORY.started_ms + 6 * 3_600_000)
+
+    assert judgement.verdict == "HEALTHY", judgement.reason
+    assert any(note.startswith("v2 gets 87") for note in judgement.notes)
 
 
 def test_the_last_stages_need_a_holdback() -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from servescope.cutover.load import load_range, relate, saturated
+from servescope.cutover.load import load_range, relate, saturated, slowed
+from servescope.cutover.sequences import Floats
 
 NO = np.zeros(24, dtype=np.bool_)
 YES = ~NO
@@ -55,3 +56,34 @@ def test_the_range_of_loads() -> None:
     """From the twentieth to the last twentieth of the blocks with load; none where there were none."""
     assert load_range(np.arange(1.0, 102.0)) == pytest.approx((6.0, 96.0))
     assert load_range(np.zeros(3)) is None
+
+
+def test_v2_that_queues_what_it_served_freely_before_has_slowed() -> None:
+    """From the fourth block on in which it queues; before a block nothing of that block is known."""
+    queues = np.arange(24) >= 12
+    in_flight = np.where(queues, 9.0, 3.0)
+    found = slowed(~queues, (NO, queues), LOAD * 1.3, in_flight)
+    assert found.tolist() == [False] * 15 + [True] * 9
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arrivals": np.where(np.arange(24) >= 12, 1.0, 0.5)},
+        {"in_flight": np.full(24, 3.0)},
+        {"in_flight": np.full(24, np.nan)},
+        {"v1": np.arange(24) >= 12},
+        {"free": np.arange(24) < 4},
+    ],
+    ids=["more is asked of it", "nothing waits", "not known", "v1 queues as well", "it never served freely for long"],
+)
+def test_what_is_no_slowing(changes: dict[str, Floats]) -> None:
+    """More arrivals, no more requests in flight, trouble of both, or too little known."""
+    queues = np.arange(24) >= 12
+    given = {
+        "free": ~queues, "v1": NO, "arrivals": LOAD * 1.3, "in_flight": np.where(queues, 9.0, 3.0), **changes,
+    }  # fmt: skip
+    found = slowed(
+        given["free"].astype(bool), (given["v1"].astype(bool), queues), given["arrivals"], given["in_flight"]
+    )
+    assert not found.any()

@@ -86,17 +86,25 @@ def test_it_is_healthy_again_when_it_is_over() -> None:
 
 
 def test_it_is_healthy_again_when_the_replica_is_gone() -> None:
-    """It is slow to its end, and no longer there: the others are judged."""
+    """It is slow to its end, and replaced by another: that one and the others are judged."""
     evidence = episode({"v2-1": (2, 4)})
     gone = STORY.started_ms + 4 * HOUR * BLOCK_MS
-    targets = tuple(
-        target.at(target.blocks < gone) if replica_of(target.target_id) == "v2-1" else target
-        for target in evidence.targets
-    )
+    targets = []
+    for target in evidence.targets:
+        if replica_of(target.target_id) == "v2-1":
+            identity = replace(target.identity, replica="v2-9")
+            later = target.at(target.blocks >= gone)
+            targets += [
+                target.at(target.blocks < gone), replace(later, target_id=identity.target_id, identity=identity),
+            ]  # fmt: skip
+        else:
+            targets.append(target)
     before = judged(evidence, at_ms=gone)
+    scraped = {target.target_id: evidence.observed_until_ms for target in targets}
+    after = judged(replace(evidence, targets=tuple(targets), last_scrape_ms=scraped), at_ms=gone + 2 * HOUR * BLOCK_MS)
 
     assert before.verdict == "INCONCLUSIVE"
-    assert judged(replace(evidence, targets=targets), at_ms=gone + HOUR * BLOCK_MS).verdict == "HEALTHY"
+    assert after.verdict == "HEALTHY", after.reason
 
 
 def test_a_judgement_is_the_same_as_blocks_come() -> None:

@@ -107,6 +107,7 @@ def test_a_plan_says_what_it_wants_otherwise() -> None:
         (LEAST + "[[metrics]]\nname = 'client_abort_share'\nrequired = true", "7 metrics are required"),
         ("preset = 'none'\n" + LEAST, "no metric is required"),
         ("alpha_harm = 0\n" + LEAST, "alpha_harm: 0 is wrong"),
+        ("coverage = 95\n" + LEAST, "coverage: 95 is wrong, expected a number from 0 to 1"),
         ("margin = 0.1\n" + LEAST, "unknown key 'margin'"),
         (LEAST + "[[stages]]\nshare = 0.5\n" * 100, "101 stages, expected at most 100"),
         (LEAST.replace('{ deployment_id = "chat-v1" }', f"[{'{a = 1}, ' * 1001}]"), "arms.v1: 1001 sets of labels"),
@@ -148,6 +149,16 @@ def test_the_hashes_of_configurations_are_frozen_with_the_plan() -> None:
     assert plan.hash() != parsed(LEAST).hash()
 
 
+def test_a_plan_without_a_coverage_asks_for_95_percent() -> None:
+    """So those in journals do, whose values lack the key; another one survives the journal."""
+    values = FrozenPlan(parsed(LEAST), 0, {}).to_json()
+    asked = FrozenPlan(parsed(f"coverage = 0.9\n{LEAST}"), 0, {})
+
+    assert "coverage" not in values["plan"]
+    assert FrozenPlan.from_json(values).plan.coverage == 0.95
+    assert FrozenPlan.from_json(asked.to_json()) == asked
+
+
 def test_an_edited_plan_is_refused() -> None:
     """A frozen plan whose margin was widened is not the one that was frozen."""
     plan = parsed(LEAST)
@@ -163,4 +174,7 @@ def test_the_same_plan_has_the_same_hash() -> None:
     plan = parsed(LEAST)
 
     assert parsed(LEAST + "\n").hash() == plan.hash()
+    # That of plans which were frozen before there was a key for the coverage.
+    assert plan.hash() == parsed(f"coverage = 0.95\n{LEAST}").hash() == "13e476fb25aada3c"
+    assert parsed(f"coverage = 0.9\n{LEAST}").hash() != plan.hash()
     assert replace(plan, alpha_harm=0.01).hash() != plan.hash()

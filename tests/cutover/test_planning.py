@@ -80,9 +80,27 @@ def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[Stag
     waits = [each.healthy_seconds or 0.0 for each in stages[1].metrics if each.required]
     assert stages[1].seconds == max(waits)
     assert stages[1].sentence.startswith("stage 2, 25 % on v2: about ")
-    assert stages[1].sentence.endswith("longest for Errors")
+    assert "longest for Errors; with 30 min for fresh replicas of v2 to warm up" in stages[1].sentence
     assert stages[1].v2_pods == 2
     assert stages[1].requests_per_hour == pytest.approx(36_000, rel=0.01)
+
+
+def test_replicas_that_were_replaced_count_once(frozen: FrozenPlan, evidence: Evidence) -> None:
+    """A deployment of eight has eight, however many names it has had."""
+    begun, middle = evidence.targets[:2], evidence.targets[0].blocks[150]
+    renamed = [
+        replace(
+            each.at(slice(150, None)),
+            target_id=f"{each.target_id}-new",
+            identity=replace(each.identity, replica=f"{each.identity.replica}-new"),
+        )
+        for each in begun
+    ]
+    replaced = [each.at(slice(0, 150)) for each in begun]
+    assert int(replaced[0].blocks[-1]) < middle
+    stages = forecast_stages(frozen, replace(evidence, targets=(*replaced, *renamed, *evidence.targets[2:])))
+
+    assert stages[2].v2_pods == 4
 
 
 def test_without_a_control_nothing_is_settled(stages: tuple[StageForecast, ...]) -> None:
@@ -118,6 +136,7 @@ def test_the_forecast_is_what_the_judge_needs(stages: tuple[StageForecast, ...],
     name = "time_to_first_token_seconds"
     forecast = _metric(stages[0], name).healthy_seconds
     assert forecast is not None
+    warm_up = stages[0].warm_up_seconds
     random = np.random.default_rng(1)
     noise = replace(frozen.noise[name], tau2=0.0, least_tau2=0.0, pod_tau2=0.0)
     sampled = _metric(
@@ -133,4 +152,4 @@ def test_the_forecast_is_what_the_judge_needs(stages: tuple[StageForecast, ...],
         waits.append(int(np.argmax(path.upper(alpha, noise.information_wanted) < math.log(1.1))) + 1)
     assert sampled is not None
     assert sampled <= forecast
-    assert float(np.median(waits)) * 300.0 == pytest.approx(sampled, rel=0.35)
+    assert float(np.median(waits)) * 300.0 == pytest.approx(sampled - warm_up, rel=0.35)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -17,7 +17,16 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import fold_evidence, judge, judge_folded
 from servescope.cutover.plan import Arm, FrozenPlan, MetricPlan
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
-from tests.support.damaged_evidence import DAMAGES
+from tests.support.damaged_evidence import (
+    DAMAGES,
+    duplicate,
+    lose_a_metric,
+    lose_blocks,
+    negate,
+    scale_sums,
+    spoil_values,
+    thin,
+)
 
 V1, V2 = Side(pods=6), Side(pods=2)
 STORIES = {
@@ -31,6 +40,8 @@ STORIES = {
     "young": Story(past_hours=2, hours=5, v1=Side(pods=3), v2=Side(pods=1, slower=1.3), seed=8),
 }  # fmt: skip
 HARMED = ("slow", "failing", "slow to begin")
+UNPROVEN = ("quiet", "one replica", "other prompts", "young")
+LOSSES = (lose_blocks, lose_a_metric, spoil_values, negate, partial(thin, whole=0.0), duplicate, scale_sums)
 
 
 @cache
@@ -65,6 +76,40 @@ def check_deletion(case: int) -> None:
         not any(each.name == "requests_total" for each in target.series) for target in evidence.targets
     )  # fmt: skip
     assert judgement.verdict != "HEALTHY" or (lost and name == "failing"), f"case {case}: {judgement.reason}"
+
+
+def check_creation(case: int) -> None:
+    """Damage what is known of a cutover that is not proven yet: that does not prove it."""
+    random = np.random.default_rng(case)
+    name = UNPROVEN[case % len(UNPROVEN)]
+    evidence = observed(name)[1]
+    for damage in random.choice(len(DAMAGES), size=random.integers(1, 4), replace=False):
+        evidence = DAMAGES[damage](evidence, random)
+
+    assert judged(name, evidence).verdict != "HEALTHY", f"case {case}"
+
+
+def check_loss(case: int) -> None:
+    """Damage what is known of equal stacks: where they are healthy all the same, nearly all of it was counted."""
+    random = np.random.default_rng(case)
+    _, evidence, _ = observed("equal")
+    whole = _counts(judged("equal", evidence))
+    evidence = LOSSES[case % len(LOSSES)](evidence, random)
+    judgement = judged("equal", evidence)
+    counted = _counts(judgement)
+
+    if judgement.verdict == "HEALTHY":
+        assert all(counted[each] >= 0.9 * whole[each] for each in whole), f"case {case}"
+
+
+def _counts(judgement: Judgement) -> dict[tuple[str, str], float]:
+    """What both arms have of each required metric."""
+    return {
+        (metric.name, name): arm.count
+        for metric in judgement.metrics
+        for name, arm in (("v1", metric.v1), ("v2", metric.v2))
+        if metric.required and arm is not None
+    }
 
 
 def check_stream(case: int) -> None:
@@ -102,9 +147,11 @@ def check_swap(case: int) -> None:
     if random.random() < 0.5:
         evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
     plan = frozen.plan
-    swapped = replace(
-        frozen, plan=replace(plan, v1=Arm("v1", plan.v2.selectors), v2=Arm("v2", plan.v1.selectors)), layers={}
-    )
+    exchanged = replace(
+        plan, v1=Arm("v1", plan.v2.selectors), v2=Arm("v2", plan.v1.selectors),
+        stages=tuple(replace(stage, share=1.0 - stage.share) for stage in plan.stages),
+    )  # fmt: skip
+    swapped = replace(frozen, plan=exchanged, layers={})
     for one, other in zip(
         judged(name, evidence, replace(frozen, layers={})).metrics, judged(name, evidence, swapped).metrics, strict=True
     ):
@@ -173,8 +220,18 @@ def check_refresh(case: int) -> None:
     assert judged(name, evidence).to_json() == judged(name, evidence).to_json(), f"case {case}"
 
 
-CHECKS = (check_deletion, check_stream, check_swap, check_units, check_optional, check_refresh)
-PROOFS = {"check_deletion": 6_000, "check_stream": 1_200, "check_swap": 1_000, "check_units": 600,
+CHECKS = (
+    check_deletion,
+    check_creation,
+    check_loss,
+    check_stream,
+    check_swap,
+    check_units,
+    check_optional,
+    check_refresh,
+)
+PROOFS = {"check_deletion": 4_000, "check_creation": 2_000, "check_loss": 2_000,
+          "check_stream": 1_200, "check_swap": 1_000, "check_units": 600,
           "check_optional": 1_000, "check_refresh": 400}  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import _judge_trials
 from benchmarks._judge_experiments import NO_HARM, clopper_pearson, quantile_of
 from benchmarks._judge_traffic import Harm
-from benchmarks._judge_trials import Trial
+from benchmarks._judge_trials import Order, Trial, run_trials
 from benchmarks._judge_worlds import WORLDS
 from benchmarks._judge_worlds_tables import GROSS, world_trials
 
@@ -22,6 +22,11 @@ DAYS = 300
 MOST, MOST_WITHIN = 0.05, 0.08
 """At most so many days are false alarms, and the 95 % interval of their share ends below that."""
 FOOLING = ("neighbours", "tenants", "clustered-errors", "outage", "cold-cache-180")
+ALARMING = {
+    "neighbours": (2, 4, 8, 14), "tenants": (7, 9, 13, 17), "clustered-errors": (1, 5, 7, 8), "outage": (0, 1, 2, 3),
+    "cold-cache-180": (0, 1, 2, 3), "cold-cache-130": (0, 1, 2, 3), "storms": (0, 1, 2, 3),
+}  # fmt: skip
+"""Pasts after whose first day a judge alarms that has a fast lane without v1, and trusts ages and single replicas."""
 SLOWER, ERRING = Harm("mean", 0.20), Harm("errors", 4.0)
 
 pytestmark = pytest.mark.proof
@@ -43,6 +48,16 @@ def test_equal_stacks_are_rarely_degraded(name: str) -> None:
     causes = sorted({trial.cause.split("; ")[0] for trial in wrong})
     assert len(wrong) <= MOST * DAYS, f"{len(wrong)} of {DAYS}: {causes}"
     assert clopper_pearson(len(wrong), DAYS)[1] <= MOST_WITHIN, f"{len(wrong)} of {DAYS}: {causes}"
+
+
+@pytest.mark.parametrize("name", ALARMING)
+def test_days_that_fool_a_simpler_judge(name: str) -> None:
+    """At most one of four days on which a judge is fooled that has none of what these worlds need."""
+    world = WORLDS[name]
+    trials = [trial for past in ALARMING[name] for trial in run_trials(SHARE, past, [Order(1, (NO_HARM,))], world)]
+
+    assert len(trials) == 4
+    assert [trial.cause for trial in trials if trial.degraded is not None][1:] == []
 
 
 @pytest.mark.parametrize("name", FOOLING)
@@ -77,6 +92,14 @@ def test_a_plain_start_is_no_gross_harm() -> None:
     trials = list(world_trials([WORLDS["fresh"]], 60, SHARE, harms=(NO_HARM,)))
 
     assert sum(trial.degraded is not None for trial in trials) <= 3
+
+
+@pytest.mark.parametrize("name", ["fresh", "cold-cache-100"])
+def test_a_slow_replica_is_not_hidden_by_its_warming(name: str) -> None:
+    """While others are warm and equal, one that takes 2.5 times as long is hardly ever passed over to HEALTHY."""
+    trials = list(world_trials([WORLDS[name]], 40, SHARE, harms=(Harm("one pod", 0.50),)))
+
+    assert sum((trial.healthy or math.inf) < (trial.degraded or math.inf) for trial in trials) <= 2
 
 
 def _without_data(trials: list[Trial]) -> float:

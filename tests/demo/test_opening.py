@@ -78,6 +78,7 @@ def test_demo_opens_on_a_healthy_cutover(tmp_path: Path) -> None:
         cutover.pass_hours(0.5)
         later = cutover.judge()
 
+    assert not [each for each in at_first.notes if "configured" in each], "nobody would say of another share later"
     assert at_first.verdict == "HEALTHY"
     assert at_first.stage.index == 1
     assert [each.name for each in at_first.metrics if each.required and each.verdict != "HEALTHY"] == []
@@ -114,6 +115,21 @@ def test_a_healthy_migration_ends_healthy(tmp_path: Path) -> None:
                 verdicts.append(cutover.judge().verdict)
             assert verdicts[-1] == "HEALTHY"
             assert "DEGRADED" not in verdicts
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", ["latency-regression", "error-burst"])
+def test_the_switch_of_the_page_is_followed_by_degraded(tmp_path: Path, kind: str) -> None:
+    """Within three hours, at the intensity that the switch has."""
+    emulated = pytest.importorskip("app.emulated", reason="the console needs the extra 'console'")
+    with opened(tmp_path) as cutover:
+        cutover.opening.faults.switch_on(make_fault(kind, emulated.FAULTS[kind], deployment="chat-v2"))
+        verdicts = []
+        while "DEGRADED" not in verdicts and cutover.hours < 3:
+            cutover.pass_hours(0.5)
+            verdicts.append(cutover.judge().verdict)
+
+    assert verdicts[-1] == "DEGRADED"
 
 
 @pytest.mark.proof

@@ -201,6 +201,25 @@ def test_an_excluded_span_is_left_out(equal: MadePast, judge: Judge) -> None:
     assert "deploy of v1" in judge("run").stdout
 
 
+def test_proven_harm_is_excluded_by_force_alone(slower: MadePast, judge: Judge) -> None:
+    """Refused without; with it the verdict stays DEGRADED until it is acknowledged, and the exclusion is shown."""
+    judge("start")
+    slower.now_ms = SLOWER.end_ms
+    assert judge("run").returncode == 10
+    words = ("decide", "exclude", "--by", "ada", "--reason", "a noisy neighbour", "--from", "8h", "--to", "1h")
+
+    refused = judge(*words)
+    assert refused.returncode == 1
+    assert "harm was proven at" in refused.stderr
+    assert "--force" in refused.stderr
+    forced = judge(*words, "--force")
+    assert forced.returncode == 0, forced.stderr
+    judged = judge("run")
+    assert judged.returncode == 10
+    assert "harm was proven, and ada excluded" in judged.stdout
+    assert judge("decide", "hold", "--by", "ada", "--reason", "x", "--force").returncode == 2
+
+
 # --- Refused ----------------------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from servescope.store.exporting.selection import Selection
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import RecordedSettings, TargetStatus
+from tests.support.lying_prometheus import LIES, lying
 from tests.support.past import Scraped, a_day_ago, make_blocks, remembering, write_blocks
 
 pytestmark = pytest.mark.proof
@@ -172,3 +173,23 @@ def _compare(ours: Judgement, same: Judgement, near: Judgement) -> int:
             if others is not None and 0 < mine < math.inf and our.verdict in opposite:
                 assert abs(math.log(others / mine)) <= TOLERANCE, (our.name, end, mine, others)
     return proven
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_prometheus_that_damages_answers_loses_nothing_silently(pasts: Pasts, lie: str) -> None:
+    """Of a tenth of its answers: what stays undecided has nearly all of v2's requests, the rest is NO DATA, or harm."""
+    plan = parse_plan(tomllib.loads(PLAN), "cutover.toml")
+    frozen = freeze_plan(pasts.backfilled, plan, pasts.started_ms)
+    whole = _requests(_judge(pasts.backfilled, frozen, pasts.end_ms))
+    for seed in range(6):
+        with lying(pasts.backfilled.prometheus.url, "chat-v2", LIES[lie], seed) as url:
+            damaged = PrometheusHistory(Prometheus(url), clock=lambda: pasts.end_ms / 1000)
+            judgement = _judge(damaged, frozen, pasts.end_ms)
+        assert judgement.live != "HEALTHY"
+        if judgement.live == "INCONCLUSIVE":
+            assert _requests(judgement) >= 0.9 * whole, (seed, judgement.reason)
+
+
+def _requests(judgement: Judgement) -> float:
+    assert judgement.v2 is not None
+    return judgement.v2.requests

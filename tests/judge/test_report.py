@@ -11,8 +11,9 @@ import pytest
 from servescope.contract.events import Event
 from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import VERDICTS, Verdict
+from servescope.cutover.planning import MetricForecast, StageForecast
 from servescope.judge.report import Recorded, render_report
-from servescope.judge.text import describe_judgement, duration, explain_judgement, margin, number
+from servescope.judge.text import describe_forecast, describe_judgement, duration, explain_judgement, margin, number
 from tests.support.cutover_plans import cutover_plan, frozen_plan
 from tests.support.judgements import AT_MS, START_MS, judgement
 
@@ -114,6 +115,27 @@ def test_the_interval_of_each_metric_is_drawn_where_its_figures_are(verdict: Ver
         assert float(low) < float(point) < float(high)
 
 
+def test_what_would_change_a_verdict_has_its_label() -> None:
+    """It is a sentence of its own, and no part of the reason."""
+    cells = re.findall(r"<td>([^<]*)</td>", report("HEALTHY"))
+    assert any(
+        re.fullmatch(r"Errors are 0\.9 × .*; would change it: DEGRADED when the lower end .*", each) for each in cells
+    )
+
+
+def test_a_forecast_is_one_duration_and_events_are_times() -> None:
+    """A table never says another time than the sentence above it, nor a percentage of what is counted."""
+    waits = (
+        MetricForecast("time_to_first_token_seconds", "Time to first token", True, 0.1, 7_200.0, 1.7),
+        MetricForecast("request_error_share", "Errors", True, 1.0, 190_000.0, 1.7),
+    )
+    text = describe_forecast([StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits)])
+
+    assert "stage 1, 5 % on v2: about 2.2 days, longest for Errors" in text
+    assert re.search(r"Errors +× 2 +2\.2 days +from × 2\.7 on", text), text
+    assert re.search(r"Time to first token +10 % +2 h +from 170 % on", text), text
+
+
 def test_the_text_begins_with_the_verdict_and_its_reason() -> None:
     """Then the metrics, one a line."""
     lines = describe_judgement(judgement("INCONCLUSIVE")).splitlines()
@@ -158,7 +180,7 @@ def test_values_are_written_for_people() -> None:
         "–", "0.000123", "0.0421", "1", "999", "1 800", "31 000",
     ]  # fmt: skip
     assert [duration(seconds) for seconds in (None, 59.0, 2400.0, 18_000.0, 400_000.0)] == [
-        "–", "1 min", "40 min", "5 h", "5 d",
+        "–", "1 min", "40 min", "5 h", "4.6 days",
     ]  # fmt: skip
     assert margin(judgement().metrics[0]) == "+10 %"
     assert margin(replace(judgement().metrics[0], better="higher")) == "−9.09 %"

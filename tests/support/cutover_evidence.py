@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -33,7 +33,8 @@ _CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 class Side:
     """What one arm does: its pods, and how its requests turn out, as factors of the usual.
 
-    They turn out so from this hour of the cutover on. Pods that are not `warm` start with the cutover.
+    They turn out so from this hour of the cutover on. Pods that are not `warm` start with the cutover,
+    others have served for hours.
     """
 
     pods: int = 4
@@ -97,9 +98,31 @@ def evidence_of(story: Story) -> Evidence:
             expected = per_block * part / side.pods
             first = 0 if name == "v1" else past - 1
             late = past + round(side.from_hour * HOUR) - first
-            targets.append(_target(random, name, pod, side, expected[first:], first, max(late, 0)))
+            target = _target(random, name, pod, side, expected[first:], first, max(late, 0))
+            targets.append(_served_before(target) if name == "v2" and side.warm else target)
     last = {target.target_id: story.end_ms for target in targets}
     return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
+
+
+_LEAD = 2 * HOUR + 2
+"""Blocks before the cutover that a judge looks at."""
+
+
+def _served_before(target: TargetIncrements) -> TargetIncrements:
+    """The same with what its first blocks are like before them, as it has served for hours already."""
+    lead = target.at(1 + np.arange(_LEAD - 1) % (target.blocks.size - 1))
+    kept = target.at(slice(1, None))
+    return replace(
+        kept,
+        blocks=kept.blocks[0] + BLOCK_MS * np.arange(1 - _LEAD, kept.blocks.size),
+        gains=np.concatenate([lead.gains, kept.gains], axis=1),
+        levels=np.concatenate([lead.levels, kept.levels], axis=1),
+        above=np.concatenate([lead.above, kept.above], axis=1),
+        started_ms=np.concatenate([lead.started_ms, kept.started_ms]),
+        tallies=Tallies(
+            *(np.concatenate([getattr(each.tallies, field.name) for each in (lead, kept)]) for field in fields(Tallies))
+        ),
+    )
 
 
 def _target(
@@ -175,8 +198,26 @@ def _histogram(
         Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})): cumulative[index]
         for index, edge in enumerate((*edges, math.inf))
     }
+    # As each observation lies within its bucket; those above the last edge have no upper end.
+    ends = np.array([0.0, *edges, math.inf])
+    most = np.where(counts > 0.0, counts, 0.0) @ np.array([*edges, edges[-1]])
+    most = np.where(counts[:, -1] > 0.0, math.inf, most)
+    total = np.clip(total, counts @ ends[:-1], most)
     return {
         **rows,
-        Series(f"{name}_sum", ()): np.where(count > 0, np.maximum(total, count * median / 10), 0.0),
+        Series(f"{name}_sum", ()): np.where(count > 0, total, 0.0),
         Series(f"{name}_count", ()): count,
     }
+
+
+def slowed(target: TargetIncrements, name: str, factors: Floats) -> TargetIncrements:
+    """A target whose histogram is of values so many times as large in each block, (B,): its sums and its buckets."""
+    edges = np.array(METRICS[name].edges)
+    rows = {each: row for row, each in enumerate(target.series)}
+    buckets = [rows[Series(f"{name}_bucket", make_labels({"le": format_edge(edge)}))] for edge in edges]
+    gains = target.gains.copy()
+    gains[rows[Series(f"{name}_sum", ())]] *= factors
+    for block in np.flatnonzero(factors != 1.0):
+        below = np.concatenate([[0.0], gains[buckets, block]])
+        gains[buckets, block] = np.interp(edges / factors[block], np.concatenate([[0.0], edges]), below)
+    return replace(target, gains=gains)

@@ -133,6 +133,7 @@ def given(past: MadePast) -> Iterator[MadePast]:
 
     with (
         patch("servescope.judge.verbs.open_past", open_past),
+        patch("servescope.judge.verifying.open_past", open_past),
         patch("servescope.store.opening.program_clock", _Clock),
     ):
         yield past

@@ -144,13 +144,14 @@ def write_targets(store: Store, targets: list[TargetIncrements], now_ms: int) ->
     )
     with store.transaction():
         for target in targets:
-            store.set_target(_status(target, now_ms))
+            store.set_target(target_status(target, now_ms))
             store.append_increments(target)
     while store.pack_idle(now_ms):
         pass
 
 
-def _status(target: TargetIncrements, now_ms: int) -> TargetStatus:
+def target_status(target: TargetIncrements, now_ms: int) -> TargetStatus:
+    """The status of a target that was scraped just before `now_ms`."""
     last_ms = now_ms - 4_000
     return TargetStatus(
         target.target_id, f"http://{target.identity.replica}.example:8000/metrics", target.identity,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -96,8 +97,101 @@ def restart(evidence: Evidence, random: np.random.Generator) -> Evidence:
     return _each(evidence, again)
 
 
+def negate(evidence: Evidence, random: np.random.Generator) -> Evidence:
+    """Counters of some blocks that were answered with the wrong sign."""
+    return _alter(evidence, random, lambda gains: -gains)
+
+
+def thin(evidence: Evidence, random: np.random.Generator, whole: float = 0.3) -> Evidence:
+    """Counters of some blocks of which a part was lost on the way."""
+    left = random.uniform(0.0, 0.6)
+    return _alter(evidence, random, lambda gains: _floor(gains, np.asarray(left)), whole=whole)
+
+
+def duplicate(evidence: Evidence, random: np.random.Generator) -> Evidence:
+    """One counter that was added up twice, or more often; of all of them it could not be told from more requests."""
+    times = float(random.integers(2, 6))
+    return _alter(evidence, random, lambda gains: times * gains, whole=0.0)
+
+
+def scale_sums(evidence: Evidence, random: np.random.Generator) -> Evidence:
+    """The sums of a histogram in another unit than its buckets."""
+    factor = float(random.choice([0.001, 0.05, 0.2, 5.0, 20.0, 1000.0]))
+    return _alter(evidence, random, lambda gains: factor * gains, ending="_sum")
+
+
+def swap(evidence: Evidence, random: np.random.Generator) -> Evidence:
+    """The sums of two histograms exchanged, on some pods."""
+    part = random.uniform(0.2, 1.0)
+
+    def exchange(target: TargetIncrements) -> TargetIncrements:
+        sums = [row for row, each in enumerate(target.series) if each.name.endswith("_sum")]
+        if len(sums) < 2 or random.random() > part:
+            return target
+        one, other = random.choice(sums, size=2, replace=False)
+        gains = np.array(target.gains)
+        gains[[one, other]] = gains[[other, one]]
+        return replace(target, gains=gains)
+
+    return _each(evidence, exchange)
+
+
+def delay(evidence: Evidence, random: np.random.Generator) -> Evidence:
+    """One counter that is some blocks late, on some pods."""
+    part, late = random.uniform(0.2, 1.0), int(random.integers(1, 4))
+
+    def shift(target: TargetIncrements) -> TargetIncrements:
+        name = _family(target, random)
+        if not name or random.random() > part:
+            return target
+        rows = [row for row, each in enumerate(target.series) if each.name.startswith(name)]
+        gains = np.array(target.gains)
+        gains[rows] = np.roll(gains[rows], late, axis=1)
+        return replace(target, gains=gains)
+
+    return _each(evidence, shift)
+
+
+def _alter(
+    evidence: Evidence,
+    random: np.random.Generator,
+    change: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
+    ending: str = "",
+    whole: float = 0.3,
+) -> Evidence:
+    """The gains of one family of series, or as often as `whole` of all, changed in some blocks of one arm or both."""
+    arms = [("v1",), ("v2",), ("v1", "v2")][random.integers(0, 3)]
+    name = _family(evidence.targets[0], random) if evidence.targets and random.random() >= whole else ""
+    part = random.uniform(0.02, 1.0)
+
+    def alter(target: TargetIncrements) -> TargetIncrements:
+        if target.identity.inference_stack not in arms:
+            return target
+        rows = [
+            row
+            for row, each in enumerate(target.series)
+            if each.name.startswith(name) and each.name.endswith(ending)
+        ]  # fmt: skip
+        cells = np.ix_(np.array(rows, dtype=np.intp), np.flatnonzero(random.random(target.blocks.size) < part))
+        gains = np.array(target.gains)
+        gains[cells] = change(gains[cells])
+        return replace(target, gains=gains)
+
+    return _each(evidence, alter)
+
+
+def _family(target: TargetIncrements, random: np.random.Generator) -> str:
+    """The name of a metric that a target has; "" of one that has none."""
+    names = sorted({_PART.sub("", each.name) for each in target.series})
+    return str(random.choice(names)) if names else ""
+
+
+_PART = re.compile("_(bucket|sum|count)$")
+
 DAMAGES: tuple[Damage, ...] = (
-    lose_pods, lose_blocks, lose_a_span, lose_a_metric, spoil_values, lose_scrapes, restart,
+    lose_pods, lose_blocks, lose_a_span, lose_a_metric, spoil_values, lose_scrapes, restart, negate, thin, duplicate,
+    scale_sums, swap, delay,
 )  # fmt: skip
 
 

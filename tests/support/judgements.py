@@ -51,7 +51,8 @@ def judgement(verdict: Verdict = "HEALTHY", **changes: Any) -> Judgement:
         verdict=verdict, cause=_CAUSES[verdict], reason=_REASONS[verdict], ratio=ratio, low=low, high=high,
         margin=0.1, floor=0.02, information=1200.0, information_wanted=1800.0,
         eta_seconds=2400.0 if verdict == "INCONCLUSIVE" else None,
-        v1=ArmFigures(0.42, 31_000), v2=ArmFigures(0.43, 10_200) if ratio else None,
+        v1=ArmFigures(0.42, 31_000, covered=0.999, rejected=0.0),
+        v2=ArmFigures(0.43, 10_200, covered=0.998, rejected=0.001) if ratio else None,
         edges=(EdgeJudgement(1.0, 0.05, 0.06, 0.01, -0.01, 0.03, False),) if ratio else (),
         flips="DEGRADED when the lower end exceeds 1.02; INCONCLUSIVE when the upper end exceeds 1.10.",
         notes=("The first 20 minutes of replica chat-v2-3 are left out: it was warming up.",),
@@ -101,5 +102,5 @@ def judgement(verdict: Verdict = "HEALTHY", **changes: Any) -> Judgement:
 def _arm(deployment: str, replicas: int, requests: float) -> ArmState:
     return ArmState(
         (deployment,), replicas, 480 * replicas, 480 * replicas, 0, 0, 0, 0, requests, True, 1200.0, 0.02,
-        requests / replicas / 7200, AT_MS - 5_000,
+        requests / replicas / 7200, AT_MS - 5_000, 0.998, 0.001,
     )  # fmt: skip

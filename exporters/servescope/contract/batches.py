@@ -7,7 +7,7 @@ parts do not fit together. Arrays are over the T targets of a batch and its n bl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +37,8 @@ def place_of(layer: str, role: str, family: str) -> str:
 _COUNT_TOLERANCE: Final = 1e-6
 _MOST_ZEROS: Final = 20.0
 """As many observations do not sum to zero."""
+_SUM_TOLERANCE: Final = 1e-3
+"""By what part a sum may lie outside what its buckets allow: sources write edges and sums in three digits or more."""
 _MOST_NUMBERS: Final = 2_000_000
 """The gains of a batch at most, which bounds its memory."""
 
@@ -281,6 +283,13 @@ class HistogramGains:
     cumulative: Floats
     torn: NDArray[np.bool_]
 
+    def without(self, lost: NDArray[np.bool_]) -> HistogramGains:
+        """The same where some of them, (T, n), are not known."""
+        if not lost.any():
+            return self
+        count, total = (np.where(lost, np.nan, each) for each in (self.count, self.total))
+        return replace(self, count=count, total=total, cumulative=np.where(lost[:, None], 0.0, self.cumulative))
+
 
 def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
     """A histogram of the batch's targets; None where they do not have it."""
@@ -303,6 +312,7 @@ def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
         good &= (total >= 0.0) & (total < np.inf)
         # No observations have no sum, and many that sum to nothing are none.
         good &= ~((count <= 0.0) & (total > 0.0)) & ~((count >= _MOST_ZEROS) & (total <= 0.0))
+        good &= _sum_fits([edge for edge, _ in finite], cumulative, count, total)
     return HistogramGains(
         edges=tuple(edge for edge, _ in finite),
         count=np.where(good, count, np.nan),
@@ -310,6 +320,22 @@ def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
         cumulative=np.where(good[:, None], cumulative, 0.0),
         torn=(np.isfinite(count) | np.isfinite(total)) & ~good,
     )
+
+
+def _sum_fits(edges: Sequence[float], cumulative: Floats, count: Floats, total: Floats) -> NDArray[np.bool_]:
+    """Where a sum is one that its observations can have, each within its bucket: (T, n).
+
+    Those above the last of the finite `edges`, (E,), have no upper bound; none is below zero.
+    """
+    if not edges:
+        return np.ones(count.shape, dtype=np.bool_)
+    widths = np.diff(edges, prepend=min(0.0, edges[0]))
+    # The sums of lower and of upper edges over all observations, by parts.
+    least = count * edges[-1] - np.einsum("e,ten->tn", widths, cumulative)
+    most = cumulative[:, -1] * edges[-1] - np.einsum("e,ten->tn", widths[1:], cumulative[:, :-1])
+    open_ended = count - cumulative[:, -1] > _COUNT_TOLERANCE * (1.0 + np.abs(count))
+    slack = _SUM_TOLERANCE * np.abs(total) + _COUNT_TOLERANCE * edges[-1]
+    return np.asarray((total >= least - slack) & (open_ended | (total <= most + slack)))
 
 
 def _stacked(gains: Floats, edges: Sequence[tuple[float, list[int]]]) -> Floats:

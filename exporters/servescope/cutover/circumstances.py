@@ -11,6 +11,7 @@ from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Labels
 from servescope.cutover import shares, wording
+from servescope.cutover.ended import ScrapedBlocks
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
@@ -19,9 +20,9 @@ from servescope.cutover.outliers import TIMED
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
+from servescope.cutover.tracks import MetricTrack
+from servescope.cutover.warmth import MOST_SECONDS
 
-_CONVERSATION: Final = 10.0
-"""The requests of one conversation, about, go to one arm together."""
 _CHANCE: Final = 0.01
 """How often a share that is as planned may be said to differ."""
 
@@ -45,7 +46,7 @@ def _share_differs(stage: StageTrack, planned: float, observed: float) -> bool:
     if not 0.0 < planned < 1.0:
         return observed != planned
     v1, v2 = (each.requests for each in stage.loads)
-    evidence = shares.log_evidence_of_mismatch(v1, v2, planned, dispersion=_CONVERSATION)
+    evidence = shares.log_evidence_of_mismatch(v1, v2, planned, dispersion=shares.CONVERSATION)
     return shares.differs(observed, planned) and bool(evidence[-1] >= -math.log(_CHANCE))
 
 
@@ -58,6 +59,7 @@ def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
     }
     scraped = np.flatnonzero((arm.scrapes > 0.0).any(axis=0))
     loads = carried.per_replica[np.isfinite(carried.per_replica)]
+    parts = [evidence_parts(track, index) for track in stage.tracks.values() if track.plan.required]
     return ArmState(
         deployments=tuple(sorted(set(arm.deployments))),
         replicas=int((arm.present[:, within].any(axis=1)).sum()),
@@ -70,7 +72,17 @@ def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
         saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
         requests_per_replica_second=float(loads.mean()) if loads.size else None,
         last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
+        covered=min((each for each, _ in parts if each is not None), default=None),
+        rejected=max((each for _, each in parts if each is not None), default=None),
     )  # fmt: skip
+
+
+def evidence_parts(track: MetricTrack, arm: int) -> tuple[float | None, float | None]:
+    """The parts of an arm's requests that the evidence of a metric has, and that were thrown away; v1 is 0."""
+    if track.judged.kind == "band" or not track.codes.size:
+        return None, None
+    found = track.coverage[arm]
+    return float(found.covered[-1]), float(found.rejected[-1])
 
 
 def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:
@@ -104,16 +116,13 @@ def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
     return PromptMix(distance, True, adjusted, False, f"the arms get different prompts: {moved}; {how}")
 
 
-def missed_spans(folded: Folded, course: Course) -> tuple[tuple[int, int, str], ...]:
-    """The spans of the run in which nothing was scraped, and those that were excluded."""
-    found = list(course.excluded)
-    for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
-        if not arm.pods:
-            continue
-        scraped = np.asarray((arm.scrapes > 0.0).any(axis=0))
+def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[tuple[int, int, str], ...]:
+    """The spans of the run up to a time in which nothing was scraped, and those that were excluded."""
+    found = [(each.start_ms, each.end_ms, each.reason) for each in course.excluded]
+    for arm, name in zip(scraped.arms, ("v1", "v2"), strict=True):
         began = False
         start: int | None = None
-        for block, here in zip(arm.blocks.tolist(), scraped.tolist(), strict=True):
+        for block, here in zip(scraped.blocks.tolist(), arm.tolist(), strict=True):
             if block + BLOCK_MS <= course.since_ms:
                 continue
             began = began or here
@@ -123,7 +132,7 @@ def missed_spans(folded: Folded, course: Course) -> tuple[tuple[int, int, str], 
                 found.append((start, block, f"{name} was not scraped"))
                 start = None
         if start is not None:
-            found.append((start, folded.v1.end_ms(), f"{name} was not scraped"))
+            found.append((start, end_ms, f"{name} was not scraped"))
     return tuple(sorted(found))
 
 
@@ -143,7 +152,13 @@ def notes_of(
     if folded.v2.pods and not np.isfinite(folded.v2.started).any():
         notes.append("no source shows when v2's processes began: a restart is found where a counter falls")
     warmth = stage.warmth[1]
-    if warmth.seconds is not None:
+    overdue = int(warmth.overdue[:, stage.within].any(axis=1).sum())
+    if overdue:
+        notes.append(
+            f"{overdue} replica{'s' if overdue > 1 else ''} of v2 did not become warm within "
+            f"{wording.span(MOST_SECONDS)} of a day, and what they serve since is compared as it is"
+        )
+    if warmth.seconds is not None and warmth.cost.requests > 0.0:
         cost, requests = warmth.cost.excess, f"{warmth.cost.requests:.0f} requests"
         # Below 0 the cold requests were faster than warm ones, which is their noise and no gain.
         paid = f"cost {cost:.4g} request-seconds over {requests}"

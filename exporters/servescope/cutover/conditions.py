@@ -9,19 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
-from servescope.contract.judged import JudgedMetric
+from servescope.contract.judged import JUDGED, PROMPT_SIZES, JudgedMetric
 from servescope.cutover import load
-from servescope.cutover.coverage import HOUR_BLOCKS, LEAST_SCRAPES, ArmCoverage, known_share, trailing_sum
+from servescope.cutover.coverage import (
+    HOUR_BLOCKS,
+    LEAST_SCRAPES,
+    ArmCoverage,
+    MetricCoverage,
+    ServedRequests,
+    metric_coverage,
+    trailing_sum,
+)
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.freezing import counted_of
 from servescope.cutover.mixing import MixPath
 from servescope.cutover.paths import MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats
+from servescope.cutover.shortfall import missed_part
 from servescope.cutover.warming import ArmWarmth
 
 LEAST_COUNT: Final = 20.0
 """Observations of either arm below which a metric is NO DATA."""
+MOST_REJECTED_APART: Final = 0.02
+"""By how much the parts of both arms' requests that are thrown away may differ: more could choose the outcome."""
 _BLOCK_SECONDS: Final = BLOCK_MS / 1000
 _LEAST_MATCHED: Final = 0.5
 _RECENT: Final = 3
@@ -33,11 +44,17 @@ _EXPECTED: Final = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmLoad:
-    """What an arm carried in each block, (B,): requests, requests per ready replica and second, whether it queued."""
+    """What an arm carried in each block, (B,): requests, requests per ready replica and second, whether it queued.
+
+    `arrivals` are the requests that began, per ready replica and second, `in_flight` the mean of those under way, NaN
+    where either is not reported.
+    """
 
     requests: Floats
     per_replica: Floats
     saturated: NDArray[np.bool_]
+    arrivals: Floats
+    in_flight: Floats
 
 
 def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
@@ -49,7 +66,13 @@ def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
     )
     above = np.array([arm.above_level[name][:, within] for name in ("queued_requests", "kv_cache_usage")])
     preemptions = np.where(usable, np.nan_to_num(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
-    return ArmLoad(total, per_replica, load.saturated(above, preemptions))
+    started, flying = arm.traffic["started"][:, within], arm.levels["concurrent_requests"][:, within]
+    arrivals = np.divide(
+        np.nan_to_num(started).sum(axis=0), ready * _BLOCK_SECONDS, out=np.full(total.shape, np.nan),
+        where=usable & (ready > 0.0) & np.isfinite(started).any(axis=0),
+    )  # fmt: skip
+    in_flight = np.where(np.isfinite(flying).any(axis=0), np.nan_to_num(flying).sum(axis=0), np.nan)
+    return ArmLoad(total, per_replica, load.saturated(above, preemptions), arrivals, in_flight)
 
 
 def ready_replicas(arm: ArmFold, within: slice) -> Floats:
@@ -67,8 +90,9 @@ def ready_replicas(arm: ArmFold, within: slice) -> Floats:
 class StageContext:
     """What is known of a stage before any metric is judged; `within` are its B blocks of those that are folded.
 
-    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `problems` that the
-    past could not be read whole.
+    `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `on_plan`, (B,), where v2
+    has it, `slack` the requests by which the counters of v1 and of v2 may differ, (B,), `problems` that the past could
+    not be read whole.
     """
 
     frozen: FrozenPlan
@@ -77,8 +101,11 @@ class StageContext:
     usable: NDArray[np.bool_]
     weight: float
     coverage: tuple[ArmCoverage, ArmCoverage]
+    served: tuple[ServedRequests, ServedRequests]
+    slack: tuple[Floats, Floats]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
+    on_plan: NDArray[np.bool_]
     share: float
     problems: bool
     warmth: tuple[ArmWarmth, ArmWarmth]
@@ -86,12 +113,17 @@ class StageContext:
 
 
 def harm_counts(context: StageContext) -> NDArray[np.bool_]:
-    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free."""
+    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much."""
+    slowed = load.slowed(
+        context.relation.free, (context.loads[0].saturated, context.loads[1].saturated), context.loads[1].arrivals,
+        context.loads[1].in_flight,
+    )  # fmt: skip
     v1, v2 = (np.nan_to_num(each.per_replica) for each in context.loads)
     both = (v1 > 0.0) & (v2 > 0.0)
     return np.asarray(
         context.relation.free
         | context.relation.overloaded
+        | (slowed & both & ~context.relation.both)
         | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~context.relation.both)
     )
 
@@ -109,26 +141,57 @@ class Conditions:
     no_control: NDArray[np.bool_]
 
 
-def missing(context: StageContext, metric: MetricPlan, judged: JudgedMetric) -> NDArray[np.object_]:
-    """Why a metric has no data after each block, "" where it has: (B,)."""
-    causes = np.full(context.usable.size, "", dtype=object)
-    within = context.within
-    for name, arm in (("v1", context.folded.v1), ("v2", context.folded.v2)):
+@dataclass(frozen=True, slots=True, eq=False)
+class MissingEvidence:
+    """What is not known of a metric after each block, (B,) each: causes, "" where there is none.
+
+    `absent` leaves nothing to be claimed, `uncovered` no health; where `rejecting`, more was thrown away of one arm
+    than of the other. `coverage` is that of v1 and of v2.
+    """
+
+    absent: NDArray[np.object_]
+    uncovered: NDArray[np.object_]
+    rejecting: NDArray[np.bool_]
+    coverage: tuple[MetricCoverage, MetricCoverage]
+
+
+def missing(context: StageContext, metric: MetricPlan, judged: JudgedMetric) -> MissingEvidence:
+    """What of the evidence of a metric that is compared is missing."""
+    absent, uncovered = (np.full(context.usable.size, "", dtype=object) for _ in range(2))
+    within, control = context.within, ~_without_control(context)
+    required = {JUDGED[each.name].histogram or each.name for each in context.frozen.plan.metrics if each.required}
+    found = []
+    for arm, served, slack, asked in zip(
+        (context.folded.v1, context.folded.v2), context.served, context.slack, (control, np.True_), strict=True
+    ):
         counted = counted_of(arm, metric.name, context.frozen.histograms)
         known = np.isfinite(counted.above[:, within]) & np.isfinite(counted.below[:, within]) & context.usable
-        scraped = (arm.scrapes[:, within] > 0.0) & context.usable
         seen = np.cumsum(np.where(known, counted.below[:, within], 0.0).sum(axis=0))
-        share = known_share(known, scraped, _RECENT)
-        torn = trailing_sum((arm.torn[:, within] * context.usable).sum(axis=0), _RECENT) > 0.0
-        asked = ~_without_control(context) if name == "v1" else np.ones(causes.size, dtype=np.bool_)
+        missed = missed_part(arm, judged, required, within, context.usable, slack)
+        coverage = metric_coverage(served, known, missed, recent=_RECENT, wanted=context.frozen.plan.coverage)
+        torn = trailing_sum((served.torn & context.usable).sum(axis=0).astype(float), _RECENT) > 0.0
         # A ratio's denominator is in its own unit, where any above zero is one.
         few = seen < (0.0 if judged.kind == "ratio" else LEAST_COUNT)
-        low = share < LEAST_SCRAPES
-        for where, cause in (
-            (seen <= 0.0, "metric absent"), (few, "too few"), (low & torn, "torn"), (low, "scrapes missing"),
+        low = np.minimum(coverage.covered, coverage.lately) < LEAST_SCRAPES
+        thrown = coverage.thrown_away()
+        for causes, where, cause in (
+            (absent, (seen <= 0.0) & torn, "torn"), (absent, seen <= 0.0, "metric absent"), (absent, few, "too few"),
+            (absent, low & (thrown | torn), "torn"), (absent, low, "uncovered"),
+            (uncovered, coverage.short() & thrown, "torn"), (uncovered, coverage.short(), "uncovered"),
         ):  # fmt: skip
             causes[asked & (causes == "") & where] = cause
-    return causes
+        found.append(coverage)
+    v1, v2 = found
+    rejecting = control & (np.abs(v1.rejected - v2.rejected) > MOST_REJECTED_APART)
+    return MissingEvidence(absent, uncovered, rejecting, (v1, v2))
+
+
+def band_coverage(context: StageContext, metric: MetricPlan) -> MetricCoverage:
+    """How much of v2's requests a metric that has a band is known of: those of the replicas that are to report it."""
+    counted = context.folded.v2.metrics[metric.name]
+    known = (np.isfinite(counted.above) & np.isfinite(counted.below))[:, context.within] & context.usable
+    nothing = np.zeros(context.usable.size)
+    return metric_coverage(context.served[1], known, nothing, recent=_RECENT, wanted=context.frozen.plan.coverage)
 
 
 def _without_control(context: StageContext) -> NDArray[np.bool_]:
@@ -144,19 +207,42 @@ def conditions_of(context: StageContext) -> Conditions:
     no_control = _without_control(context)
     no_data = _no_data(context, (context.coverage[0], context.coverage[1]), no_control)
     hold = np.full(size, "", dtype=object)
+    hold[_prompts_vanished(context)] = "prompts unknown"
     free = _recent_share(context.relation.free, _present(context))
     hold[free < _LEAST_MATCHED] = "load"
     hold[_warming(context)] = "warming"
+    hold[~context.on_plan] = "share"
     return Conditions(no_data, hold, no_control)
 
 
 def _warming(context: StageContext) -> NDArray[np.bool_]:
-    """Where most of v2's requests went to replicas that are not warm, or one that had restarted is not, (B,)."""
+    """Where less of v2's requests than the plan's coverage went to warm replicas, or one that restarted is not, (B,).
+
+    What a replica shows that is left out as cold would not keep the others from health.
+    """
     warmth = context.warmth[1]
     requests = np.where(context.usable, np.nan_to_num(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
     warm = (requests * warmth.usable[:, context.within]).sum(axis=0)
     total = requests.sum(axis=0)
-    return np.asarray(((total > 0.0) & (warm < _LEAST_MATCHED * total)) | warmth.rearmed[context.within])
+    return np.asarray(((total > 0.0) & (warm < context.frozen.plan.coverage * total)) | warmth.rearmed[context.within])
+
+
+def _prompts_vanished(context: StageContext) -> NDArray[np.bool_]:
+    """Where both arms have reported how long prompts are, and one does not of enough of its requests any more, (B,).
+
+    Where an arm never does, that cannot be asked for.
+    """
+    reported, unknown = np.ones(context.usable.size, dtype=np.bool_), np.zeros(context.usable.size, dtype=np.bool_)
+    layers = context.frozen.layers.get(PROMPT_SIZES, ("", ""))
+    for arm, served, layer in zip((context.folded.v1, context.folded.v2), context.served, layers, strict=True):
+        known = np.isfinite(arm.metrics[PROMPT_SIZES].below[:, context.within]) & context.usable
+        ever = np.logical_or.accumulate(known.any(axis=0))
+        found = metric_coverage(
+            served, known, np.zeros(unknown.size), recent=_RECENT, wanted=context.frozen.plan.coverage
+        )
+        reported &= ever | bool(layer)
+        unknown |= found.short() | (~ever & (served.each.sum(axis=0).cumsum() > 0.0))
+    return reported & unknown
 
 
 def with_mix(context: StageContext, conditions: Conditions, metric: MetricPlan) -> Conditions:

@@ -3,19 +3,24 @@
 Of the events of a block, those in v2 are binomial with the probability q·r ÷ (1 − q + q·r), where q is v2's known share
 of the requests and r the ratio of the rates: how often such events happen at all cancels, however it changes with time
 (Lindon and Malek 2022, arXiv 2011.03567). No calibration is needed where events are independent. Where they come in
-bursts, `dispersion` says by how much they vary more than that, and evidence is raised to its inverse.
+bursts, `dispersion` says by how much they vary more than that, and the likelihood is raised to its inverse.
+
+A block may also be one cluster, which falls into v2 with that same probability and is then most of the block. Both
+hypotheses allow for that, so that events which no ratio of rates explains count as one (Huber 1965): fifty at once say
+what one event says, and eight among ten say what eight do.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.change import log_mixed
+from servescope.cutover.change import log_mixture
+from servescope.cutover.pieces import Piece, compute_pieces
 from servescope.cutover.sequences import Floats
 
 WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
@@ -23,11 +28,20 @@ WORSE_RATIOS = {2.0: 0.35, 5.0: 0.65}
 BETTER_RATIOS = {0.2: 0.5, 0.5: 0.5}
 """The multiples of a bound that evidence of health is mixed over, with their weights."""
 _RARER_RATIOS = {0.0: 0.25, 0.125: 0.25, 0.25: 0.25, 0.5: 0.25}
+CLUSTER_BLOCKS = 3e-4
+"""The part of the blocks that may be one cluster, of which no past has shown any."""
+_CLUSTER_POWER = 3.0
+"""How far a cluster is on one side: the density of the share of v2 rises with this power from the other side on."""
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
+_AT_ONCE = 192
+"""Blocks of which limits are found together."""
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
+_HALVINGS = 40
+COARSE_RATIOS = np.exp(8 * _STEP * np.arange(-21, 22))
+"""The ratios at which a change of the ratio is looked for; that of equal rates is in the middle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +62,13 @@ class EventCounts:
         whole = np.where(both, self.v1_requests + self.v2_requests, 1.0)
         return np.where(both, self.v2_requests / whole, np.nan)
 
+    def between(self, first: int, end: int) -> EventCounts:
+        """Those of the blocks [first, end)."""
+        return EventCounts(
+            self.v1_events[first:end], self.v1_requests[first:end], self.v2_events[first:end],
+            self.v2_requests[first:end],
+        )  # fmt: skip
+
 
 def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
     """The logarithm of the probability of each block's events at each ratio of the rates: (R, B), 0 without control."""
@@ -62,64 +83,170 @@ def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
     return logs
 
 
+def log_independent(
+    counts: EventCounts, ratios: Floats, dispersion: ArrayLike = 1.0, clustered: ArrayLike = CLUSTER_BLOCKS
+) -> Floats:
+    """The logarithm of the part of each block's probability that is not of a cluster: (R, B), 0 without events.
+
+    `clustered`, () or (B,), is the probability that a block is one; like `dispersion` it has to be known before.
+    """
+    some, _, events = _some(counts)
+    logs = np.zeros((ratios.size, some.size))
+    ways = _log_factorials(events) - _log_factorials(counts.v1_events[some]) - _log_factorials(counts.v2_events[some])
+    varied, apart = (np.broadcast_to(np.asarray(each, float), some.shape)[some] for each in (dispersion, clustered))
+    logs[:, some] = np.log1p(-apart) + (ways + log_likelihoods(counts, ratios)[:, some]) / varied
+    return logs
+
+
+def log_cluster(counts: EventCounts, ratios: Floats, clustered: ArrayLike = CLUSTER_BLOCKS) -> Floats:
+    """The logarithm of the part of each block's probability that is of a cluster: (R, B), 0 without events."""
+    some, odds, events = _some(counts)
+    logs = np.zeros((ratios.size, some.size))
+    falls = ratios[:, None] * odds / (1.0 + ratios[:, None] * odds)
+    part = counts.v2_events[some] / events
+    density = falls * part**_CLUSTER_POWER + (1.0 - falls) * (1.0 - part) ** _CLUSTER_POWER
+    likely = np.broadcast_to(np.asarray(clustered, dtype=float), some.shape)[some]
+    logs[:, some] = np.log(likely * (1.0 + _CLUSTER_POWER) / (1.0 + events)) + np.log(density)
+    return logs
+
+
+def _some(counts: EventCounts) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """Which blocks have events and both arms, (B,), with the odds of v2 and the number of events of those."""
+    share, events = counts.share(), counts.v1_events + counts.v2_events
+    some = np.isfinite(share) & (events > 0.0)
+    return some, share[some] / (1.0 - share[some]), events[some]
+
+
+def _log_factorials(values: Floats) -> Floats:
+    return np.array([math.lgamma(value + 1.0) for value in values.tolist()])
+
+
+def log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike, clustered: ArrayLike) -> Floats:
+    """The logarithm of the probability of each block's events at each ratio, clusters allowed for: (R, B)."""
+    some = _some(counts)[0]
+    logs = np.zeros((ratios.size, some.size))
+    logs[:, some] = np.logaddexp(
+        log_independent(counts, ratios, dispersion, clustered)[:, some], log_cluster(counts, ratios, clustered)[:, some]
+    )
+    return logs
+
+
 def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
-                       starts: ArrayLike = (0,), weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip
+                       clustered: ArrayLike = CLUSTER_BLOCKS, starts: ArrayLike = (0,),
+                       weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip
     """Evidence after each block that v2's rate is more than `bound` times v1's: (B,) logarithms of an e-value.
 
     It is gathered from each of the `starts` on, indices of blocks, and mixed by their `weights` (`change.schedule`).
-    `dispersion`, () or (B,) and at least 1, has to be known before the block.
+    `dispersion`, () or (B,) and at least 1, has to be known before the block; so has `clustered`, the probability that
+    it is one cluster.
     """
-    return _log_evidence(counts, bound, WORSE_RATIOS, dispersion, starts, weights)
+    return _log_evidence(counts, bound, WORSE_RATIOS, (dispersion, clustered), starts, weights)
 
 
-def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0) -> Floats:
+def log_evidence_below(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
+                       clustered: ArrayLike = CLUSTER_BLOCKS) -> Floats:  # fmt: skip
     """Evidence after each block that v2's rate is less than `bound` times v1's: (B,) logarithms of an e-value."""
-    return _log_evidence(counts, bound, BETTER_RATIOS, dispersion, (0,), (1.0,))
+    return _log_evidence(counts, bound, BETTER_RATIOS, (dispersion, clustered), (0,), (1.0,))
 
 
 def latest_log_evidence(
-    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: float
+    counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike, clustered: ArrayLike
 ) -> float:
     """The evidence of all blocks that v2's rate is beyond `bound` times v1's, as that above and below are at the last.
 
     `multiples` are `WORSE_RATIOS` or `BETTER_RATIOS`.
     """
-    logs = log_likelihoods(counts, bound * np.array([1.0, *multiples])).sum(axis=1) / dispersion
+    logs = log_probabilities(counts, bound * np.array([1.0, *multiples]), dispersion, clustered).sum(axis=1)
     return float(_log_mean(logs[1:] - logs[0], multiples))
 
 
-def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float], dispersion: ArrayLike,
+def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float],
+                  varied: tuple[ArrayLike, ArrayLike],
                   starts: ArrayLike, weights: ArrayLike) -> Floats:  # fmt: skip
     if not bound > 0.0:
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
-    blocks = log_likelihoods(counts, bound * np.array([1.0, *multiples])) / np.asarray(dispersion, dtype=float)
+    blocks = log_probabilities(counts, bound * np.array([1.0, *multiples]), *varied)
     running = np.concatenate([np.zeros((len(multiples), 1)), np.cumsum(blocks[1:] - blocks[:1], axis=1)], axis=1)
-    length = counts.v1_events.size
-    parts = np.zeros((np.size(starts), length))
-    for row, start in enumerate(np.asarray(starts, dtype=np.int64)):
-        since = running[:, start + 1 :] - running[:, start : start + 1]
-        parts[row, start:] = _log_mean(since, multiples)
-    return log_mixed(parts, np.asarray(weights, dtype=float))
+    begins = np.asarray(starts, dtype=np.int64)
+
+    def sequences(rows: slice, columns: slice) -> Floats:
+        since = running[:, None, 1:][..., columns] - running[:, begins[rows], None]
+        # Before it begins, nothing is gathered.
+        seen = np.arange(columns.start, columns.stop) >= begins[rows, None]
+        logs = np.zeros(seen.shape)
+        logs[seen] = _log_mean(since[:, seen], multiples)
+        return logs[None]
+
+    parameters = "events", tuple(multiples.values())
+    mixed: Floats = log_mixture(sequences, begins, np.asarray(weights, dtype=float), (running[:, 1:],), parameters)[0]
+    return mixed
 
 
 def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:
     """The logarithm of the mean over the first axis, by the weights of the multiples."""
-    highest = logs.max(axis=0)
-    return np.asarray(highest + np.log(np.tensordot(list(multiples.values()), np.exp(logs - highest), axes=1)))
+    highest = np.asarray(logs.max(axis=0))
+    # Added one by one: a product of matrices rounds otherwise where there are more blocks.
+    mean = np.zeros(highest.shape)
+    for weight, each in zip(multiples.values(), np.exp(logs - highest), strict=True):
+        mean += weight * each
+    return np.asarray(highest + np.log(mean))
 
 
-def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *,
-                   dispersion: ArrayLike = 1.0) -> tuple[Floats, Floats]:  # fmt: skip
+def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, dispersion: ArrayLike = 1.0,
+                   clustered: ArrayLike = CLUSTER_BLOCKS) -> tuple[Floats, Floats]:  # fmt: skip
     """The lower and upper limit of v2's rate ÷ v1's after each block, (B,) each: 0 and infinity where there is none.
 
     All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
     together; rounded outwards to 4 %. The ratio that was seen is always among them.
     """
-    running = np.cumsum(log_likelihoods(counts, _RATIOS) / np.asarray(dispersion, dtype=float), axis=1)
-    return (
-        _limit(running, WORSE_RATIOS, alpha_low, outside=0.0),
-        _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf),
+    spread, apart = (
+        np.broadcast_to(np.asarray(each, dtype=float), counts.v1_events.shape) for each in (dispersion, clustered)
     )
+    before = np.zeros((_RATIOS.size, 1))
+    inputs = [*(getattr(counts, each.name) for each in fields(counts)), spread, apart]
+
+    # All at once would be a gigabyte for a stage of a year.
+    def compute(columns: slice, before: Floats) -> Piece:
+        some = EventCounts(*(each[columns] for each in inputs[:-2]))
+        logs = log_probabilities(some, _RATIOS, spread[columns], apart[columns])
+        running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
+        low = _limit(running[:, 1:], WORSE_RATIOS, alpha_low, outside=0.0)
+        high = _limit(running[:, 1:], BETTER_RATIOS, alpha_high, outside=math.inf)
+        return Piece(np.array([low, high]), running[:, -1:].copy())
+
+    low, high = compute_pieces(compute, inputs, ("ratio", alpha_low, alpha_high), _AT_ONCE, before)
+    return low, high
+
+
+def latest_limits(counts: EventCounts, alpha_low: float, alpha_high: float, *, dispersion: ArrayLike = 1.0,
+                  clustered: ArrayLike = CLUSTER_BLOCKS) -> tuple[float, float]:  # fmt: skip
+    """The logarithms of the limits of `ratio_interval` at the last block."""
+    running = log_probabilities(counts, _RATIOS, dispersion, clustered).sum(axis=1, keepdims=True)
+    low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)[0]
+    high = _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)[0]
+    return math.log(low) if low > 0.0 else -math.inf, math.log(high)
+
+
+def most_likely(counts: EventCounts) -> float:
+    """The logarithm of v2's rate ÷ v1's that all blocks make most likely, between those of the grid's ends.
+
+    It is that of the rates where v2's share does not change; a share that changes together with the rate of both arms
+    moves the ratio of their sums and not this one. It is infinite where only one arm has events, and NaN where neither
+    has.
+    """
+    share = counts.share()
+    some = np.isfinite(share) & (counts.v1_events + counts.v2_events > 0.0)
+    v1, v2 = counts.v1_events[some], counts.v2_events[some]
+    if not v1.any() or not v2.any():
+        return math.inf if v2.any() else -math.inf if v1.any() else math.nan
+    odds = np.log(share[some] / (1.0 - share[some]))
+    low, high = math.log(_RATIOS[0]), math.log(_RATIOS[-1])
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        # The likelihood rises while v2 has more events than are to be expected of it.
+        more = float((v2 - (v1 + v2) / (1.0 + np.exp(-odds - middle))).sum()) > 0.0
+        low, high = (middle, high) if more else (low, middle)
+    return 0.5 * (low + high)
 
 
 def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:

@@ -63,13 +63,14 @@ def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = EN
         every = np.arange(fewest.size, dtype=np.int64)
         return every, every
     firsts, lasts = [], []
-    first, least = 0, np.zeros(2)
-    for block, requests in enumerate(np.stack([v1_requests, v2_requests], axis=1)):
-        least = least + np.nan_to_num(requests)
-        if least.min() >= enough or block - first + 1 == most:
+    first, least_v1, least_v2 = 0, 0.0, 0.0
+    counts = zip(np.nan_to_num(v1_requests).tolist(), np.nan_to_num(v2_requests).tolist(), strict=True)
+    for block, (v1, v2) in enumerate(counts):
+        least_v1, least_v2 = least_v1 + v1, least_v2 + v2
+        if min(least_v1, least_v2) >= enough or block - first + 1 == most:
             firsts.append(first)
             lasts.append(block)
-            first, least = block + 1, np.zeros(2)
+            first, least_v1, least_v2 = block + 1, 0.0, 0.0
     return np.array(firsts, dtype=np.int64), np.array(lasts, dtype=np.int64)
 
 

@@ -19,7 +19,7 @@ from servescope.contract.judged import JUDGED
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover.calibration import online_factor
 from servescope.cutover.conditions import ready_replicas
-from servescope.cutover.effects import ratio_effects
+from servescope.cutover.effects import merged_sums, ratio_effects
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import Efficiency
 from servescope.cutover.load import MATCHED_RATIO
@@ -104,10 +104,14 @@ def _compared(name: Name, served: list[Floats], cost: list[Floats], matched: NDA
     if not math.isfinite(width):
         return None
     ratio, low, high = (math.exp(each) for each in (estimate, estimate - width, estimate + width))
+    # Of the same blocks with the same weights, so that v2's ÷ v1's is the ratio.
+    lasts = blocks.last[known]
+    v1_served, v1_cost = (merged_sums(each[0], lasts - blocks.merged[known] + 1, lasts) for each in (served, cost))
+    v1 = math.exp(float(np.average(np.log(v1_served / v1_cost), weights=1.0 / blocks.sampling[known])))
     return Efficiency(
         name=name,
-        v1=float(served[0].sum() / cost[0].sum()),
-        v2=float(served[1].sum() / cost[1].sum()),
+        v1=v1,
+        v2=v1 * ratio,
         ratio=ratio,
         low=low,
         high=high,

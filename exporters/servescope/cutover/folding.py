@@ -2,20 +2,21 @@
 
 A metric is taken from one place of a deployment per arm, the outermost that shows it, or the one that was frozen. What
 cannot be what it says is left out of its block and counted: a value that is not finite, a counter's gain below zero, a
-histogram whose parts do not fit together.
+histogram whose parts do not fit together, and all of a process whose counters contradict each other (`agreement`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.batches import (
     PLACES,
+    HistogramGains,
     Processes,
     SeriesNumbers,
     TargetBatch,
@@ -29,10 +30,12 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
+from servescope.cutover.agreement import agree
 from servescope.cutover.plan import CutoverPlan
 
 Floats = NDArray[np.float64]
 ArmName = Literal["v1", "v2"]
+ARMS: Final[tuple[ArmName, ArmName]] = ("v1", "v2")
 
 TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
     "requests": (Part("requests_total"),),
@@ -41,6 +44,8 @@ TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
     "started": (Part("requests_started_total"),),
     "output_tokens": (Part("output_tokens_total"),),
     "preemptions": (Part("preemptions_total"),),
+    "eligible": (Part("kv_cache_eligible_tokens_total"),),
+    "reused": (Part("kv_cache_reused_tokens_total"),),
 }
 """Counters that a judgement reads beside its metrics."""
 
@@ -78,7 +83,9 @@ class ArmFold:
     known; the tallies are those of `contract.increments`, `torn` with those that were found here. `slow` are the
     observations above each of the compared edges, (P, K, B). `traffic` is by the names of `TRAFFIC`, `levels` and
     `above_level` by gauge. `counting` are by pod the labelled series that its process has counted with at the end,
-    `doubled` the pods that have a series twice.
+    `doubled` the pods that have a series twice. `kinds` are the layer and the role of each pod, a layer "" of one that
+    no scrape has shown. `rejected` is 1 where a pod's counters contradict each other, so that none of them is taken;
+    `served` is the most requests that any of them has, NaN where none says.
     """
 
     pods: tuple[str, ...]
@@ -101,6 +108,9 @@ class ArmFold:
     places: Mapping[str, Place]
     counting: Mapping[str, frozenset[Series]]
     doubled: frozenset[str]
+    kinds: tuple[tuple[str, str], ...]
+    rejected: Floats
+    served: Floats
 
     def end_ms(self) -> int:
         """Up to when it reaches."""
@@ -142,10 +152,23 @@ def fold(
     `places` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
     only have the blocks after it.
     """
+    part = fold_part(plan, targets, start_ms, end_ms, places=places, edges=edges, former=former)
+    return part if former is None else joined([former, part])
+
+
+def fold_part(
+    plan: CutoverPlan,
+    targets: Sequence[TargetIncrements],
+    start_ms: int,
+    end_ms: int,
+    *,
+    places: Mapping[str, tuple[str, str]] | None = None,
+    edges: Mapping[str, tuple[float, ...]] | None = None,
+    former: Folded | None = None,
+) -> Folded:
+    """As `fold`, but only the blocks after `former`, the part before them."""
     first = -(-start_ms // BLOCK_MS) * BLOCK_MS if former is None else former.v1.end_ms() or start_ms
     blocks = np.arange(first, end_ms - BLOCK_MS + 1, BLOCK_MS, dtype=np.int64)
-    if former is not None and not blocks.size:
-        return former
     compared = dict(edges or {})
     arms = []
     for index, arm in enumerate((plan.v1, plan.v2)):
@@ -154,9 +177,17 @@ def fold(
         if before is not None:
             known = {family: place.name for family, place in before.places.items()} | known
         chosen = [target for target in targets if arm.selects(target.identity)]
-        folded = _fold_arm(_Reading(plan, compared), chosen, blocks, known, before)
-        arms.append(folded if before is None else _joined(before, folded))
-    return Folded(arms[0], arms[1], compared)
+        arms.append(_fold_arm(_Reading(plan, compared), chosen, blocks, known, before))
+    return Folded(arms[0], arms[1], compared, () if former is None else former.faults)
+
+
+def joined(parts: Sequence[Folded]) -> Folded:
+    """Parts that follow one another as one; each was folded after the one before it."""
+    found = [part for part in parts if part.blocks.size] or list(parts[-1:])
+    if len(found) == 1:
+        return replace(found[0], faults=parts[-1].faults)
+    arms = (_joined([part.v1 for part in found]), _joined([part.v2 for part in found]))
+    return Folded(*arms, parts[-1].edges, parts[-1].faults)
 
 
 def read_families(plan: CutoverPlan) -> list[str]:
@@ -172,6 +203,7 @@ class _Reading:
 
     def __init__(self, plan: CutoverPlan, edges: Mapping[str, tuple[float, ...]]) -> None:
         metrics = {metric.name: JUDGED[metric.name] for metric in plan.metrics}
+        required = {metric.name for metric in plan.metrics if metric.required}
         self.counters: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.gauges: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.histograms: dict[str, str] = {}
@@ -182,6 +214,8 @@ class _Reading:
                 self.histograms[metric.histogram] = name
         if SPEED in metrics:
             self.histograms[SPEED] = SPEED
+        # What is optional never gates, nor does it reject what is required.
+        self.agreeing = {histogram for histogram, name in self.histograms.items() if name in required}
         self.histograms[PROMPT_SIZES] = PROMPT_SIZES
         for name, parts in TRAFFIC.items():
             self.counters[name, "traffic"] = parts
@@ -232,14 +266,17 @@ def _fold_arm(
         places=places,
         counting={},
         doubled=frozenset(),
+        kinds=tuple((target.layer, target.identity.role) for target in targets),
+        rejected=nothing(),
+        served=unknown(),
     )  # fmt: skip
     sums = _BucketSums(blocks.size)
     former = _former(before)
     counting = dict(before.counting) if before is not None else {}
     doubled: set[str] = set(before.doubled) if before is not None else set()
     for batch in batches(targets, blocks):
-        processes = Processes(batch, former)
-        _read_batch(reading, arm, batch, processes, sums)
+        batch, processes, histograms = _read_sound(reading, arm, batch, former)
+        _read_batch(reading, arm, batch, processes, histograms, sums)
         counting |= processes.counting()
         if batch.rows.doubled:
             doubled |= {target.target_id for target in batch.targets}
@@ -249,17 +286,50 @@ def _fold_arm(
 def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]]:
     if before is None or not before.blocks.size:
         return {}
+    # Of one that was not there at the end, only what it has counted with is known.
+    started = dict(zip(before.pods, before.started[:, -1].tolist(), strict=True))
     return {
-        pod: (float(before.started[index, -1]), before.counting.get(pod, frozenset()))
-        for index, pod in enumerate(before.pods)
+        pod: (started.get(pod, np.nan), before.counting.get(pod, frozenset())) for pod in {**started, **before.counting}
     }
 
 
-def _read_batch(reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: Processes, sums: _BucketSums) -> None:
+def _read_sound(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, former: Mapping[str, tuple[float, frozenset[Series]]]
+) -> tuple[TargetBatch, Processes, dict[str, HistogramGains]]:
+    """The batch without the gains of blocks in which its counters contradict each other, and its histograms."""
     cells = batch.cells
-    arm.started[cells] = batch.started
     for name, values in batch.tallies.items():
         getattr(arm, name)[cells] = values
+    processes, histograms = Processes(batch, former), _read_histograms(reading, arm, batch)
+    found = agree(batch, processes, histograms, reading.agreeing)
+    arm.rejected[cells], arm.served[cells] = found.torn, found.served
+    arm.torn[cells] += found.torn
+    for name, each in histograms.items():
+        lost = found.torn | found.short.get(name, found.torn)
+        arm.torn[cells] += each.torn | lost
+        histograms[name] = each.without(lost)
+    if not found.torn.any():
+        return batch, processes, histograms
+    sound = replace(batch, gains=np.where(found.torn[:, None], np.nan, batch.gains))
+    return sound, Processes(sound, former), histograms
+
+
+def _read_histograms(reading: _Reading, arm: ArmFold, batch: TargetBatch) -> dict[str, HistogramGains]:
+    """Those that the arm takes from where the batch's targets are."""
+    taken = (name for name in reading.histograms if _taken(arm, batch, (Part(f"{name}_count"),)))
+    return {name: found for name in taken if (found := read_histogram(batch, name)) is not None}
+
+
+def _read_batch(
+    reading: _Reading,
+    arm: ArmFold,
+    batch: TargetBatch,
+    processes: Processes,
+    histograms: Mapping[str, HistogramGains],
+    sums: _BucketSums,
+) -> None:
+    cells = batch.cells
+    arm.started[cells] = batch.started
     arm.present[cells] = (batch.tallies["scrapes"] + batch.tallies["failed"]) > 0.0
     for (name, side), parts in reading.counters.items():
         if _taken(arm, batch, parts):
@@ -279,20 +349,14 @@ def _read_batch(reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: 
     devices = batch.gauges.by_name.get("gpu_usage", [])
     if devices:
         arm.gpus[cells] = np.isfinite(batch.levels[:, devices]).sum(axis=1)
-    for histogram, name in reading.histograms.items():
-        if _taken(arm, batch, (Part(f"{histogram}_count"),)):
-            _read_histogram(reading, arm, batch, (histogram, name), sums)
+    for histogram, found in histograms.items():
+        _take_histogram(reading, arm, batch, histogram, found, sums)
 
 
-def _read_histogram(
-    reading: _Reading, arm: ArmFold, batch: TargetBatch, which: tuple[str, str], sums: _BucketSums
+def _take_histogram(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, histogram: str, found: HistogramGains, sums: _BucketSums
 ) -> None:
-    histogram, name = which
-    found = read_histogram(batch, histogram)
-    if found is None:
-        return
-    cells = batch.cells
-    arm.torn[cells] += found.torn
+    name, cells = reading.histograms[histogram], batch.cells
     counted = arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else name)
     if counted is not None:
         counted.above[cells], counted.below[cells] = found.total, found.count
@@ -378,73 +442,83 @@ def _choose_places(
 # --- What comes later -------------------------------------------------------------------------------------------------
 
 
-def _joined(before: ArmFold, after: ArmFold) -> ArmFold:
-    """One arm over the blocks of both; a pod that one of them does not have is not known there."""
-    pods = tuple(dict.fromkeys((*before.pods, *after.pods)))
-    deployments = dict(zip(after.pods, after.deployments, strict=True)) | dict(
-        zip(before.pods, before.deployments, strict=True)
-    )
+def _joined(arms: Sequence[ArmFold]) -> ArmFold:
+    """One arm over the blocks of all; a pod that one of them does not have is not known there."""
+    pods = tuple(dict.fromkeys(pod for arm in arms for pod in arm.pods))
     index = {pod: number for number, pod in enumerate(pods)}
-    rows = [np.array([index[pod] for pod in arm.pods], dtype=np.int64) for arm in (before, after)]
-    sizes = before.blocks.size, after.blocks.size
+    rows = [
+        slice(None) if arm.pods == pods else np.array([index[pod] for pod in arm.pods], dtype=np.int64) for arm in arms
+    ]
+    ends = np.cumsum([0, *(arm.blocks.size for arm in arms)]).tolist()
 
-    def join(one: NDArray[np.float64], other: NDArray[np.float64], missing: float) -> Floats:
-        if before.pods == after.pods:
-            return np.concatenate([one, other], axis=-1)
-        middle = one.shape[1:-1]
-        joined = np.full((len(pods), *middle, sum(sizes)), missing)
-        joined[rows[0], ..., : sizes[0]] = one
-        joined[rows[1], ..., sizes[0] :] = other
-        return joined
-
-    values: dict[str, object] = {}
-    for field in fields(ArmFold):
-        one, other = getattr(before, field.name), getattr(after, field.name)
-        if field.name in _COUNTS:
-            values[field.name] = join(one, other, 0.0)
-        elif field.name in {"slow", "traffic", "levels", "above_level"}:
-            values[field.name] = {name: join(one[name], other[name], np.nan) for name in one}
-    return replace(
-        after,
-        pods=pods,
-        deployments=tuple(deployments[pod] for pod in pods),
-        blocks=np.concatenate([before.blocks, after.blocks]),
-        present=join(before.present.astype(float), after.present.astype(float), 0.0) > 0.0,
-        started=join(before.started, after.started, np.nan),
-        metrics={
-            name: PodSums(
-                join(one.above, after.metrics[name].above, np.nan), join(one.below, after.metrics[name].below, np.nan)
+    def join(values: Sequence[Any], missing: float) -> Any:
+        one = values[-1]
+        if isinstance(one, np.ndarray):
+            alike = _same(values) if all(isinstance(each, slice) for each in rows) else None
+            if alike is not None:
+                return np.broadcast_to(alike, (*one.shape[:-1], ends[-1]))
+            whole = np.full((len(pods), *one.shape[1:-1], ends[-1]), missing, bool if one.dtype == np.bool_ else float)
+            for each, chosen, first, end in zip(values, rows, ends, ends[1:], strict=False):
+                whole[chosen, ..., first:end] = each
+            return whole
+        if isinstance(one, PodSums):
+            return PodSums(
+                join([each.above for each in values], missing), join([each.below for each in values], missing)
             )
-            for name, one in before.metrics.items()
-        },
-        distributions=_joined_distributions(before, after),
-        places={
-            family: Place(
-                place.name,
-                tuple(sorted({*place.sources, *(before.places[family].sources if family in before.places else ())})),
-            )
-            for family, place in after.places.items()
-        },
-        counting=after.counting,
-        doubled=after.doubled,
-        **values,  # type: ignore[arg-type] # fields of ArmFold, by their names
-    )
+        return {name: join([each[name] for each in values], missing) for name in one}
+
+    def of_pods(name: str) -> tuple[Any, ...]:
+        known = {pod: each for arm in arms for pod, each in zip(arm.pods, getattr(arm, name), strict=True)}
+        return tuple(known[pod] for pod in pods)
+
+    blocks = np.concatenate([arm.blocks for arm in arms])
+    values: dict[str, Any] = {
+        "blocks": blocks, "distributions": _joined_distributions(arms), "places": _joined_places(arms),
+        "counting": arms[-1].counting, "doubled": arms[-1].doubled,
+    }  # fmt: skip
+    for each in fields(ArmFold):
+        if each.name not in values:
+            parts = [getattr(arm, each.name) for arm in arms]
+            missing = 0.0 if each.name in _COUNTS or each.name == "present" else np.nan
+            values[each.name] = of_pods(each.name) if isinstance(parts[0], tuple) else join(parts, missing)
+    return ArmFold(**values)
 
 
-_COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus")
+_COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus", "rejected")
+"""What is 0 of a pod in blocks in which it was not there; all else is not known."""
 
 
-def _joined_distributions(before: ArmFold, after: ArmFold) -> dict[str, BucketCounts]:
-    joined = {}
-    for name in {*before.distributions, *after.distributions}:
-        parts = [(arm.distributions.get(name), arm.blocks.size) for arm in (before, after)]
+def _same(values: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+    """The one number that all of these arrays repeat, as `windows.compacted` makes them; None where they do not."""
+    if any(any(each.strides) or not each.size for each in values):
+        return None
+    firsts = np.array([each.reshape(-1)[0] for each in values])
+    return firsts[0] if np.array_equal(firsts, np.full(firsts.shape, firsts[0]), equal_nan=True) else None
+
+
+def _joined_places(arms: Sequence[ArmFold]) -> dict[str, Place]:
+    """The places of the last arm, with the sources that all have seen there."""
+    return {
+        family: Place(place.name, tuple(sorted({each for arm in arms if family in arm.places
+                                                for each in arm.places[family].sources})))
+        for family, place in arms[-1].places.items()
+    }  # fmt: skip
+
+
+def _joined_distributions(arms: Sequence[ArmFold]) -> dict[str, BucketCounts]:
+    found = {}
+    for name in dict.fromkeys(name for arm in arms for name in arm.distributions):
+        parts = [(arm.distributions.get(name), arm.blocks.size) for arm in arms]
         edges = tuple(sorted(set.intersection(*(set(each.edges) for each, _ in parts if each is not None))))
         counts = [np.zeros((len(edges) + 1, size)) if each is None else _at(each, edges) for each, size in parts]
-        joined[name] = BucketCounts(edges, np.concatenate(counts, axis=1))
-    return joined
+        found[name] = BucketCounts(edges, np.concatenate(counts, axis=1))
+    return found
 
 
 def _at(distribution: BucketCounts, edges: tuple[float, ...]) -> Floats:
-    cumulative = np.cumsum(distribution.counts, axis=0)
+    counts = distribution.counts.astype(float)
+    if distribution.edges == edges:
+        return counts
+    cumulative = np.cumsum(counts, axis=0)
     chosen = cumulative[[*(distribution.edges.index(edge) for edge in edges), len(distribution.edges)]]
     return np.diff(chosen, axis=0, prepend=0.0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED
+from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, JudgedMetric
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover import outliers
 from servescope.cutover.calibration import (
@@ -21,13 +22,15 @@ from servescope.cutover.calibration import (
     pod_groups,
     upper_of,
 )
+from servescope.cutover.clusters import incidents
 from servescope.cutover.comparability import shared_edges, unreported
 from servescope.cutover.counts import dispersion
-from servescope.cutover.effects import BlockEffects, ratio_effects
+from servescope.cutover.effects import BlockEffects, mean_effects, ratio_effects
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, BucketCounts, Folded, PodSums, fold, judged_metric
-from servescope.cutover.mix import Prompts, PromptSlope, feature, learn_slope
-from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise
+from servescope.cutover.given import Given, Moved, beside, explain, given_of, learn
+from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects, feature, learn_slope
+from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, Sensitivity
 from servescope.cutover.plan_files import check_arms
 from servescope.cutover.sequences import Floats, information_wanted
 from servescope.cutover.slow_fractions import choose_edges, slow_fractions
@@ -79,6 +82,7 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
         histograms=histograms,
         unobservable=dict(unreported(metrics, past)),
         top_load=_top_load(past.v1),
+        sensitivity=_sensitivities(plan, past, histograms, slopes, noise, v2_pods),
     )
 
 
@@ -166,12 +170,13 @@ def _ratio_noise(counted: PodSums, wanted: float, v2_pods: int) -> Noise | None:
     return calibrate(split, below, 1.0, wanted, v2_pods=v2_pods)
 
 
-def _dispersion(counted: PodSums) -> float:
-    events, requests = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
+def _dispersion(past: PodSums) -> float:
+    events, requests = np.nan_to_num(past.above), np.nan_to_num(past.below)
     pods = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
     if pods.size < _MOST_DISPERSION_PODS:
         return 1.0
-    found = [dispersion(events[pods], requests[pods], group)[-1] for group in pod_groups(pods.size)]
+    counted = incidents(events[pods], requests[pods])
+    found = [dispersion(counted, requests[pods], group)[-1] for group in pod_groups(pods.size)]
     return float(max(1.0, upper_of(np.array(found))))
 
 
@@ -277,6 +282,75 @@ def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dic
             if found is not None:
                 slopes[metric.name] = found
     return slopes
+
+
+def _sensitivities(
+    plan: CutoverPlan, past: Folded, histograms: tuple[str, ...], slopes: Mapping[str, PromptSlope],
+    noise: Mapping[str, Noise], v2_pods: int,
+) -> dict[str, Sensitivity]:  # fmt: skip
+    """How what v1's pods were given moved each timed metric, where the past shows it beyond doubt."""
+    given, found = given_of(past.v1), {}
+    for metric in plan.metrics:
+        judged = judged_metric(metric.name, histograms)
+        if judged.kind in {"mean", "ratio"} and noise[metric.name].calibrated:
+            counted = counted_of(past.v1, metric.name, histograms)
+            length = slopes.get(metric.name)
+            prompts = prompts_of(past.v1) if length is not None else None
+            timed = _Timed(judged, np.nan_to_num(counted.above), np.nan_to_num(counted.below), prompts, given)
+            learned = _sensitivity(timed, noise[metric.name], length, v2_pods)
+            if learned is not None:
+                found[metric.name] = learned
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """A timed metric of v1's pods, (P, B), with their prompts where effects are adjusted by these, and all given."""
+
+    judged: JudgedMetric
+    above: Floats
+    below: Floats
+    prompts: Prompts | None
+    given: Given
+
+    def effects(self, group: NDArray[np.bool_], cv2: float, slope: PromptSlope | None) -> BlockEffects:
+        """The effects of a group of pods against all others, adjusted by a slope on length."""
+        above, below = ([each[chosen] for chosen in (~group, group)] for each in (self.above, self.below))
+        if self.judged.kind == "ratio":
+            blocks = ratio_effects(above[0], below[0], above[1], below[1], least_whole=LEAST_DECODING)
+        else:
+            n1, n2, s1, s2 = (each.sum(axis=0) for each in (*below, *above))
+            blocks = mean_effects(n1, s1, n2, s2, cv2)
+        if self.prompts is None or slope is None:
+            return blocks
+        return adjusted_effects(blocks, slope, self.prompts.of(~group), self.prompts.of(group))
+
+
+def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: int) -> Sensitivity | None:
+    sign = -1.0 if v1.judged.better == "higher" else 1.0
+    learned = learn(
+        Prompts(v1.above, v1.below), v1.given, v1.prompts, sign, length=0.0 if length is None else length.slope
+    )  # fmt: skip
+    if learned is None:
+        return None
+
+    def split(group: NDArray[np.bool_]) -> Moved:
+        whole = v1.effects(group, noise.cv2, length)
+        other = v1.effects(group, noise.cv2, beside(length, learned.prompts))
+        return explain(whole, other, learned.reuse, learned.load, v1.given.of(~group), v1.given.of(group))
+
+    def moved(group: NDArray[np.bool_]) -> BlockEffects:
+        requests = v1.below[~group].sum(axis=0), v1.below[group].sum(axis=0)
+        return split(group).explained(learned.cv2, requests)
+
+    def left(group: NDArray[np.bool_]) -> BlockEffects:
+        return split(group).left()
+
+    of_moved = calibrate(moved, v1.below, learned.cv2, noise.information_wanted, v2_pods=v2_pods)
+    of_left = calibrate(left, v1.below, noise.cv2, noise.information_wanted, v2_pods=v2_pods)
+    if of_moved is None or of_left is None:
+        return None
+    return Sensitivity(learned.reuse, learned.load, learned.prompts, of_moved, of_left)
 
 
 def _top_load(v1: ArmFold) -> float | None:

@@ -14,10 +14,14 @@ VERDICTS: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "
 Cause = Literal[
     "better", "not worse", "proven cost", "beyond margin", "probable", "objective", "out of band", "in band",
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
-    "load range", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few", "query error",
-    "one replica",
+    "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
+    "query error", "explained by reuse", "explained by load", "gross harm while warming", "uncovered", "rejected",
+    "prompts unknown", "one replica",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
+
+SEVERE: Final[frozenset[Cause]] = frozenset({"beyond margin", "objective", "gross harm while warming"})
+"""The causes of harm that call for a rollback."""
 
 Advice = Literal["go on", "hold", "roll back"]
 
@@ -37,15 +41,46 @@ class Incidents:
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
-    """What one arm did for a metric since the stage began: `value` is its mean or ratio in the metric's unit.
+    """What one arm did for a metric in the blocks and on the replicas that its ratio is of, in the metric's unit.
 
-    `count` are the requests, observations or tokens below the line, `events` those that happened of an events metric.
+    v1's `value` is the mean over these blocks, geometric and weighted as the ratio is; v2's is that times the ratio, so
+    that v2's ÷ v1's is the ratio. Of events, v1's is the share of its requests. `count` are the requests,
+    observations or tokens below the line in these blocks, `events` those that happened of an events metric.
+    `everything` is the plain mean or ratio since the stage began: of all blocks that are not excluded and all replicas,
+    warm or not; `everything_count` what it is among.
+    `covered` is the part of the arm's requests that the evidence has, 0 … 1, since the stage began or of the last hour,
+    whichever is less, and `rejected` the part that was thrown away as counters contradict each other; None of a band.
     """
 
     value: float | None
     count: float
     events: float | None = None
     incidents: Incidents | None = None
+    everything: float | None = None
+    everything_count: float | None = None
+    covered: float | None = None
+    rejected: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectSpan:
+    """v2 ÷ v1 in a part of the stage, with its interval; None where there is none."""
+
+    since_ms: int
+    until_ms: int
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBlocks:
+    """The blocks that a ratio is of: from when until when, how many, and of how many since the stage began."""
+
+    since_ms: int
+    until_ms: int
+    blocks: int
+    of_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +106,29 @@ class OverallRatio:
 
 
 @dataclass(frozen=True, slots=True)
+class SensitivityJudgement:
+    """A metric without what the arms' different reuse of prompts and load explain of it: reported beside it.
+
+    `v1_reused` and `v2_reused` are the shares of prompt tokens that were reused since the stage began, None where that
+    is not reported; `v1_load` and `v2_load` requests per replica and second. `by_reuse` and `by_load` are the factors
+    of v2 ÷ v1 that they explain, and `ratio` the rest of it, with its interval. `explained` says that harm is proven,
+    and not without that; `harmful` that it is proven without that as well.
+    """
+
+    v1_reused: float | None
+    v2_reused: float | None
+    v1_load: float | None
+    v2_load: float | None
+    by_reuse: float
+    by_load: float
+    ratio: float
+    low: float | None
+    high: float | None
+    explained: bool
+    harmful: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MetricJudgement:
     """The judgement of one metric.
 
@@ -78,6 +136,10 @@ class MetricJudgement:
     where there is none. `margin` is a positive fraction, None of a band, which has `band`. `information` has been
     gathered, of the `information_wanted` that settles it at the present estimate; `eta_seconds` until then at the rate
     of the last hour, None where it is settled or never will be. `flips` says what would change the verdict.
+    `compared` are the blocks that the ratio is of. `spans` are those between which the effect is proven to have
+    changed, oldest first, none where it has not: the ratio then is of the latest that harms where the verdict is
+    DEGRADED, and of all of them where it is not. `counted` is the unit of what a ratio of two counters is among, ""
+    of requests and observations.
     """
 
     name: str
@@ -103,11 +165,18 @@ class MetricJudgement:
     flips: str = ""
     notes: tuple[str, ...] = ()
     overall: OverallRatio | None = None
+    compared: ComparedBlocks | None = None
+    spans: tuple[EffectSpan, ...] = ()
+    counted: str = ""
+    sensitivity: SensitivityJudgement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArmState:
-    """How well one arm was observed since the stage began."""
+    """How well one arm was observed since the stage began.
+
+    `covered` and `rejected` are those of the required metric of which the evidence has least (`ArmFigures`).
+    """
 
     deployments: tuple[str, ...]
     replicas: int
@@ -123,6 +192,8 @@ class ArmState:
     saturated_share: float
     requests_per_replica_second: float | None
     last_scrape_ms: int | None
+    covered: float | None = None
+    rejected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +212,10 @@ class PromptMix:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What v2 serves for the cost, v2 ÷ v1 at matched load, with its interval; never gates."""
+    """What v2 serves for the cost, v2 ÷ v1 at matched load, with its interval; never gates.
+
+    `v1` is of the same blocks with the same weights as the ratio, and `v2` that times the ratio.
+    """
 
     name: Literal["tokens_per_gpu_second", "tokens_per_replica_second", "goodput_per_replica_second"]
     v1: float
@@ -163,6 +237,17 @@ class VerdictChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A span that somebody left out: from when to when, and who decided that when and why."""
+
+    start_ms: int
+    end_ms: int
+    at_ms: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StageState:
     """The stage that is judged: its index from 0, the planned and the observed share of v2, when it began and may end.
 
@@ -179,12 +264,36 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
+class FiringAlert:
+    """An alert that pages somebody and fires on an arm; `replica` is "" where it is of the whole deployment."""
+
+    name: str
+    arm: Literal["v1", "v2"]
+    since_ms: int
+    summary: str
+    replica: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Who decided something, when and why."""
+
+    at_ms: int
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """One judgement of a cutover.
 
     `reason` is one sentence. `severity` is that of a DEGRADED verdict. `latched_since_ms` is when harm was proven that
     nobody has acknowledged yet, `live` what the verdict would be without it. `missed` are the spans that were not
-    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric.
+    observed, with why; `incomparable` what either stack cannot report or reports otherwise, by metric. `alerts` are
+    those that page somebody and fire on an arm. `waits_for` is what keeps required metrics from being settled where
+    more of the same data does not, and how to get it, "" where nothing does or harm is proven. `rolled_back` ended the
+    run, and `acknowledged` the last latch; None where nobody did. `excluded_harm` are the spans that were left out
+    although harm had been proven since they began.
     """
 
     verdict: Verdict
@@ -206,6 +315,11 @@ class Judgement:
     missed: tuple[tuple[int, int, str], ...] = ()
     incomparable: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    alerts: tuple[FiringAlert, ...] = ()
+    waits_for: str = ""
+    rolled_back: Decided | None = None
+    acknowledged: Decided | None = None
+    excluded_harm: tuple[Exclusion, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The judgement by the published schema: times in RFC 3339, absent values null, no number infinite."""

@@ -10,14 +10,17 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover import wording
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.cutover import shares, wording
+from servescope.cutover.alarms import firing_pages
 from servescope.cutover.circumstances import (
     arm_state,
+    evidence_parts,
     load_note,
     missed_spans,
     notes_of,
@@ -26,30 +29,43 @@ from servescope.cutover.circumstances import (
 )
 from servescope.cutover.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.efficiency import compare_efficiency
+from servescope.cutover.ended import EndedStages, Harm, decided_before
 from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import Folded, fold
+from servescope.cutover.folding import Folded, fold_part, joined
 from servescope.cutover.judgement import (
+    SEVERE,
     Advice,
     ArmFigures,
+    ComparedBlocks,
+    Decided,
     EdgeJudgement,
+    EffectSpan,
+    Exclusion,
+    FiringAlert,
     Incidents,
     Judgement,
     MetricJudgement,
     OverallRatio,
+    SensitivityJudgement,
     Verdict,
     VerdictChange,
 )
 from servescope.cutover.overall import overall_ratio
 from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.slow_fractions import difference_path, slow_fractions
-from servescope.cutover.stages import Course, course_of
-from servescope.cutover.staging import StageTrack, judge_stage, warm_arms
-from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, NO_DATA, MetricTrack
+from servescope.cutover.sequences import Floats
+from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
+from servescope.cutover.spans import Span
+from servescope.cutover.stages import Course, StageSpan, course_of
+from servescope.cutover.staging import StageTrack, judge_stage
+from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
+from servescope.cutover.waiting import TIMED, waiting_for
 from servescope.cutover.warmth import OLD_SECONDS
+from servescope.cutover.windows import cut, window_of
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: pods that were there already are warm."""
+NOTHING_ENDED: Final = EndedStages()
 
 
 def judge(frozen: FrozenPlan, evidence: Evidence, decisions: Sequence[Decision], at_ms: int) -> Judgement:
@@ -69,15 +85,21 @@ def fold_evidence(
     With `former`, the same of an earlier time, the evidence need only have the blocks since then.
     """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
-    end_ms = min(course.end_ms, evidence.observed_until_ms)
+    part = fold_evidence_part(frozen, evidence, course, course.end_ms, former)
+    return part if former is None else joined([former, part])
+
+
+def fold_evidence_part(
+    frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int, former: Folded | None = None
+) -> Folded:
+    """As `fold_evidence`, but only the blocks after `former`, the part before them, up to a time at most."""
     targets, faults = _distinct(evidence)
-    folded = fold(
-        frozen.plan, targets, course.since_ms - _BEFORE_MS, end_ms,
+    folded = fold_part(
+        frozen.plan, targets, course.since_ms - _BEFORE_MS, min(end_ms, evidence.observed_until_ms),
         places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip
-    known = () if former is None else former.faults
-    return replace(folded, faults=tuple(dict.fromkeys((*known, *faults))))
+    return replace(folded, faults=tuple(dict.fromkeys((*folded.faults, *faults))))
 
 
 def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
@@ -95,16 +117,24 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
 
 
 def judge_folded(
-    frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int
-) -> Judgement:
-    """The judgement from evidence that is folded already (`fold_evidence`)."""
+    frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int,
+    ended: EndedStages = NOTHING_ENDED,
+) -> Judgement:  # fmt: skip
+    """The judgement from evidence that is folded already (`fold_evidence`).
+
+    Of stages that have `ended`, as far as they are known, the blocks need not be there.
+    """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
+    ended = end_stages(frozen, folded, evidence, course, ended)
+    scraped = ended.scraped.and_of(folded)
+    folded = window_of(folded, course.stages[-1])
     evidence = replace(evidence, problems=(*evidence.problems, *_problems(folded)))
-    run = _judge_run(frozen, folded, evidence, course)
-    stage = run.stages[-1]
+    stage = judge_stage(frozen, folded, evidence, course, course.stages[-1])
+    run = _follow(ended, stage, _former(frozen, folded, evidence, course, course.stages[-1]), course)
+    effects = ended.effects_with(frozen, stage)
     stale = find_stale(frozen, folded, evidence, course, at_ms)
     metrics = tuple(
-        _metric(frozen, stage, track, stale, overall_ratio(frozen, run.stages, name))
+        _metric(frozen, stage, track, stale, overall_ratio(frozen, effects[name], name))
         for name, track in stage.tracks.items()
     )
     live, reason = _overall(stage, metrics, stale)
@@ -116,6 +146,7 @@ def judge_folded(
         )
     if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
+    alerts = firing_pages(frozen.plan, evidence.events, at_ms)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -124,7 +155,7 @@ def judge_folded(
         plan_hash=frozen.hash(),
         stage=stage_state(frozen, stage),
         metrics=metrics,
-        advice=_advice(verdict, metrics),
+        advice=_advice(verdict, metrics, alerts),
         severity=_severity(verdict, metrics, stage),
         live=live,
         latched_since_ms=latched_ms,
@@ -133,12 +164,29 @@ def judge_folded(
         mix=prompt_mix(frozen, stage),
         efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
-        missed=missed_spans(folded, course),
+        missed=missed_spans(scraped, folded.v1.end_ms(), course),
         incomparable={
             track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
         },
         notes=notes_of(frozen, folded, stage, evidence, course),
+        alerts=alerts,
+        waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" else "",
+        rolled_back=_decided(course.rolled_back),
+        acknowledged=_decided(
+            next((each for each in reversed(decisions) if each.kind == "acknowledge" and each.at_ms <= at_ms), None)
+        ),
+        excluded_harm=_excluded_harm(course, run.changes),
     )
+
+
+def _decided(decision: Decision | None) -> Decided | None:
+    return None if decision is None else Decided(decision.at_ms, decision.by, decision.reason)
+
+
+def _waits_for(stage: StageTrack, metrics: Sequence[MetricJudgement]) -> str:
+    """What the required metrics wait for beside data, each thing once."""
+    causes = dict.fromkeys(each.cause for each in metrics if each.required and each.verdict == "INCONCLUSIVE")
+    return "; ".join(filter(None, (waiting_for(stage, cause) for cause in causes))) if stage.blocks.size else ""
 
 
 def _problems(folded: Folded) -> list[str]:
@@ -155,37 +203,78 @@ def _problems(folded: Folded) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    stages: tuple[StageTrack, ...]
     changes: tuple[VerdictChange, ...]
     latched_ms: int | None
     latched_reason: str
+    harm: Harm
 
 
-def _judge_run(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course) -> _Run:
-    warmth = warm_arms(frozen, folded)
-    stages = tuple(judge_stage(frozen, folded, evidence, course, span, warmth) for span in course.stages)
-    changes: list[VerdictChange] = []
-    began: int | None = None
-    latched: int | None = None
-    latched_reason = ""
+def end_stages(
+    frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, ended: EndedStages = NOTHING_ENDED
+) -> EndedStages:
+    """What all stages of a course but the last leave, from what those leave that are known already.
+
+    The evidence is that of the blocks of the others, and of a week before each (`windows`).
+    """
+    for span in course.stages[len(ended.spans) : -1]:
+        window = window_of(folded, span)
+        known = replace(evidence, problems=(*evidence.problems, *_problems(window)))
+        stage = judge_stage(frozen, window, known, course, span)
+        run = _follow(ended, stage, _former(frozen, window, known, course, span), course)
+        ended = EndedStages(
+            (*ended.spans, span), run.changes, run.harm, ended.effects_with(frozen, stage),
+            ended.scraped.and_of(cut(folded, 0, span.until_ms)), decided_before(course, span.until_ms),
+        )  # fmt: skip
+    return ended
+
+
+_Former = Sequence[tuple[int, StageTrack]]
+
+
+def _former(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, span: StageSpan) -> _Former:
+    """A stage as it was until each span of it was left out, with when that was: what was known then stays known."""
+    return [
+        (each.at_ms, judge_stage(frozen, folded, evidence, course.before(each), span))
+        for each in course.excluded
+        if each.start_ms < min(each.at_ms, span.until_ms) and each.end_ms > span.since_ms and each.at_ms > span.since_ms
+    ]
+
+
+def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Course) -> _Run:
+    """The run up to the end of a stage, from what the stages before it left."""
+    changes: list[VerdictChange] = list(before.changes)
+    began = before.harm.began_ms
+    latched = before.harm.latched_ms
+    latched_reason = before.harm.reason
     acknowledged = list(course.acknowledged_ms)
-    for stage in stages:
-        for block, code in enumerate(stage.codes.tolist()):
-            end_ms = int(stage.blocks[block]) + BLOCK_MS
-            if latched is not None and any(latched <= each < end_ms for each in acknowledged):
-                latched = None
-            if code != DEGRADED:
-                began = None
-            elif began is None:
-                began = end_ms
-                if latched is None:
-                    latched, latched_reason = end_ms, _reason_at(stage, block)
-            shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
-            if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
-                changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
+    for block, start_ms in enumerate(latest.blocks.tolist()):
+        end_ms = start_ms + BLOCK_MS
+        stage = next((each for until_ms, each in former if end_ms <= until_ms), latest)
+        code = int(stage.codes[block])
+        if latched is not None and any(latched <= each < end_ms for each in acknowledged):
+            latched = None
+        if code != DEGRADED:
+            began = None
+        elif began is None:
+            began = end_ms
+            if latched is None:
+                latched, latched_reason = end_ms, _reason_at(stage, block)
+        shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
+        if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
+            changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
+    harm = Harm(began, latched, latched_reason)
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
-    return _Run(stages, tuple(changes), latched, latched_reason)
+    return _Run(tuple(changes), latched, latched_reason, harm)
+
+
+def _excluded_harm(course: Course, changes: Sequence[VerdictChange]) -> tuple[Exclusion, ...]:
+    """The spans that were left out when harm had been proven since they began, or was proven when they did."""
+    ends = [*(each.at_ms for each in changes[1:]), math.inf]
+    harm = [(each.at_ms, end) for each, end in zip(changes, ends, strict=False) if each.verdict == "DEGRADED"]
+    return tuple(
+        each for each in course.excluded if any(begun <= each.at_ms and end > each.start_ms for begun, end in harm)
+    )
 
 
 def _reason_at(stage: StageTrack, block: int) -> str:
@@ -193,6 +282,10 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     if stage.outage[block]:
         return "v2 was offered requests and none of them succeeded"
     code = int(stage.codes[block])
+    if code == INCONCLUSIVE and stage.off_plan[block]:
+        return _off_plan(stage, block)
+    if code == INCONCLUSIVE and not stage.usable[block]:
+        return "the present is excluded from the judgement"
     required = [track for track in stage.tracks.values() if track.plan.required]
     deciding = [track for track in required if int(track.codes[block]) == code]
     if code == HEALTHY:
@@ -205,10 +298,20 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     return f"{wording.explain(first, block)}{others}"
 
 
+def _off_plan(stage: StageTrack, block: int) -> str:
+    seen = 100 * shares.recent_share(*(each.requests for each in stage.loads))[block]
+    return (
+        f"v2 had {seen:.3g} % of the requests in the last hour, the plan says {100 * stage.share:g} %: move the "
+        "traffic to the stage's share, or begin the stage that has this one"
+    )
+
+
 def _weight(track: MetricTrack, block: int) -> float:
     """How much a metric has to do with a verdict: the one with the strongest evidence is named."""
     if track.causes[block] == "objective":
         return math.inf
+    if track.causes[block] == "gross harm while warming":
+        return float(track.value[block])
     return float(track.path.harm[block]) if track.path is not None else 0.0
 
 
@@ -242,7 +345,7 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     code = int(stage.codes[block])
     if stale and code != DEGRADED:
         return "NO DATA", stale
-    if code not in {HEALTHY, DEGRADED, NO_DATA}:
+    if code == INCONCLUSIVE and not stage.off_plan[block] and stage.usable[block]:
         waiting = [each for each in metrics if each.required and each.verdict == "INCONCLUSIVE"]
         if waiting:
             longest = max(waiting, key=lambda each: each.eta_seconds if each.eta_seconds is not None else math.inf)
@@ -251,10 +354,10 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     return CODES[code], _reason_at(stage, block)
 
 
-def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement]) -> Advice:
+def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement], alerts: Sequence[FiringAlert]) -> Advice:
     if verdict == "HEALTHY":
-        return "go on"
-    severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
+        return "hold" if any(each.arm == "v2" for each in alerts) else "go on"
+    severe = any(each.required and each.cause in SEVERE for each in metrics)
     return "roll back" if verdict == "DEGRADED" and severe else "hold"
 
 
@@ -263,7 +366,7 @@ def _severity(
 ) -> Literal["beyond margin", "probable"] | None:
     if verdict != "DEGRADED":
         return None
-    severe = any(each.required and each.cause in {"beyond margin", "objective"} for each in metrics)
+    severe = any(each.required and each.cause in SEVERE for each in metrics)
     outage = bool(stage.outage.size and stage.outage[-1])
     return "beyond margin" if severe or outage else "probable"
 
@@ -276,35 +379,75 @@ def _metric(
     shared: dict[str, Any] = {
         "name": plan.name, "title": judged.title, "unit": judged.unit, "better": judged.better,
         "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band, "overall": overall,
+        "counted": METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.kind == "ratio" else "",
     }  # fmt: skip
     if not stage.blocks.size:
         reason = f"{judged.title}: no block of this stage is complete yet"
         return MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
     block = stage.blocks.size - 1
     verdict, cause = CODES[int(track.codes[block])], track.causes[block]
-    eta, wanted = _eta(track, block)
+    eta, wanted = (None, None) if cause.startswith("explained") else _eta(track, block)
     path = track.path
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
     track = replace(track, causes=np.append(track.causes[:-1], [cause]))
-    reason = wording.explain(track, block, eta)
+    eta = eta if cause in TIMED else None
+    shown, parts = track.shown(block)
+    reason = wording.explain(track, block, eta, (shown, parts))
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
-    ratio, low, high = _ratios(track, block)
+    ratio, low, high = _ratios(track, shown)
     return MetricJudgement(
         verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
-        v1=None if judged.kind == "band" else _figures(track, "v1"), v2=_figures(track, "v2"),
-        edges=_edges(frozen, track), flips=wording.flips(track, block, verdict, eta), notes=track.notes, **shared,
+        v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
+        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta),
+        notes=(*track.notes, *wording.sensitivity_notes(track, block)), sensitivity=_sensitivity(track, block),
+        compared=_compared(track, shown, stage),
+        spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
 
 
-def _ratios(track: MetricTrack, block: int) -> tuple[float | None, float | None, float | None]:
+def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
+    found = track.sensitivity
+    if found is None or found.paths.left.compared is None:
+        return None
+    ratio, low, high = _ratios(track, found.paths.left.compared.whole(block + 1))
+    if ratio is None:
+        return None
+    v1_reused, v2_reused, v1_load, v2_load = (
+        float(each[block]) if math.isfinite(each[block]) else None
+        for each in (*found.stage.reused, *found.stage.loads)
+    )  # fmt: skip
+    sign = -1.0 if track.plan.better == "higher" else 1.0
+    by_reuse, by_load = (math.exp(sign * float(each[block])) for each in (found.paths.by_reuse, found.paths.by_load))
+    return SensitivityJudgement(
+        v1_reused, v2_reused, v1_load, v2_load, by_reuse, by_load, ratio, low, high,
+        explained=bool(found.explained[block]), harmful=bool(found.harmful[block]),
+    )  # fmt: skip
+
+
+def _flips(stage: StageTrack, track: MetricTrack, verdict: Verdict, eta: float | None) -> str:
+    """What would change the verdict: what is waited for before any limit counts."""
+    block = stage.blocks.size - 1
+    waits = waiting_for(stage, track.causes[block]) if verdict == "INCONCLUSIVE" else ""
+    return waits or wording.flips(track, block, verdict, eta)
+
+
+def _times(track: MetricTrack, span: Span) -> tuple[int, int]:
+    return track.begins_ms + span.first * BLOCK_MS, track.begins_ms + span.end * BLOCK_MS
+
+
+def _compared(track: MetricTrack, shown: Span | None, stage: StageTrack) -> ComparedBlocks | None:
+    return None if shown is None else ComparedBlocks(*_times(track, shown), shown.blocks, int(stage.usable.sum()))
+
+
+def _ratios(track: MetricTrack, shown: Span | None) -> tuple[float | None, float | None, float | None]:
     """v2 ÷ v1 with its limits, whichever direction is good."""
-    if track.path is None:
+    if shown is None:
         return None, None, None
-    costs = (track.path.cost[block], track.path.low[block], track.path.high[block])
+    costs = (shown.cost, shown.low, shown.high)
     if track.plan.better == "higher":
         costs = (-costs[0], -costs[2], -costs[1])
     ratio, low, high = (float(math.exp(each)) if math.isfinite(each) and abs(each) < 700 else None for each in costs)
@@ -326,19 +469,32 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
 
 
-def _figures(track: MetricTrack, arm: str) -> ArmFigures:
-    sums = track.v1 if arm == "v1" else track.v2
-    above, below = float(sums.above.sum()), float(sums.below.sum())
-    value = above / below if below > 0.0 else None
-    if track.judged.kind == "band" and track.value.size:
-        value = float(track.value[-1]) if math.isfinite(track.value[-1]) else None
-    if track.judged.kind != "events":
-        return ArmFigures(value, below)
-    return ArmFigures(value, below, above, _incidents(sums))
+def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
+    """What an arm did in the blocks that are shown, and beside it in everything."""
+    sums = (track.v1, track.v2)[arm]
+    covered, rejected = evidence_parts(track, arm)
+    if shown is None:
+        below = float(sums.below.sum())
+        level = float(track.value[-1]) if track.value.size and math.isfinite(track.value[-1]) else None
+        return ArmFigures(level, below, covered=covered, rejected=rejected)
+    value: float | None = shown.v1
+    if arm == 1:
+        change = -shown.cost if track.plan.better == "higher" else shown.cost
+        value = shown.v1 * math.exp(change) if math.isfinite(change) else None
+    count, events = shown.counts[arm], None if shown.events is None else shown.events[arm]
+    if value is None and events is not None and count > 0.0:
+        value = events / count
+    above, whole = (0.0, 0.0) if track.everything is None else track.everything[arm]
+    return ArmFigures(
+        value if value is not None and math.isfinite(value) else None, count, events,
+        _incidents(sums, slice(shown.first, shown.end)) if events is not None else None,
+        everything=above / whole if whole > 0.0 else None, everything_count=whole,
+        covered=covered, rejected=rejected,
+    )  # fmt: skip
 
 
-def _incidents(sums: ArmSums) -> Incidents:
-    happened, served = sums.above > 0.0, sums.below > 0.0
+def _incidents(sums: ArmSums, within: slice) -> Incidents:
+    happened, served = sums.above[:, within] > 0.0, sums.below[:, within] > 0.0
     return Incidents(
         int(happened.sum()), int((happened | served).sum()),
         int(happened.any(axis=1).sum()), int((happened | served).any(axis=1).sum()),
@@ -361,8 +517,16 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
         if math.isfinite(low[-1]):
             found.append(
                 EdgeJudgement(
-                    edge.edge, float(slow1.sum() / n1.sum()), float(slow2.sum() / n2.sum()), float(difference[-1]),
+                    edge.edge, *_slow_shares(strata, n1, slow1), float(difference[-1]),
                     float(low[-1]), float(high[-1]), bool(low[-1] > edge.floor),
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def _slow_shares(strata: SlowFractions, requests: Floats, slow: Floats) -> tuple[float, float]:
+    """v1's share above an edge in the blocks that are compared, weighted as the difference is, and v2's beside it."""
+    weight = float(strata.weight.sum())
+    own = np.divide(slow, requests, out=np.zeros_like(slow), where=requests > 0.0)
+    v1 = float(strata.weight @ own) / weight
+    return v1, v1 + float(strata.excess.sum()) / weight

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.sequences import Floats
+from servescope.cutover.spans import Widened
 
 FEW: Final = 6
 """Replicas of an arm up to which one of them moves it by more than noise does."""
@@ -89,16 +90,23 @@ def _without_harm(path: MetricPath, rests: Sequence[_Rest], level: float) -> Rem
     harm, material, beyond = left("harm"), left("material"), left("beyond")
     alone = (np.minimum(path.harm, path.material) >= level) & (np.minimum(harm, material) < level)
     shown = np.array([np.minimum(each.at("harm", np.inf), each.at("material", np.inf)) for each in rests])
-    lowest = np.min([each.at("low", np.inf) for each in rests], axis=0)
-    low = np.where(alone, np.minimum(path.low, lowest), path.low)
+    low = np.where(alone, np.min([each.at("low", np.inf) for each in rests], axis=0), np.nan)
     proving = np.where(alone, np.array([each.pod for each in rests])[np.argmin(shown, axis=0)], -1)
-    return Remaining(replace(path, harm=harm, material=material, beyond=beyond, low=low), proving)
+    kept = _widened(path, low, np.full(low.shape, np.nan))
+    return Remaining(replace(kept, harm=harm, material=material, beyond=beyond), proving)
 
 
 def _without_health(path: MetricPath, rests: Sequence[_Rest], margin: float) -> MetricPath:
     if not rests:
         return path
     refuted = path.bounded & (np.max([each.at("cost", -np.inf) for each in rests], axis=0) >= margin)
-    widest = np.max([each.at("high", -np.inf) for each in rests], axis=0)
-    high = np.where(refuted, np.maximum(path.high, widest), path.high)
-    return replace(path, bounded=path.bounded & ~refuted, high=high)
+    high = np.where(refuted, np.max([each.at("high", -np.inf) for each in rests], axis=0), np.nan)
+    return replace(_widened(path, np.full(high.shape, np.nan), high), bounded=path.bounded & ~refuted)
+
+
+def _widened(path: MetricPath, low: Floats, high: Floats) -> MetricPath:
+    """A path with limits at least as wide, wherever they are not NaN: what is not claimed is not shown either."""
+    if np.isnan(low).all() and np.isnan(high).all():
+        return path
+    compared = None if path.compared is None else Widened(path.compared, low, high)
+    return replace(path, low=np.fmin(path.low, low), high=np.fmax(path.high, high), compared=compared)

@@ -19,6 +19,14 @@ MATCHED_RATIO = 1.5
 """The ratio of the loads per replica, either way, up to which they are comparable."""
 _SMOOTHED = 12
 """Blocks, an hour, over which loads are compared."""
+_LASTING = 3
+"""Blocks for which v2 has to be saturated before it is said to have slowed."""
+_LEAST_SERVED = 6
+"""Blocks in which v2 served its arrivals freely, from which these are known."""
+_LIKE_ARRIVALS = 1.1
+"""Up to which multiple of what v2 served freely its arrivals are like those."""
+_GROWN = 1.5
+"""From which multiple of the usual on v2's requests in flight per arrival have grown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,10 +77,44 @@ def relate(v1_load: Floats, v2_load: Floats, v1_saturated: NDArray[np.bool_],
     return LoadRelation(free, overloaded, both, present & ~free & ~overloaded & ~both)
 
 
-def _trailing_sum(values: Floats) -> Floats:
-    """The sum of each block and those of the hour before it: (B,)."""
-    running = np.concatenate([np.zeros(_SMOOTHED), np.cumsum(values)])
-    return np.asarray(running[_SMOOTHED:] - running[:-_SMOOTHED])
+def slowed(free: NDArray[np.bool_], saturated: tuple[NDArray[np.bool_], NDArray[np.bool_]], arrivals: Floats,
+           in_flight: Floats) -> NDArray[np.bool_]:  # fmt: skip
+    """In which blocks v2 is saturated because it got slower, and not because more is asked of it, (B,).
+
+    Known before the block: v2 has been saturated for `_LASTING` blocks and v1 for an hour not, v2 gets no more arrivals
+    per replica than it served freely earlier in the stage, and has more requests in flight for each of them than then.
+    `free` are the blocks of the relation of that name, `saturated` those of v1 and of v2, `arrivals` v2's per replica
+    and second and `in_flight` its requests in flight, (B,) each, NaN where not known.
+    """
+    size = free.size
+    known = np.isfinite(arrivals) & np.isfinite(in_flight) & (np.nan_to_num(arrivals) > 0.0)
+    arrived, flying = (np.where(known, each, 0.0) for each in (arrivals, in_flight))
+    served = np.cumsum(free & known)
+    usual_arrivals = np.maximum.accumulate(np.where(free & known, _mean(arrived, known, _SMOOTHED), 0.0))
+    usual_flying = np.divide(
+        np.cumsum(np.where(free, flying, 0.0)), np.cumsum(np.where(free, arrived, 0.0)),
+        out=np.full(size, np.inf), where=served >= _LEAST_SERVED,
+    )  # fmt: skip
+    now = _mean(arrived, known, _LASTING)
+    per_arrival = np.divide(_mean(flying, known, _LASTING), now, out=np.zeros(size), where=now > 0.0)
+    v1, v2 = (
+        _trailing_sum(each.astype(float), blocks) for each, blocks in zip(saturated, (_SMOOTHED, _LASTING), strict=True)
+    )
+    found = (v2 >= _LASTING) & (v1 <= 0.0) & (now > 0.0) & (now <= _LIKE_ARRIVALS * usual_arrivals)
+    found &= per_arrival >= _GROWN * usual_flying
+    return np.concatenate([[False], found[:-1]]) if size else found
+
+
+def _mean(values: Floats, known: NDArray[np.bool_], blocks: int) -> Floats:
+    """The mean of the known ones of the last blocks, 0 without any."""
+    count = _trailing_sum(known.astype(float), blocks)
+    return np.divide(_trailing_sum(values, blocks), count, out=np.zeros(count.shape), where=count > 0.0)
+
+
+def _trailing_sum(values: Floats, blocks: int = _SMOOTHED) -> Floats:
+    """The sum of each block and those before it, an hour in all: (B,)."""
+    running = np.concatenate([np.zeros(blocks), np.cumsum(values)])
+    return np.asarray(running[blocks:] - running[:-blocks])
 
 
 def load_range(loads: Floats) -> tuple[float, float] | None:

@@ -22,7 +22,8 @@ _PRIOR = 2.0
 _SCALES = (0.25, 0.5, 1.0)
 """The parts of the difference seen so far that evidence is mixed over."""
 _LEAST_ROWS = 48
-_SURE = 3.0
+SURE_ERRORS = 3.0
+"""A slope of fewer standard errors is none."""
 _CLOSE_ERROR = 0.02
 _MOST_EXPLAINED = 0.9
 
@@ -105,26 +106,18 @@ def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) 
 
     `means` are the logarithms of the metric's mean per pod and block, (P, B), NaN where it has none, as `prompts` are;
     `cv2` and `tokens_cv2` the squared coefficients of variation of one observation and of one prompt's tokens. Each
-    block's own mean is taken out of both, so that load and trend explain nothing. The error allows for pods that
-    differ, one cluster each (Liang and Zeger 1986); a slope of less than `_SURE` errors is none, or zero where the
-    error is small.
+    block's own mean is taken out of both, so that load and trend explain nothing. A slope of less than `SURE_ERRORS`
+    is none, or zero where the error is small.
     """
-    features = feature(prompts)
-    known = np.isfinite(means) & np.isfinite(features)
-    weights = np.where(known, prompts.requests, 0.0)
-    weights = np.where(known.sum(axis=0) >= 2, weights, 0.0)
-    pods = int((weights.sum(axis=1) > 0.0).sum())
-    if pods < 2 or int((weights > 0.0).sum()) < _LEAST_ROWS:
+    found = within_blocks(prompts.requests, means, feature(prompts))
+    if found is None:
         return None
-    whole = weights.sum(axis=0)
-    y, x = _within(means, weights, whole), _within(features, weights, whole)
-    base = float((weights * x * x).sum())
-    if base <= 0.0:
+    weights, y, x = found
+    fitted = fit(weights, y, x)
+    if fitted is None:
         return None
-    slope = float((weights * x * y).sum()) / base
-    scores = (weights * x * (y - slope * x)).sum(axis=1)
-    error = float(np.sqrt(pods / (pods - 1) * np.square(scores).sum())) / base
-    if abs(slope) <= _SURE * error:
+    slope, error = fitted
+    if abs(slope) <= SURE_ERRORS * error:
         # That prompts do not move a metric is known as well where the error is small.
         return PromptSlope(0.0, error, tokens_cv2, 0.0) if error <= _CLOSE_ERROR else None
     # A slope that is off by its error leaves as much of the prompts' variance in.
@@ -132,11 +125,37 @@ def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) 
     return PromptSlope(slope, error, tokens_cv2, min(_MOST_EXPLAINED, explained))
 
 
-def _within(values: Floats, weights: Floats, whole: Floats) -> Floats:
-    """The values less the weighted mean of their block, 0 where they do not count."""
-    present = np.where(weights > 0.0, values, 0.0)
-    centre = np.divide((weights * present).sum(axis=0), whole, out=np.zeros_like(whole), where=whole > 0.0)
-    return np.where(weights > 0.0, present - centre, 0.0)
+def within_blocks(requests: Floats, *values: Floats) -> tuple[Floats, ...] | None:
+    """The weights of pods and blocks, and the values less the weighted mean of their block: (P, B) each.
+
+    Weights are 0, as the values then are, where a value is not known or fewer than two pods have it. None where too few
+    are left.
+    """
+    known = np.all([np.isfinite(each) for each in values], axis=0)
+    weights = np.where(known & (known.sum(axis=0) >= 2), requests, 0.0)
+    if int((weights.sum(axis=1) > 0.0).sum()) < 2 or int((weights > 0.0).sum()) < _LEAST_ROWS:
+        return None
+    whole = weights.sum(axis=0)
+    centred = []
+    for each in values:
+        present = np.where(weights > 0.0, each, 0.0)
+        centre = np.divide((weights * present).sum(axis=0), whole, out=np.zeros_like(whole), where=whole > 0.0)
+        centred.append(np.where(weights > 0.0, present - centre, 0.0))
+    return weights, *centred
+
+
+def fit(weights: Floats, y: Floats, x: Floats) -> tuple[float, float] | None:
+    """The slope of y on x, of what `within_blocks` gives, and its error; None where x does not vary.
+
+    The error allows for pods that differ, one cluster each (Liang and Zeger 1986).
+    """
+    base = float((weights * x * x).sum())
+    if base <= 0.0:
+        return None
+    slope = float((weights * x * y).sum()) / base
+    pods = int((weights.sum(axis=1) > 0.0).sum())
+    scores = (weights * x * (y - slope * x)).sum(axis=1)
+    return slope, float(np.sqrt(pods / (pods - 1) * np.square(scores).sum())) / base
 
 
 def feature(prompts: Prompts) -> Floats:

@@ -8,79 +8,113 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Final, TypeVar
 
 import numpy as np
 
 from servescope.cutover import counts, paths
 from servescope.cutover.calibration import online_factor
+from servescope.cutover.clusters import Clustered, cluster
+from servescope.cutover.counts import EventCounts
 from servescope.cutover.effects import BlockEffects, pod_variance
+from servescope.cutover.folding import PodSums
 from servescope.cutover.freezing import LEAST_DECODING
 from servescope.cutover.judgement import OverallRatio
-from servescope.cutover.mix import Prompts
-from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan, Noise
-from servescope.cutover.sequences import accumulate, half_width, lasting_information
+from servescope.cutover.sequences import Floats, accumulate, half_width, lasting_information
 from servescope.cutover.staging import StageTrack, kept_sums
 
 _ALPHA: Final = 0.025
 """Of each side of an interval."""
 _FURTHEST: Final = 6.5
 """The logarithm of the largest ratio of events that limits are looked for at; its negative is that of the smallest."""
-_HALVINGS: Final = 10
-"""Of the span in which a limit is looked for: 1.3 % is left of it."""
+_STEPS: Final = 16
+_HALVINGS: Final = 6
+"""A limit is looked for in so many steps, the last of which is halved so often: 0.1 % is left of the span."""
 
 _Limits = tuple[float, float, float]
+_T = TypeVar("_T", BlockEffects, EventCounts)
 
 
-def overall_ratio(frozen: FrozenPlan, stages: Sequence[StageTrack], name: str) -> OverallRatio | None:
-    """The ratio of a metric over all stages with its interval, which holds at every look; None where there is none.
+@dataclass(frozen=True, slots=True, eq=False)
+class Happened:
+    """The events of both arms in the blocks of a stage, and the same with clusters counted once."""
 
-    It is of the blocks that each stage is compared in: without excluded spans, cold replicas and unmatched load.
+    events: EventCounts
+    clustered: Clustered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageEffects:
+    """What a stage of `size` blocks adds to the overall ratio of a metric: the effects of its K merged blocks, with the
+    `pods` of both arms up to each, (2, K). Of events it is what `happened`."""
+
+    size: int
+    happened: Happened | None
+    blocks: BlockEffects | None
+    pods: Floats
+
+
+def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffects | None:
+    """Those of the blocks that a stage is compared in: without excluded spans, cold replicas and unmatched load.
+
+    None of a metric that is not compared. Events count whatever the load.
     """
-    latest = stages[-1].tracks[name]
-    if latest.path is None:
+    track = stage.tracks[name]
+    if track.path is None:
         return None
-    v1, v2 = (_over_stages(stages, name, arm) for arm in (0, 1))
     noise, slope = frozen.noise[name], frozen.slopes.get(name)
-    if latest.judged.kind == "events":
-        limits = _limits_of_events(noise, v1, v2)
-    elif latest.judged.kind == "ratio":
-        limits = _limits(noise, paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING), v1, v2)
+    if track.judged.kind == "events":
+        arms = [PodSums(each.above, each.below) for each in (track.v1, track.v2)]
+        events = EventCounts(*(each.sum(axis=0) for arm in arms for each in (arm.above, arm.below)))
+        clustered = cluster(arms[0], arms[1], noise.dispersion)
+        return StageEffects(stage.blocks.size, Happened(events, clustered), None, np.zeros((2, 0)))
+    v1, v2 = (kept_sums(sums, stage.relation.free) for sums in (track.v1, track.v2))
+    if track.judged.kind == "ratio":
+        blocks = paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING)
     else:
-        limits = _limits(noise, paths.mean_blocks(noise, v1, v2, slope), v1, v2)
+        blocks = paths.mean_blocks(noise, v1, v2, slope)
+    return StageEffects(stage.blocks.size, None, blocks, np.array([v1.pods()[blocks.last], v2.pods()[blocks.last]]))
+
+
+def overall_ratio(frozen: FrozenPlan, stages: Sequence[StageEffects | None], name: str) -> OverallRatio | None:
+    """The ratio of a metric over all stages with its interval, which holds at every look; None where there is none."""
+    found = [each for each in stages if each is not None]
+    if not found:
+        return None
+    noise = frozen.noise[name]
+    happened = [each.happened for each in found if each.happened is not None]
+    limits = _limits_of_events(happened) if happened else _limits(noise, *_run_on(found))
     if limits is None:
         return None
     ratio, low, high = (math.exp(each) for each in limits)
     return OverallRatio(ratio, low, high if math.isfinite(high) else None)
 
 
-def _over_stages(stages: Sequence[StageTrack], name: str, arm: int) -> ArmSums:
-    """What an arm counted in the compared blocks of every stage; events count whatever the load."""
-    parts = []
-    for stage in stages:
-        track = stage.tracks[name]
-        sums = (track.v1, track.v2)[arm]
-        parts.append(sums if track.judged.kind == "events" else kept_sums(sums, stage.relation.free))
-    if len(parts) == 1:
-        return parts[0]
-    prompts = [part.prompts for part in parts if part.prompts is not None]
-    return ArmSums(
-        np.concatenate([part.above for part in parts], axis=1),
-        np.concatenate([part.below for part in parts], axis=1),
-        prompts=Prompts(
-            np.concatenate([each.tokens for each in prompts], axis=1),
-            np.concatenate([each.requests for each in prompts], axis=1),
-        ) if prompts else None,
-    )  # fmt: skip
+def _run_on(stages: Sequence[StageEffects]) -> tuple[BlockEffects, Floats]:
+    """The effects of all stages one after another, with the pods."""
+    ends = np.cumsum([0, *(each.size for each in stages)])
+    blocks = [
+        replace(each.blocks, last=each.blocks.last + begin)
+        for each, begin in zip(stages, ends, strict=False)
+        if each.blocks is not None
+    ]
+    return _joined(blocks), np.concatenate([each.pods for each in stages], axis=1)
 
 
-def _limits(noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums) -> _Limits | None:
+def _joined(parts: Sequence[_T]) -> _T:
+    """Tables of arrays one after another."""
+    first = parts[0]
+    names = [each.name for each in fields(first)]
+    return type(first)(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
+
+
+def _limits(noise: Noise, blocks: BlockEffects, pods: Floats) -> _Limits | None:
     """The latest estimate of ln(v2 ÷ v1) with its limits."""
     known = np.flatnonzero(np.isfinite(blocks.sampling))
     if not known.size:
         return None
-    pods = v1.pods()[blocks.last], v2.pods()[blocks.last]
     variances = blocks.sampling
     if noise.calibrated:
         variances = paths.block_variances(blocks, noise, 1.0 / pods[0] + 1.0 / pods[1])
@@ -93,25 +127,25 @@ def _limits(noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums) -> _Li
     return (estimate, estimate - width, estimate + width) if math.isfinite(width) else None
 
 
-def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
+def _limits_of_events(stages: Sequence[Happened]) -> _Limits | None:
     """The ratio of the arms' rates with the limits that evidence does not exclude, as logarithms."""
-    arms = counts.EventCounts(v1.above.sum(axis=0), v1.below.sum(axis=0), v2.above.sum(axis=0), v2.below.sum(axis=0))
-    both = np.isfinite(arms.share())
-    events = [float(each[both].sum()) for each in (arms.v1_events, arms.v2_events)]
-    if not all(events):
-        return None
-    requests = [float(each[both].sum()) for each in (arms.v1_requests, arms.v2_requests)]
+    events = _joined([each.clustered.events for each in stages])
     # Of the latest evidence, blocks without events are no part.
-    some = both & (arms.v1_events + arms.v2_events > 0.0)
-    arms = counts.EventCounts(
-        arms.v1_events[some], arms.v1_requests[some], arms.v2_events[some], arms.v2_requests[some]
-    )  # fmt: skip
+    some = np.isfinite(events.share()) & (events.v1_events + events.v2_events > 0.0)
+    arms = EventCounts(*(getattr(events, each.name)[some] for each in fields(events)))
+    dispersion, clustered = (
+        np.concatenate([getattr(each.clustered, name) for each in stages])[some] for name in ("dispersion", "clustered")
+    )
+    estimate = counts.most_likely(_joined([each.events for each in stages]))
+    if not math.isfinite(estimate):
+        return None
     needed = -math.log(_ALPHA)
 
     def excluded(multiples: Mapping[float, float]) -> Callable[[float], bool]:
-        return lambda bound: counts.latest_log_evidence(arms, math.exp(bound), multiples, noise.dispersion) >= needed
+        return lambda bound: (
+            counts.latest_log_evidence(arms, math.exp(bound), multiples, dispersion, clustered) >= needed
+        )
 
-    estimate = math.log(events[1] / requests[1]) - math.log(events[0] / requests[0])
     return (
         estimate,
         _furthest(excluded(counts.WORSE_RATIOS), -_FURTHEST, estimate),
@@ -120,10 +154,16 @@ def _limits_of_events(noise: Noise, v1: ArmSums, v2: ArmSums) -> _Limits | None:
 
 
 def _furthest(excluded: Callable[[float], bool], outside: float, estimate: float) -> float:
-    """The nearest bound to the estimate that is excluded, rounded outwards; infinite where not even `outside` is."""
-    if not excluded(outside):
+    """The nearest bound to the estimate that is excluded, rounded outwards; infinite where none up to `outside` is."""
+    # Bounds that are far off explain as little as any other: what they do not exclude may be excluded nearer.
+    near = estimate
+    for step in range(1, _STEPS + 1):
+        far = estimate + (outside - estimate) * step / _STEPS
+        if excluded(far):
+            break
+        near = far
+    else:
         return math.copysign(math.inf, outside)
-    near, far = estimate, outside
     for _ in range(_HALVINGS):
         middle = 0.5 * (near + far)
         near, far = (near, middle) if excluded(middle) else (middle, far)

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.objectives import OBJECTIVES
-from servescope.cutover import calibration, change, counts, effects, slow_fractions
+from servescope.cutover import calibration, change, clusters, counts, effects, floods, gross, slow_fractions
 from servescope.cutover.effects import BlockEffects
+from servescope.cutover.folding import PodSums
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects
 from servescope.cutover.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.sequences import EffectPath, Floats, accumulate, information_to_settle
+from servescope.cutover.spans import Comparison, EffectComparison, EventComparison, SpanLevels
 
 RARE_WEIGHT = 0.2
 """The part of the evidence of health that is bet on events that are rare on their own; their ratio has the rest."""
@@ -26,6 +28,10 @@ IMMATERIAL_RATE = OBJECTIVES["requests"].budget
 """Events per request that are within any objective: rarer ones are healthy, however many times v1's they are."""
 EDGES_WEIGHT = 0.3
 """The part of the evidence of harm that is bet on slow fractions, where there are edges; the mean has the rest."""
+
+FLOOD_WEIGHT = 0.03
+"""The part of the evidence of harm that is bet on events that flood v2; what more of them than on v1 there are has the
+rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,9 @@ class MetricPath:
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
     and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
     been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
-    differences of slow fractions, −inf without edges.
+    differences of slow fractions, −inf without edges. `compared` are the blocks of all of that, from which a judgement
+    takes the estimate it shows; `harmed` those that may prove harm, where these are others. `flood` is where events
+    have flooded v2 for more than one block; None of what is no event.
     """
 
     harm: Floats
@@ -62,6 +70,9 @@ class MetricPath:
     wanted: Floats
     calibrated: bool
     slow_low: Floats
+    compared: Comparison | None = None
+    harmed: Comparison | None = None
+    flood: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +107,7 @@ def mean_path(
     *, slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a histogram's mean, with the shares of observations above its edges."""
-    path = _effect_path(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
+    path = path_of_effects(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
     # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
     if metric.better != "lower" or not edges or not noise.calibrated:
         return path
@@ -129,12 +140,10 @@ def _slow_evidence(
     found = []
     for index, edge in enumerate(edges):
         strata = slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index))
-        harm, material = (
-            slow_fractions.log_evidence_of_harm(
-                strata, edge.tau2, floor=floor, alpha=levels.harm, wanted=edge.wanted, starts=starts, weights=weights
-            )
-            for floor in (edge.lasting, edge.floor)
-        )
+        harm, material = slow_fractions.log_evidence_of_harm(
+            strata, edge.tau2, floor=(edge.lasting, edge.floor), alpha=levels.harm, wanted=edge.wanted,
+            starts=starts, weights=weights,
+        )  # fmt: skip
         low = slow_fractions.difference_path(
             strata, edge.tau2, alpha=levels.low / len(edges), wanted=edge.wanted
         )[1]  # fmt: skip
@@ -153,7 +162,7 @@ def ratio_path(
     slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a ratio of two counters' sums."""
-    return _effect_path(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
+    return path_of_effects(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
 
 
 def ratio_blocks(v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float) -> BlockEffects:
@@ -168,28 +177,35 @@ def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope
     return adjusted_effects(blocks, slope, v1.prompts.together(), v2.prompts.together())
 
 
-def _effect_path(
-    metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels
-) -> MetricPath:
+def path_of_effects(
+    metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels,
+    *, unsure: Floats | float = 0.0, proves: int = 3,
+) -> MetricPath:  # fmt: skip
+    """The path of these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out.
+
+    It has the evidence of the first `proves` of harm, material harm and harm beyond the margin, which takes most of the
+    time; of the others there is none.
+    """
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
     size = v1.below.shape[1]
     margin, floor = math.log1p(metric.margin or 0.0), math.log1p(metric.floor or 0.0)
     pods1, pods2 = v1.pods()[blocks.last], v2.pods()[blocks.last]
-    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2)
+    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2) + unsure
     wanted = noise.information_wanted
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     if noise.calibrated:
         variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
         path = accumulate(blocks.effects, variances, persistent)
-        harm, material, beyond = (
-            change.log_evidence_of_harm(
-                blocks, variances, bound=bound, alpha=levels.harm, wanted=wanted, starts=starts, weights=weights,
-                persistent=persistent,
-            )
-            for bound in (0.0, floor, margin)
-        )  # fmt: skip
+        evidence = np.zeros((3, blocks.effects.size))
+        if proves:
+            evidence[:proves] = change.log_evidence_of_harm(
+                blocks, variances, bound=(0.0, floor, margin)[:proves], alpha=levels.harm, wanted=wanted,
+                starts=starts, weights=weights, persistent=persistent,
+            )  # fmt: skip
+        harm, material, beyond = evidence
     else:
+        variances = blocks.sampling
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
         harm, material, beyond = (
             change.log_mixed(path.log_evidence_above(bound, levels.harm, wanted)[None], np.array([levels.weight]))
@@ -210,7 +226,37 @@ def _effect_path(
         wanted=_spread(_wanted(path, persistent, margin, floor, levels, wanted), at, np.nan),
         calibrated=noise.calibrated,
         slow_low=np.full(size, -np.inf),
-    )
+        compared=EffectComparison(
+            blocks, variances, np.broadcast_to(persistent, blocks.effects.shape), path,
+            ((v1.above.sum(axis=0), v1.below.sum(axis=0)), (v2.above.sum(axis=0), v2.below.sum(axis=0))),
+            SpanLevels(levels.low, levels.high, wanted), changes=noise.calibrated,
+        ),
+    )  # fmt: skip
+
+
+def gross_path(
+    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, level: float,
+    *, least_below: float | None,
+) -> Floats:  # fmt: skip
+    """The cost of v2 where it is gross harm while replicas warm up (`gross.gross_harm`), (B,).
+
+    `level` is the probability of error; `least_below` is that of a ratio, None of a histogram's mean.
+    """
+    if least_below is not None:
+        blocks = ratio_blocks(v1, v2, None, least_below=least_below)
+    else:
+        n1, s1, n2, s2 = (each.sum(axis=0) for each in (v1.below, v1.above, v2.below, v2.above))
+        blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2)
+    if metric.better == "higher":
+        blocks = effects.reversed_effects(blocks)
+    noise = noise if noise.calibrated else replace(noise, tau2=gross.UNKNOWN_TAU2, spread=0.0)
+    variances = block_variances(blocks, noise, 1.0 / v1.pods()[blocks.last] + 1.0 / v2.pods()[blocks.last])
+    size = v1.below.shape[1]
+    starts, weights = change.schedule(size, stage_weight=levels.weight)
+    return gross.gross_harm(
+        blocks, variances, alpha=levels.harm, level=level, wanted=noise.information_wanted, starts=starts,
+        weights=weights, size=size,
+    )  # fmt: skip
 
 
 def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Floats:
@@ -218,6 +264,11 @@ def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Float
     plain = blocks.sampling + calibration.scaled_tau2(noise, spread) / blocks.merged
     factor = effects.inflation(BlockEffects(blocks.effects, plain, blocks.merged, blocks.last), 0.0)
     return np.asarray(plain * factor)
+
+
+def by_block(values: Floats, blocks: BlockEffects, size: int, before: float) -> Floats:
+    """What is known after each of `size` five-minute blocks, of values of merged ones, (K,); `before` the first."""
+    return _spread(values, _latest(blocks.last, size), before)
 
 
 def _latest(last: NDArray[np.int64], size: int) -> NDArray[np.int64]:
@@ -232,12 +283,14 @@ def _spread(values: Floats, at: NDArray[np.int64], before: float) -> Floats:
 
 
 _HOUR = 12
+_LEAST_VARIANCE = 1e-12
+"""A replica whose blocks are all alike seems to have none."""
 
 
 def _recent(blocks: BlockEffects) -> Floats:
     """The mean effect of the last one to two hours, (K,)."""
     known = np.isfinite(blocks.sampling)
-    weights = np.where(known, 1.0 / np.where(known, blocks.sampling, 1.0), 0.0)
+    weights = np.where(known, 1.0 / np.where(known, np.maximum(blocks.sampling, _LEAST_VARIANCE), 1.0), 0.0)
     total = np.concatenate([[0.0], np.cumsum(weights * blocks.effects)])
     weight = np.concatenate([[0.0], np.cumsum(weights)])
     since = np.maximum(0, blocks.last // _HOUR - 1) * _HOUR
@@ -267,45 +320,73 @@ def _wanted(
 
 
 def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
-    """The path of counts of events among requests: exact, without calibration; `information` is of health."""
-    arms = counts.EventCounts(
-        v1.above.sum(axis=0), v1.below.sum(axis=0), v2.above.sum(axis=0), v2.below.sum(axis=0)
-    )  # fmt: skip
-    size = arms.v1_events.size
+    """The path of counts of events among requests, clusters counted once; `information` is of health."""
+    pods = PodSums(v1.above, v1.below), PodSums(v2.above, v2.below)
+    arms = clusters.cluster(*pods, noise.dispersion)
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
-    starts, weights = change.schedule(size, stage_weight=levels.weight)
-    harm, material, beyond = (
-        counts.log_evidence_above(arms, bound, dispersion=noise.dispersion, starts=starts, weights=weights)
-        for bound in (1.0, floor, margin)
-    )
-    below = counts.log_evidence_below(arms, margin, dispersion=noise.dispersion)
-    needed = -math.log(levels.high)
-    # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
-    rare = counts.log_evidence_rarer(arms.v2_events, arms.v2_requests, IMMATERIAL_RATE) / noise.dispersion
-    below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
-    low, high = counts.ratio_interval(arms, levels.low, levels.high, dispersion=noise.dispersion)
+    flood = floods.flooded(*pods, margin)
+    lasting = floods.log_evidence_of_flood(*pods, flood)
+    harm, material, beyond = (_harm_of_events(arms, bound, lasting, levels) for bound in (1.0, floor, margin))
+    v1_rate, v2_rate = (_rate_so_far(arm) for arm in pods)
+    below, bounded = _health_of_events(arms, pods[1], margin, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rates = [np.cumsum(arms.v1_events) / np.cumsum(arms.v1_requests),
-                 np.cumsum(arms.v2_events) / np.cumsum(arms.v2_requests)]  # fmt: skip
-        cost = np.log(rates[1] / rates[0])
-        return MetricPath(
-            harm=harm,
-            material=material,
-            beyond=beyond,
-            bounded=np.maximum.accumulate(below) >= needed,
-            cost=np.where(np.isfinite(cost), cost, np.nan),
-            low=np.log(low),
-            high=np.log(high),
-            recent=np.where(np.isfinite(cost), cost, np.nan),
-            information=np.maximum(below, 0.0),
-            wanted=np.full(size, needed),
-            calibrated=True,
-            slow_low=np.full(size, -np.inf),
-        )
+        cost = np.log(v2_rate / v1_rate)
+        low, high = (np.log(each) for each in counts.ratio_interval(
+            arms.events, levels.low, levels.high, dispersion=arms.dispersion, clustered=arms.clustered
+        ))  # fmt: skip
+    cost = np.where(np.isfinite(cost), cost, np.nan)
+    raw = counts.EventCounts(*(each.sum(axis=0) for arm in pods for each in (arm.above, arm.below)))
+    return MetricPath(
+        harm=harm,
+        material=material,
+        beyond=beyond,
+        # Clusters that count once may be most of what users saw, of which nothing is proven then.
+        bounded=bounded & ((cost < math.log(margin)) | ~(v2_rate >= IMMATERIAL_RATE)),
+        cost=cost,
+        low=np.fmin(low, cost),
+        high=np.fmax(high, cost),
+        recent=cost,
+        information=np.maximum(below, 0.0),
+        wanted=np.full(flood.size, -math.log(levels.high)),
+        calibrated=True,
+        slow_low=np.full(flood.size, -np.inf),
+        compared=EventComparison(
+            raw, arms, SpanLevels(levels.low, levels.high, -math.log(levels.high)), (low, high)
+        ),
+        flood=flood & (lasting > 0.0),
+    )  # fmt: skip
+
+
+def _harm_of_events(arms: clusters.Clustered, bound: float, lasting: Floats, levels: Levels) -> Floats:
+    starts, weights = change.schedule(lasting.size, stage_weight=levels.weight)
+    more = counts.log_evidence_above(
+        arms.events, bound, dispersion=arms.dispersion, clustered=arms.clustered, starts=starts, weights=weights
+    )
+    parts = np.array([more, change.log_mixed(lasting[None], np.array([levels.weight]))])
+    return change.log_mixed(parts, np.array([1.0 - FLOOD_WEIGHT, FLOOD_WEIGHT]))
+
+
+def _health_of_events(
+    arms: clusters.Clustered, v2: PodSums, margin: float, levels: Levels
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """The evidence of health after each block, and where it has ever been enough."""
+    below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion, clustered=arms.clustered)
+    # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
+    rare = counts.log_evidence_rarer(v2.above.sum(axis=0), v2.below.sum(axis=0), IMMATERIAL_RATE) / arms.variation
+    below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
+    return below, np.maximum.accumulate(below) >= -math.log(levels.high)
+
+
+def _rate_so_far(arm: PodSums) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.cumsum(arm.above.sum(axis=0)) / np.cumsum(arm.below.sum(axis=0)))
 
 
 def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:
-    """The path of health with the evidence of harm, which may come from blocks that say nothing of health."""
+    """The path of health with the evidence of harm, which may come from blocks that say nothing of health.
+
+    An estimate and its limits are of the same blocks: those of health, and those of harm before there are any.
+    """
     seen = np.isfinite(health.cost)
     return replace(
         health,
@@ -313,7 +394,9 @@ def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:
         material=harm.material,
         beyond=harm.beyond,
         cost=np.where(seen, health.cost, harm.cost),
-        low=np.maximum(health.low, harm.low),
+        low=np.where(seen, health.low, harm.low),
+        high=np.where(seen, health.high, harm.high),
         recent=harm.recent,
         slow_low=harm.slow_low,
+        harmed=harm.compared,
     )

@@ -63,6 +63,9 @@ class MetricPlan:
     edges: tuple[float, ...] = ()
 
 
+DEFAULT_COVERAGE: Final = 0.95
+
+
 @dataclass(frozen=True, slots=True)
 class CutoverPlan:
     """What is to be judged, before it is frozen. `calibration_hours` is how much of v1's past shows its noise.
@@ -71,7 +74,8 @@ class CutoverPlan:
     stages; `alpha_health` the probability, per metric, that one at its margin is ever called HEALTHY. An interval is
     wrong as often as either, at most. `holdback` is the share that v1 keeps as a control until the end.
     `configurations` are the hashes of what each side is configured with, by `CONFIGURATIONS`; those that are known.
-    `checklist` is what to look after beside what is judged, a sentence each.
+    `checklist` is what to look after beside what is judged, a sentence each. `coverage` is the part of each arm's
+    requests that the evidence of a required metric has to have, 0 … 1.
     """
 
     name: str
@@ -85,10 +89,11 @@ class CutoverPlan:
     calibration_hours: float = 48.0
     configurations: Mapping[str, str] = field(default_factory=dict)
     checklist: tuple[str, ...] = ()
+    coverage: float = DEFAULT_COVERAGE
 
     def hash(self) -> str:
         """The identity of the plan: the same for the same meaning, 16 hexadecimal digits."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(_plan_values(asdict(self)), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -117,6 +122,29 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
+class Slope:
+    """What one unit of a feature moves the logarithm of a metric's mean by in v1's past, with its standard error."""
+
+    slope: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How the reuse of prompts and the load per replica move a metric: None where v1's past does not show it.
+
+    `prompts` is the slope on the length of prompts beside reuse, None where length is not adjusted for. `moved` is the
+    noise of what both explain of effects, `left` that of effects without.
+    """
+
+    reuse: Slope | None
+    load: Slope | None
+    prompts: float | None
+    moved: Noise
+    left: Noise
+
+
+@dataclass(frozen=True, slots=True)
 class ComparedEdge:
     """A bucket edge that both arms have, above which the shares of observations are compared.
 
@@ -140,7 +168,9 @@ class FrozenPlan:
     bucket edges that are compared; `histograms` are the metrics that are judged by their histogram's mean and would be
     token-weighted otherwise; `unobservable` says by metric what neither arm, or one of them, does not report;
     `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded; `judged` are the
-    labels of v2's deployment, as far as all its targets share them.
+    labels of v2's deployment, as far as all its targets share them. `sensitivity` is by metric how
+    what an arm is given moves it; where v1's past shows that of none it is no part of the hash, as in plans frozen
+    before there was any.
     """
 
     plan: CutoverPlan
@@ -153,6 +183,7 @@ class FrozenPlan:
     unobservable: Mapping[str, str] = field(default_factory=dict)
     top_load: float | None = None
     judged: Mapping[str, str] = field(default_factory=dict)
+    sensitivity: Mapping[str, Sensitivity] = field(default_factory=dict)
     _hash: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -184,7 +215,17 @@ class FrozenPlan:
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del values["_hash"]
-        return values
+        if not self.sensitivity:
+            del values["sensitivity"]
+        return values | {"plan": _plan_values(values["plan"])}
+
+
+def _plan_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a plan without keys that plans did not always have, where these say nothing new: hashes stay."""
+    return {key: value for key, value in values.items() if (key, value) not in _LATER_DEFAULTS}
+
+
+_LATER_DEFAULTS: Final = (("coverage", DEFAULT_COVERAGE),)
 
 
 class PlanChangedError(UsageError):
@@ -213,7 +254,15 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         unobservable=dict(values["unobservable"]),
         top_load=values["top_load"],
         judged=dict(values["judged"]),
+        sensitivity={name: _read_sensitivity(each) for name, each in values.get("sensitivity", {}).items()},
     )
+
+
+def _read_sensitivity(values: Mapping[str, Any]) -> Sensitivity:
+    slopes = {name: None if values[name] is None else Slope(**values[name]) for name in ("reuse", "load")}
+    return Sensitivity(
+        **slopes, prompts=values["prompts"], moved=Noise(**values["moved"]), left=Noise(**values["left"])
+    )  # fmt: skip
 
 
 CONFIGURATIONS: Final = ("v1", "v2", "management_api")

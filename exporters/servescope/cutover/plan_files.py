@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.contract.judged import JUDGED, JudgedMetric
-from servescope.cutover.plan import CONFIGURATIONS, LEAST_MARGIN, Arm, CutoverPlan, MetricPlan, Stage
+from servescope.cutover.plan import CONFIGURATIONS, DEFAULT_COVERAGE, LEAST_MARGIN, Arm, CutoverPlan, MetricPlan, Stage
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
 
@@ -20,7 +20,7 @@ _PLAN_SETTINGS = (
     Setting("name", "the name of the file"), Setting("preset", '"documented"'), Setting("arms", REQUIRED),
     Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", "0.05"),
     Setting("alpha_health", "0.04"), Setting("holdback", "0.05"), Setting("calibration", '"2d"'),
-    Setting("configurations", "{}"), Setting("checklist", "[]"),
+    Setting("configurations", "{}"), Setting("checklist", "[]"), Setting("coverage", "0.95"),
 )  # fmt: skip
 _ARM_SETTINGS = (Setting("v1", REQUIRED), Setting("v2", REQUIRED))
 _STAGE_SETTINGS = (Setting("share", REQUIRED), Setting("least_hours", "0"))
@@ -56,6 +56,7 @@ def parse_plan(document: Mapping[str, object], origin: str) -> CutoverPlan:
         calibration_hours=table.duration("calibration", 48 * 3_600_000) / 3_600_000,
         configurations=_read_configurations(table),
         checklist=tuple(table.strings("checklist", [])),
+        coverage=_number(table, "coverage", DEFAULT_COVERAGE, 0.0, 1.0),
     )
 
 

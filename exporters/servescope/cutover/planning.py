@@ -26,6 +26,7 @@ from servescope.cutover.freezing import LEAST_DECODING, counted_of
 from servescope.cutover.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
 from servescope.cutover.plan import FrozenPlan, MetricPlan, Noise
 from servescope.cutover.sequences import Floats, half_width, information_to_settle, lasting_information, split_alpha
+from servescope.cutover.warmth import warm_up_seconds
 
 _HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
 _DAY_BLOCKS: Final = 24 * _HOUR_BLOCKS
@@ -59,14 +60,16 @@ class MetricForecast:
 class StageForecast:
     """A stage, and what it is expected to settle.
 
-    `v2_pods` are as many as have the same load as v1's. `seconds` is until every required metric is settled if v2
-    equals v1, None where one of them never is.
+    `v2_pods` are as many as have the same load as v1's. `warm_up_seconds` is how long fresh ones warm up that start as
+    fast as v1's: the times of metrics that warmth moves have it. `seconds` is until every required metric is settled
+    if v2 equals v1, None where one of them never is.
     """
 
     index: int
     share: float
     v2_pods: int
     requests_per_hour: float
+    warm_up_seconds: float
     metrics: tuple[MetricForecast, ...]
 
     @property
@@ -93,7 +96,10 @@ class StageForecast:
             return f"{beginning}{'cannot be proven healthy here' if known else 'cannot be forecast'}. {why}"
         waits = {each.title: each.healthy_seconds or 0.0 for each in required}
         slowest = max(waits, key=lambda title: waits[title])
-        return f"{beginning}about {wording.span(waits[slowest])}, longest for {slowest}"
+        fresh = (
+            f"{wording.span(self.warm_up_seconds)} for fresh replicas of v2 to warm up, longer where they start slowly"
+        )
+        return f"{beginning}about {wording.span(waits[slowest])}, longest for {slowest}; with {fresh}"
 
 
 def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForecast, ...]:
@@ -109,15 +115,20 @@ def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForeca
 
 def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, share: float, weight: float) -> StageForecast:
     requests = np.nan_to_num(past.v1.traffic["requests"])
-    v1_pods = max(1, int((requests.sum(axis=1) > 0.0).sum()))
+    # Not all that ever served: a replica that was replaced has another name.
+    serving = (requests > 0.0).sum(axis=0)
+    v1_pods = max(1, round(float(np.median(serving[serving > 0])))) if serving.any() else 1
     v2_pods = max(1, round(v1_pods * share))
     control = 0.0 < share < 1.0
-    stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight)
+    requests_per_hour = float(requests.sum()) / max(1, int((requests.sum(axis=0) > 0.0).sum())) * _HOUR_BLOCKS
+    warm_up = warm_up_seconds(requests_per_hour / 3600.0 * share / v2_pods)
+    stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight, warm_up)
     return StageForecast(
         index=index,
         share=share,
         v2_pods=v2_pods,
-        requests_per_hour=float(requests.sum()) / max(1, int((requests.sum(axis=0) > 0.0).sum())) * _HOUR_BLOCKS,
+        requests_per_hour=requests_per_hour,
+        warm_up_seconds=warm_up,
         metrics=tuple(
             _forecast(frozen, past, metric, stage) if control else _without_control(frozen, metric)
             for metric in frozen.plan.metrics
@@ -132,6 +143,7 @@ class _Stage:
     v1_pods: int
     v2_pods: int
     weight: float
+    warm_up: float
 
     @property
     def spread(self) -> float:
@@ -209,7 +221,7 @@ def _forecast_effect(
         reason = f"replicas differ too much for good: it needs about {pods} of v2, and as many of v1"
         return _answer(frozen, metric, None, detectable, reason)
     blocks = needed / (1.0 - needed * persistent) / rate
-    return _answer(frozen, metric, blocks * BLOCK_MS / 1000.0, detectable)
+    return _answer(frozen, metric, blocks * BLOCK_MS / 1000.0 + stage.warm_up, detectable)
 
 
 _MORE_PODS: Final = 1.25

@@ -36,6 +36,10 @@ class EffectPath:
     estimate: Floats
     information: Floats
 
+    def at(self, blocks: NDArray[np.int64]) -> EffectPath:
+        """Those of some blocks."""
+        return EffectPath(self.estimate[blocks], self.information[blocks])
+
     def lower(self, alpha: float, wanted: float) -> Floats:
         """The lower limit at each block: one-sided, all of them hold together with probability 1 − alpha."""
         return self.estimate - half_width(self.information, alpha, wanted)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.change import log_mixed
+from servescope.cutover.change import log_mixture
 from servescope.cutover.sequences import Floats, half_width, log_evidence, tuned
 
 ENOUGH_VARIANCE = 9.0
@@ -63,21 +63,32 @@ def difference_path(
     return difference, difference - width, difference + width
 
 
-def log_evidence_of_harm(strata: SlowFractions, tau2: float, *, floor: float, alpha: float, wanted: float,
+def log_evidence_of_harm(strata: SlowFractions, tau2: float, *, floor: ArrayLike, alpha: float, wanted: float,
                          starts: NDArray[np.int64], weights: Floats) -> Floats:  # fmt: skip
-    """The evidence after each block that v2's slow fraction exceeds v1's by more than `floor`: (K,) logarithms.
+    """The evidence after each block that v2's slow fraction exceeds v1's by more than `floor`: (K,) logarithms, or
+    (N, K) for N floors.
 
     `starts` and `weights` are as in `change.log_evidence_of_harm`. There is none before `ENOUGH_VARIANCE`.
     """
     variance = np.concatenate([[0.0], np.cumsum(strata.total_variance(tau2))])
     sampled = np.concatenate([[0.0], np.cumsum(strata.variance)])
-    total = np.concatenate([[0.0], np.cumsum(strata.excess - floor * strata.weight)])
+    floors = np.atleast_1d(np.asarray(floor, dtype=float))[:, None]
+    moved = np.cumsum(strata.excess - floors * strata.weight, axis=1)
+    total = np.concatenate([np.zeros((floors.size, 1)), moved], axis=1)
     rhos = tuned(wanted, alpha) * np.where(np.arange(starts.size) == 0, 1.0, 1.0 / 3.0)
-    gathered = np.maximum(variance[None, 1:] - variance[starts][:, None], 0.0)
-    drift = np.where(gathered > 0.0, total[None, 1:] - total[starts][:, None], 0.0)
-    enough = sampled[None, 1:] - sampled[starts][:, None] >= ENOUGH_VARIANCE
-    logs = log_evidence(drift, gathered, rhos[:, None])
-    return log_mixed(np.where(enough, logs, np.minimum(logs, 0.0)), weights)
+
+    def sequences(rows: slice, columns: slice) -> Floats:
+        gathered = variance[None, 1:][:, columns] - variance[starts[rows]][:, None]
+        logs = np.zeros((floors.size, *gathered.shape))
+        row, column = np.nonzero(gathered > 0.0)
+        drift = total[:, 1:][:, columns][:, column] - total[:, starts[rows]][:, row]
+        logs[:, row, column] = log_evidence(drift, gathered[row, column], rhos[rows][row])
+        enough = sampled[None, 1:][:, columns] - sampled[starts[rows]][:, None] >= ENOUGH_VARIANCE
+        return np.where(enough, logs, np.minimum(logs, 0.0))
+
+    inputs = (variance[1:], sampled[1:], total[:, 1:])
+    mixed = log_mixture(sequences, starts, weights, inputs, ("slow", rhos[0]))
+    return mixed if np.ndim(floor) else mixed[0]
 
 
 def choose_edges(edges: Floats, above: Floats, objective: float | None = None) -> tuple[float, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision
+from servescope.cutover.judgement import Exclusion
 from servescope.cutover.plan import CutoverPlan
 
 
@@ -26,12 +27,12 @@ class StageSpan:
 class Course:
     """The course of a cutover up to a time.
 
-    `stages` are those that have begun, each up to the next or to the end; `excluded` are spans with why they are left
+    `stages` are those that have begun, each up to the next or to the end; `excluded` are the spans that are left
     out; `acknowledged_ms` when harm was acknowledged; `rolled_back` the decision that ended it.
     """
 
     stages: tuple[StageSpan, ...]
-    excluded: tuple[tuple[int, int, str], ...]
+    excluded: tuple[Exclusion, ...]
     acknowledged_ms: tuple[int, ...]
     rolled_back: Decision | None
 
@@ -48,9 +49,14 @@ class Course:
     def usable(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the blocks no excluded span touches, (B,)."""
         kept = np.ones(blocks.shape, dtype=np.bool_)
-        for start_ms, end_ms, _ in self.excluded:
-            kept &= (blocks >= end_ms) | (blocks + BLOCK_MS <= start_ms)
+        for each in self.excluded:
+            kept &= (blocks >= each.end_ms) | (blocks + BLOCK_MS <= each.start_ms)
         return kept
+
+    def before(self, excluding: Exclusion) -> Course:
+        """The course as it was until a span was left out."""
+        index = self.excluded.index(excluding)
+        return replace(self, excluded=self.excluded[:index])
 
 
 def course_of(plan: CutoverPlan, started_ms: int, decisions: Sequence[Decision], at_ms: int) -> Course:
@@ -70,7 +76,7 @@ def course_of(plan: CutoverPlan, started_ms: int, decisions: Sequence[Decision],
     return Course(
         stages=tuple(StageSpan(index, since, until) for (index, since), until in zip(begun, ends, strict=True)),
         excluded=tuple(
-            (each.start_ms, each.end_ms, each.reason)
+            Exclusion(each.start_ms, each.end_ms, each.at_ms, each.by, each.reason)
             for each in made
             if each.kind == "exclude" and each.start_ms is not None and each.end_ms is not None
         ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover import load, outliers, paths, several
+from servescope.cutover import gross, load, outliers, paths, several, shares
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
     ArmLoad,
     StageContext,
     arm_load,
+    band_coverage,
     conditions_of,
     conditions_of_v2,
     harm_counts,
@@ -25,9 +27,9 @@ from servescope.cutover.conditions import (
     mix_hides,
     with_mix,
 )
-from servescope.cutover.coverage import ArmCoverage, arm_coverage
+from servescope.cutover.coverage import ArmCoverage, arm_coverage, served_requests, trailing_sum
 from servescope.cutover.evidence import Evidence
-from servescope.cutover.folding import ArmFold, Folded, judged_metric
+from servescope.cutover.folding import ARMS, ArmFold, Folded, judged_metric
 from servescope.cutover.freezing import LEAST_DECODING, counted_of, prompts_of
 from servescope.cutover.leaving_out import without_one
 from servescope.cutover.mix import Prompts
@@ -35,18 +37,26 @@ from servescope.cutover.mixing import MixPath, judge_mix, prompt_histograms
 from servescope.cutover.outliers import Alone, ArmOutliers
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
+from servescope.cutover.sensitivity import (
+    LASTING_BLOCKS,
+    SensitivityTrack,
+    StageGiven,
+    sensitivity_paths,
+    stage_given,
+)
 from servescope.cutover.sequences import Floats, split_alpha
+from servescope.cutover.shortfall import in_flight
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
     DEGRADED,
+    HEALTHY,
     INCONCLUSIVE,
     MetricTrack,
     combine,
     track_band,
     track_metric,
 )
-from servescope.cutover.warming import ArmWarmth, warm_mean_of, warm_pods
-from servescope.cutover.warmth import ColdStartCost
+from servescope.cutover.warming import ArmWarmth, warm_arms
 
 _BLOCK_SECONDS = BLOCK_MS / 1000
 
@@ -55,17 +65,20 @@ _BLOCK_SECONDS = BLOCK_MS / 1000
 class StageTrack:
     """A stage over its B closed blocks; `codes` are the verdicts over all required metrics, (B,).
 
-    `outage` is where v2 had requests and none succeeded while v1's did; `settled` where the stage has lasted as long as
-    it has to; `outliers` are the replicas of v1 and of v2 that differ from the others of theirs.
+    `outage` is where v2 had requests and none succeeded, unless v1's fail as well; `settled` where the stage has lasted
+    as long as it has to; `off_plan` where v2 does not have the `share` that the stage plans. `outliers`
+    are the replicas of v1 and of v2 that differ from the others of theirs.
     """
 
     span: StageSpan
+    share: float
     blocks: NDArray[np.int64]
     usable: NDArray[np.bool_]
     tracks: Mapping[str, MetricTrack]
     codes: NDArray[np.int64]
     outage: NDArray[np.bool_]
     settled: NDArray[np.bool_]
+    off_plan: NDArray[np.bool_]
     coverage: tuple[ArmCoverage, ArmCoverage]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
@@ -92,62 +105,64 @@ def judge_stage(
     stage = frozen.plan.stages[span.index]
     weights = split_alpha([each.share for each in frozen.plan.stages])
     loads = tuple(arm_load(arm, within, usable) for arm in (folded.v1, folded.v2))
+    off_plan = shares.off_plan(loads[0].requests, loads[1].requests, stage.share)
     coverage = tuple(arm_coverage(arm, within, usable, evidence.scrape_interval_ms) for arm in (folded.v1, folded.v2))
+    served = [
+        served_requests(name, arm, within, usable, evidence.scrape_interval_ms)
+        for name, arm in zip(ARMS, (folded.v1, folded.v2), strict=True)
+    ]
     context = StageContext(
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
-        coverage=(coverage[0], coverage[1]), loads=(loads[0], loads[1]),
+        coverage=(coverage[0], coverage[1]), served=(served[0], served[1]),
+        slack=(in_flight(folded.v1, within), in_flight(folded.v2, within)), loads=(loads[0], loads[1]),
         relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
-        share=stage.share, problems=bool(evidence.problems), warmth=warmth,
+        on_plan=~off_plan, share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
+    given = stage_given(frozen, folded, within, usable, warmth, context.loads)
     sums = _compared_sums(context)
     alone = _outliers_of(context, sums)
-    tracks = _judge_metrics(context, sums, alone)
+    tracks = _judge_metrics(context, given, sums, alone)
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
     settled = blocks[within] + BLOCK_MS >= span.since_ms + stage.least_hours * 3_600_000
-    codes[(codes == 0) & ~settled] = INCONCLUSIVE
+    # What nobody looks at is not proven, and what was proven at another share is of another stage.
+    codes[(codes == HEALTHY) & ~(settled & usable & ~off_plan)] = INCONCLUSIVE
     return StageTrack(
-        span, blocks[within], usable, tracks, codes, outage, settled, context.coverage, context.loads, context.relation,
-        context.mix, warmth, within, alone,
+        span, stage.share, blocks[within], usable, tracks, codes, outage, settled, off_plan, context.coverage,
+        context.loads, context.relation, context.mix, warmth, within, alone,
     )  # fmt: skip
 
 
-def warm_arms(frozen: FrozenPlan, folded: Folded) -> tuple[ArmWarmth, ArmWarmth]:
-    """How warm the pods of both arms are, by the first latency of the plan that both arms report."""
-    for metric in frozen.plan.metrics:
-        if metric.kind == "mean":
-            timed = [arm.metrics[metric.name] for arm in (folded.v1, folded.v2)]
-            mean = warm_mean_of(timed[0])
-            if np.isfinite(mean).any() and np.nansum(timed[1].below) > 0.0:
-                return warm_pods(folded.v1, timed[0], mean), warm_pods(folded.v2, timed[1], mean)
-    v1, v2 = (_always_warm(arm) for arm in (folded.v1, folded.v2))
-    return v1, v2
-
-
-def _always_warm(arm: ArmFold) -> ArmWarmth:
-    """Where no latency shows a transient, none is left out."""
-    nothing = np.zeros(arm.blocks.size, dtype=np.bool_)
-    return ArmWarmth(np.ones(arm.present.shape, dtype=np.bool_), nothing, None, ColdStartCost(0.0, 0.0))
-
-
 _OFFERED: float = 20.0
+_BY_CHANCE: float = 1e-3
+"""The probability that none of v2's requests succeeds where v1's succeed as often as they do, that is still chance."""
 
 
 def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where v2 was offered requests, in the block and the one before, and none succeeded, while v1's did."""
+    """Where v2 was offered requests, in the block and the one before, and none succeeded, unless v1's fail as well.
+
+    v1 fails as well where so few of its requests succeed, in the block or the one before, that all of v2's may fail by
+    chance. A v1 that was offered none, or does not report what becomes of them, excuses nothing.
+    """
 
     def total(arm: ArmFold, name: str) -> Floats:
         return np.asarray(np.where(usable, np.nan_to_num(arm.traffic[name][:, within]).sum(axis=0), 0.0))
 
-    offered = np.maximum(total(folded.v2, "started"), total(folded.v2, "requests"))
-    failing = (offered >= _OFFERED) & (total(folded.v2, "ok") <= 0.0) & (total(folded.v1, "ok") > 0.0)
-    before = np.concatenate([[False], offered[:-1] >= _OFFERED])
+    def offered(arm: ArmFold) -> Floats:
+        return np.maximum(total(arm, "started"), total(arm, "requests"))
+
+    v2, v1 = offered(folded.v2), offered(folded.v1)
+    known = (v1 > 0.0) & np.isfinite(folded.v1.traffic["ok"][:, within]).any(axis=0)
+    failing_on_v1 = np.where(known, 1.0 - np.minimum(1.0, total(folded.v1, "ok") / np.where(known, v1, 1.0)), 0.0)
+    lately = np.maximum(failing_on_v1, np.concatenate([[0.0], failing_on_v1[:-1]]))
+    before = np.concatenate([[False], v2[:-1] >= _OFFERED])
+    failing = (v2 >= _OFFERED) & before & (total(folded.v2, "ok") <= 0.0) & (lately**v2 <= _BY_CHANCE)
     # What is not known is no failure.
     reported = np.isfinite(folded.v2.traffic["ok"][:, within])
     reports = reported.any(axis=1, keepdims=True) & (folded.v2.scrapes[:, within] > 0.0)
-    return np.asarray(failing & before & reported.any(axis=0) & ~(reports & ~reported).any(axis=0))
+    return np.asarray(failing & reported.any(axis=0) & ~(reports & ~reported).any(axis=0))
 
 
 # --- Metrics ----------------------------------------------------------------------------------------------------------
@@ -161,6 +176,7 @@ class _Candidate:
     v1: ArmSums
     v2: ArmSums
     path: MetricPath
+    gross: Floats
     proving: NDArray[np.int64] | None = None
 
 
@@ -199,7 +215,7 @@ def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmO
 
 
 def _judge_metrics(
-    context: StageContext, sums: Mapping[str, _Arms], alone: tuple[ArmOutliers, ArmOutliers]
+    context: StageContext, given: StageGiven | None, sums: Mapping[str, _Arms], alone: tuple[ArmOutliers, ArmOutliers]
 ) -> dict[str, MetricTrack]:
     plan = context.frozen.plan
     conditions = conditions_of(context)
@@ -209,7 +225,8 @@ def _judge_metrics(
         found = compare(judged, context.folded)
         if metric.kind == "band":
             v2 = _sums(context, context.folded.v2, metric.name, ())
-            tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found)
+            covered = band_coverage(context, metric)
+            tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found, covered)
         else:
             arms = sums[metric.name]
             if metric.kind != "events":
@@ -218,14 +235,24 @@ def _judge_metrics(
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
+        left = _sensitivity(context, family, harmful, given)
         for name, each in family.items():
             tracks[name] = track_metric(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
+                sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
-                absent=missing(context, each.plan, each.judged), found=each.found,
+                missing=missing(context, each.plan, each.judged), found=each.found, gross=each.gross,
+                begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
+                everything=_everything(context, name),
                 alone=_alone(each, alone[1].alone.get(name)),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
+
+
+def _everything(context: StageContext, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    """What both arms counted above and below the line on all replicas, cold ones as well."""
+    v1, v2 = (_sums(context, arm, name, ()) for arm in (context.folded.v1, context.folded.v2))
+    return (float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))
 
 
 def _alone(candidate: _Candidate, known: Alone | None) -> Alone | None:
@@ -246,13 +273,41 @@ def _harm(
         for evidence in zip(*(_evidence_of_harm(context, each) for each in family.values()), strict=True)
     )
     # That there is any harm is claimed of the whole family, that it is material of each metric by itself.
-    level = math.log(context.frozen.plan.alpha_harm)
+    level = math.log(context.frozen.plan.alpha_harm * (1.0 - gross.GROSS_PART))
     parts = np.array([each.judged.part for each in family.values()])
     harmful = (several.holm(np.minimum(0.0, -harm), parts) <= level) & (-material <= level)
     return (
         dict(zip(family, harmful, strict=True)),
         dict(zip(family, harmful & (-beyond <= level), strict=True)),
     )
+
+
+def _sensitivity(
+    context: StageContext, family: Mapping[str, _Candidate], harmful: Mapping[str, NDArray[np.bool_]],
+    given: StageGiven | None,
+) -> dict[str, SensitivityTrack]:  # fmt: skip
+    """The metrics that reuse or load moves, each judged by the same rule at the same levels without what these explain.
+
+    What is explained of others is left as it is, so that of a metric nothing depends on when harm of another is proven.
+    """
+    if given is None:
+        return {}
+    frozen, found = context.frozen, {}
+    level = -math.log(frozen.plan.alpha_harm)
+    alike = np.zeros(context.usable.size, dtype=np.bool_) if context.mix is None else ~context.mix.differs
+    for name, each in family.items():
+        if name in frozen.sensitivity:
+            kept = harm_counts(context)
+            left = sensitivity_paths(
+                each.plan, each.judged, frozen.sensitivity[name], frozen.slopes.get(name),
+                (kept_sums(each.v1, kept), kept_sums(each.v2, kept)), given, _levels(context, each.plan),
+                proves=bool(harmful[name].any()),
+            )  # fmt: skip
+            still = _harm(context, {**family, name: replace(each, path=left.left)})[0][name] & harmful[name]
+            differs = left.moved.harm >= level
+            lasting = alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS)
+            found[name] = SensitivityTrack(given, left, still, differs, harmful[name] & ~still & differs, lasting)
+    return found
 
 
 def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Floats, Floats, Floats]:
@@ -271,30 +326,66 @@ def _candidate(
 ) -> _Candidate:
     frozen, (v1, v2) = context.frozen, arms
     edges = frozen.edges.get(metric.name, ())
-    required = max(1, sum(each.required == metric.required for each in frozen.plan.metrics if each.kind != "band"))
-    levels = Levels(
-        harm=frozen.plan.alpha_harm, weight=context.weight,
-        low=frozen.plan.alpha_harm * context.weight / required, high=frozen.plan.alpha_health * context.weight,
-    )  # fmt: skip
+    levels = _levels(context, metric)
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
-    if judged.kind == "events":
-        return _Candidate(metric, judged, found, v1, v2, paths.events_path(metric, noise, v1, v2, levels))
 
     def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums) -> MetricPath:
         one, other = kept_sums(one, kept), kept_sums(other, kept)
+        if judged.kind == "events":
+            return paths.events_path(metric, noise, one, other, levels)
         if judged.kind == "ratio":
             return paths.ratio_path(metric, noise, one, other, levels, least_below=LEAST_DECODING, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
+    # Events count whatever the load; health is of the share that is planned.
+    every = np.ones(context.usable.size, dtype=np.bool_)
+    free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, harm_counts(context))
+    matched = free & context.on_plan
+
     def path_of(one: ArmSums, other: ArmSums) -> MetricPath:
-        health = path(context.relation.free, one, other)
-        if np.array_equal(context.relation.free, harmful):
+        health = path(matched, one, other)
+        if np.array_equal(matched, harmful):
             return health
         return paths.with_harm(health, path(harmful, one, other))
 
-    harmful = harm_counts(context)
+    if judged.kind not in _COMPARED:
+        return _Candidate(metric, judged, found, v1, v2, path_of(v1, v2), np.full(every.size, np.nan))
     remaining = without_one(v1, v2, path_of, -math.log(levels.harm), math.log1p(metric.margin or 0.0))
-    return _Candidate(metric, judged, found, v1, v2, remaining.path, remaining.proving)
+    while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
+    return _Candidate(metric, judged, found, v1, v2, remaining.path, while_warming, remaining.proving)
+
+
+_COMPARED: Final = frozenset({"mean", "ratio"})
+"""The kinds of metrics that warmth matters to."""
+
+
+def _gross_harm(
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, v1: ArmSums, kept: NDArray[np.bool_],
+    levels: Levels,
+) -> Floats:  # fmt: skip
+    """The cost of v2 as a whole where it is gross harm while some of its replicas warm up, (B,), NaN elsewhere."""
+    usable = context.warmth[1].usable[:, context.within]
+    v2 = _sums(context, context.folded.v2, metric.name, ())
+    kept = kept & ((v2.below > 0.0) & ~usable).any(axis=0)
+    if not kept.any():
+        return np.full(kept.size, np.nan)
+    frozen = context.frozen
+    family = [judged_metric(each.name, frozen.histograms) for each in frozen.plan.metrics if each.kind in _COMPARED
+              and each.required == metric.required]  # fmt: skip
+    level = levels.harm * gross.GROSS_PART * judged.part / sum(each.part for each in family)
+    return paths.gross_path(
+        metric, frozen.noise[metric.name], kept_sums(v1, kept), kept_sums(v2, kept), levels, level,
+        least_below=LEAST_DECODING if judged.kind == "ratio" else None,
+    )  # fmt: skip
+
+
+def _levels(context: StageContext, metric: MetricPlan) -> Levels:
+    plan = context.frozen.plan
+    required = max(1, sum(each.required == metric.required for each in plan.metrics if each.kind != "band"))
+    return Levels(
+        harm=plan.alpha_harm, weight=context.weight,
+        low=plan.alpha_harm * context.weight / required, high=plan.alpha_health * context.weight,
+    )  # fmt: skip
 
 
 def _sums(

@@ -12,22 +12,24 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparability import Comparability
-from servescope.cutover.conditions import Conditions
-from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
+from servescope.cutover.conditions import Conditions, MissingEvidence
+from servescope.cutover.coverage import HOUR_BLOCKS, MetricCoverage, trailing_sum
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.outliers import Alone
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
+from servescope.cutover.sensitivity import SensitivityTrack
 from servescope.cutover.sequences import Floats
+from servescope.cutover.spans import Span, harmful_spans
 
 CODES: Final[tuple[Verdict, ...]] = ("HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA")
 HEALTHY, DEGRADED, INCONCLUSIVE, NO_DATA = range(4)
 
 LEAST_BLOCKS: Final = 3
 """Blocks that both arms were compared in before health is claimed."""
-BURST_SHARE: Final = 0.05
-BURST_EVENTS: Final = 20.0
-"""Harm without a baseline: more than this share of a block's requests, and at least so many of them (5.1)."""
+
+Shown = tuple[Span | None, tuple[Span, ...]]
+"""What is shown of the compared blocks, None of a band, and the spans between which the effect has changed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +37,11 @@ class MetricTrack:
     """One metric through one stage of B blocks; `codes`, (B,), index `CODES`, `causes` are why.
 
     `path` is None of a band and where nothing can be compared; `alone` is which replica of v2 is worse than the others.
-    `v1` and `v2` are what the arms counted, over all blocks that are not excluded, and `value`, (B,), what a band is
-    judged by.
+    `v1` and `v2` are what the arms counted, over all blocks
+    that are not excluded, and `value`, (B,), what a band is judged by, and of others the cost of gross harm
+    while v2 warms up. The first block begins at `begins_ms`.
+    `everything` are v1's and v2's sums above and below the line over all replicas, warm or not.
+    `coverage` is that of v1 and of v2, of a band of v2 alone.
     """
 
     plan: MetricPlan
@@ -49,7 +54,34 @@ class MetricTrack:
     causes: NDArray[np.object_]
     value: Floats
     notes: tuple[str, ...] = field(default=())
+    sensitivity: SensitivityTrack | None = None
+    begins_ms: int = 0
+    everything: tuple[tuple[float, float], tuple[float, float]] | None = None
+    coverage: tuple[MetricCoverage, ...] = ()
     alone: Alone | None = None
+
+    def shown(self, block: int) -> Shown:
+        """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
+        has changed: the latest that harms of DEGRADED, else all that was compared; None of a band."""
+        if self.codes[block] == DEGRADED:
+            return self.harmful(block)
+        return self.within(block)
+
+    def within(self, block: int) -> Shown:
+        """All that was compared up to a block, for health where there is any, with its spans."""
+        if self.path is None or self.path.compared is None:
+            return None, ()
+        compared = self.path.compared
+        if self.path.harmed is not None and math.isnan(compared.whole(block + 1).cost):
+            compared = self.path.harmed
+        return compared.whole(block + 1), compared.parts(block + 1)
+
+    def harmful(self, block: int) -> Shown:
+        """The latest span up to a block that harms, of the blocks that may prove harm, with all spans."""
+        if self.path is None or self.path.compared is None:
+            return None, ()
+        compared = self.path.harmed or self.path.compared
+        return harmful_spans(compared, block + 1, math.log1p(self.plan.floor or 0.0))
 
     @property
     def margin(self) -> float:
@@ -58,7 +90,12 @@ class MetricTrack:
 
 
 def track_band(
-    plan: MetricPlan, judged: JudgedMetric, v2: ArmSums, conditions: Conditions, found: Comparability | None
+    plan: MetricPlan,
+    judged: JudgedMetric,
+    v2: ArmSums,
+    conditions: Conditions,
+    found: Comparability | None,
+    covered: MetricCoverage,
 ) -> MetricTrack:
     """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
     above, below = (trailing_sum(each.sum(axis=0)) for each in (v2.above, v2.below))
@@ -74,9 +111,10 @@ def track_band(
     absent = np.isnan(value)
     if found is not None and found.finding == "absent":
         absent = np.ones(value.shape, dtype=np.bool_)
+    _set(codes, causes, covered.short(), NO_DATA, "uncovered")
     _set(codes, causes, absent, NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
-    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value)
+    return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value, coverage=(covered,))
 
 
 def track_metric(
@@ -89,11 +127,19 @@ def track_metric(
     harmful: NDArray[np.bool_],
     beyond: NDArray[np.bool_],
     conditions: Conditions,
-    absent: NDArray[np.object_],
+    missing: MissingEvidence,
     found: Comparability | None,
+    gross: Floats,
+    sensitivity: SensitivityTrack | None = None,
+    begins_ms: int = 0,
+    everything: tuple[tuple[float, float], tuple[float, float]] | None = None,
     alone: Alone | None = None,
 ) -> MetricTrack:
-    """The track of a metric that is compared; `harmful` is where harm is proven, over all metrics together."""
+    """The track of a metric that is compared.
+
+    `harmful` is where harm is proven, over all metrics together, and `gross` the cost of gross harm while v2 warms up,
+    NaN where there is none. Harm that the `sensitivity` explains is an open question, and never health.
+    """
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
     compared = np.cumsum((v1.below.sum(axis=0) > 0.0) & (v2.below.sum(axis=0) > 0.0))
@@ -112,23 +158,27 @@ def track_metric(
     if judged.kind != "events":
         _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
+    _set_each(codes, causes, missing.uncovered, NO_DATA)
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")
+    # What was thrown away could have chosen either; of so few requests it could not make harm beyond the margin.
+    _set(codes, causes, missing.rejecting & np.isin(codes, (HEALTHY, DEGRADED)), INCONCLUSIVE, "rejected")
     _set(codes, causes, harmful & ~within & beyond, DEGRADED, "beyond margin")
+    if sensitivity is not None:
+        explained = harmful & ~within & sensitivity.explained
+        _set_each(codes, causes, np.where(explained, sensitivity.causes(), ""), INCONCLUSIVE)
+    _set(codes, causes, np.isfinite(gross), DEGRADED, "gross harm while warming")
     if found is not None and found.finding == "incomparable":
         _set(codes, causes, np.ones(size, dtype=np.bool_), INCONCLUSIVE, "incomparable")
-    _set_each(codes, causes, absent, NO_DATA)
+    _set_each(codes, causes, missing.absent, NO_DATA)
     if found is not None and found.finding == "absent":
         _set(codes, causes, np.ones(size, dtype=np.bool_), NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
-    if judged.kind == "events":
-        _set(codes, causes, burst(v2), DEGRADED, "objective")
-    return MetricTrack(plan, judged, path, v1, v2, found, codes, causes, np.full(size, np.nan), alone=alone)
-
-
-def burst(v2: ArmSums) -> NDArray[np.bool_]:
-    """In which blocks events of v2 are harm whatever v1 does, (B,)."""
-    events, requests = v2.above.sum(axis=0), v2.below.sum(axis=0)
-    return np.asarray((events >= BURST_EVENTS) & (events > BURST_SHARE * requests))
+    if path.flood is not None:
+        _set(codes, causes, path.flood & harmful & beyond, DEGRADED, "objective")
+    return MetricTrack(
+        plan, judged, path, v1, v2, found, codes, causes, gross, sensitivity=sensitivity, begins_ms=begins_ms,
+        everything=everything, coverage=missing.coverage, alone=alone,
+    )  # fmt: skip
 
 
 def _set(

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.coverage import MetricCoverage
 from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.paths import IMMATERIAL_RATE
-from servescope.cutover.tracks import MetricTrack
+from servescope.cutover.sensitivity import LASTING_BLOCKS
+from servescope.cutover.sequences import Floats
+from servescope.cutover.spans import Span
+from servescope.cutover.tracks import MetricTrack, Shown
 
 
 def percent(change: float) -> str:
@@ -22,10 +30,10 @@ def _size(change: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time as people say it: `40 min`, `3 h`, `2 days`."""
+    """A time as people say it: `40 min`, `3 h`, `2.5 days`."""
     if seconds < 5_400:
         return f"{max(1, round(seconds / 60))} min"
-    return f"{round(seconds / 3_600)} h" if seconds < 129_600 else f"{round(seconds / 86_400)} days"
+    return f"{round(seconds / 3_600)} h" if seconds < 172_800 else f"{float(f'{seconds / 86_400:.2g}'):g} days"
 
 
 def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:
@@ -33,11 +41,8 @@ def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:
     return tuple(-cost for cost in reversed(costs)) if track.plan.better == "higher" else costs
 
 
-def _interval(track: MetricTrack, block: int) -> str:
-    path = track.path
-    if path is None:
-        return ""
-    low, high = _own(track, float(path.low[block]), float(path.high[block]))
+def _interval(track: MetricTrack, shown: Span) -> str:
+    low, high = _own(track, shown.low, shown.high)
     if track.judged.kind == "events":
         unbounded = low == -math.inf and high == math.inf
         return "no limits so far" if unbounded else f"{_times(low)} to {_times(high)} times v1's rate"
@@ -59,26 +64,46 @@ def _times(change: float) -> str:
     return f"{times:.0f}" if times >= 99.5 else f"{times:.2g}" if times >= 0.01 or times == 0.0 else "less than 0.01"
 
 
-def _change(track: MetricTrack, block: int) -> str:
-    """The estimate with its interval, as the change of the metric itself."""
-    path = track.path
-    if path is None:
+def _change(track: MetricTrack, found: Shown) -> str:
+    """What harms, with its interval, as the change of the metric itself; since when, where the effect has changed."""
+    shown, parts = found
+    if shown is None:
         return ""
-    cost, recent = float(path.cost[block]), float(path.recent[block])
-    interval = _interval(track, block)
+    floor = math.log1p(track.plan.floor or 0.0)
+    if track.judged.kind != "events" and not shown.cost > floor:
+        mean = f", though its mean is {_against(track, shown)}" if math.isfinite(shown.cost) else ""
+        return f"has more slow requests than on v1{mean}"
+    if not parts:
+        return _is(track, shown, "is")
+    if shown is parts[-1]:
+        until = f", {_rate(track, parts[-2])} until then" if math.isfinite(parts[-2].cost) else ""
+        return f"{_is(track, shown, 'became')} since {_time(track, shown.first)}{until}"
+    ended = f"until {_time(track, shown.end)}"
+    return f"{_is(track, shown, 'was')} {ended}, and {_rate(track, parts[-1])} since"
+
+
+def _is(track: MetricTrack, shown: Span, verb: str) -> str:
     if track.judged.kind == "events":
-        rate = f"{_times(cost)} times as often as on v1" if math.isfinite(cost) else "on v2 and not on v1"
-        return f"happen {rate} ({interval})"
-    if not math.isfinite(cost):
-        return f"has more slow requests than on v1 ({interval})"
-    (change,) = _own(track, cost)
-    if track.causes[block] == "beyond margin" and cost < track.margin / 2:
-        # The whole stage hides what began late.
-        late = f"{percent(*_own(track, recent))} in the last hour or two, " if recent > cost else ""
-        return f"became worse ({late}{percent(change)} over the whole stage)"
-    word = "worse" if cost > 0 else "better"
-    size = f"{_size(change)} % {'higher' if change > 0 else 'lower'}"
-    return f"is {word}: {size} than on v1 ({interval})"
+        happen = "happened" if verb == "was" else "happen"
+        rate = f"{_times(shown.cost)} times as often as on v1" if math.isfinite(shown.cost) else "on v2 and not on v1"
+        return f"{happen} {rate} ({_interval(track, shown)})"
+    return f"{verb} worse: {_against(track, shown)}"
+
+
+def _against(track: MetricTrack, shown: Span) -> str:
+    return f"{_rate(track, shown)} than on v1 ({_interval(track, shown)})"
+
+
+def _rate(track: MetricTrack, shown: Span) -> str:
+    if track.judged.kind == "events":
+        return f"{_times(shown.cost)} times v1's rate" if math.isfinite(shown.cost) else "on one side only"
+    (change,) = _own(track, shown.cost)
+    return f"{_size(change)} % {'higher' if change > 0 else 'lower'}"
+
+
+def _time(track: MetricTrack, block: int) -> str:
+    """When a block of the stage begins."""
+    return f"{datetime.fromtimestamp((track.begins_ms + block * BLOCK_MS) / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _margin(track: MetricTrack) -> str:
@@ -90,8 +115,13 @@ def _margin(track: MetricTrack) -> str:
     return f"{margin * 100:g} %{fall}"
 
 
-def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) -> str:
-    """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop."""
+def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, shown: Shown | None = None) -> str:
+    """The reason of a metric's verdict after a block of its stage, as a sentence without its full stop.
+
+    `shown` is what the track shows of that block, where that is known already.
+    """
+    shown = shown or track.shown(block)
+    interval = _interval(track, shown[0]) if shown[0] is not None else ""
     cause: Cause = track.causes[block]
     title = track.judged.title
     match cause:
@@ -101,16 +131,24 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
                 return f"{title}: {_of(events, requests)} on v2, proven rarer than {IMMATERIAL_RATE * 100:g} %"
             found = "better" if cause == "better" else f"within the margin of {_margin(track)}"
             against = "" if track.judged.kind == "events" else " against v1"
-            return f"{title}: proven {found}, at {_interval(track, block)}{against}"
+            return f"{title}: proven {found}, at {interval}{against}"
         case "proven cost":
-            return f"{title} {_change(track, block)}: a proven cost, within the margin of {_margin(track)}"
+            return (
+                f"{title} {_change(track, track.harmful(block))}: a proven cost, within the margin of {_margin(track)}"
+            )
         case "beyond margin":
-            return f"{title} {_change(track, block)}, beyond the margin of {_margin(track)}"
+            return f"{title} {_change(track, shown)}, beyond the margin of {_margin(track)}"
         case "probable":
-            return f"{title} {_change(track, block)}: harm is proven, though not beyond the margin of {_margin(track)}"
+            return f"{title} {_change(track, shown)}: harm is proven, though not beyond the margin of {_margin(track)}"
+        case "explained by reuse" | "explained by load":
+            return f"{title} {_change(track, shown)}, {cause}: {_sensitivity(track, block)}{_lasting(track, block)}"
         case "objective":
-            events, requests = track.v2.above[:, block].sum(), track.v2.below[:, block].sum()
-            return f"{title}: {_of(events, requests)} requests to v2 within five minutes, far above any objective"
+            v1, v2 = (_of(arm.above[:, block].sum(), arm.below[:, block].sum()) for arm in (track.v1, track.v2))
+            return f"{title}: {v2} requests to v2 within five minutes, {v1} to v1, and more than one block of it"
+        case "gross harm while warming":
+            times = math.exp(float(track.value[block]))
+            side = "lower" if track.plan.better == "higher" else "higher"
+            return f"{title} is {times:.2g} times {side} than on v1: gross harm while warming, for a quarter of an hour"
         case "in band" | "out of band":
             verb = "is" if track.judged.unit == "ratio" else "are"
             value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
@@ -119,7 +157,9 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             if track.path is None:
                 return f"{title}: an hour of it is needed"
             later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
-            return f"{title}: not settled yet ({_interval(track, block)}), with a margin of {_margin(track)}{later}"
+            return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
+        case "uncovered" | "torn" | "rejected" if track.coverage:
+            return f"{title}: {_lost(track.coverage, block, cause)}"
         case "one replica" if track.alone is not None:
             return (
                 f"{title}: one replica: {track.alone.named(block)} than the others of v2, whose harm that is not; "
@@ -129,6 +169,104 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None) ->
             return f"{title}: {track.comparability.reason}"
         case _:
             return f"{title}: {_CAUSES[cause]}"
+
+
+_SHOWN: Final = 0.002
+"""What explains less, as a logarithm, is not named."""
+
+
+def _sensitivity(track: MetricTrack, block: int) -> str:
+    """What the arms were given, what that explains of a metric, and what is left without it."""
+    found = track.sensitivity
+    if found is None or not math.isfinite(found.paths.left.cost[block]):
+        return ""
+    given = []
+    reused = [float(each[block]) for each in found.stage.reused]
+    if abs(found.paths.by_reuse[block]) >= _SHOWN and all(map(math.isfinite, reused)):
+        (part,) = _own(track, float(found.paths.by_reuse[block]))
+        shares = f"v2 reuses {100.0 * reused[1]:.1f} % of its prompt tokens and v1 {100.0 * reused[0]:.1f} %"
+        given.append(f"{shares}, which explains {percent(part)}")
+    loads = [float(each[block]) for each in found.stage.loads]
+    if abs(found.paths.by_load[block]) >= _SHOWN and all(each > 0.0 for each in loads):
+        (part,) = _own(track, float(found.paths.by_load[block]))
+        more = percent(math.log(loads[1] / loads[0]))
+        given.append(f"v2's replicas get {more} requests each, which explains {percent(part)}")
+    left = found.paths.left
+    (rest,) = _own(track, float(left.cost[block]))
+    low, high = _own(track, float(left.low[block]), float(left.high[block]))
+    ends = f"{_bound(low, 'no lower limit')} to {_bound(high, 'no upper limit')}"
+    proven = "harm is proven without that as well" if found.harmful[block] else "harm is not proven without that"
+    return f"{'; '.join(given)}; without that it is {percent(rest)} ({ends}), and {proven}"
+
+
+def _lasting(track: MetricTrack, block: int) -> str:
+    found = track.sensitivity
+    if found is None or not found.lasting[block] or track.causes[block] != "explained by reuse":
+        return ""
+    return (
+        f"; so for at least {LASTING_BLOCKS // 12} h, with prompts of the same sizes on both: unless conversations are "
+        "tied to a stack, suspect v2's routing or its caches"
+    )
+
+
+def sensitivity_notes(track: MetricTrack, block: int) -> list[str]:
+    """What is explained of a metric, where it makes v2 worse and the reason does not say so yet."""
+    found = track.sensitivity
+    if found is None or not found.differs[block] or track.causes[block].startswith("explained"):
+        return []
+    return [text for text in (_sensitivity(track, block),) if text]
+
+
+def _lost(coverage: tuple[MetricCoverage, ...], block: int, cause: Cause) -> str:
+    """What of both arms' requests the evidence does not have, with the replicas that it is missing of."""
+    if cause == "rejected":
+        v1, v2 = (100.0 * float(each.rejected[block]) for each in coverage)
+        return (
+            f"{v1:.1f} % of v1's requests and {v2:.1f} % of v2's are in blocks that were thrown away, as counters "
+            "contradict each other there: what is left could choose the outcome"
+        )
+    arm = min(coverage, key=lambda each: _least(each, block))
+    lost = arm.lost_until(block)
+    served = arm.served
+    torn, scraped = served.torn[:, : block + 1], served.scraped[:, : block + 1]
+    ways = (
+        (torn, "counters contradict each other on"),
+        (scraped & ~torn, "it is not reported by"),
+        (~scraped, "scrapes failed of"),
+    )
+    whole = lost.sum()
+    found = [
+        f"{what} {_names(served.pods, requests)}"
+        for where, what in ways
+        if (requests := (lost * where).sum(axis=1)).sum() > _MENTIONED * whole
+    ]
+    if arm.missed[block] > 0.0:
+        found.append("it counts fewer requests than other counters of the same processes")
+    return (
+        f"the evidence has {_part(_least(arm, block))} of {served.arm}'s requests, and the plan asks for "
+        f"{100.0 * arm.wanted:g} %{': ' if found else ''}{', '.join(found)}"
+    )
+
+
+_MENTIONED: Final = 0.1
+"""The part of what is lost from which its cause is said."""
+_MOST_NAMES: Final = 3
+
+
+def _part(value: float) -> str:
+    """A part in percent, rounded down: what falls short of a plan's is not shown as it."""
+    return f"{math.floor(1000.0 * value) / 10.0:g} %"
+
+
+def _least(coverage: MetricCoverage, block: int) -> float:
+    return min(float(coverage.covered[block]), float(coverage.lately[block]))
+
+
+def _names(pods: tuple[str, ...], requests: Floats) -> str:
+    """The replicas that miss most, by name."""
+    order = [int(pod) for pod in np.argsort(-requests, kind="stable") if requests[pod] > 0.0]
+    named = ", ".join(pods[pod].split("#")[0] for pod in order[:_MOST_NAMES])
+    return f"{named} and {len(order) - _MOST_NAMES} more" if len(order) > _MOST_NAMES else named
 
 
 def _of(events: float, requests: float) -> str:
@@ -157,6 +295,7 @@ def _band(track: MetricTrack) -> str:
 _CAUSES: Final[dict[str, str]] = {
     "mix": "the arms get different prompts, so that their figures cannot be compared",
     "load": "load not matched: a replica of one arm carries much more than one of the other, or is saturated",
+    "prompts unknown": "how long prompts are is not reported of all requests any more, so that the arms may get others",
     "warming": "v2 is still warming up",
     "pods too few": "the pods differ too much for so few of them: waiting does not settle it, more pods do",
     "uncalibrated": "v1's past does not show the noise, which is estimated first: at least three hours of both arms",
@@ -166,9 +305,12 @@ _CAUSES: Final[dict[str, str]] = {
     "stale": "an arm was not scraped any more",
     "quiet": "an arm gets no requests any more",
     "scrapes missing": "fewer than 80 % of the expected scrapes succeeded",
-    "torn": "its histograms' parts do not fit together",
+    "torn": "its counters contradict each other",
+    "uncovered": "an arm does not report it of all its requests",
+    "rejected": "more was thrown away of one arm than of the other",
     "too few": "an arm has fewer than 20 observations",
     "query error": "the past could not be read whole",
+    "share": "v2 does not have the share of the requests that the stage plans",
     "load range": "the highest load has not been seen",
     "incomparable": "the arms do not report the same thing",
 }
@@ -188,6 +330,15 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
             return "the missing data"
     if track.causes[block] == "one replica" and track.alone is not None:
         return f"{track.alone.names[track.alone.replica[block]]} like the others of v2 again, or replaced"
+    match track.causes[block]:
+        case "explained by reuse":
+            return (
+                "harm beyond what is explained, or reuse that is alike: send conversations to both stacks at random "
+                "and compare what they reuse; if v2 still reuses less, its routing or its caches lose it, and that is "
+                "harm"
+            )
+        case "explained by load":
+            return "harm beyond what is explained, or as many requests for each replica of v2 as for one of v1"
     later = f", about {span(eta_seconds)} at this rate" if eta_seconds is not None else ""
     if track.plan.better == "higher":
         harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))

@@ -98,8 +98,9 @@ def open_cutover(folder: Path, opens_at: float) -> Opening:
     kept_ms = start_ms + _COLD_SECONDS * 1000
     with Store(folder / STORE) as store:
         recorder = StackRecorder(
-            stack, faults, store, start_ms=start_ms, interval_ms=INTERVAL_SECONDS * 1000, from_ms=kept_ms
-        )
+            stack, faults, store, start_ms=start_ms, interval_ms=INTERVAL_SECONDS * 1000, from_ms=kept_ms,
+            log_shares=False,
+        )  # fmt: skip
         recorder.run_until(_EMULATED_SECONDS)
         emulated = recorder.windows(kept_ms)
         recorder.finish()

@@ -89,7 +89,8 @@ class StackRecorder:
     """Scrapes a stack by its own clock and writes the increments of closed blocks; for one thread.
 
     The stack's clock at 0 is `start_ms` of the store. Blocks are written from `from_ms` on, a multiple of a block's
-    length, the start when left out.
+    length, the start when left out. With `log_shares` the shares of the traffic are events; where nobody goes on with
+    them, the last one would stay true for good.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ class StackRecorder:
         start_ms: int,
         interval_ms: int,
         from_ms: int | None = None,
+        log_shares: bool = True,
     ) -> None:
+        self._log_shares = log_shares
         self._stack = stack
         self._faults = faults
         self._store = store
@@ -178,7 +181,7 @@ class StackRecorder:
         for deployment in self._stack.deployments:
             identity = deployment.plan.identity
             share, former = self._shares[identity.deployment_id], before.get(identity.deployment_id)
-            if share != former:
+            if share != former and self._log_shares:
                 detail = {"ratio": f"{share:g}", "former_ratio": "" if former is None else f"{former:g}"}
                 text = f"{identity.deployment_id} is to get {share:.4g} of the requests"
                 yield Event(now_ms, "traffic_split", identity.labels(), text, make_labels(detail))

@@ -8,6 +8,7 @@ from typing import Final
 
 from servescope.cutover.evidence import DECISION_KINDS
 from servescope.judge import verbs
+from servescope.judge.ending import ended_in_time
 from servescope.store.prometheus.options import configure_past
 
 FORMATS: Final = ("text", "json")
@@ -53,7 +54,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_person(decide, required=True)
     decide.add_argument("--from", dest="from_", metavar="TIME", help="where an excluded span begins")
     decide.add_argument("--to", metavar="TIME", help="where an excluded span ends")
-    verify = verb("verify", "check that the journal is whole", plan=False, past=False)
+    decide.add_argument("--force", action="store_true", help="exclude a span although harm was proven since it began")
+    verify = verb(
+        "verify", "check that the journal is whole and, with a past, that what is kept of the run is what it says",
+        plan=False,
+    )  # fmt: skip
     verify.add_argument("--head", metavar="HASH", help="the hash of an entry that must be there, as a report has it")
 
 
@@ -82,4 +87,5 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb; returns its exit code."""
-    return verbs.VERBS[arguments.verb](arguments)
+    with ended_in_time():
+        return verbs.VERBS[arguments.verb](arguments)

@@ -47,8 +47,25 @@ _TABLES: Final = (
     "WHEN EXISTS (SELECT 1 FROM entries WHERE number >= NEW.number) "
     "BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END",
 )
-_TRIGGERS: Final = frozenset({"entries_are_not_changed", "entries_are_not_deleted", "entries_are_not_replaced"})
-_COLUMNS: Final = "number, recorded_ms, at_ms, plan, run, kind, by, reason, body, previous, hash"
+_SCHEMA: Final = {
+    "entries": ("table", _TABLES[0]),
+    "entries_are_not_changed": ("trigger", _TABLES[1]),
+    "entries_are_not_deleted": ("trigger", _TABLES[2]),
+    "entries_are_not_replaced": ("trigger", _TABLES[3]),
+}
+"""By name the kind of each part of the file, and the statement that made it."""
+_COLUMN_TYPES: Final[Mapping[str, type]] = {
+    "number": int, "recorded_ms": int, "at_ms": int, "plan": str, "run": int, "kind": str, "by": str, "reason": str,
+    "body": str, "previous": str, "hash": str,
+}  # fmt: skip
+_COLUMNS: Final = ", ".join(_COLUMN_TYPES)
+_EXPECTED: Final = {int: "a whole number", str: "text"}
+_TIMES: Final = range(253_402_300_800_000)
+"""Milliseconds up to the year 9999."""
+_MOST_SHOWN: Final = 60
+_MOST_DAMAGES: Final = 10
+# SQLite's own messages quote bytes of the file, which may be no text, and lengths of it, which may be any.
+_DAMAGES: Final = (sqlite3.Error, sqlite3.Warning, UnicodeError, OverflowError, MemoryError)
 
 
 class JournalError(ServescopeError):
@@ -101,9 +118,8 @@ class CutoverJournal:
     def __init__(self, path: Path) -> None:
         self.path = path = resolve_links(path, what="journal")
         self._connection: sqlite3.Connection | None = None
-        self._checked = 0
         self._entries: list[JournalEntry] = []
-        if path.exists():
+        if not self._is_new():
             self._connect()
 
     def close(self) -> None:
@@ -125,10 +141,10 @@ class CutoverJournal:
 
     def entries(self) -> tuple[JournalEntry, ...]:
         """All entries in their order; raises JournalDamagedError when the chain of hashes is broken."""
-        if self._connection is None and not self.exists:
+        if self._connection is None and self._is_new():
             return ()
-        with self._reading() as connection:
-            self._read_new(connection)
+        with self._guarded():
+            self._read_new(self._connect())
         return tuple(self._entries)
 
     def append(
@@ -143,7 +159,7 @@ class CutoverJournal:
     def appending(self) -> Iterator[Appender]:
         """A transaction in which nobody else appends: what is appended may depend on what is there."""
         connection = self._connect()
-        try:
+        with self._guarded():
             connection.execute("BEGIN IMMEDIATE")
             known = len(self._entries)
             try:
@@ -156,22 +172,30 @@ class CutoverJournal:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
-            raise self._describe(error) from error
 
     def verify(self) -> list[str]:
         """What is wrong with the chain, a line for each entry, by reading all of it anew; empty when it is whole."""
-        self._entries, self._checked = [], 0
-        with self._reading() as connection:
-            return [*_find_missing_triggers(connection), *_find_breaks(_rows(connection, 0), FIRST_PREVIOUS, 0)]
+        self._entries = []
+        if self._is_new():
+            return ["there is no file, or an empty one"]
+        with self._guarded():
+            connection = self._connect()
+            return [
+                *_find_damage(connection), *_find_changes(connection),
+                *_find_breaks(_rows(connection, 0), FIRST_PREVIOUS, 0),
+            ]  # fmt: skip
 
     # --- The file -----------------------------------------------------------------------------------------------------
 
+    def _is_new(self) -> bool:
+        """Whether nothing was written to the file yet."""
+        return not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size)
+
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _guarded(self) -> Iterator[None]:
         try:
-            yield self._connect()
-        except sqlite3.Error as error:
+            yield
+        except _DAMAGES as error:
             raise self._describe(error) from error
 
     def _read_new(self, connection: sqlite3.Connection) -> None:
@@ -181,20 +205,18 @@ class CutoverJournal:
         (present,) = connection.execute("SELECT count(*) FROM entries").fetchone()
         problems = [] if present >= count else [f"entries {present + 1} to {count} were removed since they were read"]
         rows = list(_rows(connection, count))
-        problems += [*_find_missing_triggers(connection), *_find_breaks(rows, last, count)]
+        problems += [*_find_changes(connection), *_find_breaks(rows, last, count)]
         if problems:
             raise JournalDamagedError(self.path, problems)
         self._entries += [_entry(row) for row in rows]
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
-            try:
+            with self._guarded():
                 self._connection = _open(self.path)
-            except sqlite3.Error as error:
-                raise self._describe(error) from error
         return self._connection
 
-    def _describe(self, error: sqlite3.Error) -> JournalError:
+    def _describe(self, error: Exception) -> JournalError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
             return JournalError(f"journal {self.path}: the file is not a journal")
         return JournalError(f"journal {self.path}: {error}")
@@ -238,10 +260,23 @@ def _rows(connection: sqlite3.Connection, after: int) -> Iterator[tuple[Any, ...
     return connection.execute(query, (after,))
 
 
-def _find_missing_triggers(connection: sqlite3.Connection) -> list[str]:
-    rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    missing = sorted(_TRIGGERS - {name for (name,) in rows})
-    return [f"the trigger {name!r} that keeps it append-only was removed" for name in missing]
+def _find_damage(connection: sqlite3.Connection) -> list[str]:
+    """What SQLite finds wrong with the file's pages."""
+    found = [str(line) for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST_DAMAGES})")]
+    return [] if found == ["ok"] else [f"the file is damaged: {line}" for line in found]
+
+
+def _find_changes(connection: sqlite3.Connection) -> list[str]:
+    """What of the table and the triggers is not what they were made as."""
+    stored = {name: (kind, sql) for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema")}
+    made = {name: each for name, each in stored.items() if not str(name).startswith("sqlite_")}
+    missing = [
+        f"the {kind} {name!r} that keeps it append-only was {'changed' if name in made else 'removed'}"
+        for name, (kind, sql) in _SCHEMA.items()
+        if made.get(name) != (kind, sql)
+    ]
+    return missing + [f"there is {kind} {name!r}, which no journal has" for name, (kind, _) in made.items()
+                      if name not in _SCHEMA]  # fmt: skip
 
 
 def _find_breaks(rows: Iterator[tuple[Any, ...]] | Sequence[tuple[Any, ...]], previous: str, count: int) -> list[str]:
@@ -249,13 +284,18 @@ def _find_breaks(rows: Iterator[tuple[Any, ...]] | Sequence[tuple[Any, ...]], pr
     problems, expected = [], count + 1
     for row in rows:
         number, stored = row[0], row[-1]
-        if number != expected:
+        if type(number) is not int or number < expected:
+            problems.append(f"the entry after {expected - 1} has the number {_show(number)}")
+            continue
+        if number > expected:
             lost = f"entry {expected} is" if number == expected + 1 else f"entries {expected} to {number - 1} are"
             problems.append(f"{lost} missing")
         try:
             entry = _entry(row)
             is_whole = entry.compute_hash() == stored
-        except (TypeError, ValueError):
+        except _FieldError as error:
+            problems.append(f"entry {number} cannot be read: {error}")
+        except (TypeError, ValueError, RecursionError):
             problems.append(f"entry {number} cannot be read")
         else:
             if not is_whole:
@@ -267,11 +307,30 @@ def _find_breaks(rows: Iterator[tuple[Any, ...]] | Sequence[tuple[Any, ...]], pr
 
 
 def _entry(row: tuple[Any, ...]) -> JournalEntry:
-    """The entry of a row; raises ValueError for what is no entry."""
-    number, recorded_ms, at_ms, plan, run, kind, by, reason, body, previous, digest = row
+    """The entry of a row; raises ValueError or RecursionError for what is no entry."""
+    for (name, expected), value in zip(_COLUMN_TYPES.items(), row, strict=True):
+        if type(value) is not expected:
+            raise _FieldError(f"{name} is {_show(value)}, expected {_EXPECTED[expected]}")
+    number, recorded_ms, at_ms, plan, run, kind, by, reason, text, previous, digest = row
     if kind not in _KINDS:
         raise ValueError(f"unknown kind {kind!r}")
-    return JournalEntry(number, recorded_ms, at_ms, plan, run, kind, by, reason, json.loads(body), previous, digest)
+    for name, time_ms in (("recorded_ms", recorded_ms), ("at_ms", at_ms)):
+        if time_ms not in _TIMES:
+            raise _FieldError(f"{name} is {_show(time_ms)}, which is no time")
+    body = json.loads(text)
+    if not isinstance(body, dict):
+        raise _FieldError(f"body is {_show(body)}, expected a table")
+    return JournalEntry(number, recorded_ms, at_ms, plan, run, kind, by, reason, body, previous, digest)
+
+
+class _FieldError(ValueError):
+    """What is wrong with one column of an entry."""
+
+
+def _show(value: object) -> str:
+    """A value in few characters, whatever it is."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def _write(value: object) -> str:
@@ -285,6 +344,8 @@ def _open(path: Path) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise JournalError(f"journal {str(path)!r}: there is no directory {str(path.parent)!r}")
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    # What is no text is found where its entry is read.
+    connection.text_factory = lambda stored: stored.decode(errors="surrogateescape")
     try:
         # Each entry is on the disk before the command that made it ends.
         connection.execute("PRAGMA synchronous = FULL")

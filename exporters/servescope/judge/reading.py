@@ -13,7 +13,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.incrementing import block_of
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Evidence
-from servescope.cutover.folding import read_families
+from servescope.cutover.folding import Folded, read_families
 from servescope.cutover.plan import Arm, CutoverPlan
 from servescope.errors import ServescopeError
 from servescope.store.history import History
@@ -86,6 +86,17 @@ def refresh_evidence(past: History, plan: CutoverPlan, evidence: Evidence, event
 def closed_until(at_ms: int, interval_ms: int) -> int:
     """Up to when blocks are closed at a time: every target had time to be scraped again, and that to be stored."""
     return at_ms - _SETTLING_INTERVALS * interval_ms - _WRITING_MS
+
+
+def last_scraped(folded: Folded) -> dict[str, int]:
+    """When each target of what was folded was last scraped, to the block."""
+    found = {}
+    for arm in (folded.v1, folded.v2):
+        seen = arm.scrapes > 0.0
+        for pod, here in zip(arm.pods, seen, strict=True):
+            if here.any():
+                found[pod] = int(arm.blocks[np.flatnonzero(here)[-1]]) + BLOCK_MS
+    return found
 
 
 def find_identities(past: History, evidence: Evidence) -> set[Identity]:

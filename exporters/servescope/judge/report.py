@@ -16,7 +16,11 @@ from servescope.cutover.plan import FrozenPlan
 from servescope.judge.drawing import SIGNS, Mark, draw_course, draw_forest, verdict_class
 from servescope.judge.text import (
     CONFIGURED,
+    alert,
+    changed,
+    decided,
     duration,
+    excluded_harm,
     gathered,
     incidents,
     interval,
@@ -26,6 +30,7 @@ from servescope.judge.text import (
     overall,
     quantity,
     ratio,
+    sensitivity,
     share,
 )
 
@@ -58,9 +63,14 @@ def render_report(
         f"<figure>{draw_forest(judgement.metrics)}<figcaption>v2 ÷ v1 with its interval, which holds at every look. "
         "The shaded side is beyond the margin.</figcaption></figure>",
         _table(_METRIC_HEADER, map(_metric_row, judgement.metrics)),
-        "<p>Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
+        "<p>Figures of v1 and v2 are of the blocks and replicas that the ratio is of, weighted as it is. "
+        "Intervals are of the present stage. Over the whole run, all stages together, they have a level of their "
         "own, 95 %, and decide nothing.</p>",
         *_incidents(judgement),
+        *_list(
+            "Without what reuse and load explain",
+            [f"{each.title}: {sensitivity(each.sensitivity)}" for each in judgement.metrics if each.sensitivity],
+        ),
         "<h2>Course</h2>",
         f"<figure>{_draw_course(judgement, frozen, decisions, events)}</figure>",
         *_changes(judgement),
@@ -90,14 +100,17 @@ def _verdict(judgement: Judgement) -> Iterator[str]:
     yield f'<header class="{verdict_class(judgement.verdict)}">'
     yield (
         f'<p class="verdict">{SIGNS[judgement.verdict]} {judgement.verdict}{escape(severity)}'
-        f'<span class="advice">{escape(judgement.advice)}</span></p>'
+        f'<span class="advice">{"rolled back" if judgement.rolled_back else escape(judgement.advice)}</span></p>'
     )
     yield f"<h1>{escape(judgement.reason)}</h1>"
+    waits = [f"waits for {judgement.waits_for}"] if judgement.waits_for else []
+    yield from (f"<p>{escape(line)}</p>" for line in (*map(alert, judgement.alerts), *waits, *decided(judgement)))
     yield (
         f"<p>Cutover <strong>{escape(judgement.plan)}</strong>, stage {stage.index + 1} of {stage.count}: "
         f"{share(stage.share)} of the requests on v2, {share(stage.observed_share)} observed, "
         f"since {moment(stage.since_ms)}. Judged at {moment(judgement.at_ms)}.</p>"
     )
+    yield from (f"<p>{escape(each[0].upper() + each[1:])}.</p>" for each in excluded_harm(judgement))
     if judgement.latched_since_ms is not None:
         differs = judgement.live not in (None, judgement.verdict)
         live = f" Without that the verdict would be {judgement.live}." if differs else ""
@@ -115,11 +128,16 @@ _METRIC_HEADER: Final = (
 def _metric_row(metric: MetricJudgement) -> tuple[str, ...]:
     v1, v2 = ("–" if arm is None else quantity(arm.value, metric.unit) for arm in (metric.v1, metric.v2))
     name = metric.title if metric.required else f"{metric.title} (optional)"
+    why = "; would change it: ".join(each for each in (metric.reason, metric.flips) if each)
     return (
-        name, _signed(metric.verdict), " ".join((metric.reason, metric.flips)).strip(), v1, v2,
-        ratio(metric.ratio), interval(metric), margin(metric), gathered(metric), duration(metric.eta_seconds),
+        name, _signed(metric.verdict), why, v1, v2,
+        ratio(metric.ratio), _interval(metric), margin(metric), gathered(metric), duration(metric.eta_seconds),
         overall(metric),
     )  # fmt: skip
+
+
+def _interval(metric: MetricJudgement) -> str:
+    return "; ".join(filter(None, (interval(metric), changed(metric))))
 
 
 def _incidents(judgement: Judgement) -> Iterator[str]:
@@ -200,6 +218,14 @@ def _observation(judgement: Judgement) -> Iterator[str]:
          "Saturated", "Requests per s and replica"),
         [_arm_row(name, state) for name, state in arms],
     )  # fmt: skip
+    yield (
+        "<p>The part of each arm's requests that the evidence of a metric has, since the stage began or of the last "
+        "hour, whichever is less, and the part that was thrown away as counters contradict each other.</p>"
+    )
+    yield _table(
+        ("Metric", "v1: evidence of", "v2: evidence of", "v1: thrown away", "v2: thrown away"),
+        [_evidence_row(metric) for metric in judgement.metrics if metric.v1 is not None],
+    )
     if judgement.mix is not None:
         distance = number(judgement.mix.distance)
         yield f"<p>Prompt mix: {escape(judgement.mix.reason)} Total variation distance {distance}.</p>"
@@ -215,6 +241,14 @@ def _arm_row(name: str, state: ArmState | None) -> tuple[str, ...]:
         str(state.gaps), f"{warm}, {duration(state.cold_start_seconds)}" if state.cold_start_seconds else warm,
         share(state.saturated_share), number(state.requests_per_replica_second),
     )  # fmt: skip
+
+
+def _evidence_row(metric: MetricJudgement) -> tuple[str, ...]:
+    covered, rejected = (
+        [share(None if arm is None else getattr(arm, part)) for arm in (metric.v1, metric.v2)]
+        for part in ("covered", "rejected")
+    )
+    return (metric.title, *covered, *rejected)
 
 
 def _calibration(frozen: FrozenPlan) -> Iterator[str]:

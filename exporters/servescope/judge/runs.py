@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import Judgement, VerdictChange
 from servescope.cutover.plan import CutoverPlan, FrozenPlan, PlanChangedError
 from servescope.errors import ServescopeError
-from servescope.judge.journal import CutoverJournal, JournalEntry
+from servescope.judge.bodies import BodyError, check_body, read_start
+from servescope.judge.journal import CutoverJournal, JournalDamagedError, JournalEntry
 from servescope.settings.values import format_instant
 
 _MOST_DIFFERENCES: Final = 6
@@ -54,8 +56,8 @@ class CutoverRun:
 
 
 def list_runs(journal: CutoverJournal, plan: str | None = None) -> list[CutoverRun]:
-    """The runs of a plan, or of all plans, in the order they were begun; raises JournalError, PlanChangedError."""
-    return _group(journal.entries(), plan)
+    """The runs of a plan, or of all plans, in the order they were begun; raises JournalError."""
+    return _group(journal, journal.entries(), plan)
 
 
 def current_run(journal: CutoverJournal, plan: str) -> CutoverRun | None:
@@ -69,7 +71,7 @@ def start_run(
 ) -> CutoverRun:
     """Begin a run of a frozen plan; a run that is under way is ended only with `replace`. Raises RunError."""
     with journal.appending() as appender:
-        former = _group(appender.entries, frozen.plan.name)
+        former = _group(journal, appender.entries, frozen.plan.name)
         if former and not former[-1].ended and not replace:
             since = format_instant(former[-1].frozen.started_ms)
             raise RunError(
@@ -81,38 +83,52 @@ def start_run(
             "start", at_ms=frozen.started_ms, plan=frozen.plan.name, run=number, by=by, reason=reason,
             body={"frozen": frozen.to_json()},
         )  # fmt: skip
-        return _group(appender.entries, frozen.plan.name)[-1]
+        return _group(journal, appender.entries, frozen.plan.name)[-1]
 
 
 def write_decision(
-    journal: CutoverJournal, run: CutoverRun, decision: Decision, evidence: Mapping[str, Any] | None = None
+    journal: CutoverJournal,
+    run: CutoverRun,
+    decision: Decision,
+    evidence: Mapping[str, Any] | None = None,
+    *,
+    changes: Sequence[VerdictChange] = (),
+    force: bool = False,
 ) -> CutoverRun:
-    """Append a decision to a run, with the judgement it was made on; returns the run with it. Raises RunError."""
+    """Append a decision to a run, with the judgement it was made on; returns the run with it. Raises RunError.
+
+    With `force`, a span is excluded although harm was proven since it began, by the journal or by the `changes` of the
+    judgement.
+    """
     if not decision.by.strip() or not decision.reason.strip():
         raise RunError(f"a decision to {decision.kind} needs who decided (by) and why (reason)")
     with journal.appending() as appender:
-        now = _group(appender.entries, run.plan)[-1]
+        now = _group(journal, appender.entries, run.plan)[-1]
         if now.number != run.number or now.ended:
             raise RunError(f"run {run.number} of plan {run.plan!r} has ended: {now.ended or 'another was started'}")
         _check(now, decision)
+        if decision.kind == "exclude" and not force:
+            _check_harmless(now, decision, changes)
         body = {
             key: value
             for key, value in asdict(decision).items()
             if key in ("stage", "start_ms", "end_ms") and value is not None
         }
+        if force:
+            body["force"] = True
         if evidence is not None:
             body["judgement"] = dict(evidence)
         appender.append(
             decision.kind, at_ms=decision.at_ms, plan=run.plan, run=run.number, by=decision.by,
             reason=decision.reason, body=body,
         )  # fmt: skip
-        return _group(appender.entries, run.plan)[-1]
+        return _group(journal, appender.entries, run.plan)[-1]
 
 
 def write_changes(journal: CutoverJournal, run: CutoverRun, judgement: Judgement) -> CutoverRun:
     """Append the changes of the judgement that the journal does not have yet; several judges may watch one run."""
     with journal.appending() as appender:
-        now = _group(appender.entries, run.plan)[-1]
+        now = _group(journal, appender.entries, run.plan)[-1]
         if now.number != run.number or now.ended:
             return now
         # One that is later than now was judged by a clock that was ahead.
@@ -122,7 +138,7 @@ def write_changes(journal: CutoverJournal, run: CutoverRun, judgement: Judgement
                 appender.append(
                     "judgement", at_ms=change.at_ms, plan=run.plan, run=run.number, body=_summarise(change, judgement)
                 )
-        return _group(appender.entries, run.plan)[-1]
+        return _group(journal, appender.entries, run.plan)[-1]
 
 
 def next_stage(run: CutoverRun) -> int:
@@ -162,12 +178,12 @@ def check_unchanged(plan: CutoverPlan, run: CutoverRun, origin: str) -> None:
 # --- Entries ----------------------------------------------------------------------------------------------------------
 
 
-def _group(entries: Iterable[JournalEntry], plan: str | None) -> list[CutoverRun]:
+def _group(journal: CutoverJournal, entries: Iterable[JournalEntry], plan: str | None) -> list[CutoverRun]:
     by_run: dict[int, list[JournalEntry]] = {}
     for entry in entries:
         if plan is None or entry.plan == plan:
             by_run.setdefault(entry.run, []).append(entry)
-    runs = [_make_run(number, tuple(found)) for number, found in by_run.items()]
+    runs = [_make_run(journal, number, tuple(found)) for number, found in by_run.items()]
     later = {run.plan: run for run in runs}
     return [
         run if run.ended or later[run.plan] is run else CutoverRun(run.number, run.frozen, run.entries, "replaced")
@@ -175,10 +191,14 @@ def _group(entries: Iterable[JournalEntry], plan: str | None) -> list[CutoverRun
     ]
 
 
-def _make_run(number: int, entries: tuple[JournalEntry, ...]) -> CutoverRun:
-    if entries[0].kind != "start":
-        raise PlanChangedError(f"run {number} of plan {entries[0].plan!r} has no start in the journal")
-    frozen = FrozenPlan.from_json(entries[0].body["frozen"])
+def _make_run(journal: CutoverJournal, number: int, entries: tuple[JournalEntry, ...]) -> CutoverRun:
+    entry = entries[0]
+    try:
+        frozen = read_start(entry)
+        for entry in entries[1:]:
+            check_body(entry, frozen)
+    except BodyError as error:
+        raise JournalDamagedError(journal.path, [f"entry {entry.number} ({entry.kind}): {error}"]) from error
     return CutoverRun(number, frozen, entries, "rolled back" if entries[-1].kind == "rollback" else "")
 
 
@@ -212,6 +232,22 @@ def _check(run: CutoverRun, decision: Decision) -> None:
                 f"the excluded span ends at {format_instant(decision.end_ms)}, not after it begins at "
                 f"{format_instant(decision.start_ms)}"
             )
+
+
+def _check_harmless(run: CutoverRun, decision: Decision, changes: Sequence[VerdictChange]) -> None:
+    """Raise RunError where harm was proven since an excluded span began, or was proven when it did."""
+    begin_ms = decision.start_ms or 0
+    written = [(each.at_ms, str(each.body.get("verdict")), str(each.body.get("reason"))) for each in run.changes]
+    judged = [(each.at_ms, str(each.verdict), each.reason) for each in changes]
+    for found in (written, judged):
+        ends = [*(at_ms for at_ms, _, _ in found[1:]), math.inf]
+        for (at_ms, verdict, reason), end_ms in zip(found, ends, strict=False):
+            if verdict == "DEGRADED" and end_ms > begin_ms:
+                raise RunError(
+                    f"harm was proven at {format_instant(at_ms)}: {reason}. To exclude a span that begins at "
+                    f"{format_instant(begin_ms)} needs --force. It does not end the latch, which `acknowledge` does, "
+                    "and is shown beside the verdict until the run ends"
+                )
 
 
 def _summarise(change: VerdictChange, judgement: Judgement) -> dict[str, Any]:

@@ -11,7 +11,17 @@ from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
 from servescope.contract.metrics import SAMPLE_FAMILIES
-from servescope.cutover.judgement import ArmFigures, ArmState, Incidents, Judgement, MetricJudgement
+from servescope.cutover import wording
+from servescope.cutover.judgement import (
+    ArmFigures,
+    ArmState,
+    Decided,
+    FiringAlert,
+    Incidents,
+    Judgement,
+    MetricJudgement,
+    SensitivityJudgement,
+)
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
 
@@ -42,6 +52,15 @@ def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | No
     return "\n".join([*lines, *_remarks(judgement)]) + "\n"
 
 
+def excluded_harm(judgement: Judgement) -> Iterator[str]:
+    """A sentence for each span that was left out although harm was proven."""
+    for each in judgement.excluded_harm:
+        yield (
+            f"harm was proven, and {each.by} excluded {moment(each.start_ms)} to {moment(each.end_ms)} at "
+            f"{moment(each.at_ms)}: {each.reason}"
+        )
+
+
 def describe_forecast(stages: Sequence[StageForecast]) -> str:
     """What `judge plan` prints: a sentence per stage, and what it settles of each metric."""
     lines: list[str] = []
@@ -56,8 +75,11 @@ _FORECAST_HEADER: Final = ("  metric", "margin", "proven healthy in", "harm foun
 
 def _forecast_row(metric: MetricForecast) -> tuple[str, ...]:
     name = metric.title if metric.required else f"{metric.title} (optional)"
-    found = _ABSENT if metric.detectable is None else f"from {100 * metric.detectable:.2g} % on"
-    return f"  {name}", share(metric.margin), duration(metric.healthy_seconds), found, metric.reason
+    found = _ABSENT
+    if metric.detectable is not None:
+        # Of an expectation no more digits are known.
+        found = f"from {worse(metric.name, float(f'{metric.detectable:.2g}'))} on"
+    return f"  {name}", worse(metric.name, metric.margin), duration(metric.healthy_seconds), found, metric.reason
 
 
 # --- Values -----------------------------------------------------------------------------------------------------------
@@ -85,11 +107,20 @@ def ratio(value: float | None) -> str:
     return _ABSENT if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
-def interval(metric: MetricJudgement) -> str:
+def interval(metric: MetricJudgement | SensitivityJudgement) -> str:
     """The interval of a metric's ratio, as `0.99–1.15`."""
     if metric.low is None and metric.high is None:
         return _ABSENT
     return f"{ratio(metric.low)}–{'∞' if metric.high is None else ratio(metric.high)}"
+
+
+def changed(metric: MetricJudgement) -> str:
+    """How the effect changed in the stage, `was 3.70 until 2026-11-20 14:00 UTC, 1.20 since`; "" where it did not."""
+    if not metric.spans:
+        return ""
+    *former, latest = metric.spans
+    was = ", ".join(f"{ratio(each.ratio)} until {moment(each.until_ms)}" for each in former)
+    return f"was {was}, {ratio(latest.ratio)} since"
 
 
 def overall(metric: MetricJudgement) -> str:
@@ -100,12 +131,31 @@ def overall(metric: MetricJudgement) -> str:
     return f"{ratio(found.ratio)} ({ratio(found.low)}–{'∞' if found.high is None else ratio(found.high)})"
 
 
+def sensitivity(found: SensitivityJudgement) -> str:
+    """A metric without what reuse of prompts and load explain of it, as a sentence."""
+    given = f"requests per second and replica {number(found.v1_load)} and {number(found.v2_load)}"
+    if found.v1_reused is not None and found.v2_reused is not None:
+        given = f"v1 and v2 reuse {share(found.v1_reused)} and {share(found.v2_reused)} of their prompt tokens, {given}"
+    proven = "no harm is proven"
+    if found.explained or found.harmful:
+        proven = f"harm is {'' if found.harmful else 'not '}proven without that{' as well' if found.harmful else ''}"
+    return (
+        f"{given}: reuse explains {ratio(found.by_reuse)} and load {ratio(found.by_load)}; v2 ÷ v1 without that = "
+        f"{ratio(found.ratio)} ({interval(found)}); {proven}"
+    )
+
+
 def incidents(found: Incidents) -> str:
     """Where an arm's events happened, as `on 1 of 24 replicas, in 12 of 864 blocks of a replica`."""
     return (
         f"on {found.replicas} of {found.of_replicas} replicas, "
         f"in {number(found.blocks)} of {number(found.of_blocks)} blocks of a replica"
     )
+
+
+def worse(name: str, change: float) -> str:
+    """A change of a metric to the worse: how many times the events, `× 2`, or a percentage."""
+    return f"× {number(1.0 + change)}" if JUDGED[name].kind == "events" else share(change)
 
 
 def margin(metric: MetricJudgement) -> str:
@@ -118,20 +168,16 @@ def margin(metric: MetricJudgement) -> str:
         return f"{shown(low)}{between}{shown(high)}"
     if metric.margin is None:
         return _ABSENT
+    if JUDGED[metric.name].kind == "events":
+        return worse(metric.name, metric.margin)
     # Where higher is better v1 may have so much more than v2.
     change = -metric.margin / (1.0 + metric.margin) if metric.better == "higher" else metric.margin
     return share(change) if change < 0.0 else f"+{share(change)}"
 
 
 def duration(seconds: float | None) -> str:
-    """A time to wait: `40 min`, `5 h`, `3 d`; a dash where there is none."""
-    if seconds is None or not math.isfinite(seconds):
-        return _ABSENT
-    minutes = math.ceil(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours = math.ceil(seconds / 3600)
-    return f"{hours} h" if hours < 48 else f"{math.ceil(hours / 24)} d"
+    """A time to wait: `40 min`, `5 h`, `3 days`; a dash where there is none."""
+    return _ABSENT if seconds is None or not math.isfinite(seconds) else wording.span(seconds)
 
 
 def share(value: float | None) -> str:
@@ -151,19 +197,44 @@ def gathered(metric: MetricJudgement) -> str:
     return f"{min(1.0, metric.information / metric.information_wanted):.0%}".replace("%", " %")
 
 
+def alert(found: FiringAlert) -> str:
+    """An alert that pages somebody, in a line."""
+    where = f", {found.replica}," if found.replica else ""
+    return f"{found.name} fires on {found.arm}{where} since {moment(found.since_ms)}: {found.summary}"
+
+
+def decided(judgement: Judgement) -> list[str]:
+    """Who ended the run, or acknowledged what was proven, a line each."""
+    found = [("rolled back", judgement.rolled_back)]
+    if judgement.latched_since_ms is None:
+        found.append(("the harm that was proven was acknowledged", judgement.acknowledged))
+    return [f"{what} {_by(each)}" for what, each in found if each is not None]
+
+
+def _by(found: Decided) -> str:
+    who = f"by {found.by} " if found.by else ""
+    return f"{who}at {moment(found.at_ms)}" + (f": {found.reason}" if found.reason else "")
+
+
 # --- Lines ------------------------------------------------------------------------------------------------------------
 
 
 def _head(judgement: Judgement) -> Iterator[str]:
     severity = f" ({judgement.severity})" if judgement.severity else ""
-    yield f"{judgement.verdict}{severity}: {judgement.advice}"
+    advice = "rolled back" if judgement.rolled_back else judgement.advice
+    yield f"{judgement.verdict}{severity}: {advice}"
+    yield from (alert(each) for each in judgement.alerts)
     yield judgement.reason
+    if judgement.waits_for:
+        yield f"waits for {judgement.waits_for}"
+    yield from decided(judgement)
     stage = judgement.stage
     yield ""
     yield (
         f"plan {judgement.plan}, stage {stage.index + 1} of {stage.count} ({share(stage.share)} on v2, "
         f"observed {share(stage.observed_share)}) since {moment(stage.since_ms)}; judged at {moment(judgement.at_ms)}"
     )
+    yield from excluded_harm(judgement)
     if judgement.latched_since_ms is not None:
         differs = judgement.live not in (None, judgement.verdict)
         live = f"; without that it would be {judgement.live}" if differs else ""
@@ -214,6 +285,7 @@ def _arm_lines(name: str, state: ArmState | None) -> Iterator[str]:
         f"{state.scrapes} of {state.expected} scrapes ({state.failed} failed), {state.resets} resets, "
         f"{state.torn} torn, {state.gaps} gaps; {'warm' if state.warm else 'warming up'}"
         + (f" after {duration(state.cold_start_seconds)}" if state.cold_start_seconds else "")
+        + f"; evidence of {share(state.covered)} of the requests, {share(state.rejected)} thrown away"
         + f"; saturated {share(state.saturated_share)} of the time, "
         f"{number(state.requests_per_replica_second)} requests per second and replica"
     )
@@ -227,7 +299,9 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
         yield f"  {arm.name}: {_figures(figures, metric.unit)}{_place(metric.name, side, frozen)}"
         yield from (f"    {query}" for query in _queries(metric.name, arm, frozen))
     if metric.ratio is not None:
-        yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}"
+        yield f"  v2 ÷ v1 = {ratio(metric.ratio)} ({interval(metric)}), margin {margin(metric)}{_blocks(metric)}"
+        if metric.spans:
+            yield f"  the effect changed: {changed(metric)}"
         if metric.overall is not None:
             yield f"  over the whole run, all stages together: {overall(metric)}, which decides nothing"
     elif metric.band is not None:
@@ -248,9 +322,19 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
             f"  above {number(edge.edge)} {metric.unit}: v1 {share(edge.v1)}, v2 {share(edge.v2)}, difference "
             f"{share(edge.difference)} ({share(edge.low)} to {share(edge.high)}){harm}"
         )
+    if metric.sensitivity is not None:
+        yield f"  sensitivity: {sensitivity(metric.sensitivity)}"
     if metric.flips:
         yield f"  would change it: {metric.flips}"
     yield from (f"  {note}" for note in metric.notes)
+
+
+def _blocks(metric: MetricJudgement) -> str:
+    """Which blocks a ratio is of."""
+    found = metric.compared
+    if found is None or not found.blocks:
+        return ""
+    return f", of {found.blocks} of {found.of_blocks} blocks, from {moment(found.since_ms)} to {moment(found.until_ms)}"
 
 
 def _figures(figures: ArmFigures | None, unit: str) -> str:
@@ -258,7 +342,8 @@ def _figures(figures: ArmFigures | None, unit: str) -> str:
         return "nothing was observed"
     events = "" if figures.events is None else f", {number(figures.events)} events"
     where = "" if figures.incidents is None or not figures.events else f" {incidents(figures.incidents)}"
-    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}{where}"
+    everything = "" if figures.everything is None else f"; of everything {quantity(figures.everything, unit)}"
+    return f"{quantity(figures.value, unit)}, n = {number(figures.count)}{events}{where}{everything}"
 
 
 def _place(name: str, side: int, frozen: FrozenPlan) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Final, get_args
 
 from servescope.cutover.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
-from servescope.cutover.judging import judge_folded
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.judge.arguments import (
     Judged,
@@ -21,8 +20,9 @@ from servescope.judge.arguments import (
     open_run,
     read_plan,
 )
-from servescope.judge.case import fold_case, forecast_case, freeze_plan, judge_case
-from servescope.judge.journal import CutoverJournal, JournalError
+from servescope.judge.case import forecast_case, freeze_plan, judge_case, resume_case
+from servescope.judge.checkpoints import Checkpoint
+from servescope.judge.journal import CutoverJournal
 from servescope.judge.report import Recorded, render_report
 from servescope.judge.runs import (
     CutoverRun,
@@ -33,6 +33,7 @@ from servescope.judge.runs import (
     write_decision,
 )
 from servescope.judge.text import CONFIGURED, describe_forecast, describe_judgement, explain_judgement, moment, share
+from servescope.judge.verifying import verify
 from servescope.store.opening import DEFAULT_STORE, open_past, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
@@ -88,13 +89,20 @@ def _start(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
-        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms)
+        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
         _print_json(judgement.to_json())
     else:
         print(describe_judgement(judgement), end="")
     return EXIT_CODES[judgement.verdict]
+
+
+def _checkpoint(arguments: argparse.Namespace, run: CutoverRun | None) -> Checkpoint | None:
+    """What is kept of a run that is judged now; None where another time is judged, or no run."""
+    if run is None or arguments.at is not None:
+        return None
+    return Checkpoint(find_journal(arguments), run.entries[0].hash)
 
 
 def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judgement) -> None:
@@ -107,7 +115,7 @@ def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judge
 def _explain(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
-        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms)
+        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     known = [metric.name for metric in judgement.metrics]
     if arguments.metric not in (None, *known):
         raise UsageError(f"the plan has no metric {arguments.metric!r}, it has: {', '.join(known)}")
@@ -121,14 +129,14 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
-        folded, evidence = fold_case(past, case.frozen, case.decisions, case.at_ms)
-    judgement = judge_folded(case.frozen, folded, evidence, case.decisions, case.at_ms)
+        observed = resume_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    judgement = observed.judge(case.frozen, case.decisions, case.at_ms)
     recorded = None
     if case.run is not None:
         with CutoverJournal(find_journal(arguments)) as journal:
             head = journal.entries()[-1].hash
         recorded = Recorded(case.run.number, _decided_on(case.run), str(find_journal(arguments)), head)
-    page = render_report(judgement, case.frozen, evidence.events, recorded)
+    page = render_report(judgement, case.frozen, observed.evidence.events, recorded)
     try:
         arguments.out.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -152,7 +160,8 @@ def _decide(arguments: argparse.Namespace) -> int:
     judgement, problem = _judge_now(arguments, run, at_ms)
     evidence = {"problem": problem} if judgement is None else summarise(judgement)
     with CutoverJournal(find_journal(arguments)) as journal:
-        run = write_decision(journal, run, decision, evidence)
+        known = () if judgement is None else judgement.changes
+        run = write_decision(journal, run, decision, evidence, changes=known, force=arguments.force)
     if problem:
         print(f"servescope: decided without a judgement: {problem}", file=sys.stderr)
     if arguments.format == "json":
@@ -175,6 +184,8 @@ def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -
               (("--from", arguments.from_), ("--to", arguments.to))]  # fmt: skip
     if kind != "exclude" and bounds != [None, None]:
         raise UsageError(f"--from and --to go with `exclude`, not with `{kind}`")
+    if kind != "exclude" and arguments.force:
+        raise UsageError(f"--force goes with `exclude`, not with `{kind}`")
     stage = next_stage(run) if kind == "advance" else None
     return Decision(kind, at_ms, arguments.by, arguments.reason, stage, *bounds)
 
@@ -183,32 +194,13 @@ def _judge_now(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> tu
     """The judgement that a decision is made on, or why there is none: one has to be able to decide all the same."""
     try:
         with open_past(arguments) as past:
-            return judge_case(past, run.frozen, run.decisions, at_ms), ""
+            return judge_case(past, run.frozen, run.decisions, at_ms, _checkpoint(arguments, run)), ""
     except UsageError:
         if arguments.store is not None or arguments.prometheus is not None:
             raise
         return None, f"neither --store nor --prometheus was given, and there is no {DEFAULT_STORE} here"
     except ServescopeError as error:
         return None, str(error)
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    path = find_journal(arguments)
-    if not path.exists():
-        raise JournalError(f"no journal at {str(path)!r}")
-    with CutoverJournal(path) as journal:
-        problems = journal.verify()
-        entries = () if problems else journal.entries()
-    if arguments.head is not None and not problems and arguments.head not in {entry.hash for entry in entries}:
-        problems = [f"no entry has the hash {arguments.head}: the journal was cut off, or it is another one"]
-    head = entries[-1].hash if entries else None
-    if arguments.format == "json":
-        _print_json({"journal": str(path), "entries": len(entries), "head": head, "problems": problems})
-    elif problems:
-        print(*(f"{path}: {problem}" for problem in problems), sep="\n")
-    else:
-        print(f"{path} is whole: {len(entries)} entries, the last has the hash {head}")
-    return 1 if problems else 0
 
 
 def _watch(arguments: argparse.Namespace) -> int:
@@ -227,7 +219,7 @@ VERBS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = MappingProxyTy
         "explain": _explain,
         "report": _report,
         "decide": _decide,
-        "verify": _verify,
+        "verify": verify,
     }
 )
 """The verbs by their names; each returns its exit code."""

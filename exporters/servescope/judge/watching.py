@@ -17,6 +17,8 @@ from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError, UsageError
 from servescope.judge.arguments import find_journal, open_run, read_plan
 from servescope.judge.case import WatchedCase
+from servescope.judge.checkpoints import Checkpoint
+from servescope.judge.ending import Worker
 from servescope.judge.gate import make_application
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.latest import Latest
@@ -50,8 +52,14 @@ def watch(arguments: argparse.Namespace) -> int:
     run = open_run(arguments, read_plan(arguments.plan))
     with open_past(arguments) as past, CutoverJournal(find_journal(arguments)) as journal:
         watcher = Watcher(past, journal, run, program_clock())
-        asyncio.run(_serve_until_signalled(watcher, host, port, api))
+        watch_until_signalled(watcher, host, port, api)
     return 0
+
+
+def watch_until_signalled(watcher: Watcher, host: str, port: int, api: ApiSettings) -> None:
+    """Judge and serve; a judgement that is in progress at the signal may be left undone, and the process ended."""
+    asyncio.run(_serve_until_signalled(watcher, host, port, api))
+    watcher.worker.leave()
 
 
 class Watcher:
@@ -62,6 +70,7 @@ class Watcher:
         self._case = WatchedCase(past)
         self.latest = Latest(run, clock.now_ms())
         self.telemetry = JudgeTelemetry(self.latest, clock)
+        self.worker = Worker()
         self._shown = self._problem = ""
         self._resumed = False
 
@@ -77,7 +86,7 @@ class Watcher:
         started = time.perf_counter()
         failed = False
         try:
-            judgement, run = await asyncio.to_thread(self._judge)
+            judgement, run = await self.worker.call(self._judge)
         except ServescopeError as error:
             failed = True
             self._report(str(error))
@@ -93,7 +102,8 @@ class Watcher:
         run = current_run(self._journal, self._plan)
         if run is None:
             raise ServescopeError(f"plan {self._plan!r} has no run in {self._journal.path} any more")
-        judgement = self._case.judge(run.frozen, run.decisions, self.clock.now_ms())
+        checkpoint = Checkpoint(self._journal.path, run.entries[0].hash)
+        judgement = self._case.judge(run.frozen, run.decisions, self.clock.now_ms(), checkpoint)
         return judgement, write_changes(self._journal, run, judgement)
 
     def _report(self, problem: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Owners:
         ).fetchall()
         for target, target_id, stored in rows:
             try:
-                status = self._status(target_id, stored, None)
+                status = self._status(target_id, stored, {})
             except StoreError:
                 continue  # a damaged one: nobody can read it, and the target's next status replaces it
             if status.is_later_than(time_ms):
@@ -163,7 +164,7 @@ class Owners:
         target_id, status = self._connection.execute(
             "SELECT target_id, status FROM targets JOIN statuses ON target = targets.id WHERE targets.id = ?", (target,)
         ).fetchone()
-        return self._status(target_id, status, None)
+        return self._status(target_id, status, {})
 
     def statuses_of(self, deployment: int | None) -> list[tuple[int, TargetStatus]]:
         """The rows of a deployment's targets with their latest status, without their coverage, by target id."""
@@ -172,7 +173,7 @@ class Owners:
             "WHERE deployment = ? ORDER BY target_id",
             (deployment,),
         ).fetchall()
-        return [(row, self._status(target_id, status, None)) for row, target_id, status in rows]
+        return [(row, self._status(target_id, status, {})) for row, target_id, status in rows]
 
     def statuses(self) -> list[TargetStatus]:
         """The latest status of every target that is listed, by target id."""
@@ -180,11 +181,17 @@ class Owners:
             "SELECT target_id, status, text FROM targets JOIN statuses ON target = targets.id "
             "LEFT JOIN coverages ON coverages.id = coverage WHERE listed ORDER BY target_id"
         ).fetchall()
-        return [self._status(target_id, status, coverage) for target_id, status, coverage in rows]
+        # Most targets share one coverage.
+        shared = {text: target_id for target_id, _, text in rows}
+        coverages = {text: self._coverage_of(target_id, text) for text, target_id in shared.items()}
+        return [self._status(target_id, status, coverages[text]) for target_id, status, text in rows]
 
-    def _status(self, target_id: str, status: str, coverage: str | None) -> TargetStatus:
+    def _coverage_of(self, target_id: str, text: str | None) -> dict[str, Any]:
         what = f"the status of target {target_id!r}"
-        covered = {} if coverage is None else decode(coverage, dict, self._path, what)
+        return {} if text is None else decode(text, dict, self._path, what)
+
+    def _status(self, target_id: str, status: str, covered: dict[str, Any]) -> TargetStatus:
+        what = f"the status of target {target_id!r}"
         return decode(status, lambda stored: _make_status(target_id, stored, covered), self._path, what)
 
     def _find(self, query: str, name: str) -> int | None:
@@ -218,5 +225,11 @@ def _status_fields(status: TargetStatus) -> str:
 
 
 def _make_status(target_id: str, stored: dict[str, Any], coverage: dict[str, Any]) -> TargetStatus:
-    identity = Identity(**stored.pop("identity"))
+    identity = _make_identity(tuple(stored.pop("identity").items()))
     return TargetStatus(target_id=target_id, identity=identity, coverage=coverage, **stored)
+
+
+@lru_cache(maxsize=4096)
+def _make_identity(labels: tuple[tuple[str, Any], ...]) -> Identity:
+    """The same one for the same labels: they are read with every status, and their texts take long to check."""
+    return Identity(**dict(labels))

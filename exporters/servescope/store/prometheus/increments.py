@@ -23,7 +23,7 @@ from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMI
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.blocks import Blocks, Flags, Floats, in_parts, series_of
-from servescope.store.prometheus.client import Prometheus, Track
+from servescope.store.prometheus.client import PartialError, Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
 from servescope.store.prometheus.pages import PageBlocks, Run
 from servescope.store.prometheus.places import Key, far_of, key_of, name_at
@@ -46,6 +46,8 @@ _MOST_RAW_BLOCKS = 400
 _MOST_RAW_SERIES = 3_000
 """The series that are read scrape by scrape by one query."""
 _OWN = ("servescope", "process")
+_SHOWN = 3
+"""Replicas that a message names at most."""
 
 
 def read_increments(
@@ -63,11 +65,12 @@ def read_increments(
         return [], []
     wanted = _Wanted.of(names)
     targets, problems = _find_targets(prometheus, deployment, first_ms, last_ms)
+    named = frozenset(_key(target)[0] for target in targets)
 
     def read(part: Sequence[ScrapedTarget]) -> list[tuple[ScrapedTarget, TargetIncrements]]:
         batch = _batch_of(deployment, part, is_all=len(part) == len(targets))
         blocks = Blocks(prometheus, batch, len(part), first_ms, last_ms)
-        return _read_batch(prometheus, part, batch, blocks, wanted)
+        return _read_batch(prometheus, part, batch, blocks, wanted, named)
 
     are_named = all(target.identity.replica for target in targets)
 
@@ -97,16 +100,27 @@ def _batch_of(deployment: Deployment, targets: Sequence[ScrapedTarget], *, is_al
 
 
 def _read_batch(
-    prometheus: Prometheus, targets: Sequence[ScrapedTarget], batch: AskedTargets, blocks: Blocks, wanted: _Wanted
+    prometheus: Prometheus,
+    targets: Sequence[ScrapedTarget],
+    batch: AskedTargets,
+    blocks: Blocks,
+    wanted: _Wanted,
+    named: frozenset[Labels],
 ) -> list[tuple[ScrapedTarget, TargetIncrements]]:
-    """The increments of each target of a batch."""
+    """The increments of each target of a batch; `named` are the identities of all targets."""
     by_key = {_key(target): target for target in targets}
     clocks = read_clocks(prometheus, by_key, batch, blocks.first_ms - _BEFORE_MS, blocks.last_ms)
     pages = {
         key: PageBlocks(target, _clock(prometheus, target, clocks[key], blocks, wanted), blocks)
         for key, target in by_key.items()
     }
-    infos = _read_blocks(blocks, wanted, pages)
+    infos, others = _read_blocks(blocks, wanted, pages)
+    # A process without a name of its own is one of those that are distinguished by where they were scraped.
+    unlisted = sorted(name for each in others - named if (name := dict(each).get("replica")))
+    if unlisted:
+        raise PartialError(
+            prometheus.url, f"it answers with series of replicas that it does not list: {', '.join(unlisted[:_SHOWN])}"
+        )
     levels = _read_levels(prometheus, batch, len(targets), blocks, wanted)
     for page in pages.values():
         page.compute()
@@ -190,12 +204,15 @@ def _clock(
 # --- The blocks -------------------------------------------------------------------------------------------------------
 
 
-def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, PageBlocks]) -> dict[Key, Labels]:
+def _read_blocks(
+    blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, PageBlocks]
+) -> tuple[dict[Key, Labels], set[Labels]]:
     """Give the pages their values at the edges, and mark the blocks that these do not suffice for.
 
-    Returns the labels of the last `servescope_target_info` of each target.
+    Returns the labels of the last `servescope_target_info` of each target, and the identities of others with series.
     """
     infos: dict[Key, tuple[int, Labels]] = {}
+    others: set[Labels] = set()
 
     def take(labels: Labels, edges: NDArray[np.intp], values: Floats) -> None:
         key = key_of(labels)
@@ -203,6 +220,8 @@ def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, PageBlocks
             infos[key] = max(infos.get(key, (-1, labels)), (int(edges[-1]), labels))
         elif key in pages:
             pages[key].add(labels, edges, values)
+        else:
+            others.add(key[0])
 
     reach_ms = max((round(GAP_INTERVALS * page.interval_ms) for page in pages.values()), default=0)
     unclear: dict[Key, Flags] = {}
@@ -218,7 +237,7 @@ def _read_blocks(blocks: Blocks, wanted: _Wanted, pages: Mapping[Key, PageBlocks
     )
     for key, page in pages.items():
         page.mark(unclear.get(key), fewest.get(key))
-    return {key: labels for key, (_, labels) in infos.items()}
+    return {key: labels for key, (_, labels) in infos.items()}, others
 
 
 def _read_runs(

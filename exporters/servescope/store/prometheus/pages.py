@@ -77,6 +77,9 @@ class PageBlocks:
         self._window = Window(tuple(self._rows), self._blocks.edges, values)
         self._computed = self._increments_of(self._window, self._blocks.first_ms, self._blocks.last_ms, BLOCK_MS)
         there = ~np.isnan(values)
+        # Samples of scrapes that nothing says of are no scrapes that succeeded: whoever was not to be scraped has none.
+        unsaid = there[:, 1:].any(axis=0) & (self._scrapes + self._failed == 0)
+        self._failed = np.where(unsaid, max(1, BLOCK_MS // self.interval_ms), self._failed)
         self._raw |= (there[:, 1:] != there[:, :-1]).any(axis=0)
         tallies = self._computed.tallies
         for unclear in (tallies.torn, tallies.resets, tallies.gaps):

@@ -1,0 +1,270 @@
+"""What was not observed is never called healthy: how much of each arm's requests the evidence has, and why not all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from servescope.contract.batches import read_histogram
+from servescope.contract.increments import BLOCK_MS, TargetIncrements
+from servescope.cutover.evidence import Decision, Evidence
+from servescope.cutover.folding import fold, read_families
+from servescope.cutover.freezing import freeze
+from servescope.cutover.judgement import Judgement
+from servescope.cutover.judging import judge
+from servescope.cutover.plan import Arm
+from servescope.store.embedded import Store
+from tests.support.captures import OF_EACH_ERA
+from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, plan_of
+from tests.support.recorded_stack import START_MS, record_stack
+from tests.support.whole_pages import as_batch
+
+STORY = Story(past_hours=25, hours=4, requests_per_minute=1_500.0, v1=Side(pods=9), v2=Side(pods=3))
+LARGE = replace(STORY, requests_per_minute=3_000.0, v1=Side(pods=12), v2=Side(pods=10), share=0.45)
+FIRST_TOKEN = "time_to_first_token_seconds"
+
+Change = Callable[[TargetIncrements], TargetIncrements]
+Gains = Callable[[np.ndarray], np.ndarray]
+
+
+def judged(evidence: Evidence, story: Story = STORY, coverage: float = 0.95) -> Judgement:
+    """The judgement at the end of a story; the plan is frozen from its whole evidence."""
+    frozen = freeze(replace(plan_of(story.share), coverage=coverage), evidence_of(story), story.started_ms)
+    return judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), story.end_ms)
+
+
+def changed(change: Change, replicas: Collection[str], story: Story = STORY) -> Evidence:
+    """The evidence with these replicas changed."""
+    evidence = evidence_of(story)
+    return replace(
+        evidence,
+        targets=tuple(change(each) if each.identity.replica in replicas else each for each in evidence.targets),
+    )
+
+
+def altered(prefix: str, change: Gains, *, part: float = 1.0, ending: str = "", hours: float = 99.0) -> Change:
+    """Gains of the series that are called so, in a part of the blocks of the first hours of the cutover, by chance."""
+    random = np.random.default_rng(1)
+
+    def alter(target: TargetIncrements) -> TargetIncrements:
+        rows = [
+            row
+            for row, each in enumerate(target.series)
+            if each.name.startswith(prefix) and each.name.endswith(ending)
+        ]  # fmt: skip
+        ends = STORY.started_ms + hours * HOUR * BLOCK_MS
+        since = np.flatnonzero((target.blocks >= STORY.started_ms) & (target.blocks < ends))
+        cells = np.ix_(np.array(rows), random.choice(since, size=round(part * since.size), replace=False))
+        gains = np.array(target.gains)
+        gains[cells] = change(gains[cells])
+        return replace(target, gains=gains)
+
+    return alter
+
+
+def without(prefix: str) -> Change:
+    """A page that lacks the series that are called so; with "", an empty one."""
+
+    def drop(target: TargetIncrements) -> TargetIncrements:
+        kept = [row for row, each in enumerate(target.series) if not each.name.startswith(prefix)]
+        found = replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
+        if prefix:
+            return found
+        return replace(found, gauges=(), levels=target.levels[:0], above=target.above[:0])
+
+    return drop
+
+
+def failing(from_hour: float) -> Change:
+    """A replica whose scrapes fail from that hour of the stage on; one that never succeeded shows no layer."""
+
+    def fail(target: TargetIncrements) -> TargetIncrements:
+        late = target.blocks >= STORY.started_ms + from_hour * 3_600_000
+        tallies = replace(
+            target.tallies, scrapes=np.where(late, 0, target.tallies.scrapes), failed=np.where(late, SCRAPES, 0)
+        )
+        found = replace(target, gains=np.where(late, np.nan, target.gains), tallies=tallies)
+        return replace(without("")(found), source="", layer="") if late.all() else found
+
+    return fail
+
+
+V1, V2 = ([f"{arm}-{pod}" for pod in range(pods)] for arm, pods in (("v1", 9), ("v2", 3)))
+TWO = V2[:2]
+
+UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
+    "two of three report no first token": (without(FIRST_TOKEN), TWO, "not reported by chat-v2/aggregated/v2-"),
+    "two of three report no requests": (without("requests_total"), TWO, "not reported by chat-v2/aggregated/v2-"),
+    "two of three have empty pages": (without(""), TWO, "not reported by chat-v2/aggregated/v2-"),
+    "two of three have sums below zero": (
+        altered(FIRST_TOKEN, lambda gains: 0.0 * gains - 1.0, ending="_sum"), TWO, "contradict each other",
+    ),
+    "two of three count requests below zero": (
+        altered("requests_total", lambda gains: 0.0 * gains - 1.0), TWO, "contradict each other",
+    ),
+    "v2's sums are a twentieth": (altered(FIRST_TOKEN, lambda gains: 0.05 * gains, ending="_sum"), V2, "0 % of v2's"),
+    "v1's sums are twenty times": (altered(FIRST_TOKEN, lambda gains: 20.0 * gains, ending="_sum"), V1, "0 % of v1's"),
+    "v1's sums are in milliseconds": (
+        altered("request_duration_seconds", lambda gains: 1000.0 * gains, ending="_sum"), V1, "0 % of v1's",
+    ),
+    "a tenth of v2's first tokens is negated": (altered(FIRST_TOKEN, np.negative, part=0.1), V2, "contradict"),
+    "a tenth of v2 is negated": (altered("", np.negative, part=0.1), V2, "contradict each other"),
+    "a tenth of v2 is emptied": (altered("", lambda gains: gains * np.nan, part=0.1), V2, "not reported by"),
+    "a tenth of v2's requests is thinned": (
+        altered("requests_total", lambda gains: 0.4 * gains, part=0.1), V2, "contradict each other",
+    ),
+    "a tenth of v2's first tokens is thinned": (
+        altered(FIRST_TOKEN, lambda gains: 0.4 * gains, part=0.1), V2, "contradict each other",
+    ),
+    "half of v2's requests are lost": (altered("requests_", lambda gains: 0.5 * gains), V2, "contradict each other"),
+    "half of v2's observations are lost": (altered("time_", lambda gains: 0.5 * gains), V2, "contradict each other"),
+}  # fmt: skip
+
+
+def test_the_whole_evidence_is_healthy_and_says_so() -> None:
+    """All of both arms' requests are in it, and nothing was thrown away."""
+    judgement = judged(evidence_of(STORY))
+
+    assert judgement.verdict == "HEALTHY"
+    assert judgement.v2 is not None
+    assert (judgement.v2.covered, judgement.v2.rejected) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_was_not_observed_is_not_healthy(name: str) -> None:
+    """It is NO DATA, with how much is known of which arm, and why the rest is not."""
+    change, replicas, words = UNSEEN[name]
+    judgement = judged(changed(change, replicas))
+
+    assert judgement.verdict == "NO DATA"
+    assert "and the plan asks for 95 %" in judgement.reason
+    assert words in judgement.reason
+
+
+@pytest.mark.parametrize("from_hour", [-100.0, 2.0])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_that_cannot_be_scraped_are_not_healthy(replicas: int, from_hour: float) -> None:
+    """Of ten, whether they ever could be or not; a plan that asks for less is content with what is known."""
+    evidence = changed(failing(from_hour), [f"v2-{pod}" for pod in range(replicas)], LARGE)
+    judgement = judged(evidence, LARGE)
+
+    assert judgement.verdict == "NO DATA"
+    assert "scrapes failed of chat-v2/aggregated/v2-0" in judgement.reason
+    assert judged(evidence, LARGE, coverage=0.5 if replicas == 2 else 0.85).verdict == "HEALTHY"
+
+
+@pytest.mark.parametrize(("prefix", "metric"), [("requests_", "request_error_share"), (FIRST_TOKEN, FIRST_TOKEN)])
+def test_a_loss_that_no_block_shows_is_seen_in_the_stage(prefix: str, metric: str) -> None:
+    """Where a replica has few requests in a block, half of them are within what its counters may differ by."""
+    story = replace(STORY, requests_per_minute=60.0, hours=6)
+    judgement = judged(changed(altered(prefix, lambda gains: np.floor(0.5 * gains)), V2, story), story)
+    found = next(each for each in judgement.metrics if each.name == metric)
+
+    assert found.verdict == "NO DATA"
+    assert "it counts fewer requests than other counters of the same processes" in found.reason
+
+
+def test_what_is_thrown_away_of_one_arm_alone_decides_nothing() -> None:
+    """Four per cent of v2's blocks could choose the outcome; four per cent of both arms' do not."""
+    change = altered("requests_started_total", lambda gains: 0.3 * gains, part=0.055, hours=3.0)
+    one = judged(changed(change, V2))
+    both = judged(changed(change, [*V1, *V2]))
+
+    assert one.verdict == "INCONCLUSIVE"
+    assert "0.0 % of v1's requests and 4." in one.reason
+    assert "% of v2's are in blocks that were thrown away" in one.reason
+    assert one.v2 is not None
+    assert one.v2.rejected == pytest.approx(0.042, abs=0.005)
+    assert both.verdict == "HEALTHY"
+
+
+def test_harm_beyond_the_margin_is_harm_although_some_was_thrown_away() -> None:
+    """A harmful v2 whose counters are also damaged is not excused by that."""
+    story = replace(STORY, v2=Side(pods=3, slower=1.5))
+    change = altered("requests_started_total", lambda gains: 0.3 * gains, part=0.055, hours=3.0)
+
+    assert judged(changed(change, V2, story), story).verdict == "DEGRADED"
+
+
+def test_an_idle_replica_lacks_nothing() -> None:
+    """One that reports no counter and had nothing in flight served nothing."""
+
+    def idle(target: TargetIncrements) -> TargetIncrements:
+        return replace(target, gains=np.where(target.blocks < 0, target.gains, np.nan), levels=0.0 * target.levels)
+
+    assert judged(changed(idle, ["v2-9"], LARGE), LARGE).verdict == "HEALTHY"
+
+
+def test_a_name_that_is_used_again_lacks_nothing_meanwhile() -> None:
+    """An autoscaler's replica that was away for two hours was not to be scraped; one that did not restart was."""
+
+    def away(restarts: bool) -> Change:
+        gone = STORY.started_ms + np.array([1, 3]) * HOUR * BLOCK_MS
+
+        def apply(target: TargetIncrements) -> TargetIncrements:
+            found = target.at((target.blocks < gone[0]) | (target.blocks >= gone[1]))
+            later = np.where(found.blocks >= gone[1], float(gone[1]), found.started_ms)
+            return replace(found, started_ms=later if restarts else found.started_ms)
+
+        return apply
+
+    restarted, missed = (judged(changed(away(each), ["v2-0"], LARGE), LARGE).v2 for each in (True, False))
+
+    assert restarted is not None
+    assert missed is not None
+    assert restarted.covered == 1.0
+    assert missed.covered is not None
+    assert missed.covered < 0.95
+
+
+def test_frontends_that_report_what_engines_do_not_are_another_layer() -> None:
+    """A replica of another layer, or another role, is not to report what its own does not."""
+
+    def elsewhere(target: TargetIncrements) -> TargetIncrements:
+        name = f"engine-{target.identity.replica}"
+        identity = replace(target.identity, replica=name)
+        return replace(without("")(target), target_id=identity.target_id, identity=identity, layer="engine")
+
+    evidence = evidence_of(STORY)
+    engines = tuple(map(elsewhere, evidence.targets))
+    judgement = judged(replace(evidence, targets=(*evidence.targets, *engines)))
+
+    assert judgement.verdict == "HEALTHY"
+
+
+@pytest.mark.parametrize("era", OF_EACH_ERA)
+def test_no_real_engine_contradicts_itself(reference: Path, era: str) -> None:
+    """The totals of a page that was captured agree: its histograms' sums, and what its counters have of requests."""
+    batch = as_batch((reference / "captures" / f"{era}.txt").read_bytes())
+    arm = batch.fold(plan_of(0.25))
+
+    assert not arm.rejected.any()
+    assert not arm.torn.any()
+    for histogram in batch.histograms:
+        found = read_histogram(batch.batch, histogram)
+        assert found is not None
+        assert not found.torn.any(), histogram
+
+
+def test_no_emulated_engine_contradicts_itself(tmp_path: Path) -> None:
+    """Nor while engines restart, scale, abort requests and begin and end them in other blocks."""
+    deployments = record_stack(tmp_path / "s.db", minutes=20)
+    plan = replace(
+        plan_of(0.25), v1=Arm("v1", ({"inference_stack": "v1"},)), v2=Arm("v2", ({"inference_stack": "v2"},))
+    )
+    end_ms = START_MS + 1_200_000
+    with Store(tmp_path / "s.db", read_only=True) as store:
+        targets = [
+            target
+            for deployment in deployments
+            for target in store.read_increments(deployment, read_families(plan), START_MS, end_ms)
+        ]
+    folded = fold(plan, targets, START_MS, end_ms)
+
+    for arm in (folded.v1, folded.v2):
+        assert np.nansum(arm.traffic["requests"]) > 1_000.0
+        assert not arm.rejected.any()

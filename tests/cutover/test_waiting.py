@@ -1,0 +1,36 @@
+"""What is waited for where more of the same data settles nothing: it is said, how to get it, and no time."""
+
+from __future__ import annotations
+
+from servescope.judge.text import describe_judgement
+from tests.support.cutover_evidence import Side
+from tests.support.cutover_worlds import Phase, make_world
+
+
+def test_loads_that_differ_say_how_to_make_them_alike() -> None:
+    """An idle v2 has too many replicas, a busy one too few: with the loads of both, and without a time."""
+    for pods, wanted in ((8, "remove replicas of v2"), (1, "add replicas to v2")):
+        judgement = make_world(Phase(Side(pods=pods), 4), v1=Side(pods=6)).judge()
+        assert judgement.verdict == "INCONCLUSIVE"
+        assert "like loads" in judgement.waits_for
+        assert wanted in judgement.waits_for
+        assert "requests/s" in judgement.waits_for
+        waiting = [each for each in judgement.metrics if each.cause == "load"]
+        assert waiting
+        assert all(each.eta_seconds is None and wanted in each.flips for each in waiting)
+        assert f"waits for {judgement.waits_for}" in describe_judgement(judgement)
+
+
+def test_queues_say_where_replicas_are_missing() -> None:
+    """v2 alone queues, at like loads."""
+    judgement = make_world(Phase(Side(pods=2), 4, queues=True), v1=Side(pods=6)).judge()
+    assert "v2 queues requests and v1 does not" in judgement.waits_for
+
+
+def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:
+    """At the beginning of a stage, with a time until it is settled; and where all is proven."""
+    world = make_world(Phase(Side(pods=2), 6), v1=Side(pods=6), requests_per_minute=1200.0)
+    early, late = world.judge(world.story.started_ms + 45 * 60_000), world.judge()
+    assert (early.verdict, early.waits_for) == ("INCONCLUSIVE", "")
+    assert any(each.eta_seconds for each in early.metrics if each.cause == "needs data")
+    assert (late.verdict, late.waits_for) == ("HEALTHY", "")

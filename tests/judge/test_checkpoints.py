@@ -1,0 +1,222 @@
+"""What is kept of a run beside its journal: judging from it is judging from all samples, and `verify` proves it."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.evidence import Decision
+from servescope.cutover.folding import Folded
+from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.windows import compacted, expanded, map_arrays
+from servescope.judge.case import WatchedCase, fold_case, freeze_plan, judge_case
+from servescope.judge.checkpoints import Checkpoint
+from servescope.judge.fold_codec import decode, encode
+from tests.support.commands import run
+from tests.support.cutover_evidence import Side, Story, plan_of
+from tests.support.cutover_past import MadePast, given, made_past
+from tests.support.cutover_plans import LEAST_PLAN
+
+HOUR_MS = 3_600_000
+STORY = Story(past_hours=26, hours=12, v2=Side(pods=3, slower=1.2))
+ADVANCED_MS = STORY.started_ms + 5 * HOUR_MS + 120_000
+DECISIONS = (
+    Decision("start", STORY.started_ms, stage=0),
+    Decision("acknowledge", STORY.started_ms + 4 * HOUR_MS, "ada", "a known regression"),
+    Decision("advance", ADVANCED_MS, "ada", "go on", stage=1),
+)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of an hour that are final two hours later, stages that are judged with an hour before: days take long."""
+    monkeypatch.setattr("servescope.judge.case._READ_MS", HOUR_MS + 3 * BLOCK_MS)
+    monkeypatch.setattr("servescope.judge.case.FINAL_MS", 2 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.windows.LEAD_MS", HOUR_MS)
+    monkeypatch.setattr("servescope.judge.folds._WORTHWHILE", 3)
+
+
+@dataclass
+class Case:
+    """A run of two stages, the past it is judged from, and what is kept of it."""
+
+    past: MadePast
+    frozen: FrozenPlan
+    checkpoint: Checkpoint
+
+    def judge(self, at_ms: int, *, kept: bool) -> Any:
+        """The judgement at a time, from what is kept or from all samples."""
+        self.past.now_ms = at_ms
+        made = tuple(each for each in DECISIONS if each.at_ms <= at_ms)
+        return judge_case(self.past, self.frozen, made, at_ms, self.checkpoint if kept else None)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """At its start, with a replica that comes late and one that leaves."""
+    past = made_past(STORY)
+    targets = {target.identity.replica: target for target in past.evidence.targets}
+    late, left = targets["v2-2"], targets["v1-2"]
+    targets["v2-2"] = late.at(late.blocks >= STORY.started_ms + 7 * HOUR_MS)
+    targets["v1-2"] = left.at(left.blocks < STORY.started_ms + 6 * HOUR_MS)
+    past.evidence = replace(past.evidence, targets=tuple(targets.values()))
+    past.now_ms = STORY.started_ms
+    frozen = freeze_plan(past, plan_of(0.25, 0.26), STORY.started_ms)
+    return Case(past, frozen, Checkpoint(tmp_path / "chat.journal.db", "ab" * 32))
+
+
+def test_judging_from_what_is_kept_is_judging_from_all_samples(case: Case) -> None:
+    """At every hour of a run of two stages, whatever of it is kept already, bit for bit."""
+    for hours in range(1, STORY.hours, 2):
+        at_ms = STORY.started_ms + hours * HOUR_MS + 60_000
+        assert case.judge(at_ms, kept=True) == case.judge(at_ms, kept=False), hours
+
+
+def test_what_is_kept_is_not_read_again(case: Case) -> None:
+    """Only what is not final, and only from the current stage is anything held in memory."""
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    case.judge(at_ms, kept=True)
+    case.past.reads.clear()
+    again = Checkpoint(case.checkpoint.path.with_name("chat.journal.db"), "ab" * 32)
+    assert again.path == case.checkpoint.path
+    judge_case(case.past, case.frozen, DECISIONS, at_ms, again)
+
+    assert min(start_ms for _, start_ms, _ in case.past.reads) >= at_ms - 4 * HOUR_MS
+    folded = fold_case(case.past, case.frozen, DECISIONS, at_ms).folded
+    assert ADVANCED_MS - 2 * HOUR_MS <= folded.blocks[0] <= ADVANCED_MS - HOUR_MS
+    assert "v1-2" in " ".join(folded.v1.pods)
+
+
+def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a judge that goes on and by one that begins anew in the middle."""
+    monkeypatch.setattr("servescope.judge.case._AFRESH_BLOCKS", 6)
+    watched = WatchedCase(case.past)
+    for block in range(5, STORY.hours * 12, 5):
+        if block == 75:
+            watched = WatchedCase(case.past)
+        at_ms = STORY.started_ms + block * BLOCK_MS + 60_000
+        case.past.now_ms = at_ms
+        made = tuple(each for each in DECISIONS if each.at_ms <= at_ms)
+        assert watched.judge(case.frozen, made, at_ms, case.checkpoint) == case.judge(at_ms, kept=False), block
+
+
+def test_a_span_excluded_from_an_ended_stage_is_left_out_of_it(case: Case) -> None:
+    """Though what it left was known: it is judged again, and harm that was proven stays known."""
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    case.past.now_ms = at_ms
+    watched = WatchedCase(case.past)
+    before = watched.judge(case.frozen, DECISIONS, at_ms, case.checkpoint)
+    excluded = Decision(
+        "exclude", at_ms, "ada", "a deploy", start_ms=STORY.started_ms, end_ms=STORY.started_ms + 3 * HOUR_MS
+    )
+    after = watched.judge(case.frozen, (*DECISIONS, excluded), at_ms, case.checkpoint)
+
+    assert after == judge_case(case.past, case.frozen, (*DECISIONS, excluded), at_ms)
+    assert after.changes == before.changes
+    assert [each.by for each in after.excluded_harm] == ["ada"]
+    assert any(why == "a deploy" for _, _, why in after.missed)
+    assert [each.overall for each in after.metrics] != [each.overall for each in before.metrics]
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE parts SET body = zeroblob(500) WHERE number = 3",
+    "UPDATE parts SET interval_ms = 'x' WHERE number = 0",
+    "DELETE FROM parts WHERE number = 2",
+    "UPDATE parts SET body = NULL, hash = '' WHERE number = 4",
+    "DROP TABLE parts",
+])  # fmt: skip
+def test_what_was_changed_is_read_from_the_samples_again(
+    case: Case, statement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With all after it; the judgement is the same, and the file is whole again."""
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    whole = case.judge(at_ms, kept=True)
+    kept = len(list(case.checkpoint.read()))
+    _execute(case.checkpoint.path, statement.replace("NULL", "''"))
+    assert case.judge(at_ms, kept=True) == whole
+    assert "the samples are read again" in caplog.text
+
+    assert len(list(case.checkpoint.read())) == kept
+    assert case.judge(at_ms, kept=True) == whole
+
+
+def test_a_file_that_is_no_database_is_replaced(case: Case) -> None:
+    """A text in its place."""
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    whole = case.judge(at_ms, kept=True)
+    case.checkpoint.path.write_text("not a database" * 100)
+
+    assert case.judge(at_ms, kept=True) == whole
+    assert list(case.checkpoint.read())
+
+
+def test_verify_proves_what_is_kept(tmp_path: Path) -> None:
+    """The parts by the samples, and the judgement by all samples; what differs is named by its part and times."""
+    with given(made_past(STORY)) as past:
+        past.now_ms = STORY.started_ms
+        plan = tmp_path / "cutover.toml"
+        plan.write_text(f"{LEAST_PLAN}\n[[stages]]\nshare = 0.5\n", encoding="utf-8")
+        words = ("--plan", str(plan))
+        assert run("judge", "start", *words, "--by", "ada", "--reason", "why").returncode == 0
+        past.now_ms = STORY.started_ms + 6 * HOUR_MS
+        assert run("judge", "verify", *words, "--store", "x").stdout.endswith("judged from the samples\n")
+        assert run("judge", "run", *words).returncode in {0, 10, 11}
+
+        proven = run("judge", "verify", *words, "--store", "x")
+        assert proven.returncode == 0, proven.stdout
+        assert "5 parts are what the samples say, and the judgement from them is that from all samples" in proven.stdout
+
+        targets = past.evidence.targets
+        past.evidence = replace(
+            past.evidence, targets=(replace(targets[0], gains=targets[0].gains + 1.0), *targets[1:])
+        )
+        other = run("judge", "verify", *words, "--store", "x")
+        assert other.returncode == 1
+        assert "part 1, " in other.stdout
+        assert "is not what the samples say; remove the file" in other.stdout
+
+        kept_ms = STORY.started_ms + 2 * HOUR_MS
+        past.evidence = replace(past.evidence, targets=tuple(each.at(each.blocks >= kept_ms) for each in targets))
+        gone = run("judge", "verify", *words, "--store", "x")
+        assert gone.returncode == 0, gone.stdout
+        assert "2 of 5 parts are what the samples say; the samples of 3 are not all held any more" in gone.stdout
+
+
+def test_folded_blocks_are_the_same_after_writing_and_reading(case: Case) -> None:
+    """Whatever is in them, and however small they are kept."""
+    case.past.now_ms = STORY.started_ms + 8 * HOUR_MS
+    folded = fold_case(case.past, case.frozen, DECISIONS, case.past.now_ms).folded
+    small = compacted(folded)
+
+    pairs = list(zip(_arrays(expanded(small)), _arrays(folded), strict=True))
+    assert len(pairs) > 100
+    assert all(np.array_equal(one, other, equal_nan=one.dtype == np.float64) for one, other in pairs)
+    assert encode(decode(encode(small))) == encode(small)
+    assert len(encode(small)) < len(encode(folded)) / 2
+    with pytest.raises(ValueError, match="no folded blocks"):
+        decode(encode(small)[:50])
+
+
+def _arrays(folded: Folded) -> list[NDArray[Any]]:
+    found: list[NDArray[Any]] = []
+
+    def collect(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+        found.append(values)
+        return values
+
+    map_arrays(folded, collect)
+    return found
+
+
+def _execute(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()

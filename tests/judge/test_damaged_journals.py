@@ -1,0 +1,135 @@
+"""Damaged journals: every command says by name what is wrong with one, and none is accepted that is not what it was."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from app.journals import draw_decisions, draw_runs, export_runs, list_decisions
+from app.journals import list_runs as table_of_runs
+from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.errors import ServescopeError
+from servescope.judge.journal import CutoverJournal, JournalEntry
+from servescope.judge.runs import CutoverRun, list_runs, start_run, summarise, write_changes, write_decision
+from tests.support.commands import run
+from tests.support.cutover_plans import LEAST_PLAN, frozen_plan
+from tests.support.damaged_journals import damage
+from tests.support.judgements import START_MS, judgement
+
+IN_EACH_RUN = 66
+IN_PROOFS = 10_000
+_VERBS = (["run"], ["explain"], ["watch"], ["report", "--out", "none.html"],
+          ["decide", "hold", "--by", "ada", "--reason", "why"])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with a decision of each kind that keeps its run under way, and a judgement."""
+    path = tmp_path_factory.mktemp("journals") / "whole.db"
+    with CutoverJournal(path) as journal:
+        begun = start_run(journal, frozen_plan(), by="ada", reason="first try")
+        write_decision(journal, begun, _decision("advance", 10, stage=1), summarise(judgement()))
+        write_changes(journal, begun, judgement("DEGRADED"))
+        write_decision(journal, begun, _decision("acknowledge", 200), {"problem": "the store did not answer"})
+        write_decision(
+            journal,
+            begun,
+            _decision("exclude", 210, start_ms=START_MS, end_ms=START_MS + 600_000),
+            summarise(judgement()),
+            force=True,
+        )
+    return path
+
+
+def test_a_damaged_journal_is_refused_by_name(whole: Path, tmp_path: Path) -> None:
+    """By `verify`, by every command that reads runs and by the console, without a traceback."""
+    _check_all(whole, tmp_path, range(IN_EACH_RUN))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("first", range(IN_EACH_RUN, IN_EACH_RUN + IN_PROOFS, 500))
+def test_ten_thousand_damaged_journals(whole: Path, tmp_path: Path, first: int) -> None:
+    """The same of many more."""
+    _check_all(whole, tmp_path, range(first, first + 500))
+
+
+def test_the_whole_one_is_accepted(whole: Path) -> None:
+    """Otherwise a refusal would prove nothing."""
+    done = run("judge", "verify", "--journal", str(whole))
+
+    assert done.returncode == 0, done.stdout
+    assert "is whole: 6 entries" in done.stdout
+
+
+def test_an_entry_says_what_is_wrong_with_it(whole: Path, tmp_path: Path) -> None:
+    """Its number, its column and the value there."""
+    path = tmp_path / "damaged.db"
+    shutil.copy(whole, path)
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER entries_are_not_changed")
+    connection.execute("UPDATE entries SET at_ms = 'soon' WHERE number = 2")
+    connection.commit()
+    connection.close()
+
+    done = run("judge", "verify", "--journal", str(path))
+    assert done.returncode == 1
+    assert f"{path}: entry 2 cannot be read: at_ms is 'soon', expected a whole number" in done.stdout
+
+
+def _decision(kind: DecisionKind, minutes: int, **more: int) -> Decision:
+    return Decision(kind, START_MS + minutes * 60_000, by="ada", reason="as planned", **more)
+
+
+def _check_all(whole: Path, folder: Path, seeds: range) -> None:
+    with CutoverJournal(whole) as journal:
+        entries = journal.entries()
+    plan = folder / "chat.toml"
+    plan.write_text(f'name = "chat"\n{LEAST_PLAN}', encoding="utf-8")
+    path = folder / "damaged.db"
+    for seed in seeds:
+        shutil.copy(whole, path)
+        done_to_it = damage(path, seed)
+        _check(path, plan, entries, f"seed {seed}: {done_to_it}")
+        for left in folder.glob("damaged.db*"):
+            left.unlink()
+
+
+def _check(path: Path, plan: Path, entries: tuple[JournalEntry, ...], case: str) -> None:
+    done = run("judge", "verify", "--journal", str(path))
+    is_accepted = done.returncode == 0
+    assert done.returncode in {0, 1}, case
+    assert str(path) in done.stdout + done.stderr, case
+    runs, refusal = _read(path, entries, case)
+    # SQLite may find pages damaged beside the entries, whose hashes are right.
+    assert not (refusal and is_accepted), (case, refusal)
+    assert not refusal or str(path) in refusal, (case, refusal)
+    verb = _VERBS[len(case) % len(_VERBS)]
+    refused = run("judge", *verb, "--plan", str(plan), "--journal", str(path), "--store", str(path.parent / "none"))
+    assert refused.returncode in {1, 2}, (case, refused)
+    assert "servescope: " in refused.stderr, (case, refused)
+    draw_runs(runs, UTC, None)
+    rows = [(each, entry) for each in runs for entry in each.entries if entry.kind != "judgement"]
+    draw_decisions(rows, UTC)
+    table_of_runs(runs)
+    list_decisions(rows)
+    export_runs(runs)
+
+
+def _read(path: Path, entries: tuple[JournalEntry, ...], case: str) -> tuple[list[CutoverRun], str]:
+    """The runs of a journal, and why it is refused; what is read is what was written, or the first entries of it."""
+    try:
+        with CutoverJournal(path) as journal:
+            read, runs = journal.entries(), list_runs(journal)
+    except ServescopeError as error:
+        return [], str(error)
+    assert read == entries[: len(read)], case
+    if not read:
+        return [], "" if run("judge", "verify", "--journal", str(path)).returncode == 0 else str(path)
+    if read != entries:
+        # What is cut off at the end, whole entries, is found by a hash that was written down elsewhere.
+        assert run("judge", "verify", "--journal", str(path), "--head", entries[-1].hash).returncode == 1, case
+    return runs, ""

@@ -91,9 +91,9 @@ def _without_harm(path: MetricPath, rests: Sequence[_Rest], level: float) -> Rem
     alone = (np.minimum(path.harm, path.material) >= level) & (np.minimum(harm, material) < level)
     shown = np.array([np.minimum(each.at("harm", np.inf), each.at("material", np.inf)) for each in rests])
     low = np.where(alone, np.min([each.at("low", np.inf) for each in rests], axis=0), np.nan)
+    kept = replace(_widened(path, low, np.full(low.shape, np.nan)), harm=harm, material=material, beyond=beyond)
     proving = np.where(alone, np.array([each.pod for each in rests])[np.argmin(shown, axis=0)], -1)
-    kept = _widened(path, low, np.full(low.shape, np.nan))
-    return Remaining(replace(kept, harm=harm, material=material, beyond=beyond), proving)
+    return Remaining(kept, proving)
 
 
 def _without_health(path: MetricPath, rests: Sequence[_Rest], margin: float) -> MetricPath:

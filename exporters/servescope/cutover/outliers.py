@@ -135,7 +135,9 @@ def _variances(
 ) -> Floats:
     """The variances of the logarithms of `times` at these replicas and blocks."""
     drift = noise.drift / np.minimum(window, blocks + 1) + noise.lasting
-    return np.asarray(variation[blocks] * each.inverse[pods, blocks] + drift * (1.0 + 1.0 / each.neighbours[blocks]))
+    return np.asarray(
+        variation[blocks] * each.inverse[pods, blocks] + drift * (1.0 + 1.0 / np.maximum(1.0, each.neighbours[blocks]))
+    )
 
 
 def _until_over(

@@ -83,22 +83,25 @@ def find_outliers(
     if above.shape[0] < 2 or not above.shape[1]:
         return Outliers(scores, costs)
     variation = _variation(above, below, noise.cv2)
-    windows = [_against_others(above, below, window) for window in WINDOWS]
-    sign = -1.0 if metric.better == "higher" else 1.0
-    furthest = 1.0 + (metric.margin or 0.0)
-    halfway = furthest**0.5
-    more, less = (np.ones(above.shape, dtype=np.bool_) for _ in range(2))
-    for window, each in zip(WINDOWS, windows, strict=True):
-        # Few differ by the margin, and still did of late: the rest is computed of these only.
-        pods, blocks = np.nonzero(more & (each.times > furthest) | less & (each.times * furthest < 1.0))
-        more, less = more & ~(each.times < halfway), less & ~(each.times * halfway > 1.0)
-        cost = sign * np.log(each.times[pods, blocks])
-        score = np.abs(cost) / np.sqrt(_variances(each, window, variation, noise, pods, blocks))
+    sums = _running(above), _running(below)
+    windows = [_against_others(sums, below > 0.0, size) for size in WINDOWS]
+    sign, furthest = -1.0 if metric.better == "higher" else 1.0, 1.0 + (metric.margin or 0.0)
+    for number, window in enumerate(windows):
+        # Few differ by the margin, and by what is no drift: the rest is computed of these only.
+        least = max(furthest, math.exp(SURE * math.sqrt(noise.drift / window.size + noise.lasting)))
+        cells = np.nonzero((window.times > least) | (window.times * least < 1.0))
+        times = window.at(cells)
+        # What a shorter window shows no more is over.
+        late = [np.where(times > 1.0, each.at(cells), 1.0 / each.at(cells)) for each in windows[:number]]
+        still = np.isfinite(times) & np.all([~(each < furthest**0.5) for each in late], axis=0)
+        cells = cells[0][still], cells[1][still]
+        cost = sign * np.log(times[still])
+        score = np.abs(cost) / np.sqrt(window.variances(cells, variation, noise))
         # Of two replicas it is the slower one: somebody else's work makes none faster.
-        alone = (each.neighbours[blocks] > 1.0) | (cost > 0.0)
-        sure = (score >= SURE) & (score > scores[pods, blocks]) & alone
-        pods, blocks = pods[sure], blocks[sure]
-        scores[pods, blocks], costs[pods, blocks] = score[sure], cost[sure]
+        alone = (window.neighbours[cells[1]] > 1.0) | (cost > 0.0)
+        sure = (score >= SURE) & (score > scores[cells]) & alone
+        cells = cells[0][sure], cells[1][sure]
+        scores[cells], costs[cells] = score[sure], cost[sure]
     if not several:
         # That the others differ from the one that differs most is its doing.
         surest = scores >= scores.max(axis=0)
@@ -106,38 +109,50 @@ def find_outliers(
     return _until_over(Outliers(scores, costs), windows, sign, variation, noise)
 
 
+_Cells = tuple[NDArray[np.int64], ...]
+
+
+def _running(values: Floats) -> Floats:
+    """The sums up to each block, after as many zeros as the longest span of blocks: (P, `HOUR_BLOCKS` + B)."""
+    return np.concatenate([np.zeros((values.shape[0], HOUR_BLOCKS)), np.cumsum(values, axis=1)], axis=1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
-    """Each replica's mean ÷ that of the others over the blocks of a window, (P, B), NaN where it is not known."""
+    """Each replica against the others over the `size` blocks up to each, (P, B): `times` is its mean ÷ theirs.
 
+    Of how little a quotient is does not matter to it, and is looked up where it does (`at`). `count` and `others` are
+    what its means are over, `counting` is where it counted in the last block, `neighbours` are the others, (B,).
+    """
+
+    size: int
     times: Floats
-    inverse: Floats
+    count: Floats
+    others: Floats
+    counting: NDArray[np.bool_]
     neighbours: Floats
 
+    def at(self, cells: _Cells) -> Floats:
+        """The quotients at these replicas and blocks, NaN where either mean is of too little, or of nothing new."""
+        enough = np.minimum(self.count[cells], self.others[cells]) >= LEAST
+        times = self.times[cells]
+        return np.where(enough & self.counting[cells] & (times > 0.0) & (times < np.inf), times, np.nan)
 
-def _against_others(above: Floats, below: Floats, window: int) -> _Window:
-    own, count = trailing_sum(above, window), trailing_sum(below, window)
+    def variances(self, cells: _Cells, variation: Floats, noise: ReplicaNoise) -> Floats:
+        """The variances of the logarithms of the quotients at these replicas and blocks."""
+        blocks = cells[1]
+        sampled = variation[blocks] * (1.0 / self.count[cells] + 1.0 / self.others[cells])
+        drift = noise.drift / np.minimum(self.size, blocks + 1) + noise.lasting
+        return np.asarray(sampled + drift * (1.0 + 1.0 / self.neighbours[blocks]))
+
+
+def _against_others(sums: tuple[Floats, Floats], counting: NDArray[np.bool_], size: int) -> _Window:
+    """The window of this size, an hour at most, from the running sums of what is above and below the line."""
+    own, count = (each[:, HOUR_BLOCKS:] - each[:, HOUR_BLOCKS - size : -size] for each in sums)
     rest, others = own.sum(axis=0) - own, count.sum(axis=0) - count
-    known = (below > 0.0) & (count >= LEAST) & (others >= LEAST) & (own > 0.0) & (rest > 0.0)
-    times, inverse = np.full(above.shape, np.nan), np.full(above.shape, np.nan)
-    np.divide(own * others, rest * count, out=times, where=known)
-    np.divide(count + others, count * others, out=inverse, where=known)
-    return _Window(times, inverse, np.maximum(1.0, (count > 0.0).sum(axis=0) - 1.0))
-
-
-def _variances(
-    each: _Window,
-    window: int,
-    variation: Floats,
-    noise: ReplicaNoise,
-    pods: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-) -> Floats:
-    """The variances of the logarithms of `times` at these replicas and blocks."""
-    drift = noise.drift / np.minimum(window, blocks + 1) + noise.lasting
-    return np.asarray(
-        variation[blocks] * each.inverse[pods, blocks] + drift * (1.0 + 1.0 / np.maximum(1.0, each.neighbours[blocks]))
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = own * others / (rest * count)
+    return _Window(size, times, count, others, counting, np.maximum(1.0, (count > 0.0).sum(axis=0) - 1.0))
 
 
 def _until_over(
@@ -151,11 +166,10 @@ def _until_over(
     every = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     at = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
     as_found = np.take_along_axis(costs, at, axis=1)
-    now = np.array([sign * np.log(each.times[rows]) for each in windows])
-    variances = np.array([
-        _variances(each, window, variation, noise, rows[:, None], every)
-        for window, each in zip(WINDOWS, windows, strict=True)
-    ])  # fmt: skip
+    cells = np.broadcast_to(rows[:, None], scores.shape), every
+    now = np.array([sign * np.log(each.at(cells)) for each in windows])
+    with np.errstate(divide="ignore"):
+        variances = np.array([each.variances(cells, variation, noise) for each in windows])
     # The logarithm of how much likelier it is that the replica is like the others than that it differs as it did.
     likelier = as_found * (0.5 * as_found - now) / variances
     # A long window that has only begun to differ does not end what a short one has found.
@@ -230,24 +244,29 @@ def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], name
     kept = np.ones(present.shape, dtype=np.bool_)
     if not found or not names:
         return ArmOutliers(kept, {})
-    here = {name: np.where(present, each.scores, 0.0) for name, each in found.items()}
+    # Most never are one.
+    ever = np.flatnonzero(np.any([each.scores.any(axis=1) for each in found.values()], axis=0))
+    ever = ever if ever.size else np.zeros(1, dtype=np.int64)
+    scores = np.array([each.scores[ever] * present[ever] for each in found.values()])
     # Who has been one for long is not exchanged for who looks like one for a block.
-    surest = np.max(np.array([(each > 0.0) * trailing_sum(each, WINDOWS[-1]) for each in here.values()]), axis=0)
+    surest = np.max((scores > 0.0) * trailing_sum(scores, WINDOWS[-1]), axis=0)
     first, every = surest.argmax(axis=0), np.arange(present.shape[1])
-    kept[first, every] = surest[first, every] <= 0.0
-    return ArmOutliers(kept, {name: _alone(names, here[name], each.costs) for name, each in found.items()})
-
-
-def _alone(names: tuple[str, ...], scores: Floats, costs: Floats) -> Alone:
-    worse = np.where(costs > 0.0, scores, 0.0)
-    first, every = worse.argmax(axis=0), np.arange(worse.shape[1])
-    return Alone(names, np.where(worse[first, every] > 0.0, first, -1), costs[first, every])
+    kept[ever[first], every] = surest[first, every] <= 0.0
+    alone = {}
+    for (name, each), score in zip(found.items(), scores, strict=True):
+        worse = np.where(each.costs[ever] > 0.0, score, 0.0)
+        first = worse.argmax(axis=0)
+        replica = np.where(worse[first, every] > 0.0, ever[first], -1)
+        alone[name] = Alone(names, replica, each.costs[ever[first], every])
+    return ArmOutliers(kept, alone)
 
 
 def with_proving(alone: Alone, proving: NDArray[np.int64], above: Floats, below: Floats, metric: MetricPlan) -> Alone:
     """The same, and where a replica proves harm alone, (B,), that one for as long as it is worse within the hour."""
+    if not (proving >= 0).any():
+        return alone
     every = np.arange(proving.size)
-    times = _against_others(above, below, HOUR_BLOCKS).times[proving, every]
+    times = _against_others((_running(above), _running(below)), below > 0.0, HOUR_BLOCKS).at((proving, every))
     cost = np.log(times) * (-1.0 if metric.better == "higher" else 1.0)
     more = (alone.replica < 0) & (proving >= 0) & (cost > 0.0)
     return replace(alone, replica=np.where(more, proving, alone.replica), cost=np.where(more, cost, alone.cost))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.increments import BLOCK_MS
-from servescope.contract.judged import JUDGED, PROMPT_SIZES, JudgedMetric
+from servescope.contract.judged import PROMPT_SIZES, JudgedMetric
 from servescope.cutover import load
 from servescope.cutover.coverage import (
     HOUR_BLOCKS,
@@ -21,12 +21,11 @@ from servescope.cutover.coverage import (
     trailing_sum,
 )
 from servescope.cutover.folding import ArmFold, Folded
-from servescope.cutover.freezing import counted_of
 from servescope.cutover.mixing import MixPath
-from servescope.cutover.paths import MetricPath
+from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats
-from servescope.cutover.shortfall import missed_part
+from servescope.cutover.shortfall import Shortfall
 from servescope.cutover.warming import ArmWarmth
 
 LEAST_COUNT: Final = 20.0
@@ -91,8 +90,7 @@ class StageContext:
     """What is known of a stage before any metric is judged; `within` are its B blocks of those that are folded.
 
     `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `on_plan`, (B,), where v2
-    has it, `slack` the requests by which the counters of v1 and of v2 may differ, (B,), `problems` that the past could
-    not be read whole.
+    has it, `shortfalls` what the counters of v1 and of v2 lack, `problems` that the past could not be read whole.
     """
 
     frozen: FrozenPlan
@@ -102,7 +100,7 @@ class StageContext:
     weight: float
     coverage: tuple[ArmCoverage, ArmCoverage]
     served: tuple[ServedRequests, ServedRequests]
-    slack: tuple[Floats, Floats]
+    shortfalls: tuple[Shortfall, Shortfall]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
     on_plan: NDArray[np.bool_]
@@ -155,20 +153,21 @@ class MissingEvidence:
     coverage: tuple[MetricCoverage, MetricCoverage]
 
 
-def missing(context: StageContext, metric: MetricPlan, judged: JudgedMetric) -> MissingEvidence:
-    """What of the evidence of a metric that is compared is missing."""
+def missing(
+    context: StageContext, judged: JudgedMetric, sums: tuple[ArmSums, ArmSums],
+    known: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+) -> MissingEvidence:  # fmt: skip
+    """What of the evidence of a metric that is compared is missing: of both arms' `sums`, `known` or not, (P, B)."""
     absent, uncovered = (np.full(context.usable.size, "", dtype=object) for _ in range(2))
-    within, control = context.within, ~_without_control(context)
-    required = {JUDGED[each.name].histogram or each.name for each in context.frozen.plan.metrics if each.required}
+    control = ~_without_control(context)
     found = []
-    for arm, served, slack, asked in zip(
-        (context.folded.v1, context.folded.v2), context.served, context.slack, (control, np.True_), strict=True
+    for served, shortfall, counted, where_known, asked in zip(
+        context.served, context.shortfalls, sums, known, (control, np.True_), strict=True
     ):
-        counted = counted_of(arm, metric.name, context.frozen.histograms)
-        known = np.isfinite(counted.above[:, within]) & np.isfinite(counted.below[:, within]) & context.usable
-        seen = np.cumsum(np.where(known, counted.below[:, within], 0.0).sum(axis=0))
-        missed = missed_part(arm, judged, required, within, context.usable, slack)
-        coverage = metric_coverage(served, known, missed, recent=_RECENT, wanted=context.frozen.plan.coverage)
+        seen = np.cumsum(counted.count)
+        coverage = metric_coverage(
+            served, where_known, shortfall.part(judged), recent=_RECENT, wanted=context.frozen.plan.coverage
+        )
         torn = trailing_sum((served.torn & context.usable).sum(axis=0).astype(float), _RECENT) > 0.0
         # A ratio's denominator is in its own unit, where any above zero is one.
         few = seen < (0.0 if judged.kind == "ratio" else LEAST_COUNT)

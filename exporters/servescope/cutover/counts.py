@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,7 +45,7 @@ COARSE_RATIOS = np.exp(8 * _STEP * np.arange(-21, 22))
 """The ratios at which a change of the ratio is looked for; that of equal rates is in the middle."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class EventCounts:
     """Events and requests per arm and five-minute block, (B,) each.
 
@@ -64,23 +65,75 @@ class EventCounts:
 
     def between(self, first: int, end: int) -> EventCounts:
         """Those of the blocks [first, end)."""
+        if first == 0 and end >= self.v1_events.size:
+            return self
         return EventCounts(
             self.v1_events[first:end], self.v1_requests[first:end], self.v2_events[first:end],
             self.v2_requests[first:end],
         )  # fmt: skip
 
+    @cached_property
+    def eventful(self) -> _Eventful:
+        """The blocks that say anything of the ratio, found once for all ratios that are asked for."""
+        share, events = self.share(), self.v1_events + self.v2_events
+        # A block without events is as probable at each.
+        some = np.isfinite(share) & (events > 0.0)
+        v1, v2, events = self.v1_events[some], self.v2_events[some], events[some]
+        odds, part = share[some] / (1.0 - share[some]), v2 / events
+        return _Eventful(
+            some, v2, events, odds, np.log(odds), _log_factorials(events) - _log_factorials(v1) - _log_factorials(v2),
+            part**_CLUSTER_POWER, (1.0 - part) ** _CLUSTER_POWER,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Eventful:
+    """The n blocks that have events and both arms, which of all they are, (B,), and what follows from them alone, (n,).
+
+    `odds` are those of v2's share, `ways` the logarithm of in how many ways so many `events` may be divided, `of_v2`
+    and `of_v1` what the density of a cluster on either side rises with.
+    """
+
+    some: NDArray[np.bool_]
+    v2_events: Floats
+    events: Floats
+    odds: Floats
+    log_odds: Floats
+    ways: Floats
+    of_v2: Floats
+    of_v1: Floats
+
+    def chosen(self, values: ArrayLike) -> Floats:
+        """Those of the values, () or (B,), that are of these blocks."""
+        return np.broadcast_to(np.asarray(values, dtype=float), self.some.shape)[self.some]
+
+    def spread(self, logs: Floats) -> Floats:
+        """The logarithms of all blocks from those of these, (R, n) to (R, B): 0 in the others."""
+        found = np.zeros((logs.shape[0], self.some.size))
+        found[:, self.some] = logs
+        return found
+
+    def likelihoods(self, ratios: Floats) -> Floats:
+        """The logarithm of the probability of each block's events at each ratio of the rates, without the ways."""
+        logs = self.v2_events * (np.log(ratios)[:, None] + self.log_odds)
+        logs -= self.events * np.log1p(ratios[:, None] * self.odds)
+        return logs
+
+    def independent(self, ratios: Floats, dispersion: ArrayLike, clustered: ArrayLike) -> Floats:
+        """As `log_independent`, (R, n)."""
+        return np.log1p(-self.chosen(clustered)) + (self.ways + self.likelihoods(ratios)) / self.chosen(dispersion)
+
+    def cluster(self, ratios: Floats, clustered: ArrayLike) -> Floats:
+        """As `log_cluster`, (R, n)."""
+        falls = ratios[:, None] * self.odds
+        falls = falls / (1.0 + falls)
+        density = falls * self.of_v2 + (1.0 - falls) * self.of_v1
+        return np.log(self.chosen(clustered) * (1.0 + _CLUSTER_POWER) / (1.0 + self.events)) + np.log(density)
+
 
 def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
     """The logarithm of the probability of each block's events at each ratio of the rates: (R, B), 0 without control."""
-    share = counts.share()
-    # A block without events is as probable at each.
-    events = counts.v1_events + counts.v2_events
-    some = np.isfinite(share) & (events > 0.0)
-    odds = share[some] / (1.0 - share[some])
-    logs = np.zeros((ratios.size, share.size))
-    logs[:, some] = counts.v2_events[some] * (np.log(ratios)[:, None] + np.log(odds))
-    logs[:, some] -= events[some] * np.log1p(ratios[:, None] * odds)
-    return logs
+    return counts.eventful.spread(counts.eventful.likelihoods(ratios))
 
 
 def log_independent(
@@ -90,45 +143,26 @@ def log_independent(
 
     `clustered`, () or (B,), is the probability that a block is one; like `dispersion` it has to be known before.
     """
-    some, _, events = _some(counts)
-    logs = np.zeros((ratios.size, some.size))
-    ways = _log_factorials(events) - _log_factorials(counts.v1_events[some]) - _log_factorials(counts.v2_events[some])
-    varied, apart = (np.broadcast_to(np.asarray(each, float), some.shape)[some] for each in (dispersion, clustered))
-    logs[:, some] = np.log1p(-apart) + (ways + log_likelihoods(counts, ratios)[:, some]) / varied
-    return logs
+    return counts.eventful.spread(counts.eventful.independent(ratios, dispersion, clustered))
 
 
 def log_cluster(counts: EventCounts, ratios: Floats, clustered: ArrayLike = CLUSTER_BLOCKS) -> Floats:
     """The logarithm of the part of each block's probability that is of a cluster: (R, B), 0 without events."""
-    some, odds, events = _some(counts)
-    logs = np.zeros((ratios.size, some.size))
-    falls = ratios[:, None] * odds / (1.0 + ratios[:, None] * odds)
-    part = counts.v2_events[some] / events
-    density = falls * part**_CLUSTER_POWER + (1.0 - falls) * (1.0 - part) ** _CLUSTER_POWER
-    likely = np.broadcast_to(np.asarray(clustered, dtype=float), some.shape)[some]
-    logs[:, some] = np.log(likely * (1.0 + _CLUSTER_POWER) / (1.0 + events)) + np.log(density)
-    return logs
-
-
-def _some(counts: EventCounts) -> tuple[NDArray[np.bool_], Floats, Floats]:
-    """Which blocks have events and both arms, (B,), with the odds of v2 and the number of events of those."""
-    share, events = counts.share(), counts.v1_events + counts.v2_events
-    some = np.isfinite(share) & (events > 0.0)
-    return some, share[some] / (1.0 - share[some]), events[some]
+    return counts.eventful.spread(counts.eventful.cluster(ratios, clustered))
 
 
 def _log_factorials(values: Floats) -> Floats:
-    return np.array([math.lgamma(value + 1.0) for value in values.tolist()])
+    # Most blocks have one of a few numbers of events.
+    some, at = np.unique(values, return_inverse=True)
+    return np.array([math.lgamma(value + 1.0) for value in some.tolist()])[at]
 
 
 def log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike, clustered: ArrayLike) -> Floats:
     """The logarithm of the probability of each block's events at each ratio, clusters allowed for: (R, B)."""
-    some = _some(counts)[0]
-    logs = np.zeros((ratios.size, some.size))
-    logs[:, some] = np.logaddexp(
-        log_independent(counts, ratios, dispersion, clustered)[:, some], log_cluster(counts, ratios, clustered)[:, some]
+    found = counts.eventful
+    return found.spread(
+        np.logaddexp(found.independent(ratios, dispersion, clustered), found.cluster(ratios, clustered))
     )
-    return logs
 
 
 def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,

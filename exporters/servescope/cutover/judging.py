@@ -411,9 +411,9 @@ def _metric(
 
 def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
     found = track.sensitivity
-    if found is None or found.paths.left.compared is None:
+    if found is None:
         return None
-    ratio, low, high = _ratios(track, found.paths.left.compared.whole(block + 1))
+    ratio, low, high = _ratios(track, found.paths.left.whole(block + 1))
     if ratio is None:
         return None
     v1_reused, v2_reused, v1_load, v2_load = (
@@ -505,7 +505,7 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
     if track.v1.slow is None or track.v2.slow is None:
         return ()
     found = []
-    n1, n2 = track.v1.below.sum(axis=0), track.v2.below.sum(axis=0)
+    n1, n2 = track.v1.count, track.v2.count
     for index, edge in enumerate(frozen.edges.get(track.plan.name, ())):
         slow1, slow2 = track.v1.slow[:, index].sum(axis=0), track.v2.slow[:, index].sum(axis=0)
         if n1.sum() <= 0.0 or n2.sum() <= 0.0:

@@ -15,14 +15,14 @@ import numpy as np
 
 from servescope.cutover import counts, paths
 from servescope.cutover.calibration import online_factor
-from servescope.cutover.clusters import Clustered, cluster
+from servescope.cutover.clusters import Clustered
 from servescope.cutover.counts import EventCounts
 from servescope.cutover.effects import BlockEffects, pod_variance
-from servescope.cutover.folding import PodSums
 from servescope.cutover.freezing import LEAST_DECODING
 from servescope.cutover.judgement import OverallRatio
 from servescope.cutover.plan import FrozenPlan, Noise
 from servescope.cutover.sequences import Floats, accumulate, half_width, lasting_information
+from servescope.cutover.spans import EventComparison
 from servescope.cutover.staging import StageTrack, kept_sums
 
 _ALPHA: Final = 0.025
@@ -65,17 +65,15 @@ def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffe
     if track.path is None:
         return None
     noise, slope = frozen.noise[name], frozen.slopes.get(name)
-    if track.judged.kind == "events":
-        arms = [PodSums(each.above, each.below) for each in (track.v1, track.v2)]
-        events = EventCounts(*(each.sum(axis=0) for arm in arms for each in (arm.above, arm.below)))
-        clustered = cluster(arms[0], arms[1], noise.dispersion)
-        return StageEffects(stage.blocks.size, Happened(events, clustered), None, np.zeros((2, 0)))
+    compared = track.path.harmed or track.path.compared
+    if isinstance(compared, EventComparison):
+        return StageEffects(stage.blocks.size, Happened(compared.arms, compared.clustered), None, np.zeros((2, 0)))
     v1, v2 = (kept_sums(sums, stage.relation.free) for sums in (track.v1, track.v2))
     if track.judged.kind == "ratio":
         blocks = paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING)
     else:
         blocks = paths.mean_blocks(noise, v1, v2, slope)
-    return StageEffects(stage.blocks.size, None, blocks, np.array([v1.pods()[blocks.last], v2.pods()[blocks.last]]))
+    return StageEffects(stage.blocks.size, None, blocks, np.array([v1.pods[blocks.last], v2.pods[blocks.last]]))
 
 
 def overall_ratio(frozen: FrozenPlan, stages: Sequence[StageEffects | None], name: str) -> OverallRatio | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ class MetricPath:
     flood: NDArray[np.bool_] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ArmSums:
     """What one arm counted of a metric, per pod and block, (P, B): 0 where not known; `slow` is (P, K, B).
 
@@ -94,6 +95,17 @@ class ArmSums:
         prompts = self.prompts and Prompts(self.prompts.tokens * kept, self.prompts.requests * kept)
         return ArmSums(self.above * kept, self.below * kept, slow, prompts)
 
+    @cached_property
+    def total(self) -> Floats:
+        """What all pods counted above the line, (B,)."""
+        return np.asarray(self.above.sum(axis=0))
+
+    @cached_property
+    def count(self) -> Floats:
+        """What all pods counted below the line, (B,)."""
+        return np.asarray(self.below.sum(axis=0))
+
+    @cached_property
     def pods(self) -> Floats:
         """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
         running = np.cumsum(self.below, axis=1)
@@ -107,7 +119,8 @@ def mean_path(
     *, slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a histogram's mean, with the shares of observations above its edges."""
-    path = path_of_effects(metric, noise, mean_blocks(noise, v1, v2, slope), v1, v2, levels)
+    blocks = mean_blocks(noise, v1, v2, slope)
+    path = path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels)
     # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
     if metric.better != "lower" or not edges or not noise.calibrated:
         return path
@@ -123,10 +136,9 @@ def mean_path(
 
 def mean_blocks(noise: Noise, v1: ArmSums, v2: ArmSums, slope: PromptSlope | None) -> BlockEffects:
     """The effects of a histogram's mean, adjusted by what v2's prompts explain of them where there is a slope."""
-    n1, s1, n2, s2 = v1.below.sum(axis=0), v1.above.sum(axis=0), v2.below.sum(axis=0), v2.above.sum(axis=0)
     merged = effects.MOST_MERGED if noise.calibrated else calibration.ONLINE_MERGED
     enough = effects.ENOUGH_REQUESTS if noise.calibrated else math.inf
-    blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2, enough=enough, most=merged)
+    blocks = effects.mean_effects(v1.count, v1.total, v2.count, v2.total, noise.cv2, enough=enough, most=merged)
     return _adjusted(blocks, v1, v2, slope)
 
 
@@ -135,7 +147,7 @@ def _slow_evidence(
 ) -> list[tuple[Floats, Floats, Floats]]:
     """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more, and the
     lower limit of the difference."""
-    n1, n2 = v1.below.sum(axis=0), v2.below.sum(axis=0)
+    n1, n2 = v1.count, v2.count
     starts, weights = change.schedule(n1.size, stage_weight=levels.weight)
     found = []
     for index, edge in enumerate(edges):
@@ -162,7 +174,8 @@ def ratio_path(
     slope: PromptSlope | None = None,
 ) -> MetricPath:  # fmt: skip
     """The path of a ratio of two counters' sums."""
-    return path_of_effects(metric, noise, ratio_blocks(v1, v2, slope, least_below=least_below), v1, v2, levels)
+    blocks = ratio_blocks(v1, v2, slope, least_below=least_below)
+    return path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels)
 
 
 def ratio_blocks(v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float) -> BlockEffects:
@@ -177,36 +190,45 @@ def _adjusted(blocks: BlockEffects, v1: ArmSums, v2: ArmSums, slope: PromptSlope
     return adjusted_effects(blocks, slope, v1.prompts.together(), v2.prompts.together())
 
 
-def path_of_effects(
+def compare_effects(
     metric: MetricPlan, noise: Noise, blocks: BlockEffects, v1: ArmSums, v2: ArmSums, levels: Levels,
-    *, unsure: Floats | float = 0.0, proves: int = 3,
-) -> MetricPath:  # fmt: skip
-    """The path of these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out.
+    *, unsure: Floats | float = 0.0,
+) -> EffectComparison:  # fmt: skip
+    """The comparison by these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out."""
+    if metric.better == "higher":
+        blocks = effects.reversed_effects(blocks)
+    pods1, pods2 = v1.pods[blocks.last], v2.pods[blocks.last]
+    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2) + unsure
+    if noise.calibrated:
+        variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
+        path = accumulate(blocks.effects, variances, persistent)
+    else:
+        variances = blocks.sampling
+        path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
+    return EffectComparison(
+        blocks, variances, persistent, path, ((v1.total, v1.count), (v2.total, v2.count)),
+        SpanLevels(levels.low, levels.high, noise.information_wanted), changes=noise.calibrated,
+    )  # fmt: skip
+
+
+def path_of_effects(metric: MetricPlan, compared: EffectComparison, levels: Levels, *, proves: int = 3) -> MetricPath:
+    """The path of what was compared.
 
     It has the evidence of the first `proves` of harm, material harm and harm beyond the margin, which takes most of the
     time; of the others there is none.
     """
-    if metric.better == "higher":
-        blocks = effects.reversed_effects(blocks)
-    size = v1.below.shape[1]
+    blocks, path, wanted = compared.blocks, compared.path, compared.levels.wanted
+    size = compared.sums[0][0].size
     margin, floor = math.log1p(metric.margin or 0.0), math.log1p(metric.floor or 0.0)
-    pods1, pods2 = v1.pods()[blocks.last], v2.pods()[blocks.last]
-    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2) + unsure
-    wanted = noise.information_wanted
     starts, weights = change.schedule(size, stage_weight=levels.weight)
-    if noise.calibrated:
-        variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
-        path = accumulate(blocks.effects, variances, persistent)
+    if compared.changes:
         evidence = np.zeros((3, blocks.effects.size))
-        if proves:
-            evidence[:proves] = change.log_evidence_of_harm(
-                blocks, variances, bound=(0.0, floor, margin)[:proves], alpha=levels.harm, wanted=wanted,
-                starts=starts, weights=weights, persistent=persistent,
-            )  # fmt: skip
+        evidence[:proves] = change.log_evidence_of_harm(
+            blocks, compared.variances, bound=(0.0, floor, margin)[:proves], alpha=levels.harm, wanted=wanted,
+            starts=starts, weights=weights, persistent=compared.persistent,
+        )  # fmt: skip
         harm, material, beyond = evidence
     else:
-        variances = blocks.sampling
-        path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
         harm, material, beyond = (
             change.log_mixed(path.log_evidence_above(bound, levels.harm, wanted)[None], np.array([levels.weight]))
             for bound in (0.0, floor, margin)
@@ -223,15 +245,11 @@ def path_of_effects(
         high=_spread(high, at, np.inf),
         recent=_spread(_recent(blocks), at, np.nan),
         information=_spread(path.information, at, 0.0),
-        wanted=_spread(_wanted(path, persistent, margin, floor, levels, wanted), at, np.nan),
-        calibrated=noise.calibrated,
+        wanted=_spread(_wanted(path, compared.persistent, margin, floor, levels, wanted), at, np.nan),
+        calibrated=compared.changes,
         slow_low=np.full(size, -np.inf),
-        compared=EffectComparison(
-            blocks, variances, np.broadcast_to(persistent, blocks.effects.shape), path,
-            ((v1.above.sum(axis=0), v1.below.sum(axis=0)), (v2.above.sum(axis=0), v2.below.sum(axis=0))),
-            SpanLevels(levels.low, levels.high, wanted), changes=noise.calibrated,
-        ),
-    )  # fmt: skip
+        compared=compared,
+    )
 
 
 def gross_path(
@@ -245,12 +263,11 @@ def gross_path(
     if least_below is not None:
         blocks = ratio_blocks(v1, v2, None, least_below=least_below)
     else:
-        n1, s1, n2, s2 = (each.sum(axis=0) for each in (v1.below, v1.above, v2.below, v2.above))
-        blocks = effects.mean_effects(n1, s1, n2, s2, noise.cv2)
+        blocks = effects.mean_effects(v1.count, v1.total, v2.count, v2.total, noise.cv2)
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
     noise = noise if noise.calibrated else replace(noise, tau2=gross.UNKNOWN_TAU2, spread=0.0)
-    variances = block_variances(blocks, noise, 1.0 / v1.pods()[blocks.last] + 1.0 / v2.pods()[blocks.last])
+    variances = block_variances(blocks, noise, 1.0 / v1.pods[blocks.last] + 1.0 / v2.pods[blocks.last])
     size = v1.below.shape[1]
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     return gross.gross_harm(
@@ -327,15 +344,15 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     flood = floods.flooded(*pods, margin)
     lasting = floods.log_evidence_of_flood(*pods, flood)
     harm, material, beyond = (_harm_of_events(arms, bound, lasting, levels) for bound in (1.0, floor, margin))
-    v1_rate, v2_rate = (_rate_so_far(arm) for arm in pods)
-    below, bounded = _health_of_events(arms, pods[1], margin, levels)
+    v1_rate, v2_rate = (_rate_so_far(arm) for arm in (v1, v2))
+    below, bounded = _health_of_events(arms, v2, margin, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.log(v2_rate / v1_rate)
         low, high = (np.log(each) for each in counts.ratio_interval(
             arms.events, levels.low, levels.high, dispersion=arms.dispersion, clustered=arms.clustered
         ))  # fmt: skip
     cost = np.where(np.isfinite(cost), cost, np.nan)
-    raw = counts.EventCounts(*(each.sum(axis=0) for arm in pods for each in (arm.above, arm.below)))
+    raw = counts.EventCounts(v1.total, v1.count, v2.total, v2.count)
     return MetricPath(
         harm=harm,
         material=material,
@@ -367,19 +384,19 @@ def _harm_of_events(arms: clusters.Clustered, bound: float, lasting: Floats, lev
 
 
 def _health_of_events(
-    arms: clusters.Clustered, v2: PodSums, margin: float, levels: Levels
+    arms: clusters.Clustered, v2: ArmSums, margin: float, levels: Levels
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """The evidence of health after each block, and where it has ever been enough."""
     below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion, clustered=arms.clustered)
     # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
-    rare = counts.log_evidence_rarer(v2.above.sum(axis=0), v2.below.sum(axis=0), IMMATERIAL_RATE) / arms.variation
+    rare = counts.log_evidence_rarer(v2.total, v2.count, IMMATERIAL_RATE) / arms.variation
     below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
     return below, np.maximum.accumulate(below) >= -math.log(levels.high)
 
 
-def _rate_so_far(arm: PodSums) -> Floats:
+def _rate_so_far(arm: ArmSums) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.cumsum(arm.above.sum(axis=0)) / np.cumsum(arm.below.sum(axis=0)))
+        return np.asarray(np.cumsum(arm.total) / np.cumsum(arm.count))
 
 
 def with_harm(health: MetricPath, harm: MetricPath) -> MetricPath:

@@ -24,6 +24,7 @@ from servescope.cutover.mix import PromptSlope
 from servescope.cutover.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan, Sensitivity
 from servescope.cutover.sequences import Floats
+from servescope.cutover.spans import EffectComparison
 from servescope.cutover.warming import ArmWarmth
 
 _COVERED: Final = 0.8
@@ -48,11 +49,15 @@ class StageGiven:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SensitivityPaths:
-    """The path of what is explained of a metric, and that of the metric without it; `by_reuse` and `by_load` are the
-    parts of what is explained, as costs, (B,)."""
+    """What is left of a metric without what is explained of it; `by_reuse` and `by_load` are the parts of what is
+    explained, as costs, (B,).
 
-    moved: MetricPath
-    left: MetricPath
+    `proven` are the path of what is explained and that of what is left, with their evidence of harm; None where harm of
+    the metric is never proven.
+    """
+
+    left: EffectComparison
+    proven: tuple[MetricPath, MetricPath] | None
     by_reuse: Floats
     by_load: Floats
 
@@ -127,7 +132,7 @@ def sensitivity_paths(
     *, proves: bool,
 ) -> SensitivityPaths:  # fmt: skip
     """What the arms' different reuse and load explain of a metric, and the rest of it; the evidence of harm of both
-    only where harm of the metric is proven and asked for, `proves`."""
+    only where harm of the metric is proven, `proves`."""
     v1, v2 = sums
 
     def blocks(slope: PromptSlope | None) -> BlockEffects:
@@ -140,23 +145,15 @@ def sensitivity_paths(
     sign = -1.0 if metric.better == "higher" else 1.0
     moved = explain(whole, other, found.reuse, found.load, given.v1, given.v2).worse(sign)
     unsure = moved.unsure(found.reuse, found.load)
-    requests = v1.below.sum(axis=0), v2.below.sum(axis=0)
     size = v1.below.shape[1]
     by_reuse, by_load = (
         paths.by_block(sign * moved.mean(each), moved.whole, size, 0.0) for each in (moved.reuse, moved.load)
     )  # fmt: skip
-    return SensitivityPaths(
-        paths.path_of_effects(
-            metric,
-            found.moved,
-            moved.explained(found.moved.cv2, requests),
-            v1,
-            v2,
-            levels,
-            unsure=unsure,
-            proves=int(proves),
-        ),
-        paths.path_of_effects(metric, found.left, moved.left(), v1, v2, levels, unsure=unsure, proves=2 * proves),
-        by_reuse,
-        by_load,
-    )
+    left = paths.compare_effects(metric, found.left, moved.left(), v1, v2, levels, unsure=unsure)
+    proven = None
+    if proves:
+        explained = moved.explained(found.moved.cv2, (v1.count, v2.count))
+        caused = paths.compare_effects(metric, found.moved, explained, v1, v2, levels, unsure=unsure)
+        of_caused = paths.path_of_effects(metric, caused, levels, proves=1)
+        proven = of_caused, paths.path_of_effects(metric, left, levels, proves=2)
+    return SensitivityPaths(left, proven, by_reuse, by_load)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,33 +25,54 @@ def in_flight(arm: ArmFold, within: slice) -> Floats:
     return np.asarray(LEAST + IN_FLIGHT * np.maximum.accumulate(flying))
 
 
-def missed_part(
-    arm: ArmFold, judged: JudgedMetric, required: Set[str], within: slice, usable: NDArray[np.bool_], slack: Floats
-) -> Floats:
-    """The part of an arm's requests that a metric's own counters lack beside others of the same processes, (B,).
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortfall:
+    """What the counters of an arm lack beside each other after each of the B blocks of a stage.
 
-    It is of the stage so far or of the last hour, whichever is more: what is too little to be seen in one block of one
-    process adds up. Of events it is what their requests lack, of a histogram what it lacks of the requests that it is
-    to have. The `slack`, what may be `in_flight`, is none of it. The others are those that are `required`.
+    `of_requests` is the part that the counter of requests lacks, (B,); `counts` are the observations of the histograms
+    of the processes that count requests, (P, B), `slack` the requests by which they may differ, (B,).
     """
-    counts = {name: sums.below for name in required if (sums := _of_one_place(arm, name)) is not None}
-    ended = arm.traffic["requests"]
-    if judged.kind == "events":
-        handed = any(role in HANDING_OVER for _, role in arm.kinds)
-        whole = [*counts.values(), *([] if handed else [arm.traffic["started"]])]
-        pairs = [(each, ended) for each in whole]
-    else:
-        pairs = _beside_peer(arm, judged.histogram, counts)
+
+    arm: ArmFold
+    within: slice
+    usable: NDArray[np.bool_]
+    slack: Floats
+    counts: Mapping[str, Floats]
+    of_requests: Floats
+
+    def part(self, judged: JudgedMetric) -> Floats:
+        """The part of an arm's requests that a metric's own counters lack beside others of the same processes, (B,).
+
+        It is of the stage so far or of the last hour, whichever is more: what is too little to be seen in one block of
+        one process adds up. Of events it is what their requests lack, of a histogram what it lacks of the requests that
+        it is to have. What may be `in_flight` is none of it.
+        """
+        if judged.kind == "events":
+            return self.of_requests
+        own = _of_one_place(self.arm, judged.histogram)
+        if own is None:
+            return np.zeros(self.usable.size)
+        sources = self.arm.places[judged.histogram].sources
+        peer = peer_of(judged.histogram, sources, self.counts, self.arm.traffic["ok"])
+        pairs = [] if peer is None else [(peer, own.below)]
+        return _most_missed(pairs, self.within, self.usable, self.slack)
+
+
+def arm_shortfall(arm: ArmFold, required: Set[str], within: slice, usable: NDArray[np.bool_]) -> Shortfall:
+    """What the counters of an arm lack in a stage's blocks that are `usable`, (B,), beside the `required` ones."""
+    counts = {name: sums.below for name in sorted(required) if (sums := _of_one_place(arm, name)) is not None}
+    slack = in_flight(arm, within)
+    handed = any(role in HANDING_OVER for _, role in arm.kinds)
+    whole = [*counts.values(), *([] if handed else [arm.traffic["started"]])]
+    pairs = [(each, arm.traffic["requests"]) for each in whole]
+    return Shortfall(arm, within, usable, slack, counts, _most_missed(pairs, within, usable, slack))
+
+
+def _most_missed(
+    pairs: Sequence[tuple[Floats, Floats]], within: slice, usable: NDArray[np.bool_], slack: Floats
+) -> Floats:
     missed = [_missed(one[:, within], other[:, within], usable, slack) for one, other in pairs]
     return np.asarray(np.max([np.zeros(usable.size), *missed], axis=0))
-
-
-def _beside_peer(arm: ArmFold, histogram: str, counts: Mapping[str, Floats]) -> list[tuple[Floats, Floats]]:
-    own = _of_one_place(arm, histogram)
-    if own is None:
-        return []
-    peer = peer_of(histogram, arm.places[histogram].sources, counts, arm.traffic["ok"])
-    return [] if peer is None else [(peer, own.below)]
 
 
 def _of_one_place(arm: ArmFold, histogram: str) -> PodSums | None:

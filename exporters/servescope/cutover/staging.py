@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
-from servescope.contract.judged import JudgedMetric
+from servescope.contract.judged import JUDGED, JudgedMetric
 from servescope.cutover import gross, load, outliers, paths, several, shares
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
@@ -45,7 +45,7 @@ from servescope.cutover.sensitivity import (
     stage_given,
 )
 from servescope.cutover.sequences import Floats, split_alpha
-from servescope.cutover.shortfall import in_flight
+from servescope.cutover.shortfall import arm_shortfall
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
     DEGRADED,
@@ -111,18 +111,20 @@ def judge_stage(
         served_requests(name, arm, within, usable, evidence.scrape_interval_ms)
         for name, arm in zip(ARMS, (folded.v1, folded.v2), strict=True)
     ]
+    required = {JUDGED[each.name].histogram or each.name for each in frozen.plan.metrics if each.required}
+    shortfalls = [arm_shortfall(arm, required, within, usable) for arm in (folded.v1, folded.v2)]
     context = StageContext(
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
         coverage=(coverage[0], coverage[1]), served=(served[0], served[1]),
-        slack=(in_flight(folded.v1, within), in_flight(folded.v2, within)), loads=(loads[0], loads[1]),
+        shortfalls=(shortfalls[0], shortfalls[1]), loads=(loads[0], loads[1]),
         relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
         on_plan=~off_plan, share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
     given = stage_given(frozen, folded, within, usable, warmth, context.loads)
-    sums = _compared_sums(context)
-    alone = _outliers_of(context, sums)
-    tracks = _judge_metrics(context, given, sums, alone)
+    counted = _counted_metrics(context)
+    alone = _outliers_of(context, counted)
+    tracks = _judge_metrics(context, given, counted, alone)
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
@@ -183,21 +185,38 @@ class _Candidate:
 _Arms = tuple[ArmSums, ArmSums]
 
 
-def _compared_sums(context: StageContext) -> dict[str, _Arms]:
-    """What both arms counted of each metric that is compared; failures count, however cold the replica was."""
-    sums = {}
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counted:
+    """What both arms counted of a metric that is compared: `everything`, and what of that is `compared`.
+
+    Failures count, however cold the replica was. `known` is where it is known at all, (P, B) of either arm.
+    """
+
+    everything: _Arms
+    compared: _Arms
+    known: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+
+
+def _counted_metrics(context: StageContext) -> dict[str, _Counted]:
+    """What both arms counted of each metric that is compared."""
+    counted = {}
     for metric in context.frozen.plan.metrics:
         if metric.kind != "band":
             edges = tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
-            v1, v2 = (
-                _sums(context, arm, metric.name, edges, None if metric.kind == "events" else warmth.usable)
-                for arm, warmth in zip((context.folded.v1, context.folded.v2), context.warmth, strict=True)
+            (v1, in_v1), (v2, in_v2) = (
+                _sums(context, arm, metric.name, edges) for arm in (context.folded.v1, context.folded.v2)
             )
-            sums[metric.name] = v1, v2
-    return sums
+            warm = v1, v2
+            if metric.kind != "events":
+                warm = (
+                    v1.of(context.warmth[0].usable[:, context.within]),
+                    v2.of(context.warmth[1].usable[:, context.within]),
+                )
+            counted[metric.name] = _Counted((v1, v2), warm, (in_v1, in_v2))
+    return counted
 
 
-def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmOutliers, ArmOutliers]:
+def _outliers_of(context: StageContext, counted: Mapping[str, _Counted]) -> tuple[ArmOutliers, ArmOutliers]:
     """The replicas of either arm that alone differ from the others of theirs in what took time."""
     frozen = context.frozen
     found: tuple[dict[str, outliers.Outliers], dict[str, outliers.Outliers]] = ({}, {})
@@ -205,7 +224,7 @@ def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmO
         judged = judged_metric(metric.name, frozen.histograms)
         if judged.kind in outliers.TIMED:
             noise = outliers.replica_noise(frozen.noise[metric.name], judged)
-            for arm, each in zip(found, sums[metric.name], strict=True):
+            for arm, each in zip(found, counted[metric.name].compared, strict=True):
                 arm[metric.name] = outliers.find_outliers(each.above, each.below, noise, metric)
     v1, v2 = (
         outliers.arm_outliers(each, arm.present[:, context.within], tuple(replica_of(pod) for pod in arm.pods))
@@ -215,8 +234,9 @@ def _outliers_of(context: StageContext, sums: Mapping[str, _Arms]) -> tuple[ArmO
 
 
 def _judge_metrics(
-    context: StageContext, given: StageGiven | None, sums: Mapping[str, _Arms], alone: tuple[ArmOutliers, ArmOutliers]
-) -> dict[str, MetricTrack]:
+    context: StageContext, given: StageGiven | None, counted: Mapping[str, _Counted],
+    alone: tuple[ArmOutliers, ArmOutliers],
+) -> dict[str, MetricTrack]:  # fmt: skip
     plan = context.frozen.plan
     conditions = conditions_of(context)
     candidates, tracks = {}, {}
@@ -224,14 +244,15 @@ def _judge_metrics(
         judged = judged_metric(metric.name, context.frozen.histograms)
         found = compare(judged, context.folded)
         if metric.kind == "band":
-            v2 = _sums(context, context.folded.v2, metric.name, ())
+            v2, _ = _sums(context, context.folded.v2, metric.name, ())
             covered = band_coverage(context, metric)
             tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found, covered)
         else:
-            arms = sums[metric.name]
+            arms = counted[metric.name].compared
             if metric.kind != "events":
                 arms = arms[0].of(alone[0].kept), arms[1].of(alone[1].kept)
-            candidates[metric.name] = _candidate(context, metric, judged, found, arms)
+            whole_v2 = counted[metric.name].everything[1]
+            candidates[metric.name] = _candidate(context, metric, judged, found, arms, whole_v2)
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
@@ -241,17 +262,18 @@ def _judge_metrics(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
-                missing=missing(context, each.plan, each.judged), found=each.found, gross=each.gross,
+                missing=missing(context, each.judged, counted[name].everything, counted[name].known), found=each.found,
+                gross=each.gross,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
-                everything=_everything(context, name),
+                everything=_everything(counted[name]),
                 alone=_alone(each, alone[1].alone.get(name)),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
 
 
-def _everything(context: StageContext, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
+def _everything(counted: _Counted) -> tuple[tuple[float, float], tuple[float, float]]:
     """What both arms counted above and below the line on all replicas, cold ones as well."""
-    v1, v2 = (_sums(context, arm, name, ()) for arm in (context.folded.v1, context.folded.v2))
+    v1, v2 = counted.everything
     return (float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))
 
 
@@ -298,15 +320,18 @@ def _sensitivity(
     for name, each in family.items():
         if name in frozen.sensitivity:
             kept = harm_counts(context)
-            left = sensitivity_paths(
+            without = sensitivity_paths(
                 each.plan, each.judged, frozen.sensitivity[name], frozen.slopes.get(name),
                 (kept_sums(each.v1, kept), kept_sums(each.v2, kept)), given, _levels(context, each.plan),
                 proves=bool(harmful[name].any()),
             )  # fmt: skip
-            still = _harm(context, {**family, name: replace(each, path=left.left)})[0][name] & harmful[name]
-            differs = left.moved.harm >= level
-            lasting = alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS)
-            found[name] = SensitivityTrack(given, left, still, differs, harmful[name] & ~still & differs, lasting)
+            still = differs = lasting = np.zeros(context.usable.size, dtype=np.bool_)
+            if without.proven is not None:
+                moved, left = without.proven
+                still = _harm(context, {**family, name: replace(each, path=left)})[0][name] & harmful[name]
+                differs = moved.harm >= level
+                lasting = alike & (trailing_sum(differs.astype(float), LASTING_BLOCKS) >= LASTING_BLOCKS)
+            found[name] = SensitivityTrack(given, without, still, differs, harmful[name] & ~still & differs, lasting)
     return found
 
 
@@ -322,8 +347,9 @@ def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Flo
 
 
 def _candidate(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None, arms: _Arms
-) -> _Candidate:
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None, arms: _Arms,
+    whole_v2: ArmSums,
+) -> _Candidate:  # fmt: skip
     frozen, (v1, v2) = context.frozen, arms
     edges = frozen.edges.get(metric.name, ())
     levels = _levels(context, metric)
@@ -351,7 +377,7 @@ def _candidate(
     if judged.kind not in _COMPARED:
         return _Candidate(metric, judged, found, v1, v2, path_of(v1, v2), np.full(every.size, np.nan))
     remaining = without_one(v1, v2, path_of, -math.log(levels.harm), math.log1p(metric.margin or 0.0))
-    while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
+    while_warming = _gross_harm(context, metric, judged, (v1, whole_v2), harmful, levels)
     return _Candidate(metric, judged, found, v1, v2, remaining.path, while_warming, remaining.proving)
 
 
@@ -360,12 +386,11 @@ _COMPARED: Final = frozenset({"mean", "ratio"})
 
 
 def _gross_harm(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, v1: ArmSums, kept: NDArray[np.bool_],
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, arms: _Arms, kept: NDArray[np.bool_],
     levels: Levels,
 ) -> Floats:  # fmt: skip
     """The cost of v2 as a whole where it is gross harm while some of its replicas warm up, (B,), NaN elsewhere."""
-    usable = context.warmth[1].usable[:, context.within]
-    v2 = _sums(context, context.folded.v2, metric.name, ())
+    usable, (v1, v2) = context.warmth[1].usable[:, context.within], arms
     kept = kept & ((v2.below > 0.0) & ~usable).any(axis=0)
     if not kept.any():
         return np.full(kept.size, np.nan)
@@ -389,23 +414,21 @@ def _levels(context: StageContext, metric: MetricPlan) -> Levels:
 
 
 def _sums(
-    context: StageContext, arm: ArmFold, name: str, edges: tuple[float, ...], warm: NDArray[np.bool_] | None = None
-) -> ArmSums:
-    """What an arm counted in the stage's blocks, of pods that are warm where `warm`, (P, B), says which."""
+    context: StageContext, arm: ArmFold, name: str, edges: tuple[float, ...]
+) -> tuple[ArmSums, NDArray[np.bool_]]:
+    """What an arm counted in the stage's blocks, and where that is known, (P, B)."""
     counted = counted_of(arm, name, context.frozen.histograms)
     above, below = counted.above[:, context.within], counted.below[:, context.within]
     known = np.isfinite(above) & np.isfinite(below) & context.usable
-    if warm is not None:
-        known &= warm[:, context.within]
     prompts = prompts_of(arm) if name in context.frozen.slopes else None
     slow = None
     if edges and name in arm.slow:
         values = arm.slow[name][:, :, context.within]
         slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
     if prompts is not None:
-        kept = context.usable if warm is None else context.usable & warm[:, context.within]
-        prompts = Prompts(prompts.tokens[:, context.within] * kept, prompts.requests[:, context.within] * kept)
-    return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts)
+        within, kept = context.within, context.usable
+        prompts = Prompts(prompts.tokens[:, within] * kept, prompts.requests[:, within] * kept)
+    return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts), known
 
 
 def kept_sums(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:

@@ -98,14 +98,14 @@ def track_band(
     covered: MetricCoverage,
 ) -> MetricTrack:
     """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
-    above, below = (trailing_sum(each.sum(axis=0)) for each in (v2.above, v2.below))
+    above, below = (trailing_sum(each) for each in (v2.total, v2.count))
     value = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0.0)
     inside = np.ones(value.shape, dtype=np.bool_)
     if plan.low is not None:
         inside &= value >= plan.low
     if plan.high is not None:
         inside &= value <= plan.high
-    seen = np.cumsum(v2.below.sum(axis=0) > 0.0) >= HOUR_BLOCKS
+    seen = np.cumsum(v2.count > 0.0) >= HOUR_BLOCKS
     codes = np.where(seen, np.where(inside, HEALTHY, DEGRADED), INCONCLUSIVE)
     causes = np.where(seen, np.where(inside, "in band", "out of band"), "needs data").astype(object)
     absent = np.isnan(value)
@@ -142,7 +142,7 @@ def track_metric(
     """
     size = path.harm.size
     margin = math.log1p(plan.margin or 0.0)
-    compared = np.cumsum((v1.below.sum(axis=0) > 0.0) & (v2.below.sum(axis=0) > 0.0))
+    compared = np.cumsum((v1.count > 0.0) & (v2.count > 0.0))
     bounded = path.bounded & (compared >= LEAST_BLOCKS)
     # A late regression is harm, though the whole stage is still within the margin.
     within = bounded & ~beyond & ~(path.recent >= margin)

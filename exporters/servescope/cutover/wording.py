@@ -178,7 +178,7 @@ _SHOWN: Final = 0.002
 def _sensitivity(track: MetricTrack, block: int) -> str:
     """What the arms were given, what that explains of a metric, and what is left without it."""
     found = track.sensitivity
-    if found is None or not math.isfinite(found.paths.left.cost[block]):
+    if found is None or not math.isfinite((left := found.paths.left.whole(block + 1)).cost):
         return ""
     given = []
     reused = [float(each[block]) for each in found.stage.reused]
@@ -191,9 +191,8 @@ def _sensitivity(track: MetricTrack, block: int) -> str:
         (part,) = _own(track, float(found.paths.by_load[block]))
         more = percent(math.log(loads[1] / loads[0]))
         given.append(f"v2's replicas get {more} requests each, which explains {percent(part)}")
-    left = found.paths.left
-    (rest,) = _own(track, float(left.cost[block]))
-    low, high = _own(track, float(left.low[block]), float(left.high[block]))
+    (rest,) = _own(track, left.cost)
+    low, high = _own(track, left.low, left.high)
     ends = f"{_bound(low, 'no lower limit')} to {_bound(high, 'no upper limit')}"
     proven = "harm is proven without that as well" if found.harmful[block] else "harm is not proven without that"
     return f"{'; '.join(given)}; without that it is {percent(rest)} ({ends}), and {proven}"

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
+from servescope.cutover.pieces import compare_pieces
 from servescope.cutover.plan import MetricPlan, Noise
 from servescope.cutover.sequences import Floats
 
@@ -80,16 +81,103 @@ def find_outliers(
     differs most in a block is found there, unless `several` are wanted.
     """
     scores, costs = np.zeros(above.shape), np.zeros(above.shape)
-    if above.shape[0] < 2 or not above.shape[1]:
+    size = above.shape[1]
+    if above.shape[0] < 2 or not size:
         return Outliers(scores, costs)
-    variation = _variation(above, below, noise.cv2)
-    sums = _running(above), _running(below)
-    windows = [_against_others(sums, below > 0.0, size) for size in WINDOWS]
     sign, furthest = -1.0 if metric.better == "higher" else 1.0, 1.0 + (metric.margin or 0.0)
+
+    def look(columns: slice, before: _Before) -> tuple[_Found, _Before]:
+        return _look(above, below, columns, before, noise, sign, furthest, several=several)
+
+    before = _Before((np.zeros((above.shape[0], HOUR_BLOCKS + _LEAD)),) * 2, np.zeros((2, 0)))
+    if several:
+        pieces = [look(slice(0, size), before)[0]]
+    else:
+        pieces = compare_pieces(look, (above, below), ("outliers", noise, sign, furthest), _AT_ONCE, before)
+    for each in pieces:
+        scores[each.cells], costs[each.cells] = each.scores, each.costs
+    rows = np.unique(np.concatenate([each.cells[0] for each in pieces]))
+    if rows.size:
+        totals = np.concatenate([each.totals for each in pieces], axis=2)
+        windows = [
+            _window(span, _running(above[rows]), _running(below[rows]), below[rows] > 0.0, 0, of_all)
+            for span, of_all in zip(WINDOWS, totals, strict=True)
+        ]
+        variation = np.concatenate([each.variation for each in pieces])
+        found = _until_over(Outliers(scores[rows], costs[rows]), windows, sign, variation, noise)
+        scores[rows], costs[rows] = found.scores, found.costs
+    return Outliers(scores, costs)
+
+
+_Cells = tuple[NDArray[np.int64], ...]
+_AT_ONCE: Final = 24
+"""Blocks that are looked at together, and those that are complete once."""
+_LEAD: Final = 2
+"""Blocks before those that are looked at with them: numpy adds the numbers of one block alone in another order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Before:
+    """What is needed of the blocks before: the latest running `sums`, (P, `HOUR_BLOCKS` + `_LEAD`) each, and how much
+    all replicas together changed by from block to block with how many did, (2, B − 1)."""
+
+    sums: tuple[Floats, Floats]
+    steps: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The outliers of k blocks: where they are, with their `scores` and `costs`; of each window the `totals` of all
+    replicas (`_totals`), (3, 3, k), and the `variation`, (k,)."""
+
+    cells: _Cells
+    scores: Floats
+    costs: Floats
+    totals: Floats
+    variation: Floats
+
+
+def _look(
+    above: Floats, below: Floats, columns: slice, before: _Before, noise: ReplicaNoise, sign: float, furthest: float,
+    *, several: bool,
+) -> tuple[_Found, _Before]:  # fmt: skip
+    """The outliers that show in some of the blocks, and what the next ones need."""
+    lead, first = min(columns.start, _LEAD), columns.start
+    above_sums, below_sums = (
+        np.concatenate([past, _continued(past, values[:, columns])], axis=1)
+        for past, values in zip(before.sums, (above, below), strict=True)
+    )
+    with_lead = slice(first - lead, columns.stop)
+    steps = np.concatenate(
+        [before.steps, _steps(above[:, with_lead], below[:, with_lead])[:, max(0, lead - 1) :]], axis=1
+    )
+    variation, counting = _variation(steps, noise.cv2)[columns], below[:, columns] > 0.0
+    width = counting.shape[1] + lead
+    totals = np.array([_totals(*_gained(above_sums, below_sums, span, width))[:, lead:] for span in WINDOWS])
+    windows = [
+        _window(span, above_sums, below_sums, counting, first, of_all)
+        for span, of_all in zip(WINDOWS, totals, strict=True)
+    ]
+    scores, costs = _outliers_now(windows, sign, furthest, variation, noise)
+    if not several:
+        # That the others differ from the one that differs most is its doing.
+        surest = scores >= scores.max(axis=0)
+        scores, costs = scores * surest, costs * surest
+    rows, blocks = np.nonzero(scores)
+    found = _Found((rows, blocks + first), scores[rows, blocks], costs[rows, blocks], totals, variation)
+    own, count = (each[:, -HOUR_BLOCKS - _LEAD :].copy() for each in (above_sums, below_sums))
+    return found, _Before((own, count), steps)
+
+
+def _outliers_now(
+    windows: Sequence[_Window], sign: float, furthest: float, variation: Floats, noise: ReplicaNoise
+) -> tuple[Floats, Floats]:
+    """The scores and costs of each replica in each block, as far as it shows."""
+    scores, costs = np.zeros(windows[0].times.shape), np.zeros(windows[0].times.shape)
     for number, window in enumerate(windows):
         # Few differ by the margin, and by what is no drift: the rest is computed of these only.
         least = max(furthest, math.exp(SURE * math.sqrt(noise.drift / window.size + noise.lasting)))
-        cells = np.nonzero((window.times > least) | (window.times * least < 1.0))
+        cells = np.nonzero(((window.times > least) | (window.times * least < 1.0)) & (window.count >= LEAST))
         times = window.at(cells)
         # What a shorter window shows no more is over.
         late = [np.where(times > 1.0, each.at(cells), 1.0 / each.at(cells)) for each in windows[:number]]
@@ -102,14 +190,7 @@ def find_outliers(
         sure = (score >= SURE) & (score > scores[cells]) & alone
         cells = cells[0][sure], cells[1][sure]
         scores[cells], costs[cells] = score[sure], cost[sure]
-    if not several:
-        # That the others differ from the one that differs most is its doing.
-        surest = scores >= scores.max(axis=0)
-        scores, costs = scores * surest, costs * surest
-    return _until_over(Outliers(scores, costs), windows, sign, variation, noise)
-
-
-_Cells = tuple[NDArray[np.int64], ...]
+    return scores, costs
 
 
 def _running(values: Floats) -> Floats:
@@ -117,12 +198,18 @@ def _running(values: Floats) -> Floats:
     return np.concatenate([np.zeros((values.shape[0], HOUR_BLOCKS)), np.cumsum(values, axis=1)], axis=1)
 
 
+def _continued(past: Floats, values: Floats) -> Floats:
+    """The running sums of values that follow others."""
+    return np.asarray(np.cumsum(np.concatenate([past[:, -1:], values], axis=1), axis=1)[:, 1:])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
     """Each replica against the others over the `size` blocks up to each, (P, B): `times` is its mean ÷ theirs.
 
     Of how little a quotient is does not matter to it, and is looked up where it does (`at`). `count` and `others` are
-    what its means are over, `counting` is where it counted in the last block, `neighbours` are the others, (B,).
+    what its means are over, `counting` is where it counted in the last block, `neighbours` are the others, (B,), and
+    `lasting` is over how many blocks it is, (B,).
     """
 
     size: int
@@ -131,6 +218,7 @@ class _Window:
     others: Floats
     counting: NDArray[np.bool_]
     neighbours: Floats
+    lasting: NDArray[np.int64]
 
     def at(self, cells: _Cells) -> Floats:
         """The quotients at these replicas and blocks, NaN where either mean is of too little, or of nothing new."""
@@ -142,31 +230,47 @@ class _Window:
         """The variances of the logarithms of the quotients at these replicas and blocks."""
         blocks = cells[1]
         sampled = variation[blocks] * (1.0 / self.count[cells] + 1.0 / self.others[cells])
-        drift = noise.drift / np.minimum(self.size, blocks + 1) + noise.lasting
+        drift = noise.drift / self.lasting[blocks] + noise.lasting
         return np.asarray(sampled + drift * (1.0 + 1.0 / self.neighbours[blocks]))
 
 
-def _against_others(sums: tuple[Floats, Floats], counting: NDArray[np.bool_], size: int) -> _Window:
-    """The window of this size, an hour at most, from the running sums of what is above and below the line."""
-    own, count = (each[:, HOUR_BLOCKS:] - each[:, HOUR_BLOCKS - size : -size] for each in sums)
-    rest, others = own.sum(axis=0) - own, count.sum(axis=0) - count
+def _gained(above: Floats, below: Floats, size: int, blocks: int) -> tuple[Floats, Floats]:
+    """What was counted over `size` blocks up to each of the latest, from running sums."""
+    own, count = (each[:, -blocks:] - each[:, -blocks - size : -size] for each in (above, below))
+    return own, count
+
+
+def _totals(own: Floats, count: Floats) -> Floats:
+    """What all replicas counted together above and below the line, and how many did, (3, B)."""
+    return np.array([own.sum(axis=0), count.sum(axis=0), (count > 0.0).sum(axis=0)])
+
+
+def _window(
+    size: int, above: Floats, below: Floats, counting: NDArray[np.bool_], first: int, totals: Floats
+) -> _Window:
+    """The window of this size, an hour at most, from the running sums of what is above and below the line.
+
+    The first of the blocks is the `first` of all, and `totals` are those of all replicas.
+    """
+    blocks = counting.shape[1]
+    own, count = _gained(above, below, size, blocks)
+    whole, every, serving = totals
+    rest, others = whole - own, every - count
     with np.errstate(divide="ignore", invalid="ignore"):
         times = own * others / (rest * count)
-    return _Window(size, times, count, others, counting, np.maximum(1.0, (count > 0.0).sum(axis=0) - 1.0))
+    lasting = np.minimum(size, np.arange(first, first + blocks) + 1)
+    return _Window(size, times, count, others, counting, np.maximum(1.0, serving - 1.0), lasting)
 
 
 def _until_over(
     found: Outliers, windows: Sequence[_Window], sign: float, variation: Floats, noise: ReplicaNoise
 ) -> Outliers:
     """The outliers, each from where it is found until it is over, with what it differs by meanwhile."""
-    rows = np.flatnonzero((found.scores > 0.0).any(axis=1))
-    if not rows.size:
-        return found
-    scores, costs = found.scores[rows], found.costs[rows]
+    scores, costs = found.scores, found.costs
     every = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+    cells = np.broadcast_to(np.arange(len(scores))[:, None], scores.shape), every
     at = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
     as_found = np.take_along_axis(costs, at, axis=1)
-    cells = np.broadcast_to(rows[:, None], scores.shape), every
     now = np.array([sign * np.log(each.at(cells)) for each in windows])
     with np.errstate(divide="ignore"):
         variances = np.array([each.variances(cells, variation, noise) for each in windows])
@@ -182,26 +286,30 @@ def _until_over(
     scores, costs = (np.take_along_axis(each, best, axis=0)[0] for each in (current, now))
     # Where nothing is known, it is as it was known last.
     known = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
-    found.scores[rows] = np.where(still, np.take_along_axis(scores, known, axis=1), 0.0)
-    found.costs[rows] = np.where(still, np.take_along_axis(costs, known, axis=1), 0.0)
-    return found
+    return Outliers(
+        np.where(still, np.take_along_axis(scores, known, axis=1), 0.0),
+        np.where(still, np.take_along_axis(costs, known, axis=1), 0.0),
+    )
 
 
-def _variation(above: Floats, below: Floats, cv2: float | None) -> Floats:
-    """The squared coefficient of variation of one unit of `below`, judged by the blocks before each, (B,).
-
-    From what each replica changes by from block to block, of which the mean root is taken, so that the few changes at
-    the ends of an episode do not count much. Never below `cv2`; infinite while nothing shows it.
-    """
-    size = above.shape[1]
+def _steps(above: Floats, below: Floats) -> Floats:
+    """How much replicas change by from each block to the next, of which the mean root is taken, so that the few changes
+    at the ends of an episode do not count much; and of how many that is known: sums of all, (2, B − 1)."""
     known = (below >= LEAST / HOUR_BLOCKS) & (above > 0.0)
     inverse = 1.0 / np.where(known, below, 1.0)
     level = np.log(np.where(known, above, 1.0) * inverse)
     both = known[:, 1:] & known[:, :-1]
     steps = np.sqrt(np.abs(np.diff(level, axis=1)) / np.sqrt(inverse[:, 1:] + inverse[:, :-1]))
-    before = np.zeros(2)
-    total = trailing_sum(np.concatenate([before, np.where(both, steps, 0.0).sum(axis=0)])[:size], _SEEN_BLOCKS)
-    seen = trailing_sum(np.concatenate([before, both.sum(axis=0)])[:size], _SEEN_BLOCKS)
+    return np.array([np.where(both, steps, 0.0).sum(axis=0), both.sum(axis=0)])
+
+
+def _variation(steps: Floats, cv2: float | None) -> Floats:
+    """The squared coefficient of variation of one unit of `below`, judged by the blocks before each, (B,).
+
+    From the `steps`; never below `cv2`; infinite while nothing shows it.
+    """
+    size = steps.shape[1] + 1
+    total, seen = trailing_sum(np.concatenate([np.zeros((2, 2)), steps], axis=1)[:, :size], _SEEN_BLOCKS)
     if cv2 is None:
         typical = np.divide(total, seen, out=np.full(size, np.inf), where=seen >= _LEAST_SEEN)
         return np.asarray((typical / _TYPICAL) ** 4)
@@ -266,7 +374,9 @@ def with_proving(alone: Alone, proving: NDArray[np.int64], above: Floats, below:
     if not (proving >= 0).any():
         return alone
     every = np.arange(proving.size)
-    times = _against_others((_running(above), _running(below)), below > 0.0, HOUR_BLOCKS).at((proving, every))
+    sums = _running(above), _running(below)
+    totals = _totals(*_gained(*sums, HOUR_BLOCKS, proving.size))
+    times = _window(HOUR_BLOCKS, *sums, below > 0.0, 0, totals).at((proving, every))
     cost = np.log(times) * (-1.0 if metric.better == "higher" else 1.0)
     more = (alone.replica < 0) & (proving >= 0) & (cost > 0.0)
     return replace(alone, replica=np.where(more, proving, alone.replica), cost=np.where(more, cost, alone.cost))

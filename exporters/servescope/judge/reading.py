@@ -130,7 +130,8 @@ def _interval_ms(past: History, targets: Sequence[TargetIncrements], at_ms: int)
 
 def _closed(target: TargetIncrements, until_ms: int) -> TargetIncrements:
     """The blocks of a target that were closed by then."""
-    return target.at(slice(0, int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right"))))
+    closed = int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right"))
+    return target if closed == target.blocks.size else target.at(slice(0, closed))
 
 
 def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[TargetStatus], at_ms: int) -> dict[str, int]:

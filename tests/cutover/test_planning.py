@@ -149,7 +149,7 @@ def test_the_forecast_is_what_the_judge_needs(stages: tuple[StageForecast, ...],
         s1 = n1 + random.normal(size=150) * np.sqrt(n1 * noise.cv2)
         s2 = n2 + random.normal(size=150) * np.sqrt(n2 * noise.cv2)
         path = effect_path(mean_effects(n1, s1, n2, s2, noise.cv2), 0.0)
-        waits.append(int(np.argmax(path.upper(alpha, noise.information_wanted) < math.log(1.1))) + 1)
+        waits.append(int(np.argmax(path.limits((alpha, alpha), noise.information_wanted)[1] < math.log(1.1))) + 1)
     assert sampled is not None
     assert sampled <= forecast
     assert float(np.median(waits)) * 300.0 == pytest.approx(sampled - warm_up, rel=0.35)

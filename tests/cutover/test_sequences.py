@@ -70,8 +70,8 @@ def test_tuning_to_the_wanted_information_is_best_there() -> None:
 def test_no_information_bounds_nothing() -> None:
     """Before the first block the width is infinite, the evidence 0 and the estimate 0."""
     path = accumulate(np.array([0.3, 0.3]), np.array([np.inf, 0.01]))
-    assert math.isinf(path.upper(0.05, 100.0)[0])
-    assert math.isinf(-path.lower(0.05, 100.0)[0])
+    assert math.isinf(path.limits((0.05, 0.05), 100.0)[1][0])
+    assert math.isinf(-path.limits((0.05, 0.05), 100.0)[0][0])
     assert path.log_evidence_above(0.0, 0.05, 100.0)[0] == 0.0
     assert path.estimate.tolist() == pytest.approx([0.0, 0.3])
 

@@ -9,7 +9,7 @@ before, since what lasts may be its harm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -54,14 +54,15 @@ class Clustered:
 
 def cluster(v1: PodSums, v2: PodSums, frozen: float) -> Clustered:
     """The events of the arms' replicas as clusters; `frozen` is the dispersion that v1's past has shown, at least 1."""
-    arms = [each for arm in (v1, v2) for each in (incidents(arm.above, arm.below).sum(axis=0), arm.below.sum(axis=0))]
-    whole = EventCounts(*arms)
-    together, unseen, _ = _online(whole)
+    events = [incidents(arm.above, arm.below) for arm in (v1, v2)]
+    whole = EventCounts(events[0].sum(axis=0), v1.below.sum(axis=0), events[1].sum(axis=0), v2.below.sum(axis=0))
+    together, unseen, varied = _online(whole)
     dispersion = _dispersion(whole, together, frozen)
     clustered = np.maximum(CLUSTER_BLOCKS, unseen * np.minimum(0.5, (_events(whole) / _MANY) ** _STEEP))
-    raw = [each for arm in (v1, v2) for each in (arm.above.sum(axis=0), arm.below.sum(axis=0))]
-    variation = np.maximum(frozen, _online(EventCounts(*raw))[2])
-    return Clustered(_once(whole, dispersion, clustered), dispersion, clustered, variation)
+    if events[0] is not v1.above or events[1] is not v2.above:
+        raw = replace(whole, v1_events=v1.above.sum(axis=0), v2_events=v2.above.sum(axis=0))
+        varied = _online(raw)[2]
+    return Clustered(_once(whole, dispersion, clustered), dispersion, clustered, np.maximum(frozen, varied))
 
 
 def incidents(events: Floats, requests: Floats) -> Floats:

@@ -24,7 +24,7 @@ from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.mixing import MixPath
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
-from servescope.cutover.sequences import Floats
+from servescope.cutover.sequences import Floats, zero_unknown
 from servescope.cutover.shortfall import Shortfall
 from servescope.cutover.warming import ArmWarmth
 
@@ -58,19 +58,19 @@ class ArmLoad:
 
 def arm_load(arm: ArmFold, within: slice, usable: NDArray[np.bool_]) -> ArmLoad:
     """What an arm carried in the blocks of a stage that are `usable`."""
-    requests = np.where(usable, np.nan_to_num(arm.traffic["requests"][:, within]), 0.0)
+    requests = np.where(usable, zero_unknown(arm.traffic["requests"][:, within]), 0.0)
     total, ready = requests.sum(axis=0), ready_replicas(arm, within)
     per_replica = np.divide(
         total, ready * _BLOCK_SECONDS, out=np.full(total.shape, np.nan), where=(ready > 0.0) & (total > 0.0)
     )
     above = np.array([arm.above_level[name][:, within] for name in ("queued_requests", "kv_cache_usage")])
-    preemptions = np.where(usable, np.nan_to_num(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
+    preemptions = np.where(usable, zero_unknown(arm.traffic["preemptions"][:, within]), 0.0).sum(axis=0)
     started, flying = arm.traffic["started"][:, within], arm.levels["concurrent_requests"][:, within]
     arrivals = np.divide(
-        np.nan_to_num(started).sum(axis=0), ready * _BLOCK_SECONDS, out=np.full(total.shape, np.nan),
+        zero_unknown(started).sum(axis=0), ready * _BLOCK_SECONDS, out=np.full(total.shape, np.nan),
         where=usable & (ready > 0.0) & np.isfinite(started).any(axis=0),
     )  # fmt: skip
-    in_flight = np.where(np.isfinite(flying).any(axis=0), np.nan_to_num(flying).sum(axis=0), np.nan)
+    in_flight = np.where(np.isfinite(flying).any(axis=0), zero_unknown(flying).sum(axis=0), np.nan)
     return ArmLoad(total, per_replica, load.saturated(above, preemptions), arrivals, in_flight)
 
 
@@ -116,7 +116,7 @@ def harm_counts(context: StageContext) -> NDArray[np.bool_]:
         context.relation.free, (context.loads[0].saturated, context.loads[1].saturated), context.loads[1].arrivals,
         context.loads[1].in_flight,
     )  # fmt: skip
-    v1, v2 = (np.nan_to_num(each.per_replica) for each in context.loads)
+    v1, v2 = (zero_unknown(each.per_replica) for each in context.loads)
     both = (v1 > 0.0) & (v2 > 0.0)
     return np.asarray(
         context.relation.free
@@ -220,7 +220,7 @@ def _warming(context: StageContext) -> NDArray[np.bool_]:
     What a replica shows that is left out as cold would not keep the others from health.
     """
     warmth = context.warmth[1]
-    requests = np.where(context.usable, np.nan_to_num(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
+    requests = np.where(context.usable, zero_unknown(context.folded.v2.traffic["requests"][:, context.within]), 0.0)
     warm = (requests * warmth.usable[:, context.within]).sum(axis=0)
     total = requests.sum(axis=0)
     return np.asarray(((total > 0.0) & (warm < context.frozen.plan.coverage * total)) | warmth.rearmed[context.within])

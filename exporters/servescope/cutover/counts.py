@@ -36,8 +36,8 @@ _CLUSTER_POWER = 3.0
 _PRIOR_EVENTS = 5.0
 """The binomial variance for which independence counts when dispersion is estimated."""
 _STEP = 0.04
-_AT_ONCE = 192
-"""Blocks of which limits are found together."""
+_AT_ONCE = 48
+"""Blocks that are looked at together, and those that are complete once."""
 _RATIOS = np.exp(_STEP * np.arange(-173, 174))
 """The ratios that an interval is searched on: from 1/1000 to 1000, 4 % apart."""
 _HALVINGS = 40
@@ -163,6 +163,21 @@ def log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike
     return found.spread(
         np.logaddexp(found.independent(ratios, dispersion, clustered), found.cluster(ratios, clustered))
     )
+
+
+def running_log_probabilities(
+    counts: EventCounts, ratios: Floats, dispersion: Floats, clustered: Floats
+) -> Floats:  # fmt: skip
+    """The sums of `log_probabilities` up to each block, (R, B)."""
+    inputs = [*(getattr(counts, each.name) for each in fields(counts)), dispersion, clustered]
+
+    def compute(columns: slice, before: Floats) -> Piece:
+        some = EventCounts(*(each[columns] for each in inputs[:-2]))
+        logs = log_probabilities(some, ratios, dispersion[columns], clustered[columns])
+        running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
+        return Piece(running[:, 1:], running[:, -1:].copy())
+
+    return compute_pieces(compute, inputs, ("running", ratios.tobytes()), _AT_ONCE, np.zeros((ratios.size, 1)))
 
 
 def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.sequences import EffectPath, Floats, accumulate
+from servescope.cutover.sequences import EffectPath, Floats, accumulate, zero_unknown
 
 ENOUGH_REQUESTS = 20.0
 """Requests that the smaller arm needs in a block for its mean to be nearly normal."""
@@ -58,13 +58,13 @@ def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = EN
     the latest that is not complete is left out. `v1_requests` and `v2_requests` are those of consecutive five-minute
     blocks, (B,), 0 where there were none.
     """
-    fewest = np.minimum(np.nan_to_num(v1_requests), np.nan_to_num(v2_requests))
+    fewest = np.minimum(zero_unknown(v1_requests), zero_unknown(v2_requests))
     if (fewest >= enough).all():
         every = np.arange(fewest.size, dtype=np.int64)
         return every, every
     firsts, lasts = [], []
     first, least_v1, least_v2 = 0, 0.0, 0.0
-    counts = zip(np.nan_to_num(v1_requests).tolist(), np.nan_to_num(v2_requests).tolist(), strict=True)
+    counts = zip(zero_unknown(v1_requests).tolist(), zero_unknown(v2_requests).tolist(), strict=True)
     for block, (v1, v2) in enumerate(counts):
         least_v1, least_v2 = least_v1 + v1, least_v2 + v2
         if min(least_v1, least_v2) >= enough or block - first + 1 == most:
@@ -76,7 +76,7 @@ def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = EN
 
 def merged_sums(values: Floats, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> Floats:
     """The sums over merged blocks along the last axis: (..., B) to (..., K)."""
-    running = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(np.nan_to_num(values), axis=-1)], axis=-1)
+    running = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(zero_unknown(values), axis=-1)], axis=-1)
     return np.asarray(running[..., lasts + 1] - running[..., firsts])
 
 

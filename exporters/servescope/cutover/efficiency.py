@@ -23,7 +23,7 @@ from servescope.cutover.effects import merged_sums, ratio_effects
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import Efficiency
 from servescope.cutover.load import MATCHED_RATIO
-from servescope.cutover.sequences import Floats, accumulate, half_width, information_wanted
+from servescope.cutover.sequences import Floats, accumulate, half_width, information_wanted, zero_unknown
 from servescope.cutover.staging import StageTrack
 
 Name = Literal["tokens_per_gpu_second", "tokens_per_replica_second", "goodput_per_replica_second"]
@@ -44,7 +44,7 @@ def compare_efficiency(folded: Folded, stage: StageTrack) -> tuple[Efficiency, .
     matched = stage.usable & _matched(arms, stage)
     seconds = [ready_replicas(arm, stage.within) * _BLOCK_SECONDS for arm in arms]
     devices = [arm.gpus[:, stage.within].sum(axis=0) * _BLOCK_SECONDS for arm in arms]
-    tokens = [np.nan_to_num(arm.traffic["output_tokens"][:, stage.within]).sum(axis=0) for arm in arms]
+    tokens = [zero_unknown(arm.traffic["output_tokens"][:, stage.within]).sum(axis=0) for arm in arms]
     shown = all(bool((each[matched] > 0.0).any()) for each in devices)
     found = [
         _compared("tokens_per_gpu_second" if shown else "tokens_per_replica_second",
@@ -79,7 +79,7 @@ def _within_objectives(arm: ArmFold, within: slice) -> Floats | None:
 
     None where a latency with an objective is not reported, or has no bucket edge there.
     """
-    good = np.nan_to_num(arm.traffic["ok"][:, within]).sum(axis=0)
+    good = zero_unknown(arm.traffic["ok"][:, within]).sum(axis=0)
     for objective in OBJECTIVES.values():
         if not objective.edges_seconds or objective.counts != "requests":
             continue

@@ -32,7 +32,7 @@ from servescope.cutover.given import Given, Moved, beside, explain, given_of, le
 from servescope.cutover.mix import Prompts, PromptSlope, adjusted_effects, feature, learn_slope
 from servescope.cutover.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, Sensitivity
 from servescope.cutover.plan_files import check_arms
-from servescope.cutover.sequences import Floats, information_wanted
+from servescope.cutover.sequences import Floats, information_wanted, zero_unknown
 from servescope.cutover.slow_fractions import choose_edges, slow_fractions
 
 LEAST_DECODING: Final = 60.0
@@ -262,7 +262,7 @@ def prompts_of(arm: ArmFold) -> Prompts | None:
     found = arm.metrics.get(PROMPT_SIZES)
     if found is None or not np.isfinite(found.below).any():
         return None
-    return Prompts(np.nan_to_num(found.above), np.nan_to_num(found.below))
+    return Prompts(zero_unknown(found.above), zero_unknown(found.below))
 
 
 def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dict[str, PromptSlope]:

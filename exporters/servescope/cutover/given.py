@@ -21,7 +21,7 @@ from servescope.cutover.effects import BlockEffects, merged_sums
 from servescope.cutover.folding import ArmFold
 from servescope.cutover.mix import SURE_ERRORS, Prompts, PromptSlope, feature, fit, within_blocks
 from servescope.cutover.plan import Slope
-from servescope.cutover.sequences import Floats
+from servescope.cutover.sequences import Floats, zero_unknown
 
 _LEAST_TOKENS = 1.0
 """Prompt tokens of a block without which its share is not known."""
@@ -74,7 +74,7 @@ def given_of(arm: ArmFold) -> Given:
     """What each pod of an arm was given, (P, B). More reused than there were tokens cannot be, and is not known."""
     eligible, reused = arm.traffic["eligible"], arm.traffic["reused"]
     known = (reused <= eligible) & (eligible > 0.0)
-    requests = np.nan_to_num(arm.traffic["requests"])
+    requests = zero_unknown(arm.traffic["requests"])
     seconds = np.where(requests > 0.0, BLOCK_MS / 1000, 0.0)
     return Given(np.where(known, eligible - reused, 0.0), np.where(known, eligible, 0.0), requests, seconds)
 
@@ -172,7 +172,7 @@ def _learn_load(means: Floats, requests: Floats, given: Given) -> Slope | None:
     known = (whole > 0.0) & np.isfinite(loads)
     if known.sum() <= 2 * LAG_BLOCKS:
         return None
-    y = (weights * np.nan_to_num(means)).sum(axis=0)[known] / whole[known]
+    y = (weights * zero_unknown(means)).sum(axis=0)[known] / whole[known]
     x = loads[known] - loads[known].mean()
     base = float(x @ x)
     if base <= 0.0:
@@ -249,5 +249,5 @@ def explain(
         moved = whole.effects - beside_reuse.effects + reuse.slope * difference
         by_reuse = np.where(np.isfinite(difference), moved, 0.0)
     if load is not None:
-        by_load = np.nan_to_num(load.slope * (second.load() - first.load()))
+        by_load = zero_unknown(load.slope * (second.load() - first.load()))
     return Moved(whole, by_reuse, by_load)

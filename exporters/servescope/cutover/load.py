@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.sequences import Floats
+from servescope.cutover.sequences import Floats, zero_unknown
 
 SATURATED_SCRAPES = 0.2
 """The share of a block's scrapes above a gauge's level from which a replica counts as saturated."""
@@ -57,7 +57,7 @@ def saturated(above: Floats, preemptions: Floats) -> NDArray[np.bool_]:
         shares = np.divide(
             np.where(reported, above, 0.0).sum(axis=1), counts, out=np.zeros(counts.shape), where=counts > 0
         )
-        return np.asarray((shares > SATURATED_SCRAPES).any(axis=0) | (np.nan_to_num(preemptions) > 0.0))
+        return np.asarray((shares > SATURATED_SCRAPES).any(axis=0) | (zero_unknown(preemptions) > 0.0))
 
 
 def relate(v1_load: Floats, v2_load: Floats, v1_saturated: NDArray[np.bool_],
@@ -66,7 +66,7 @@ def relate(v1_load: Floats, v2_load: Floats, v1_saturated: NDArray[np.bool_],
 
     Loads are compared as means of the hour up to each block: the few requests of a small arm vary by chance.
     """
-    present = (np.nan_to_num(v1_load) > 0.0) & (np.nan_to_num(v2_load) > 0.0)
+    present = (zero_unknown(v1_load) > 0.0) & (zero_unknown(v2_load) > 0.0)
     ratio = _trailing_sum(np.where(present, v2_load, 0.0)) / np.maximum(
         _trailing_sum(np.where(present, v1_load, 0.0)), 1e-12
     )
@@ -87,7 +87,7 @@ def slowed(free: NDArray[np.bool_], saturated: tuple[NDArray[np.bool_], NDArray[
     and second and `in_flight` its requests in flight, (B,) each, NaN where not known.
     """
     size = free.size
-    known = np.isfinite(arrivals) & np.isfinite(in_flight) & (np.nan_to_num(arrivals) > 0.0)
+    known = np.isfinite(arrivals) & np.isfinite(in_flight) & (zero_unknown(arrivals) > 0.0)
     arrived, flying = (np.where(known, each, 0.0) for each in (arrivals, in_flight))
     served = np.cumsum(free & known)
     usual_arrivals = np.maximum.accumulate(np.where(free & known, _mean(arrived, known, _SMOOTHED), 0.0))

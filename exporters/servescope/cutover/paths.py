@@ -205,9 +205,11 @@ def compare_effects(
     else:
         variances = blocks.sampling
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
+    wanted = noise.information_wanted
     return EffectComparison(
-        blocks, variances, persistent, path, ((v1.total, v1.count), (v2.total, v2.count)),
-        SpanLevels(levels.low, levels.high, noise.information_wanted), changes=noise.calibrated,
+        blocks, variances, persistent, path, path.limits((levels.low, levels.high), wanted),
+        ((v1.total, v1.count), (v2.total, v2.count)), SpanLevels(levels.low, levels.high, wanted),
+        changes=noise.calibrated,
     )  # fmt: skip
 
 
@@ -234,7 +236,7 @@ def path_of_effects(metric: MetricPlan, compared: EffectComparison, levels: Leve
             for bound in (0.0, floor, margin)
         )
     at = _latest(blocks.last, size)
-    low, high = path.lower(levels.low, wanted), path.upper(levels.high, wanted)
+    low, high = compared.limits
     return MetricPath(
         harm=_spread(harm, at, 0.0),
         material=_spread(material, at, 0.0),

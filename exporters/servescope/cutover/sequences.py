@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from servescope.cutover.normal import normal_probability
+from servescope.cutover.pieces import Piece, compute_pieces
 
 Floats = NDArray[np.float64]
 
 _GRIDS, _GRID_POINTS = 6, 64
+_AT_ONCE = 48
+"""Blocks of which limits are found together."""
 _STEPS = 4
 """Of Newton's method; the boundary's equation is nearly quadratic, so that these give all digits."""
 
@@ -40,13 +43,15 @@ class EffectPath:
         """Those of some blocks."""
         return EffectPath(self.estimate[blocks], self.information[blocks])
 
-    def lower(self, alpha: float, wanted: float) -> Floats:
-        """The lower limit at each block: one-sided, all of them hold together with probability 1 − alpha."""
-        return self.estimate - half_width(self.information, alpha, wanted)
+    def limits(self, alphas: tuple[float, float], wanted: float) -> tuple[Floats, Floats]:
+        """The lower and the upper limit at each block: one-sided, all of either hold together with probability 1 − its
+        alpha."""
 
-    def upper(self, alpha: float, wanted: float) -> Floats:
-        """The upper limit at each block: one-sided, all of them hold together with probability 1 − alpha."""
-        return self.estimate + half_width(self.information, alpha, wanted)
+        def compute(columns: slice, _: object) -> Piece:
+            return Piece(half_widths(self.information[columns], alphas, wanted), None)
+
+        low, high = compute_pieces(compute, (self.information,), ("limits", alphas, wanted), _AT_ONCE)
+        return self.estimate - low, self.estimate + high
 
     def log_evidence_above(self, bound: float, alpha: float, wanted: float) -> Floats:
         """Evidence that the effect exceeds `bound`, as natural logarithm of an e-value, (K,)."""
@@ -55,6 +60,11 @@ class EffectPath:
     def log_evidence_below(self, bound: float, alpha: float, wanted: float) -> Floats:
         """Evidence that the effect is less than `bound`, as natural logarithm of an e-value, (K,)."""
         return log_evidence(self.information * (bound - self.estimate), self.information, tuned(wanted, alpha))
+
+
+def zero_unknown(values: Floats) -> Floats:
+    """The values, 0 where they are NaN; numpy's own looks for infinities as well, of which nothing here has any."""
+    return np.where(np.isnan(values), 0.0, values)
 
 
 def accumulate(effects: Floats, variances: Floats, persistent: ArrayLike = 0.0) -> EffectPath:
@@ -66,7 +76,7 @@ def accumulate(effects: Floats, variances: Floats, persistent: ArrayLike = 0.0) 
     """
     weights = np.where(np.isfinite(variances) & np.isfinite(effects), 1.0 / variances, 0.0)
     information = np.cumsum(weights)
-    total = np.cumsum(np.where(weights > 0.0, weights * np.nan_to_num(effects), 0.0))
+    total = np.cumsum(np.where(weights > 0.0, weights * zero_unknown(effects), 0.0))
     estimate = np.divide(total, information, out=np.zeros_like(total), where=information > 0.0)
     return EffectPath(estimate, lasting_information(information, persistent))
 
@@ -105,8 +115,15 @@ def half_width(information: ArrayLike, alpha: float, wanted: float) -> Floats:
     √((I+ρ)/I² · ln((I+ρ)/(ρ(2α)²))), which it exceeds by less than 1 %.
     """
     gathered = np.asarray(information, dtype=float)
-    rho = tuned(wanted, alpha)
-    needed = 0.5 * np.log1p(gathered / rho) - math.log(2.0 * alpha)
+    width: Floats = half_widths(gathered.reshape(-1), (alpha,), wanted)[0].reshape(gathered.shape)
+    return width
+
+
+def half_widths(information: Floats, alphas: Sequence[float], wanted: float) -> Floats:
+    """Those of several levels, (A, K), of the information of K blocks."""
+    gathered = np.broadcast_to(information, (len(alphas), information.size))
+    rho = np.array([[tuned(wanted, alpha)] for alpha in alphas])
+    needed = 0.5 * np.log1p(gathered / rho) - np.array([[math.log(2.0 * alpha)] for alpha in alphas])
     score = np.sqrt(2.0 * needed)
     for _ in range(_STEPS):
         below = normal_probability(score)

@@ -13,15 +13,15 @@ from servescope.contract.judged import SPEED, JudgedMetric
 from servescope.cutover.agreement import DURATION, HANDING_OVER, IN_FLIGHT, LEAST, peer_of
 from servescope.cutover.coverage import trailing_sum
 from servescope.cutover.folding import ArmFold, PodSums
-from servescope.cutover.sequences import Floats
+from servescope.cutover.sequences import Floats, zero_unknown
 
 
 def in_flight(arm: ArmFold, within: slice) -> Floats:
     """By how many requests the counters of an arm may differ up to each block of a stage: those in flight, (B,)."""
-    flying = np.nan_to_num(arm.levels["concurrent_requests"][:, within]).sum(axis=0)
+    flying = zero_unknown(arm.levels["concurrent_requests"][:, within]).sum(axis=0)
     lasting = arm.metrics.get(DURATION)
     if lasting is not None:
-        flying = np.maximum(flying, np.nan_to_num(lasting.above[:, within]).sum(axis=0) / (BLOCK_MS / 1000))
+        flying = np.maximum(flying, zero_unknown(lasting.above[:, within]).sum(axis=0) / (BLOCK_MS / 1000))
     return np.asarray(LEAST + IN_FLIGHT * np.maximum.accumulate(flying))
 
 

@@ -122,7 +122,8 @@ def _start_weights(blocks: NDArray[np.int64]) -> Floats:
 class EffectComparison:
     """Compared blocks whose effects are averaged by precision: costs, of K merged blocks, with their `variances`.
 
-    `path` is the running estimate of the stage, with the variance `persistent` that time does not average out, (K,).
+    `path` is the running estimate of the stage with its lower and upper `limits`, (K,), and the variance `persistent`
+    that time does not average out, (K,).
     `sums` are v1's and v2's sums above and below the line by five-minute block, (B,) each. `changes` is False where the
     noise is not known well enough to claim a change.
     """
@@ -131,6 +132,7 @@ class EffectComparison:
     variances: Floats
     persistent: Floats
     path: EffectPath
+    limits: tuple[Floats, Floats]
     sums: tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
     levels: SpanLevels
     changes: bool
@@ -140,10 +142,8 @@ class EffectComparison:
         known = self._known(end)
         if not known or not self.path.information[known - 1] > 0.0:
             return self._span(0, known, (math.nan, -math.inf, math.inf))
-        latest = EffectPath(self.path.estimate[known - 1 : known], self.path.information[known - 1 : known])
-        low = latest.lower(self.levels.low, self.levels.wanted)
-        high = latest.upper(self.levels.high, self.levels.wanted)
-        return self._span(0, known, (float(latest.estimate[0]), float(low[0]), float(high[0])))
+        estimate, low, high = (float(each[known - 1]) for each in (self.path.estimate, *self.limits))
+        return self._span(0, known, (estimate, low, high))
 
     def parts(self, end: int) -> tuple[Span, ...]:
         """Found one after the other, each within what the one before has left."""
@@ -293,11 +293,12 @@ class EventComparison:
         return self._span(first, end, low, high)
 
     def _running(self, end: int) -> Floats:
-        logs = counts.log_probabilities(
-            self.clustered.events.between(0, end), counts.COARSE_RATIOS, self.clustered.dispersion[:end],
-            self.clustered.clustered[:end],
+        clustered = self.clustered
+        logs = counts.running_log_probabilities(
+            clustered.events.between(0, end), counts.COARSE_RATIOS, clustered.dispersion[:end],
+            clustered.clustered[:end],
         )  # fmt: skip
-        return np.concatenate([np.zeros((logs.shape[0], 1)), np.cumsum(logs, axis=1)], axis=1)
+        return np.concatenate([np.zeros((logs.shape[0], 1)), logs], axis=1)
 
     def _span(self, first: int, end: int, low: float, high: float) -> Span:
         part = self.arms.between(first, end)

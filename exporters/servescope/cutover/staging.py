@@ -44,7 +44,7 @@ from servescope.cutover.sensitivity import (
     sensitivity_paths,
     stage_given,
 )
-from servescope.cutover.sequences import Floats, split_alpha
+from servescope.cutover.sequences import Floats, split_alpha, zero_unknown
 from servescope.cutover.shortfall import arm_shortfall
 from servescope.cutover.stages import Course, StageSpan
 from servescope.cutover.tracks import (
@@ -150,7 +150,7 @@ def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray
     """
 
     def total(arm: ArmFold, name: str) -> Floats:
-        return np.asarray(np.where(usable, np.nan_to_num(arm.traffic[name][:, within]).sum(axis=0), 0.0))
+        return np.asarray(np.where(usable, zero_unknown(arm.traffic[name][:, within]).sum(axis=0), 0.0))
 
     def offered(arm: ArmFold) -> Floats:
         return np.maximum(total(arm, "started"), total(arm, "requests"))

@@ -13,7 +13,7 @@ from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.folding import ArmFold, Folded, PodSums, judged_metric
 from servescope.cutover.freezing import counted_of
 from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.sequences import Floats
+from servescope.cutover.sequences import Floats, zero_unknown
 from servescope.cutover.warmth import (
     AS_GOOD,
     AS_GOOD_BLOCKS,
@@ -78,12 +78,12 @@ class Timed:
     def effects(self, pod: int) -> Floats:
         """The cost of one pod in each block, (B,)."""
         mean = np.where(np.isfinite(self.warm_mean), self.warm_mean, self.mean)
-        return self.cost(np.nan_to_num(self.sums.below[pod]) * mean, np.nan_to_num(self.sums.above[pod]))
+        return self.cost(zero_unknown(self.sums.below[pod]) * mean, zero_unknown(self.sums.above[pod]))
 
     def recent_cost(self, pods: NDArray[np.int64], block: int) -> float:
         """The cost of pods together over the half hour up to a block, as far as it is known; NaN where nothing is."""
         span = slice(max(0, block + 1 - AS_GOOD_BLOCKS), block + 1)
-        counts, sums = (np.nan_to_num(each[pods, span]).sum(axis=0) for each in (self.sums.below, self.sums.above))
+        counts, sums = (zero_unknown(each[pods, span]).sum(axis=0) for each in (self.sums.below, self.sums.above))
         known = np.isfinite(self.warm_mean[span])
         expected = (counts * self.warm_mean[span])[known].sum()
         return float(self.cost(expected, sums[known].sum()))
@@ -92,28 +92,30 @@ class Timed:
 def warm_arms(frozen: FrozenPlan, folded: Folded) -> tuple[ArmWarmth, ArmWarmth]:
     """How warm the pods of both arms are, by the latencies and speeds of the plan that both arms report."""
     arms = (folded.v1, folded.v2)
-    shown: list[tuple[PodSums, PodSums, bool]] = []
+    unknown = np.full(folded.blocks.size, np.nan)
+    shown: list[tuple[PodSums, Timed]] = []
     for metric in frozen.plan.metrics:
         if judged_metric(metric.name, frozen.histograms).kind in {"mean", "ratio"}:
             v1, v2 = (counted_of(arm, metric.name, frozen.histograms) for arm in arms)
-            if np.isfinite(warm_mean_of(v1)).any() and np.nansum(v2.below) > 0.0:
-                shown.append((v1, v2, metric.better == "higher"))
+            mean = warm_mean_of(v1)
+            if np.isfinite(mean).any() and np.nansum(v2.below) > 0.0:
+                shown.append((v2, Timed(v1, mean, unknown, metric.better == "higher")))
     # A cold start's cost is that of the first latency.
-    shown.sort(key=lambda each: each[2])
+    shown.sort(key=lambda each: each[1].higher_is_better)
     if not shown:
         v1_always, v2_always = (_always_warm(arm) for arm in arms)
         return v1_always, v2_always
     usual = _usual_requests(folded)
-    means = [warm_mean_of(v1) for v1, _, _ in shown]
-    unknown = np.full(folded.blocks.size, np.nan)
-    timed = [Timed(v1, mean, unknown, higher) for (v1, _, higher), mean in zip(shown, means, strict=True)]
+    timed = [each for _, each in shown]
     v1_warmth = warm_pods(folded.v1, timed, usual)
-    timed = [replace(each, warm_mean=warm_mean_of(each.sums, v1_warmth.usable)) for each in timed]
-    if not v1_warmth.usable.all():
+    if v1_warmth.usable.all():
+        timed = [replace(each, warm_mean=each.mean) for each in timed]
+    else:
+        timed = [replace(each, warm_mean=warm_mean_of(each.sums, v1_warmth.usable)) for each in timed]
         # Those that are warm by themselves show when others are as good.
         v1_warmth = warm_pods(folded.v1, timed, usual)
         timed = [replace(each, warm_mean=warm_mean_of(each.sums, v1_warmth.usable)) for each in timed]
-    of_v2 = [replace(each, sums=v2) for each, (_, v2, _) in zip(timed, shown, strict=True)]
+    of_v2 = [replace(each, sums=v2) for each, (v2, _) in zip(timed, shown, strict=True)]
     return v1_warmth, warm_pods(folded.v2, of_v2, usual)
 
 
@@ -156,7 +158,7 @@ def warm_pods(arm: ArmFold, timed: Sequence[Timed], usual: Floats) -> ArmWarmth:
     hits = _hit_rates(arm)
     emptied = _emptied(hits, requests)
     ages, begun = _ages(arm, requests, np.isfinite(emptied), usual)
-    requests, seen = np.nan_to_num(requests), np.asarray(arm.present.any(axis=1))
+    requests, seen = zero_unknown(requests), np.asarray(arm.present.any(axis=1))
     # Nearly all were old when they were first seen serving, and neither restarted nor idled since.
     steady = seen & (ages[:, :1] - _BLOCK_SECONDS >= OLD_SECONDS).all(axis=1) & (np.diff(ages) >= 0.0).all(axis=1)
     spells = []
@@ -219,7 +221,7 @@ def _arm_warmth(
 
 def _added(cost: ColdStartCost, timed: Timed, spell: _Spell) -> ColdStartCost:
     cold = slice(spell.first, spell.first + (spell.found.declared or 0))
-    counts, sums = (np.nan_to_num(each[spell.pod, cold]) for each in (timed.sums.below, timed.sums.above))
+    counts, sums = (zero_unknown(each[spell.pod, cold]) for each in (timed.sums.below, timed.sums.above))
     mean = np.where(np.isfinite(timed.warm_mean), timed.warm_mean, timed.mean)
     more = cold_start_cost(counts, sums, mean[cold])
     return ColdStartCost(cost.requests + more.requests, cost.excess + more.excess)
@@ -266,9 +268,9 @@ def _ages(
     with np.errstate(invalid="ignore"):
         served, idle = requests > 0.0, arm.present & (requests == 0.0)
     first = served & (np.cumsum(served, axis=1) == 1)
-    unserved = first & (np.cumsum(np.isfinite(usual)) > _AT_ONCE) & (_before(np.nan_to_num(usual)) >= _EXPECTED)
+    unserved = first & (np.cumsum(np.isfinite(usual)) > _AT_ONCE) & (_before(zero_unknown(usual)) >= _EXPECTED)
     # Blocks without a request so far, and how many of them there were when it served before.
-    quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, np.nan_to_num(usual), 0.0), axis=1)
+    quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, zero_unknown(usual), 0.0), axis=1)
     returned = served & ~first & (_since(quiet, served) >= _IDLE_BLOCKS) & (_since(missed, served) >= _EXPECTED)
     service = np.where(unserved | returned | emptied, arm.blocks.astype(float), -np.inf)
     ages = (arm.blocks + BLOCK_MS - np.maximum(started, np.maximum.accumulate(service, axis=1))) / 1000.0
@@ -307,7 +309,7 @@ def _process_starts(arm: ArmFold) -> Floats:
 
 def warm_mean_of(v1: PodSums, usable: NDArray[np.bool_] | None = None) -> Floats:
     """The mean of an arm's pods per block, of those that are `usable`; NaN where there is none."""
-    counts, sums = np.nan_to_num(v1.below), np.nan_to_num(v1.above)
+    counts, sums = zero_unknown(v1.below), zero_unknown(v1.above)
     if usable is not None:
         counts, sums = counts * usable, sums * usable
     total, count = sums.sum(axis=0), counts.sum(axis=0)

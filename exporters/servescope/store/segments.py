@@ -114,7 +114,9 @@ def assemble(segments: Iterable[Segment], *, most: int) -> Segment:
     if not read:
         return Segment(np.zeros(0, dtype=np.int64), (), np.empty((0, 0)))
     times = np.concatenate([segment.times for segment in read])
-    if shared:
+    if len(read) == 1:
+        keys, values = read[0].keys, read[0].values
+    elif shared:
         keys, values = read[0].keys, np.concatenate([segment.values for segment in read], axis=1)
     else:
         keys, values = tuple(rows), np.full((len(rows), len(times)), np.nan)

@@ -119,11 +119,12 @@ def prompt_mix(frozen: FrozenPlan, stage: StageTrack) -> PromptMix:
 def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[tuple[int, int, str], ...]:
     """The spans of the run up to a time in which nothing was scraped, and those that were excluded."""
     found = [(each.start_ms, each.end_ms, each.reason) for each in course.excluded]
+    since_ms = course.since_ms
     for arm, name in zip(scraped.arms, ("v1", "v2"), strict=True):
         began = False
         start: int | None = None
         for block, here in zip(scraped.blocks.tolist(), arm.tolist(), strict=True):
-            if block + BLOCK_MS <= course.since_ms:
+            if block + BLOCK_MS <= since_ms:
                 continue
             began = began or here
             if began and not here and start is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,7 +91,8 @@ class StageContext:
     """What is known of a stage before any metric is judged; `within` are its B blocks of those that are folded.
 
     `weight` is the stage's part of the probabilities of error, `share` the planned one of v2, `on_plan`, (B,), where v2
-    has it, `shortfalls` what the counters of v1 and of v2 lack, `problems` that the past could not be read whole.
+    has it, `harm_counts` where a slower v2 is v2's fault, (B,), `shortfalls` what the counters of v1 and of v2 lack,
+    `problems` that the past could not be read whole.
     """
 
     frozen: FrozenPlan
@@ -103,6 +105,7 @@ class StageContext:
     shortfalls: tuple[Shortfall, Shortfall]
     loads: tuple[ArmLoad, ArmLoad]
     relation: load.LoadRelation
+    harm_counts: NDArray[np.bool_]
     on_plan: NDArray[np.bool_]
     share: float
     problems: bool
@@ -110,19 +113,16 @@ class StageContext:
     mix: MixPath | None
 
 
-def harm_counts(context: StageContext) -> NDArray[np.bool_]:
+def harm_counts(relation: load.LoadRelation, loads: Sequence[ArmLoad]) -> NDArray[np.bool_]:
     """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much."""
-    slowed = load.slowed(
-        context.relation.free, (context.loads[0].saturated, context.loads[1].saturated), context.loads[1].arrivals,
-        context.loads[1].in_flight,
-    )  # fmt: skip
-    v1, v2 = (zero_unknown(each.per_replica) for each in context.loads)
+    slowed = load.slowed(relation.free, (loads[0].saturated, loads[1].saturated), loads[1].arrivals, loads[1].in_flight)
+    v1, v2 = (zero_unknown(each.per_replica) for each in loads)
     both = (v1 > 0.0) & (v2 > 0.0)
     return np.asarray(
-        context.relation.free
-        | context.relation.overloaded
-        | (slowed & both & ~context.relation.both)
-        | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~context.relation.both)
+        relation.free
+        | relation.overloaded
+        | (slowed & both & ~relation.both)
+        | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~relation.both)
     )
 
 

@@ -73,6 +73,8 @@ def arm_coverage(arm: ArmFold, within: slice, usable: NDArray[np.bool_], interva
 
 def _up_to_latest(values: Floats, present: NDArray[np.bool_]) -> Floats:
     """The running sums from the first block that a pod is `present` in to the latest so far, all (P, B)."""
+    if present.all():
+        return np.asarray(np.cumsum(values, axis=1))
     latest = np.maximum.accumulate(np.where(present, np.arange(present.shape[1]), -1), axis=1)
     running = np.cumsum(np.where(latest >= 0, values, 0.0), axis=1)
     return np.asarray(np.take_along_axis(running, np.maximum(latest, 0), axis=1))
@@ -80,6 +82,8 @@ def _up_to_latest(values: Floats, present: NDArray[np.bool_]) -> Floats:
 
 def _away(arm: ArmFold, within: slice) -> NDArray[np.bool_]:
     """Where a pod was not scraped, (P, B), and its next process had not begun: a name that is used again."""
+    if arm.present[:, within].all():
+        return np.zeros(arm.present[:, within].shape, dtype=np.bool_)
     later = np.fmin.accumulate(arm.started[:, within][:, ::-1], axis=1)[:, ::-1]
     with np.errstate(invalid="ignore"):
         return np.asarray(~arm.present[:, within] & (arm.blocks[within] + BLOCK_MS <= later))

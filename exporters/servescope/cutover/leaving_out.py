@@ -72,6 +72,8 @@ class _Rest:
 def _rests(arm: ArmSums) -> list[tuple[int, NDArray[np.bool_], ArmSums]]:
     """An arm without each of its replicas, by their indices and where that counts."""
     few = arm.pods <= FEW
+    if not few.any():
+        return []
     running = np.cumsum(arm.below, axis=1)
     others = running.sum(axis=0) - running
     counts = few & (running > 0.0) & (others >= _LEAST_LEFT * running.sum(axis=0))

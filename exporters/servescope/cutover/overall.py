@@ -104,6 +104,8 @@ def _run_on(stages: Sequence[StageEffects]) -> tuple[BlockEffects, Floats]:
 def _joined(parts: Sequence[_T]) -> _T:
     """Tables of arrays one after another."""
     first = parts[0]
+    if len(parts) == 1:
+        return first
     names = [each.name for each in fields(first)]
     return type(first)(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 

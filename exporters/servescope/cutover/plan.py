@@ -23,9 +23,13 @@ class Arm:
 
     def selects(self, identity: Identity) -> bool:
         """Whether a target belongs to this arm."""
-        return any(
-            all(getattr(identity, label) == value for label, value in selector.items()) for selector in self.selectors
-        )
+        for selector in self.selectors:
+            for label, value in selector.items():
+                if getattr(identity, label) != value:
+                    break
+            else:
+                return True
+        return False
 
     def shared_labels(self, identities: Iterable[Identity]) -> dict[str, str]:
         """The labels of a deployment, out of `GROUP_LABELS`, that all its targets have alike, without empty ones."""

@@ -12,10 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from servescope.cutover.change import log_mixture
+from servescope.cutover.pieces import Piece, compute_pieces
 from servescope.cutover.sequences import Floats, half_width, log_evidence, tuned
 
 ENOUGH_VARIANCE = 9.0
 """The variance of the slow requests of v2, thus about their number, below which their sum is not nearly normal."""
+
+_AT_ONCE = 48
+"""Blocks of which limits are found together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +62,15 @@ def difference_path(
     weight = np.cumsum(strata.weight)
     seen = (weight > 0.0) & (variance > 0.0)
     difference = np.divide(np.cumsum(strata.excess), weight, out=np.zeros_like(weight), where=seen)
+    chosen = np.flatnonzero(seen)
+    information = variance[chosen]
+
+    def compute(columns: slice, _: object) -> Piece:
+        return Piece(half_width(information[columns], alpha, wanted)[None], None)
+
     width = np.full(weight.shape, np.inf)
-    width[seen] = half_width(variance[seen], alpha, wanted) * variance[seen] / weight[seen]
+    found = compute_pieces(compute, (information,), ("difference", alpha, wanted), _AT_ONCE)[0]
+    width[chosen] = found * information / weight[chosen]
     return difference, difference - width, difference + width
 
 

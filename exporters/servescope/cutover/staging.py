@@ -113,11 +113,12 @@ def judge_stage(
     ]
     required = {JUDGED[each.name].histogram or each.name for each in frozen.plan.metrics if each.required}
     shortfalls = [arm_shortfall(arm, required, within, usable) for arm in (folded.v1, folded.v2)]
+    relation = load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated)
     context = StageContext(
         frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
         coverage=(coverage[0], coverage[1]), served=(served[0], served[1]),
         shortfalls=(shortfalls[0], shortfalls[1]), loads=(loads[0], loads[1]),
-        relation=load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated),
+        relation=relation, harm_counts=harm_counts(relation, loads),
         on_plan=~off_plan, share=stage.share, problems=bool(evidence.problems), warmth=warmth,
         mix=judge_mix(prompt_histograms(folded, within), usable),
     )  # fmt: skip
@@ -319,7 +320,7 @@ def _sensitivity(
     alike = np.zeros(context.usable.size, dtype=np.bool_) if context.mix is None else ~context.mix.differs
     for name, each in family.items():
         if name in frozen.sensitivity:
-            kept = harm_counts(context)
+            kept = context.harm_counts
             without = sensitivity_paths(
                 each.plan, each.judged, frozen.sensitivity[name], frozen.slopes.get(name),
                 (kept_sums(each.v1, kept), kept_sums(each.v2, kept)), given, _levels(context, each.plan),
@@ -365,7 +366,7 @@ def _candidate(
 
     # Events count whatever the load; health is of the share that is planned.
     every = np.ones(context.usable.size, dtype=np.bool_)
-    free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, harm_counts(context))
+    free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, context.harm_counts)
     matched = free & context.on_plan
 
     def path_of(one: ArmSums, other: ArmSums) -> MetricPath:

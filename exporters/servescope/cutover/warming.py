@@ -244,12 +244,13 @@ def _hit_rates(arm: ArmFold) -> Floats:
 
 def _emptied(hits: Floats, requests: Floats) -> Floats:
     """Where caches were found empty (`collapses`), (P, B)."""
-    with np.errstate(invalid="ignore"):
-        known = np.where(requests >= _ENOUGH_HITS, hits, np.nan)
-        fell = (known < 0.5 * np.fmax.accumulate(known, axis=1)).any(axis=1)
     found = np.full(hits.shape, np.nan)
-    for pod in np.flatnonzero(fell):
-        found[pod] = collapses(known[pod])
+    reporting = np.flatnonzero(np.isfinite(hits).any(axis=1))
+    with np.errstate(invalid="ignore"):
+        known = np.where(requests[reporting] >= _ENOUGH_HITS, hits[reporting], np.nan)
+        fell = (known < 0.5 * np.fmax.accumulate(known, axis=1)).any(axis=1)
+    for pod, rates in zip(reporting[fell], known[fell], strict=True):
+        found[pod] = collapses(rates)
     return found
 
 
@@ -267,15 +268,18 @@ def _ages(
     started = _process_starts(arm)
     with np.errstate(invalid="ignore"):
         served, idle = requests > 0.0, arm.present & (requests == 0.0)
-    first = served & (np.cumsum(served, axis=1) == 1)
+    times = np.cumsum(served, axis=1)
+    first = served & (times == 1)
     unserved = first & (np.cumsum(np.isfinite(usual)) > _AT_ONCE) & (_before(zero_unknown(usual)) >= _EXPECTED)
-    # Blocks without a request so far, and how many of them there were when it served before.
-    quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, zero_unknown(usual), 0.0), axis=1)
-    returned = served & ~first & (_since(quiet, served) >= _IDLE_BLOCKS) & (_since(missed, served) >= _EXPECTED)
-    service = np.where(unserved | returned | emptied, arm.blocks.astype(float), -np.inf)
+    again = unserved | emptied
+    if idle.any():
+        # Blocks without a request so far, and how many of them there were when it served before.
+        quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, zero_unknown(usual), 0.0), axis=1)
+        again |= served & ~first & (_since(quiet, served) >= _IDLE_BLOCKS) & (_since(missed, served) >= _EXPECTED)
+    service = np.where(again, arm.blocks.astype(float), -np.inf)
     ages = (arm.blocks + BLOCK_MS - np.maximum(started, np.maximum.accumulate(service, axis=1))) / 1000.0
     restarted = np.concatenate([np.zeros((len(arm.pods), 1), dtype=np.bool_), np.diff(started) > 0.0], axis=1)
-    return np.asarray(ages), np.asarray((restarted | emptied) & ~first & (np.cumsum(served, axis=1) > served))
+    return np.asarray(ages), np.asarray((restarted | emptied) & ~first & (times > served))
 
 
 def _before(values: Floats) -> Floats:
@@ -297,6 +301,8 @@ def _process_starts(arm: ArmFold) -> Floats:
     every = np.arange(len(arm.pods))
     known = np.isfinite(arm.started)
     fell = arm.resets > 0.0
+    if known.all() and not fell.any():
+        return np.asarray(np.maximum.accumulate(arm.started, axis=1))
     begun = np.where(known, arm.started, arm.blocks)
     begun = np.where(fell, np.maximum(begun, arm.blocks), begun)
     news = known | fell

@@ -90,12 +90,13 @@ def closed_until(at_ms: int, interval_ms: int) -> int:
 
 def last_scraped(folded: Folded) -> dict[str, int]:
     """When each target of what was folded was last scraped, to the block."""
-    found = {}
+    found: dict[str, int] = {}
     for arm in (folded.v1, folded.v2):
         seen = arm.scrapes > 0.0
-        for pod, here in zip(arm.pods, seen, strict=True):
-            if here.any():
-                found[pod] = int(arm.blocks[np.flatnonzero(here)[-1]]) + BLOCK_MS
+        ever = np.flatnonzero(seen.any(axis=1))
+        if ever.size:
+            ends = arm.blocks[::-1][seen[ever, ::-1].argmax(axis=1)] + BLOCK_MS
+            found |= {arm.pods[pod]: end for pod, end in zip(ever.tolist(), ends.tolist(), strict=True)}
     return found
 
 

@@ -150,7 +150,7 @@ def test_without_a_past_nothing_is_decided_before_three_hours() -> None:
         blocks = BlockEffects(effects, np.full(96, 0.0009), np.full(96, 3), np.arange(96) * 3 + 2)
         path = online_path(blocks)
         assert not path.information[: ONLINE_BURN_IN - 1].any()
-        outside += bool((path.lower(0.05, 440.0) > 0.0).any())
+        outside += bool((path.limits((0.05, 0.05), 440.0)[0] > 0.0).any())
     assert outside / 150 <= 0.06
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from servescope.cutover import change, counts, pieces
 from servescope.cutover.effects import mean_effects
-from servescope.cutover.pieces import Piece, compute_pieces
+from servescope.cutover.pieces import Piece, compare_pieces, compute_pieces
 
 LENGTH = 700
 
@@ -89,3 +89,27 @@ def test_an_old_restart_counts_nothing_and_a_young_one_all() -> None:
     assert found[begun - 1] < 0.0
     assert found[begun + 60] > 10.0
     assert np.isfinite(found).all()
+
+
+def test_what_was_compared_is_known() -> None:
+    """Of inputs that are kept, complete pieces are computed once, and all anew where anything of them has changed."""
+    computed: list[int] = []
+
+    def compute(columns: slice, state: float) -> tuple[list[float], float]:
+        computed.append(columns.start)
+        total = state + np.cumsum(values[0, columns])
+        return total.tolist(), float(total[-1])
+
+    def running(size: int) -> list[float]:
+        computed.clear()
+        pieces = compare_pieces(compute, (values[:, :size],), "compared", 10, 0.0)
+        return [each for piece in pieces for each in piece]
+
+    values = np.arange(45.0)[None]
+    for size, expected in ((1, [0]), (25, [0, 10, 20]), (31, [20, 30]), (45, [30, 40]), (45, [40]), (7, [0])):
+        assert running(size) == np.cumsum(values[0, :size]).tolist()
+        assert computed == expected
+    values = values.copy()
+    values[0, 33] = 0.5
+    assert running(45) == np.cumsum(values[0]).tolist()
+    assert computed == [0, 10, 20, 30, 40]

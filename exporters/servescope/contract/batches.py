@@ -125,16 +125,18 @@ class SeriesNumbers:
 def batches(targets: Sequence[TargetIncrements], blocks: NDArray[np.int64]) -> Iterator[TargetBatch]:
     """The targets in batches, as far as they have any of the blocks."""
     rows: dict[tuple[Series, ...], SeriesRows] = {}
-    groups: dict[tuple[object, ...], list[tuple[int, NDArray[np.int64] | slice]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, slice]]] = {}
     spans: dict[tuple[object, ...], NDArray[np.int64]] = {}
     numbers = SeriesNumbers()
+    ends = np.array([blocks[0], blocks[-1] + 1]) if blocks.size else blocks
     for pod, target in enumerate(targets):
-        inside = _inside(target.blocks, blocks)
+        inside = _inside(target.blocks, ends)
         chosen = target.blocks[inside]
         if chosen.size:
             key = (*numbers.of(target), target.layer, target.identity.role, chosen.tobytes())
-            groups.setdefault(key, []).append((pod, inside))
-            spans.setdefault(key, (chosen - blocks[0]) // BLOCK_MS)
+            if key not in groups:
+                groups[key], spans[key] = [], (chosen - blocks[0]) // BLOCK_MS
+            groups[key].append((pod, inside))
 
     def read(series: tuple[Series, ...]) -> SeriesRows:
         if series not in rows:
@@ -154,16 +156,17 @@ def batches(targets: Sequence[TargetIncrements], blocks: NDArray[np.int64]) -> I
             )
 
 
-def _inside(of_target: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64] | slice:
-    """Which of a target's blocks are among the consecutive `blocks`."""
-    if not blocks.size or not of_target.size:
+def _inside(of_target: NDArray[np.int64], ends: NDArray[np.int64]) -> slice:
+    """Which of a target's blocks are from the first of the `ends` on and before the other, (2,); none where there are
+    no ends."""
+    if not ends.size or not of_target.size:
         return slice(0, 0)
-    first, last = np.searchsorted(of_target, [blocks[0], blocks[-1] + 1])
+    first, last = of_target.searchsorted(ends)
     return slice(int(first), int(last))
 
 
 def _batch(
-    members: Sequence[tuple[TargetIncrements, int, NDArray[np.int64] | slice]],
+    members: Sequence[tuple[TargetIncrements, int, slice]],
     columns: NDArray[np.int64],
     rows: SeriesRows,
     gauges: SeriesRows,

@@ -13,7 +13,7 @@ what one event says, and eight among ten say what eight do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -180,10 +180,11 @@ def running_log_probabilities(
     return compute_pieces(compute, inputs, ("running", ratios.tobytes()), _AT_ONCE, np.zeros((ratios.size, 1)))
 
 
-def log_evidence_above(counts: EventCounts, bound: float, *, dispersion: ArrayLike = 1.0,
+def log_evidence_above(counts: EventCounts, bound: float | Sequence[float], *, dispersion: ArrayLike = 1.0,
                        clustered: ArrayLike = CLUSTER_BLOCKS, starts: ArrayLike = (0,),
                        weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip
-    """Evidence after each block that v2's rate is more than `bound` times v1's: (B,) logarithms of an e-value.
+    """Evidence after each block that v2's rate is more than `bound` times v1's: (B,) logarithms of an e-value, or
+    (N, B) for N bounds.
 
     It is gathered from each of the `starts` on, indices of blocks, and mixed by their `weights` (`change.schedule`).
     `dispersion`, () or (B,) and at least 1, has to be known before the block; so has `clustered`, the probability that
@@ -209,26 +210,29 @@ def latest_log_evidence(
     return float(_log_mean(logs[1:] - logs[0], multiples))
 
 
-def _log_evidence(counts: EventCounts, bound: float, multiples: Mapping[float, float],
+def _log_evidence(counts: EventCounts, bound: float | Sequence[float], multiples: Mapping[float, float],
                   varied: tuple[ArrayLike, ArrayLike],
                   starts: ArrayLike, weights: ArrayLike) -> Floats:  # fmt: skip
-    if not bound > 0.0:
+    bounds = np.atleast_1d(np.asarray(bound, dtype=float))
+    if not (bounds > 0.0).all():
         raise ValueError(f"the bound of a ratio is {bound}, expected above 0")
-    blocks = log_probabilities(counts, bound * np.array([1.0, *multiples]), *varied)
-    running = np.concatenate([np.zeros((len(multiples), 1)), np.cumsum(blocks[1:] - blocks[:1], axis=1)], axis=1)
+    ratios = bounds[:, None] * np.array([1.0, *multiples])
+    blocks = log_probabilities(counts, ratios.reshape(-1), *varied).reshape(*ratios.shape, -1)
+    gained = np.cumsum(blocks[:, 1:] - blocks[:, :1], axis=2)
+    running = np.concatenate([np.zeros((*gained.shape[:2], 1)), gained], axis=2)
     begins = np.asarray(starts, dtype=np.int64)
 
     def sequences(rows: slice, columns: slice) -> Floats:
-        since = running[:, None, 1:][..., columns] - running[:, begins[rows], None]
+        since = running[:, :, None, 1:][..., columns] - running[:, :, begins[rows], None]
         # Before it begins, nothing is gathered.
         seen = np.arange(columns.start, columns.stop) >= begins[rows, None]
-        logs = np.zeros(seen.shape)
-        logs[seen] = _log_mean(since[:, seen], multiples)
-        return logs[None]
+        logs = np.zeros((bounds.size, *seen.shape))
+        logs[:, seen] = _log_mean(np.moveaxis(since[:, :, seen], 1, 0), multiples)
+        return logs
 
     parameters = "events", tuple(multiples.values())
-    mixed: Floats = log_mixture(sequences, begins, np.asarray(weights, dtype=float), (running[:, 1:],), parameters)[0]
-    return mixed
+    mixed = log_mixture(sequences, begins, np.asarray(weights, dtype=float), (gained,), parameters)
+    return mixed if np.ndim(bound) else mixed[0]
 
 
 def _log_mean(logs: Floats, multiples: Mapping[float, float]) -> Floats:

@@ -457,7 +457,10 @@ def _joined(arms: Sequence[ArmFold]) -> ArmFold:
             alike = _same(values) if all(isinstance(each, slice) for each in rows) else None
             if alike is not None:
                 return np.broadcast_to(alike, (*one.shape[:-1], ends[-1]))
-            whole = np.full((len(pods), *one.shape[1:-1], ends[-1]), missing, bool if one.dtype == np.bool_ else float)
+            shape, kind = (len(pods), *one.shape[1:-1], ends[-1]), bool if one.dtype == np.bool_ else float
+            if all(isinstance(each, slice) for each in rows):
+                return np.concatenate(values, axis=-1, out=np.empty(shape, kind), casting="unsafe")
+            whole = np.full(shape, missing, kind)
             for each, chosen, first, end in zip(values, rows, ends, ends[1:], strict=False):
                 whole[chosen, ..., first:end] = each
             return whole

@@ -108,7 +108,7 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
     faults = [f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1]
     distinct = {}
     for target in evidence.targets:
-        is_ordered = bool((target.blocks[1:] > target.blocks[:-1]).all())
+        is_ordered = target.blocks.size < 2 or bool((target.blocks[1:] > target.blocks[:-1]).all())
         if not is_ordered or (target.blocks % BLOCK_MS).any():
             faults.append(f"the blocks of target {target.target_id!r} are not in order")
         if is_ordered:
@@ -507,7 +507,7 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
     found = []
     n1, n2 = track.v1.count, track.v2.count
     for index, edge in enumerate(frozen.edges.get(track.plan.name, ())):
-        slow1, slow2 = track.v1.slow[:, index].sum(axis=0), track.v2.slow[:, index].sum(axis=0)
+        slow1, slow2 = track.v1.slow_counts[index], track.v2.slow_counts[index]
         if n1.sum() <= 0.0 or n2.sum() <= 0.0:
             continue
         strata = slow_fractions(n1, slow1, n2, slow2)

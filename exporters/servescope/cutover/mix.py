@@ -8,6 +8,7 @@ tokens, moved the metric by in v1's own past; beyond it no comparison is to be t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class PromptSlope:
     explained: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Prompts:
     """The prompt tokens of one arm and over how many requests, per five-minute block, (B,), or per pod, (P, B)."""
 
@@ -51,6 +52,10 @@ class Prompts:
 
     def together(self) -> Prompts:
         """Those of all pods."""
+        return self._all
+
+    @cached_property
+    def _all(self) -> Prompts:
         return Prompts(self.tokens.sum(axis=0), self.requests.sum(axis=0))
 
     def of(self, group: NDArray[np.bool_]) -> Prompts:

@@ -106,6 +106,11 @@ class ArmSums:
         return np.asarray(self.below.sum(axis=0))
 
     @cached_property
+    def slow_counts(self) -> list[Floats]:
+        """What all pods counted above each edge, (B,) each; [] where there is none."""
+        return [] if self.slow is None else [self.slow[:, edge].sum(axis=0) for edge in range(self.slow.shape[1])]
+
+    @cached_property
     def pods(self) -> Floats:
         """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
         running = np.cumsum(self.below, axis=1)
@@ -164,9 +169,7 @@ def _slow_evidence(
 
 
 def _slow(arm: ArmSums, index: int) -> Floats:
-    if arm.slow is None:
-        return np.zeros(arm.below.shape[1])
-    return np.asarray(arm.slow[:, index].sum(axis=0))
+    return arm.slow_counts[index] if arm.slow_counts else np.zeros(arm.below.shape[1])
 
 
 def ratio_path(
@@ -345,7 +348,7 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
     flood = floods.flooded(*pods, margin)
     lasting = floods.log_evidence_of_flood(*pods, flood)
-    harm, material, beyond = (_harm_of_events(arms, bound, lasting, levels) for bound in (1.0, floor, margin))
+    harm, material, beyond = _harm_of_events(arms, (1.0, floor, margin), lasting, levels)
     v1_rate, v2_rate = (_rate_so_far(arm) for arm in (v1, v2))
     below, bounded = _health_of_events(arms, v2, margin, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -376,13 +379,17 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     )  # fmt: skip
 
 
-def _harm_of_events(arms: clusters.Clustered, bound: float, lasting: Floats, levels: Levels) -> Floats:
+def _harm_of_events(
+    arms: clusters.Clustered, bounds: tuple[float, ...], lasting: Floats, levels: Levels
+) -> list[Floats]:
+    """The evidence of harm above each of the bounds, (B,) each."""
     starts, weights = change.schedule(lasting.size, stage_weight=levels.weight)
     more = counts.log_evidence_above(
-        arms.events, bound, dispersion=arms.dispersion, clustered=arms.clustered, starts=starts, weights=weights
+        arms.events, bounds, dispersion=arms.dispersion, clustered=arms.clustered, starts=starts, weights=weights
     )
-    parts = np.array([more, change.log_mixed(lasting[None], np.array([levels.weight]))])
-    return change.log_mixed(parts, np.array([1.0 - FLOOD_WEIGHT, FLOOD_WEIGHT]))
+    flood = change.log_mixed(lasting[None], np.array([levels.weight]))
+    parts = np.array([1.0 - FLOOD_WEIGHT, FLOOD_WEIGHT])
+    return [change.log_mixed(np.array([each, flood]), parts) for each in more]
 
 
 def _health_of_events(

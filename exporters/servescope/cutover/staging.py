@@ -201,11 +201,14 @@ class _Counted:
 def _counted_metrics(context: StageContext) -> dict[str, _Counted]:
     """What both arms counted of each metric that is compared."""
     counted = {}
+    arms = context.folded.v1, context.folded.v2
+    prompts = [_prompts(context, arm) for arm in arms]
     for metric in context.frozen.plan.metrics:
         if metric.kind != "band":
             edges = tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
             (v1, in_v1), (v2, in_v2) = (
-                _sums(context, arm, metric.name, edges) for arm in (context.folded.v1, context.folded.v2)
+                _sums(context, arm, metric.name, edges, each if metric.name in context.frozen.slopes else None)
+                for arm, each in zip(arms, prompts, strict=True)
             )
             warm = v1, v2
             if metric.kind != "events":
@@ -245,7 +248,7 @@ def _judge_metrics(
         judged = judged_metric(metric.name, context.frozen.histograms)
         found = compare(judged, context.folded)
         if metric.kind == "band":
-            v2, _ = _sums(context, context.folded.v2, metric.name, ())
+            v2, _ = _sums(context, context.folded.v2, metric.name)
             covered = band_coverage(context, metric)
             tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found, covered)
         else:
@@ -415,21 +418,25 @@ def _levels(context: StageContext, metric: MetricPlan) -> Levels:
 
 
 def _sums(
-    context: StageContext, arm: ArmFold, name: str, edges: tuple[float, ...]
+    context: StageContext, arm: ArmFold, name: str, edges: tuple[float, ...] = (), prompts: Prompts | None = None
 ) -> tuple[ArmSums, NDArray[np.bool_]]:
-    """What an arm counted in the stage's blocks, and where that is known, (P, B)."""
+    """What an arm counted in the stage's blocks, with its prompts, and where that is known, (P, B)."""
     counted = counted_of(arm, name, context.frozen.histograms)
     above, below = counted.above[:, context.within], counted.below[:, context.within]
     known = np.isfinite(above) & np.isfinite(below) & context.usable
-    prompts = prompts_of(arm) if name in context.frozen.slopes else None
     slow = None
     if edges and name in arm.slow:
         values = arm.slow[name][:, :, context.within]
         slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
-    if prompts is not None:
-        within, kept = context.within, context.usable
-        prompts = Prompts(prompts.tokens[:, within] * kept, prompts.requests[:, within] * kept)
     return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts), known
+
+
+def _prompts(context: StageContext, arm: ArmFold) -> Prompts | None:
+    """The prompts of an arm in the stage's blocks, where the plan adjusts for any."""
+    prompts, within = prompts_of(arm) if context.frozen.slopes else None, context.within
+    if prompts is None:
+        return None
+    return Prompts(prompts.tokens[:, within] * context.usable, prompts.requests[:, within] * context.usable)
 
 
 def kept_sums(sums: ArmSums, kept: NDArray[np.bool_]) -> ArmSums:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -114,6 +114,15 @@ class ServedRequests:
     torn: NDArray[np.bool_]
     scraped: NDArray[np.bool_]
     present: NDArray[np.bool_]
+    _known: list[tuple[NDArray[np.bool_], _Reported]] = field(default_factory=list, repr=False)
+
+    def reported(self, known: NDArray[np.bool_]) -> _Reported:
+        """What of the requests a metric has that is `known`, (P, B); most metrics are known of the same replicas."""
+        for each, found in self._known:
+            if np.array_equal(each, known):
+                return found
+        self._known.append((known, _reported(self, known)))
+        return self._known[-1][1]
 
     def missing(self, reporting: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Where a pod, of a kind that reports a metric so far, (K, B), has none that is known, (P, B)."""
@@ -215,6 +224,31 @@ def metric_coverage(
     Every pod of a kind of which one reports the metric is to report it. Another kind is another layer, or does another
     part of the work.
     """
+    found = served.reported(known)
+    return MetricCoverage(
+        covered=found.covered * (1.0 - missed),
+        lately=_covered_of_last(found.has, found.expected, recent),
+        rejected=found.rejected,
+        known=known,
+        reporting=found.reporting,
+        missed=missed,
+        served=served,
+        wanted=wanted,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reported:
+    """What evidence `has` of the requests that are `expected` so far, as in `MetricCoverage`, (B,) each."""
+
+    reporting: NDArray[np.bool_]
+    expected: Floats
+    has: Floats
+    covered: Floats
+    rejected: Floats
+
+
+def _reported(served: ServedRequests, known: NDArray[np.bool_]) -> _Reported:
     reporting = _ever(served.members, known)
     if served.torn.any():
         reporting |= _ever(served.members, served.torn) & ~reporting.any(axis=0)
@@ -223,15 +257,12 @@ def metric_coverage(
     thrown = np.zeros(has.size)
     if served.torn.any():
         thrown = np.cumsum((served.each * (served.missing(reporting, known) & served.torn)).sum(axis=0))
-    return MetricCoverage(
-        covered=np.minimum(_ratio(has, expected), _covered_of_last(has, expected, HOUR_BLOCKS)) * (1.0 - missed),
-        lately=_covered_of_last(has, expected, recent),
-        rejected=np.asarray(np.divide(thrown, expected, out=np.zeros_like(expected), where=expected > 0.0)),
-        known=known,
-        reporting=reporting,
-        missed=missed,
-        served=served,
-        wanted=wanted,
+    return _Reported(
+        reporting,
+        expected,
+        has,
+        np.minimum(_ratio(has, expected), _covered_of_last(has, expected, HOUR_BLOCKS)),
+        np.asarray(np.divide(thrown, expected, out=np.zeros_like(expected), where=expected > 0.0)),
     )
 
 

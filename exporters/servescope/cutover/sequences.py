@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -156,14 +157,21 @@ def information_to_settle(distance: float, alpha: float, wanted: float, power: f
     # The distance that is missing falls with information: found on a grid that closes in on where it ends.
     low, high = math.log(1e-9 * wanted), math.log(1e18 * wanted)
     for _ in range(_GRIDS):
-        grid = np.linspace(low, high, _GRID_POINTS)
-        information = np.exp(grid)
-        settled = half_width(information, alpha, wanted) + margin / np.sqrt(information) <= distance
+        grid, information, widths = _widths_between(low, high, alpha, wanted)
+        settled = widths + margin / np.sqrt(information) <= distance
         if not settled.any():
             return math.inf
         first = int(np.argmax(settled))
-        low, high = grid[max(0, first - 1)], grid[first]
+        low, high = float(grid[max(0, first - 1)]), float(grid[first])
     return math.exp(high)
+
+
+@lru_cache(maxsize=256)
+def _widths_between(low: float, high: float, alpha: float, wanted: float) -> tuple[Floats, Floats, Floats]:
+    """A grid of logarithms of information, the information, and its half widths: the same for many distances."""
+    grid = np.linspace(low, high, _GRID_POINTS)
+    information = np.exp(grid)
+    return grid, information, half_width(information, alpha, wanted)
 
 
 def split_alpha(shares: Sequence[float]) -> tuple[float, ...]:

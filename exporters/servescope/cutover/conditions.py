@@ -23,7 +23,7 @@ from servescope.cutover.coverage import (
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.freezing import counted_of
 from servescope.cutover.mixing import MixPath
-from servescope.cutover.paths import MetricPath
+from servescope.cutover.paths import IMMATERIAL_RATE, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats
 from servescope.cutover.shortfall import missed_part
@@ -182,8 +182,32 @@ def missing(context: StageContext, metric: MetricPlan, judged: JudgedMetric) -> 
             causes[asked & (causes == "") & where] = cause
         found.append(coverage)
     v1, v2 = found
+    if judged.kind == "events":
+        uncovered[(uncovered == "") & control & _unaccounted(context, metric, (v1, v2))] = "unaccounted"
     rejecting = control & (np.abs(v1.rejected - v2.rejected) > MOST_REJECTED_APART)
     return MissingEvidence(absent, uncovered, rejecting, (v1, v2))
+
+
+def _unaccounted(
+    context: StageContext, metric: MetricPlan, coverage: tuple[MetricCoverage, MetricCoverage]
+) -> NDArray[np.bool_]:
+    """Where v2 lacks the ends of so many more of its requests than v1 that as events they were beyond the margin, (B,).
+
+    A series of one outcome that is lost on the way leaves the others in order.
+    """
+    shares = []
+    for arm, each in zip((context.folded.v1, context.folded.v2), coverage, strict=True):
+        counted = counted_of(arm, metric.name, context.frozen.histograms)
+        happened, requests = (
+            np.where(each.known, values[:, context.within], 0.0).sum(axis=0).cumsum()
+            for values in (counted.above, counted.below)
+        )
+        shares.append(np.divide(happened, requests, out=np.zeros_like(requests), where=requests > 0.0))
+    v1, v2 = shares
+    lacking = coverage[1].missed - coverage[0].missed
+    return np.asarray(
+        (lacking > 0.0) & (v2 + lacking >= np.maximum((1.0 + (metric.margin or 0.0)) * v1, IMMATERIAL_RATE))
+    )
 
 
 def band_coverage(context: StageContext, metric: MetricPlan) -> MetricCoverage:

@@ -204,6 +204,33 @@ def test_what_was_in_flight_when_processes_ended_is_not_lost() -> None:
     assert {each.cause for each in judgement.metrics if each.required} == {"warming", "not worse"}
 
 
+def without_buckets(target: TargetIncrements) -> TargetIncrements:
+    """A page whose histograms have no buckets, as a rule of relabelling drops them."""
+    kept = [row for row, each in enumerate(target.series) if not each.name.endswith("_bucket")]
+    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
+
+
+@pytest.mark.parametrize("replicas", [V1[:6], TWO])
+def test_shares_of_slow_requests_are_of_replicas_that_report_the_edge(replicas: list[str]) -> None:
+    """Others have no slow requests that are known, and no fast ones."""
+    judgement = judged(changed(without_buckets, replicas))
+    edges = [edge for each in judgement.metrics for edge in each.edges]
+
+    assert judgement.verdict == "HEALTHY"
+    assert edges
+    for edge in edges:
+        assert edge.v2 == pytest.approx(edge.v1, rel=0.1)
+
+
+def test_an_edge_that_an_arm_does_not_report_is_not_compared() -> None:
+    """Neither are there no slow requests of v2, nor more than on v1."""
+    for replicas in (V1, V2):
+        judgement = judged(changed(without_buckets, replicas))
+
+        assert judgement.verdict == "HEALTHY"
+        assert not any(each.edges for each in judgement.metrics)
+
+
 def test_what_is_thrown_away_of_one_arm_alone_decides_nothing() -> None:
     """Four per cent of v2's blocks could choose the outcome; four per cent of both arms' do not."""
     change = altered("requests_started_total", lambda gains: 0.3 * gains, part=0.055, hours=3.0)

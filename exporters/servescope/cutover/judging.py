@@ -511,9 +511,8 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
     if track.v1.slow is None or track.v2.slow is None:
         return ()
     found = []
-    n1, n2 = track.v1.below.sum(axis=0), track.v2.below.sum(axis=0)
     for index, edge in enumerate(frozen.edges.get(track.plan.name, ())):
-        slow1, slow2 = track.v1.slow[:, index].sum(axis=0), track.v2.slow[:, index].sum(axis=0)
+        (n1, slow1), (n2, slow2) = track.v1.slow_at(index), track.v2.slow_at(index)
         if n1.sum() <= 0.0 or n2.sum() <= 0.0:
             continue
         strata = slow_fractions(n1, slow1, n2, slow2)

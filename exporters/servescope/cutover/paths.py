@@ -77,7 +77,9 @@ class MetricPath:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmSums:
-    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known; `slow` is (P, K, B).
+    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known.
+
+    `slow` are those above each edge, (P, K, B), NaN of a pod that does not report the edge.
 
     `prompts` are those of its pods, (P, B); None where they are not reported."""
 
@@ -93,6 +95,14 @@ class ArmSums:
         slow = None if self.slow is None else self.slow * kept[:, None]
         prompts = self.prompts and Prompts(self.prompts.tokens * kept, self.prompts.requests * kept)
         return ArmSums(self.above * kept, self.below * kept, slow, prompts)
+
+    def slow_at(self, edge: int) -> tuple[Floats, Floats]:
+        """The observations of pods that report an edge, and those above it, (B,) each."""
+        if self.slow is None:
+            return np.zeros(self.below.shape[1]), np.zeros(self.below.shape[1])
+        slow = self.slow[:, edge]
+        known = np.isfinite(slow)
+        return np.where(known, self.below, 0.0).sum(axis=0), np.where(known, slow, 0.0).sum(axis=0)
 
     def pods(self) -> Floats:
         """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
@@ -135,11 +145,10 @@ def _slow_evidence(
 ) -> list[tuple[Floats, Floats, Floats]]:
     """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more, and the
     lower limit of the difference."""
-    n1, n2 = v1.below.sum(axis=0), v2.below.sum(axis=0)
-    starts, weights = change.schedule(n1.size, stage_weight=levels.weight)
+    starts, weights = change.schedule(v1.below.shape[1], stage_weight=levels.weight)
     found = []
     for index, edge in enumerate(edges):
-        strata = slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index))
+        strata = slow_fractions.slow_fractions(*v1.slow_at(index), *v2.slow_at(index))
         harm, material = slow_fractions.log_evidence_of_harm(
             strata, edge.tau2, floor=(edge.lasting, edge.floor), alpha=levels.harm, wanted=edge.wanted,
             starts=starts, weights=weights,
@@ -149,12 +158,6 @@ def _slow_evidence(
         )[1]  # fmt: skip
         found.append((harm, material, low))
     return found
-
-
-def _slow(arm: ArmSums, index: int) -> Floats:
-    if arm.slow is None:
-        return np.zeros(arm.below.shape[1])
-    return np.asarray(arm.slow[:, index].sum(axis=0))
 
 
 def ratio_path(

@@ -400,8 +400,7 @@ def _sums(
     prompts = prompts_of(arm) if name in context.frozen.slopes else None
     slow = None
     if edges and name in arm.slow:
-        values = arm.slow[name][:, :, context.within]
-        slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
+        slow = np.where(known[:, None], arm.slow[name][:, :, context.within], np.nan)
     if prompts is not None:
         kept = context.usable if warm is None else context.usable & warm[:, context.within]
         prompts = Prompts(prompts.tokens[:, context.within] * kept, prompts.requests[:, context.within] * kept)

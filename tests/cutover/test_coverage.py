@@ -168,6 +168,69 @@ def test_a_loss_that_no_block_shows_is_seen_in_the_stage(prefix: str, metric: st
     assert "it counts fewer requests than other counters of the same processes" in found.reason
 
 
+def without_errors(target: TargetIncrements) -> TargetIncrements:
+    """A page that lacks the series of failed requests, as a rule of relabelling drops it."""
+    kept = [row for row, each in enumerate(target.series) if ("outcome", "error") not in each.labels]
+    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
+
+
+@pytest.mark.parametrize("replicas", [V2, TWO])
+def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> None:
+    """Requests that began and ended in no counter may be errors; a source that has not had any yet shows none."""
+    story = replace(STORY, v2=Side(pods=3, errors=0.02))
+    judgement = judged(changed(without_errors, replicas, story), story)
+    errors = next(each for each in judgement.metrics if each.name == "request_error_share")
+    none_yet = replace(STORY, v2=Side(pods=3, errors=0.0))
+
+    assert judgement.verdict == "NO DATA"
+    assert errors.cause == "unaccounted"
+    assert "% of v2's requests began and ended in no counter; as events these would be beyond" in errors.reason
+    assert judged(changed(without_errors, V2, none_yet), none_yet).verdict == "HEALTHY"
+
+
+def test_what_was_in_flight_when_processes_ended_is_not_lost() -> None:
+    """Replicas of v2 begin anew each half hour, and nobody sees how the last requests of each process end."""
+
+    def restarting(target: TargetIncrements) -> TargetIncrements:
+        starts = STORY.started_ms + 6 * BLOCK_MS * np.arange(8.0)
+        started = starts[np.maximum(0, np.searchsorted(starts, target.blocks, side="right") - 1)]
+        row = next(row for row, each in enumerate(target.series) if ("outcome", "ok") in each.labels)
+        gains = np.array(target.gains)
+        gains[row, np.isin(target.blocks + BLOCK_MS, starts)] -= 20.0
+        return replace(target, gains=gains, started_ms=np.where(target.blocks < starts[0], target.started_ms, started))
+
+    judgement = judged(changed(restarting, V2))
+
+    assert {each.cause for each in judgement.metrics if each.required} == {"warming", "not worse"}
+
+
+def without_buckets(target: TargetIncrements) -> TargetIncrements:
+    """A page whose histograms have no buckets, as a rule of relabelling drops them."""
+    kept = [row for row, each in enumerate(target.series) if not each.name.endswith("_bucket")]
+    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
+
+
+@pytest.mark.parametrize("replicas", [V1[:6], TWO])
+def test_shares_of_slow_requests_are_of_replicas_that_report_the_edge(replicas: list[str]) -> None:
+    """Others have no slow requests that are known, and no fast ones."""
+    judgement = judged(changed(without_buckets, replicas))
+    edges = [edge for each in judgement.metrics for edge in each.edges]
+
+    assert judgement.verdict == "HEALTHY"
+    assert edges
+    for edge in edges:
+        assert edge.v2 == pytest.approx(edge.v1, rel=0.1)
+
+
+def test_an_edge_that_an_arm_does_not_report_is_not_compared() -> None:
+    """Neither are there no slow requests of v2, nor more than on v1."""
+    for replicas in (V1, V2):
+        judgement = judged(changed(without_buckets, replicas))
+
+        assert judgement.verdict == "HEALTHY"
+        assert not any(each.edges for each in judgement.metrics)
+
+
 def test_what_is_thrown_away_of_one_arm_alone_decides_nothing() -> None:
     """Four per cent of v2's blocks could choose the outcome; four per cent of both arms' do not."""
     change = altered("requests_started_total", lambda gains: 0.3 * gains, part=0.055, hours=3.0)

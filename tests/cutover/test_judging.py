@@ -246,6 +246,9 @@ def test_harm_of_a_stage_is_latched_in_the_next() -> None:
 
     assert (judgement.verdict, judgement.live) == ("DEGRADED", "HEALTHY")
     assert judgement.reason.startswith("harm was proven and nobody has acknowledged it: Errors")
+    assert [each.reason.partition(": Errors")[0] for each in judgement.changes if each.stage == 1] == [
+        "harm was proven and nobody has acknowledged it"
+    ]
     assert (acknowledged.verdict, acknowledged.latched_since_ms) == ("HEALTHY", None)
 
 
@@ -319,8 +322,22 @@ def test_a_rollback_ends_the_run() -> None:
     story = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=5.0))
     judgement = judged(story, decisions=(decided("rollback", story, 4.9),), at_ms=story.end_ms + 3_600_000)
 
-    assert judgement.verdict == "HEALTHY", judgement.reason
+    assert judgement.live == "HEALTHY", judgement.reason
     assert "rolled back by ann: as planned" in judgement.notes
+    assert judgement.changes[-1].verdict == "HEALTHY"
+
+
+def test_a_run_that_was_rolled_back_is_not_healthy() -> None:
+    """Nothing of it is served any more, so that no gate may be open, whatever was proven; harm stays what it was."""
+    for story, verdict, words in (
+        (STORY, "INCONCLUSIVE", "the run was rolled back, and was HEALTHY until then: all 6 required"),
+        (replace(STORY, v2=replace(V2, slower=1.5)), "DEGRADED", "than on v1 ("),
+    ):
+        judgement = judged(story, decisions=(decided("rollback", story, 2.9),))
+
+        assert judgement.verdict == verdict
+        assert words in judgement.reason
+        assert judgement.advice != "go on"
 
 
 @pytest.mark.parametrize("planned", [0.05, 0.9, 1.0])

@@ -220,6 +220,19 @@ def test_proven_harm_is_excluded_by_force_alone(slower: MadePast, judge: Judge) 
     assert judge("decide", "hold", "--by", "ada", "--reason", "x", "--force").returncode == 2
 
 
+def test_harm_is_not_excluded_as_if_before_it_was_known(slower: MadePast, judge: Judge) -> None:
+    """A span is left out now, with what is known now: an earlier time would erase the latch, also by force."""
+    judge("start")
+    slower.now_ms = SLOWER.end_ms
+    words = ("decide", "exclude", "--by", "ada", "--reason", "a deploy", "--from", "8h", "--to", "1h", "--at", "8h")
+    for force in ((), ("--force",)):
+        refused = judge(*words, *force)
+
+        assert refused.returncode == 2
+        assert "--at does not go with `exclude`" in refused.stderr
+    assert judge("run").returncode == 10
+
+
 # --- Refused ----------------------------------------------------------------------------------------------------------
 
 

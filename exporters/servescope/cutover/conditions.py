@@ -23,7 +23,7 @@ from servescope.cutover.coverage import (
 )
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.mixing import MixPath
-from servescope.cutover.paths import ArmSums, MetricPath
+from servescope.cutover.paths import IMMATERIAL_RATE, ArmSums, MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats, zero_unknown
 from servescope.cutover.shortfall import Shortfall
@@ -154,7 +154,7 @@ class MissingEvidence:
 
 
 def missing(
-    context: StageContext, judged: JudgedMetric, sums: tuple[ArmSums, ArmSums],
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, sums: tuple[ArmSums, ArmSums],
     known: tuple[NDArray[np.bool_], NDArray[np.bool_]],
 ) -> MissingEvidence:  # fmt: skip
     """What of the evidence of a metric that is compared is missing: of both arms' `sums`, `known` or not, (P, B)."""
@@ -181,8 +181,27 @@ def missing(
             causes[asked & (causes == "") & where] = cause
         found.append(coverage)
     v1, v2 = found
+    if judged.kind == "events":
+        uncovered[(uncovered == "") & control & _unaccounted(metric, sums, (v1, v2))] = "unaccounted"
     rejecting = control & (np.abs(v1.rejected - v2.rejected) > MOST_REJECTED_APART)
     return MissingEvidence(absent, uncovered, rejecting, (v1, v2))
+
+
+def _unaccounted(
+    metric: MetricPlan, sums: tuple[ArmSums, ArmSums], coverage: tuple[MetricCoverage, MetricCoverage]
+) -> NDArray[np.bool_]:
+    """Where v2 lacks the ends of so many more of its requests than v1 that as events they were beyond the margin, (B,).
+
+    A series of one outcome that is lost on the way leaves the others in order.
+    """
+    v1, v2 = (
+        np.divide(happened, requests, out=np.zeros_like(requests), where=requests > 0.0)
+        for happened, requests in ((each.total.cumsum(), each.count.cumsum()) for each in sums)
+    )
+    lacking = coverage[1].missed - coverage[0].missed
+    return np.asarray(
+        (lacking > 0.0) & (v2 + lacking >= np.maximum((1.0 + (metric.margin or 0.0)) * v1, IMMATERIAL_RATE))
+    )
 
 
 def band_coverage(context: StageContext, metric: MetricPlan) -> MetricCoverage:

@@ -141,11 +141,12 @@ def judge_folded(
     latched_ms = run.latched_ms
     verdict: Verdict = "DEGRADED" if latched_ms is not None else live
     if latched_ms is not None and live != "DEGRADED":
-        reason = (
-            f"harm was proven and nobody has acknowledged it: {run.latched_reason}; now it would be {live}: {reason}"
-        )
+        reason = f"{_latched(run.latched_reason)}; now it would be {live}: {reason}"
     if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
+    if verdict == "HEALTHY" and course.rolled_back is not None:
+        # A gate that were open would let go on what somebody has ended.
+        verdict, reason = "INCONCLUSIVE", f"the run was rolled back, and was HEALTHY until then: {reason}"
     alerts = firing_pages(frozen.plan, evidence.events, at_ms)
     return Judgement(
         verdict=verdict,
@@ -261,11 +262,16 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
                 latched, latched_reason = end_ms, _reason_at(stage, block)
         shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
         if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
-            changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
+            reason = _reason_at(stage, block) if code == DEGRADED or shown != "DEGRADED" else _latched(latched_reason)
+            changes.append(VerdictChange(end_ms, stage.span.index, shown, reason))
     harm = Harm(began, latched, latched_reason)
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
     return _Run(tuple(changes), latched, latched_reason, harm)
+
+
+def _latched(reason: str) -> str:
+    return f"harm was proven and nobody has acknowledged it: {reason}"
 
 
 def _excluded_harm(course: Course, changes: Sequence[VerdictChange]) -> tuple[Exclusion, ...]:
@@ -505,9 +511,8 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
     if track.v1.slow is None or track.v2.slow is None:
         return ()
     found = []
-    n1, n2 = track.v1.count, track.v2.count
     for index, edge in enumerate(frozen.edges.get(track.plan.name, ())):
-        slow1, slow2 = track.v1.slow_counts[index], track.v2.slow_counts[index]
+        (n1, slow1), (n2, slow2) = track.v1.slow_at(index), track.v2.slow_at(index)
         if n1.sum() <= 0.0 or n2.sum() <= 0.0:
             continue
         strata = slow_fractions(n1, slow1, n2, slow2)

@@ -78,7 +78,9 @@ class MetricPath:
 
 @dataclass(frozen=True, eq=False)
 class ArmSums:
-    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known; `slow` is (P, K, B).
+    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known.
+
+    `slow` are those above each edge, (P, K, B), NaN of a pod that does not report the edge.
 
     `prompts` are those of its pods, (P, B); None where they are not reported."""
 
@@ -106,9 +108,17 @@ class ArmSums:
         return np.asarray(self.below.sum(axis=0))
 
     @cached_property
-    def slow_counts(self) -> list[Floats]:
-        """What all pods counted above each edge, (B,) each; [] where there is none."""
-        return [] if self.slow is None else [self.slow[:, edge].sum(axis=0) for edge in range(self.slow.shape[1])]
+    def slow_counts(self) -> list[tuple[Floats, Floats]]:
+        """By edge what the pods that report it counted, and what of that is above it, (B,) each; [] without edges."""
+        found = []
+        for slow in () if self.slow is None else np.moveaxis(self.slow, 1, 0):
+            known = np.isfinite(slow)
+            found.append((np.where(known, self.below, 0.0).sum(axis=0), np.where(known, slow, 0.0).sum(axis=0)))
+        return found
+
+    def slow_at(self, edge: int) -> tuple[Floats, Floats]:
+        """The observations of pods that report an edge, and those above it, (B,) each; 0 without edges."""
+        return self.slow_counts[edge] if self.slow_counts else (np.zeros_like(self.count), np.zeros_like(self.count))
 
     @cached_property
     def pods(self) -> Floats:
@@ -152,11 +162,10 @@ def _slow_evidence(
 ) -> list[tuple[Floats, Floats, Floats]]:
     """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more, and the
     lower limit of the difference."""
-    n1, n2 = v1.count, v2.count
-    starts, weights = change.schedule(n1.size, stage_weight=levels.weight)
+    starts, weights = change.schedule(v1.count.size, stage_weight=levels.weight)
     found = []
     for index, edge in enumerate(edges):
-        strata = slow_fractions.slow_fractions(n1, _slow(v1, index), n2, _slow(v2, index))
+        strata = slow_fractions.slow_fractions(*v1.slow_at(index), *v2.slow_at(index))
         harm, material = slow_fractions.log_evidence_of_harm(
             strata, edge.tau2, floor=(edge.lasting, edge.floor), alpha=levels.harm, wanted=edge.wanted,
             starts=starts, weights=weights,
@@ -166,10 +175,6 @@ def _slow_evidence(
         )[1]  # fmt: skip
         found.append((harm, material, low))
     return found
-
-
-def _slow(arm: ArmSums, index: int) -> Floats:
-    return arm.slow_counts[index] if arm.slow_counts else np.zeros(arm.below.shape[1])
 
 
 def ratio_path(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.incrementing import SAME_START_MS
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import SPEED, JudgedMetric
 from servescope.cutover.agreement import DURATION, HANDING_OVER, IN_FLIGHT, LEAST, peer_of
@@ -17,12 +18,23 @@ from servescope.cutover.sequences import Floats, zero_unknown
 
 
 def in_flight(arm: ArmFold, within: slice) -> Floats:
-    """By how many requests the counters of an arm may differ up to each block of a stage: those in flight, (B,)."""
-    flying = zero_unknown(arm.levels["concurrent_requests"][:, within]).sum(axis=0)
+    """By how many requests the counters of an arm may differ up to each block of a stage: those in flight, (B,).
+
+    Those of every process that was there so far: what was in flight when one ended is in no counter's end.
+    """
+    flying = zero_unknown(arm.levels["concurrent_requests"][:, within])
     lasting = arm.metrics.get(DURATION)
     if lasting is not None:
-        flying = np.maximum(flying, zero_unknown(lasting.above[:, within]).sum(axis=0) / (BLOCK_MS / 1000))
-    return np.asarray(LEAST + IN_FLIGHT * np.maximum.accumulate(flying))
+        flying = np.maximum(flying, zero_unknown(lasting.above[:, within]) / (BLOCK_MS / 1000))
+    most = np.maximum.accumulate(flying, axis=1) * _processes(arm.started[:, within])
+    return np.asarray(LEAST + IN_FLIGHT * most.sum(axis=0))
+
+
+def _processes(started: Floats) -> Floats:
+    """How many processes a pod has had up to each block, from when the latest of them began, (P, B)."""
+    latest = np.fmax.accumulate(started, axis=1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(1.0 + np.cumsum(np.diff(latest, prepend=latest[:, :1], axis=1) > SAME_START_MS, axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

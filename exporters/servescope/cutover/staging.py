@@ -266,7 +266,7 @@ def _judge_metrics(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
-                missing=missing(context, each.judged, counted[name].everything, counted[name].known), found=each.found,
+                missing=missing(context, each.plan, each.judged, counted[name].everything, counted[name].known), found=each.found,
                 gross=each.gross,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
                 everything=_everything(counted[name]),
@@ -426,8 +426,7 @@ def _sums(
     known = np.isfinite(above) & np.isfinite(below) & context.usable
     slow = None
     if edges and name in arm.slow:
-        values = arm.slow[name][:, :, context.within]
-        slow = np.where(known[:, None] & np.isfinite(values), values, 0.0)
+        slow = np.where(known[:, None], arm.slow[name][:, :, context.within], np.nan)
     return ArmSums(np.where(known, above, 0.0), np.where(known, below, 0.0), slow, prompts), known
 
 

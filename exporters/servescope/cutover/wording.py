@@ -160,6 +160,9 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
         case "uncovered" | "torn" | "rejected" if track.coverage:
             return f"{title}: {_lost(track.coverage, block, cause)}"
+        case "unaccounted" if track.coverage:
+            lacking = 100.0 * float(track.coverage[-1].missed[block] - track.coverage[0].missed[block])
+            return f"{title}: {lacking:.2g} % of v2's requests began and ended in no counter; {_CAUSES[cause]}"
         case "one replica" if track.alone is not None:
             return (
                 f"{title}: one replica: {track.alone.named(block)} than the others of v2, whose harm that is not; "
@@ -306,6 +309,7 @@ _CAUSES: Final[dict[str, str]] = {
     "scrapes missing": "fewer than 80 % of the expected scrapes succeeded",
     "torn": "its counters contradict each other",
     "uncovered": "an arm does not report it of all its requests",
+    "unaccounted": "as events these would be beyond the margin: is a series of one outcome lost on the way?",
     "rejected": "more was thrown away of one arm than of the other",
     "too few": "an arm has fewer than 20 observations",
     "query error": "the past could not be read whole",

@@ -186,6 +186,9 @@ def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -
         raise UsageError(f"--from and --to go with `exclude`, not with `{kind}`")
     if kind != "exclude" and arguments.force:
         raise UsageError(f"--force goes with `exclude`, not with `{kind}`")
+    if kind == "exclude" and arguments.at is not None:
+        # Harm that is known by now would not have been known then.
+        raise UsageError("--at does not go with `exclude`: what is known now stays known, so that it is decided now")
     stage = next_stage(run) if kind == "advance" else None
     return Decision(kind, at_ms, arguments.by, arguments.reason, stage, *bounds)
 

@@ -42,7 +42,9 @@ VERDICT_LOOKS: Final[Mapping[Verdict, Look]] = {
 }
 _AWAITED: Final[Mapping[Cause, str]] = {
     "load": "like loads", "warming": "warm replicas", "mix": "the same prompts", "pods too few": "more replicas",
-    "uncalibrated": "three hours of both arms", "no control": "requests on v1",
+    "uncalibrated": "three hours of both arms", "no control": "requests on v1", "share": "the planned share",
+    "one replica": "one replica of v2", "explained by load": "like loads", "explained by reuse": "like reuse",
+    "prompts unknown": "the sizes of prompts", "rejected": "whole counters", "incomparable": "the same metrics",
 }  # fmt: skip
 """What metrics wait for that more of the same data does not settle."""
 # What is missing matters where it is required, and is the least of the others.

@@ -146,7 +146,7 @@ def judge_folded(
         )
     if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
-    alerts = firing_pages(frozen.plan, evidence.events, at_ms)
+    alerts, severity = firing_pages(frozen.plan, evidence.events, at_ms), _severity(live, stage, run)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -155,8 +155,8 @@ def judge_folded(
         plan_hash=frozen.hash(),
         stage=stage_state(frozen, stage),
         metrics=metrics,
-        advice=_advice(verdict, metrics, alerts),
-        severity=_severity(verdict, metrics, stage),
+        advice=_advice(live, severity, alerts),
+        severity=severity,
         live=live,
         latched_since_ms=latched_ms,
         v1=arm_state(folded.v1, stage, 0),
@@ -206,6 +206,7 @@ class _Run:
     changes: tuple[VerdictChange, ...]
     latched_ms: int | None
     latched_reason: str
+    latched_severe: bool
     harm: Harm
 
 
@@ -245,7 +246,7 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
     changes: list[VerdictChange] = list(before.changes)
     began = before.harm.began_ms
     latched = before.harm.latched_ms
-    latched_reason = before.harm.reason
+    latched_reason, severe = before.harm.reason, before.harm.severe
     acknowledged = list(course.acknowledged_ms)
     for block, start_ms in enumerate(latest.blocks.tolist()):
         end_ms = start_ms + BLOCK_MS
@@ -255,17 +256,26 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
             latched = None
         if code != DEGRADED:
             began = None
-        elif began is None:
-            began = end_ms
-            if latched is None:
-                latched, latched_reason = end_ms, _reason_at(stage, block)
+        else:
+            begins, began = began is None, began or end_ms
+            if latched is None and begins:
+                latched, latched_reason, severe = end_ms, _reason_at(stage, block), _is_severe(stage, block)
+            elif latched is not None and not severe and _is_severe(stage, block):
+                latched_reason, severe = _reason_at(stage, block), True
         shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
         if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
             changes.append(VerdictChange(end_ms, stage.span.index, shown, _reason_at(stage, block)))
-    harm = Harm(began, latched, latched_reason)
+    harm = Harm(began, latched, latched_reason, severe)
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
-    return _Run(tuple(changes), latched, latched_reason, harm)
+    return _Run(tuple(changes), latched, latched_reason, severe, harm)
+
+
+def _is_severe(stage: StageTrack, block: int) -> bool:
+    """Whether harm is beyond the margin after a block."""
+    return bool(stage.outage[block]) or any(
+        track.plan.required and track.causes[block] in SEVERE for track in stage.tracks.values()
+    )
 
 
 def _excluded_harm(course: Course, changes: Sequence[VerdictChange]) -> tuple[Exclusion, ...]:
@@ -292,7 +302,7 @@ def _reason_at(stage: StageTrack, block: int) -> str:
         return f"all {len(required)} required metrics are proven within their margins"
     if not deciding:
         return "all required metrics are proven within their margins, and the stage has to last longer"
-    first = max(deciding, key=lambda track: _weight(track, block))
+    first = max(deciding, key=lambda track: (track.causes[block] in SEVERE, _weight(track, block)))
     more = len(deciding) - 1
     others = f" (and {more} more)" if more else ""
     return f"{wording.explain(first, block)}{others}"
@@ -354,21 +364,21 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     return CODES[code], _reason_at(stage, block)
 
 
-def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement], alerts: Sequence[FiringAlert]) -> Advice:
-    if verdict == "HEALTHY":
-        return "hold" if any(each.arm == "v2" for each in alerts) else "go on"
-    severe = any(each.required and each.cause in SEVERE for each in metrics)
-    return "roll back" if verdict == "DEGRADED" and severe else "hold"
+def _advice(
+    live: Verdict, severity: Literal["beyond margin", "probable"] | None, alerts: Sequence[FiringAlert]
+) -> Advice:
+    """Harm beyond the margin that nobody has acknowledged is gone back from, unless health has been proven since."""
+    if live == "HEALTHY":
+        return "hold" if severity is not None or any(each.arm == "v2" for each in alerts) else "go on"
+    return "roll back" if severity == "beyond margin" else "hold"
 
 
-def _severity(
-    verdict: Verdict, metrics: Sequence[MetricJudgement], stage: StageTrack
-) -> Literal["beyond margin", "probable"] | None:
-    if verdict != "DEGRADED":
+def _severity(live: Verdict, stage: StageTrack, run: _Run) -> Literal["beyond margin", "probable"] | None:
+    """That of harm that is proven, else of harm that was and that nobody has acknowledged."""
+    if live != "DEGRADED" and run.latched_ms is None:
         return None
-    severe = any(each.required and each.cause in SEVERE for each in metrics)
-    outage = bool(stage.outage.size and stage.outage[-1])
-    return "beyond margin" if severe or outage else "probable"
+    severe = _is_severe(stage, stage.blocks.size - 1) if live == "DEGRADED" else run.latched_severe
+    return "beyond margin" if severe else "probable"
 
 
 def _metric(

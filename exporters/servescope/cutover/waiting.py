@@ -32,6 +32,12 @@ def waiting_for(stage: StageTrack, cause: Cause) -> str:
             return "three hours of both arms, from which the noise is estimated"
         case "share":
             return f"{100 * stage.share:g} % of the requests on v2, as the stage plans"
+        case "prompts unknown":
+            return "the sizes of prompts of all requests, which an arm does not report any more"
+        case "rejected":
+            return "counters that do not contradict each other: look at the replicas whose blocks are thrown away"
+        case "incomparable":
+            return "the same metric from both arms"
         case "no control":
             return "requests on v1: keep a holdback there"
         case _:

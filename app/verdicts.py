@@ -112,7 +112,8 @@ def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
     known = [wait for wait in waits if wait is not None]
     slowest = max(open_, key=lambda each: math.inf if each.eta_seconds is None else each.eta_seconds)
     value = _wait(max(known)) if known and len(known) == len(waits) else "no estimate"
-    names = slowest.title if len(open_) == 1 else f"{len(open_)} metrics, slowest {slowest.title}"
+    which = f", slowest {slowest.title}" if known else ""
+    names = slowest.title if len(open_) == 1 else f"{len(open_)} metrics{which}"
     return "Still to settle", escape(value), escape(names)
 
 

@@ -65,6 +65,8 @@ from servescope.cutover.windows import cut, window_of
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: pods that were there already are warm."""
+_LONGEST_SECONDS: Final = 90 * 86_400.0
+"""A metric that takes longer at the present rate is not settled by it."""
 NOTHING_ENDED: Final = EndedStages()
 
 
@@ -476,7 +478,8 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     blocks = min(block + 1, HOUR_BLOCKS)
     if wanted <= now:
         return 0.0, wanted
-    return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
+    eta = (wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else math.inf
+    return (eta if eta < _LONGEST_SECONDS else None), wanted
 
 
 def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:

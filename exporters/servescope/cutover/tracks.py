@@ -175,8 +175,11 @@ def track_metric(
     _set(codes, causes, bounded & harmful & within, HEALTHY, "proven cost")
     if alone is not None:
         _set(codes, causes, alone.replica >= 0, INCONCLUSIVE, "one replica")
-    if judged.kind != "events":
-        _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
+    # Events are compared whatever else the arms differ in; of another share they prove no health.
+    held = conditions.hold
+    if judged.kind == "events":
+        held = np.where((held == "share") & (codes == INCONCLUSIVE), held, "")
+    _set_each(codes, causes, held, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
     _set_each(codes, causes, missing.uncovered, NO_DATA)
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")

@@ -59,9 +59,11 @@ def _loads(stage: StageTrack) -> str:
         return "an arm had no requests"
     seen = f"a replica of v2 serves {v2:.2g} requests/s and one of v1 {v1:.2g}"
     if v2 > v1 * MATCHED_RATIO:
-        return f"{seen}, add replicas to v2 until that is at most {MATCHED_RATIO:g} times v1's"
+        return f"{seen}, add replicas to v2 or remove some of v1 until that is at most {MATCHED_RATIO:g} times v1's"
     if v1 > v2 * MATCHED_RATIO:
-        return f"{seen}, remove replicas of v2 until that is at least {1 / MATCHED_RATIO:.2g} times v1's"
+        return (
+            f"{seen}, remove replicas of v2 or add some to v1 until that is at least {1 / MATCHED_RATIO:.2g} times v1's"
+        )
     return f"{seen}, which is alike: wait until it was for half an hour"
 
 

@@ -49,13 +49,13 @@ def format_bare(value: float | None, unit: str) -> str:
 
 
 def format_share(value: float) -> str:
-    """A share as percent; small ones keep two digits so that 0.04 % does not read as nothing."""
+    """A share as percent; small ones have two digits, so that a reader can divide one of them by another."""
     if value == 0:
         return "0 %"
     percent = 100 * value
-    if 0 < abs(percent) < 0.005:
-        return "< 0.01 %"
-    digits = 2 if 0 < abs(percent) < 1 else 1 if abs(percent) < 99.95 else 0
+    if 0 < abs(percent) < 0.0005:
+        return "< 0.001 %"
+    digits = 3 if 0 < abs(percent) < 0.0995 else 2 if abs(percent) < 1 else 1 if abs(percent) < 99.95 else 0
     return f"{percent:.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 

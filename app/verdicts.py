@@ -42,7 +42,9 @@ VERDICT_LOOKS: Final[Mapping[Verdict, Look]] = {
 }
 _AWAITED: Final[Mapping[Cause, str]] = {
     "load": "like loads", "warming": "warm replicas", "mix": "the same prompts", "pods too few": "more replicas",
-    "uncalibrated": "three hours of both arms", "no control": "requests on v1",
+    "uncalibrated": "three hours of both arms", "no control": "requests on v1", "share": "the planned share",
+    "one replica": "one replica of v2", "explained by load": "like loads", "explained by reuse": "like reuse",
+    "prompts unknown": "the sizes of prompts", "rejected": "whole counters", "incomparable": "the same metrics",
 }  # fmt: skip
 """What metrics wait for that more of the same data does not settle."""
 # What is missing matters where it is required, and is the least of the others.
@@ -110,7 +112,8 @@ def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
     known = [wait for wait in waits if wait is not None]
     slowest = max(open_, key=lambda each: math.inf if each.eta_seconds is None else each.eta_seconds)
     value = _wait(max(known)) if known and len(known) == len(waits) else "no estimate"
-    names = slowest.title if len(open_) == 1 else f"{len(open_)} metrics, slowest {slowest.title}"
+    which = f", slowest {slowest.title}" if known else ""
+    names = slowest.title if len(open_) == 1 else f"{len(open_)} metrics{which}"
     return "Still to settle", escape(value), escape(names)
 
 

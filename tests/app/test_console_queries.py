@@ -33,7 +33,7 @@ SPAN = TimeRange(0, 600_000, live=False)
         (None, "ratio", "–"),
         (math.nan, "seconds", "–"),
         (0.0, "ratio", "0 %"),
-        (0.00004, "ratio", "< 0.01 %"),
+        (0.00004, "ratio", "0.004 %"),
         (0.0042, "ratio", "0.42 %"),
         (0.81, "ratio", "81.0 %"),
         (-0.09, "ratio", "−9.0 %"),

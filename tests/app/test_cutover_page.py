@@ -384,8 +384,14 @@ def waiting(cause: Cause, **changes: Any) -> Judgement:
 
 
 @pytest.mark.parametrize(
-    ("cause", "word"), [("load", "like loads"), ("warming", "warm replicas"), ("mix", "the same prompts")]
-)
+    ("cause", "word"),
+    [
+        ("load", "like loads"), ("warming", "warm replicas"), ("mix", "the same prompts"),
+        ("share", "the planned share"), ("one replica", "one replica of v2"), ("rejected", "whole counters"),
+        ("prompts unknown", "the sizes of prompts"), ("explained by load", "like loads"),
+        ("explained by reuse", "like reuse"),
+    ],
+)  # fmt: skip
 def test_what_is_waited_for_is_said_and_no_time(show: Show, cause: Cause, word: str) -> None:
     """Not "about 0 s" and 100 % for hours: that loads, warmth or prompts are waited for, and how to get them."""
     text = text_of(show, waiting(cause, waits_for="what there is to do"))

@@ -14,7 +14,6 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app import selection
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.plan_files import parse_plan
@@ -24,7 +23,7 @@ from servescope.judge.runs import start_run
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
-from tests.support.console_pages import html
+from tests.support.console_pages import html, stop_clock
 from tests.support.cutover_evidence import INTERVAL_MS, Side, Story
 from tests.support.cutover_store import PLAN, Step, make_targets, target_status, write_targets
 from tests.support.waiting import deadline_seconds
@@ -104,7 +103,7 @@ def test_a_page_of_every_age_is_whole(files: tuple[Path, int, Age], name: str, m
     monkeypatch.setenv("SERVESCOPE_STORE", str(folder / "age.db"))
     monkeypatch.setenv(PLAN_VARIABLE, str(folder / "chat.toml"))
     monkeypatch.setenv(JOURNAL_VARIABLE, str(folder / "journal.db"))
-    monkeypatch.setattr(selection, "now_ms", lambda: now_ms)
+    stop_clock(monkeypatch, now_ms)
     page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
     page.switch_page(f"views/{name}.py").run()
 
@@ -113,3 +112,4 @@ def test_a_page_of_every_age_is_whole(files: tuple[Path, int, Age], name: str, m
     assert not {"nan", "NaN", "None", "inf"} & set(words)
     if name == "cutover":
         assert (age.since_ms is not None) == ("scope answer" in html(page))
+        assert "no target that was scraped" not in html(page)

@@ -52,13 +52,79 @@ def check_intervals(judgement: Judgement) -> None:
         assert not ("better" in metric.reason and "harm is proven" in metric.reason), metric.reason
 
 
+def check_claims(judgement: Judgement) -> None:
+    """What is claimed of a metric is what its interval shows, and the headline is that of the severity."""
+    for metric in judgement.metrics:
+        if metric.ratio is None or metric.margin is None or metric.floor is None:
+            continue
+        ratio, low, high = _costs(metric)
+        margin, floor, said = 1.0 + metric.margin, 1.0 + metric.floor, f"{metric.cause}: {metric.reason}"
+        match metric.cause:
+            case "beyond margin":
+                assert ratio > margin, said
+            case "probable" | "proven cost":
+                assert low <= margin, said
+                assert ratio > floor or "more slow requests" in said or "since" in said, said
+            case "not worse" | "better":
+                assert high <= margin * (1.0 + 1e-9) or "proven rarer" in said, said
+            case "needs data" | "pods too few":
+                assert low <= floor, said
+                assert high >= margin, said
+    if judgement.severity == "beyond margin":
+        assert "though not beyond" not in judgement.reason, judgement.reason
+    if judgement.severity == "probable":
+        assert "beyond the margin" not in judgement.reason.replace("not beyond the margin", ""), judgement.reason
+
+
+def _costs(metric: MetricJudgement) -> tuple[float, float, float]:
+    """The ratio with its interval as v2's cost, above 1 where v2 is worse."""
+    low, high = metric.low or 0.0, math.inf if metric.high is None else metric.high
+    assert metric.ratio is not None
+    if metric.better == "higher":
+        return 1.0 / metric.ratio, 0.0 if math.isinf(high) else 1.0 / high, 1.0 / low if low else math.inf
+    return metric.ratio, low, high
+
+
 def check_world(case: int) -> None:
     """The judgement after each of some blocks of a random world."""
     world = random_world(case)
     random = np.random.default_rng(case)
     blocks = int((world.story.end_ms - world.story.started_ms) / BLOCK_MS)
     for block in sorted({blocks, *random.integers(1, blocks, 2).tolist()}):
-        check_intervals(world.judge(world.story.started_ms + block * BLOCK_MS))
+        judgement = world.judge(world.story.started_ms + block * BLOCK_MS)
+        check_intervals(judgement)
+        check_claims(judgement)
+
+
+# Worlds and blocks: harm that ended, health that was proven before errors began, and limits of a span alone.
+@pytest.mark.parametrize(("case", "block"), [(2, 75), (3, 75), (0, 15), (0, 18), (2, 38), (7, 40), (4, 61)])
+def test_nothing_is_claimed_that_its_interval_contradicts(case: int, block: int) -> None:
+    """Harm beyond the margin shows a span that is, probable harm and open questions an interval that allows for less,
+    and health ends with the interval that showed it."""
+    world = random_world(case)
+    judgement = world.judge(world.story.started_ms + block * BLOCK_MS)
+    check_intervals(judgement)
+    check_claims(judgement)
+
+
+def test_the_headline_is_of_the_harm_that_is_beyond_the_margin() -> None:
+    """Where there is more evidence of a smaller harm of another metric, the severity and the reason are of one."""
+    world = make_world(Phase(Side(pods=4, first_token=1.1, errors=0.008), 8))
+    judgements = [world.judge(world.story.started_ms + block * BLOCK_MS) for block in (36, 48, 60, 72, 84, 96)]
+    assert any(each.severity == "beyond margin" for each in judgements)
+    assert any("and 1 more" in each.reason for each in judgements)
+    for judgement in judgements:
+        check_claims(judgement)
+
+
+def test_harm_beyond_the_margin_is_rolled_back_from_until_somebody_acknowledges_it() -> None:
+    """What v2 does afterwards that nobody can see takes nothing from it: neither its severity nor the advice."""
+    world = random_world(4)
+    judgement = world.judge(world.story.started_ms + 61 * BLOCK_MS)
+
+    assert judgement.live == "NO DATA"
+    assert (judgement.verdict, judgement.severity, judgement.advice) == ("DEGRADED", "beyond margin", "roll back")
+    assert "beyond the margin" in judgement.reason
 
 
 @pytest.mark.parametrize("case", range(4))

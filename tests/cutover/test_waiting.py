@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from servescope.contract.increments import BLOCK_MS
+from servescope.cutover.plan import Stage
 from servescope.judge.text import describe_judgement
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, make_world
@@ -25,6 +29,27 @@ def test_queues_say_where_replicas_are_missing() -> None:
     """v2 alone queues, at like loads."""
     judgement = make_world(Phase(Side(pods=2), 4, queues=True), v1=Side(pods=6)).judge()
     assert "v2 queues requests and v1 does not" in judgement.waits_for
+
+
+def test_a_share_off_the_plan_is_waited_for_by_every_metric() -> None:
+    """Errors as well: no time is said for what no time settles, early in the stage and after hours."""
+    world = make_world(Phase(Side(pods=2), 4), v1=Side(pods=6))
+    frozen = replace(world.frozen, plan=replace(world.frozen.plan, stages=(Stage(0.9),)))
+    for minutes in (15, 60, 240):
+        judgement = replace(world, frozen=frozen).judge(world.story.started_ms + minutes * 60_000)
+        required = [each for each in judgement.metrics if each.required]
+        assert {each.cause for each in required} == {"share"}
+        assert [each.eta_seconds for each in required] == [None] * len(required)
+        assert "90 % of the requests on v2" in judgement.waits_for
+        assert "to be settled in" not in describe_judgement(judgement)
+
+
+def test_no_time_is_said_that_nobody_waits() -> None:
+    """In the first hour of few requests, where rounding errors are all that was gathered."""
+    world = make_world(Phase(Side(pods=1), 2), v1=Side(pods=3), requests_per_minute=12.0)
+    for block in range(1, 25, 3):
+        judgement = world.judge(world.story.started_ms + block * BLOCK_MS)
+        assert all((each.eta_seconds or 0.0) < 90 * 86_400 for each in judgement.metrics)
 
 
 def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:

@@ -6,8 +6,18 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from app import queries, selection
+from servescope.store.embedded import Store
+
 if TYPE_CHECKING:
+    import pytest
     from streamlit.testing.v1 import AppTest
+
+
+def stop_clock(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
+    """Have the pages and the store that they read stand at a time: what is later than now is not believed."""
+    monkeypatch.setattr(selection, "now_ms", lambda: now_ms)
+    monkeypatch.setattr(queries, "open_store", lambda path: Store(path, read_only=True, now_ms=lambda: now_ms))
 
 
 def html(page: AppTest) -> str:

@@ -21,11 +21,15 @@ from servescope.cutover.staging import StageTrack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Harm:
-    """Since when the verdict is DEGRADED, and since when harm is known that nobody has acknowledged, with why."""
+    """Since when the verdict is DEGRADED, and since when harm is known that nobody has acknowledged, with why.
+
+    `severe` says that it was beyond the margin at some time since.
+    """
 
     began_ms: int | None = None
     latched_ms: int | None = None
     reason: str = ""
+    severe: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

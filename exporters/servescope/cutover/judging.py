@@ -65,6 +65,8 @@ from servescope.cutover.windows import cut, window_of
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: pods that were there already are warm."""
+_LONGEST_SECONDS: Final = 90 * 86_400.0
+"""A metric that takes longer at the present rate is not settled by it."""
 NOTHING_ENDED: Final = EndedStages()
 
 
@@ -147,7 +149,7 @@ def judge_folded(
     if verdict == "HEALTHY" and course.rolled_back is not None:
         # A gate that were open would let go on what somebody has ended.
         verdict, reason = "INCONCLUSIVE", f"the run was rolled back, and was HEALTHY until then: {reason}"
-    alerts = firing_pages(frozen.plan, evidence.events, at_ms)
+    alerts, severity = firing_pages(frozen.plan, evidence.events, at_ms), _severity(live, stage, run)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -156,8 +158,8 @@ def judge_folded(
         plan_hash=frozen.hash(),
         stage=stage_state(frozen, stage),
         metrics=metrics,
-        advice=_advice(verdict, metrics, alerts),
-        severity=_severity(verdict, metrics, stage),
+        advice=_advice(verdict, live, severity, alerts),
+        severity=severity,
         live=live,
         latched_since_ms=latched_ms,
         v1=arm_state(folded.v1, stage, 0),
@@ -207,6 +209,7 @@ class _Run:
     changes: tuple[VerdictChange, ...]
     latched_ms: int | None
     latched_reason: str
+    latched_severe: bool
     harm: Harm
 
 
@@ -246,7 +249,7 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
     changes: list[VerdictChange] = list(before.changes)
     began = before.harm.began_ms
     latched = before.harm.latched_ms
-    latched_reason = before.harm.reason
+    latched_reason, severe = before.harm.reason, before.harm.severe
     acknowledged = list(course.acknowledged_ms)
     for block, start_ms in enumerate(latest.blocks.tolist()):
         end_ms = start_ms + BLOCK_MS
@@ -256,18 +259,27 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
             latched = None
         if code != DEGRADED:
             began = None
-        elif began is None:
-            began = end_ms
-            if latched is None:
-                latched, latched_reason = end_ms, _reason_at(stage, block)
+        else:
+            begins, began = began is None, began or end_ms
+            if latched is None and begins:
+                latched, latched_reason, severe = end_ms, _reason_at(stage, block), _is_severe(stage, block)
+            elif latched is not None and not severe and _is_severe(stage, block):
+                latched_reason, severe = _reason_at(stage, block), True
         shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
         if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
             reason = _reason_at(stage, block) if code == DEGRADED or shown != "DEGRADED" else _latched(latched_reason)
             changes.append(VerdictChange(end_ms, stage.span.index, shown, reason))
-    harm = Harm(began, latched, latched_reason)
+    harm = Harm(began, latched, latched_reason, severe)
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
-    return _Run(tuple(changes), latched, latched_reason, harm)
+    return _Run(tuple(changes), latched, latched_reason, severe, harm)
+
+
+def _is_severe(stage: StageTrack, block: int) -> bool:
+    """Whether harm is beyond the margin after a block."""
+    return bool(stage.outage[block]) or any(
+        track.plan.required and track.causes[block] in SEVERE for track in stage.tracks.values()
+    )
 
 
 def _latched(reason: str) -> str:
@@ -298,7 +310,7 @@ def _reason_at(stage: StageTrack, block: int) -> str:
         return f"all {len(required)} required metrics are proven within their margins"
     if not deciding:
         return "all required metrics are proven within their margins, and the stage has to last longer"
-    first = max(deciding, key=lambda track: _weight(track, block))
+    first = max(deciding, key=lambda track: (track.causes[block] in SEVERE, _weight(track, block)))
     more = len(deciding) - 1
     others = f" (and {more} more)" if more else ""
     return f"{wording.explain(first, block)}{others}"
@@ -360,21 +372,22 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
     return CODES[code], _reason_at(stage, block)
 
 
-def _advice(verdict: Verdict, metrics: Sequence[MetricJudgement], alerts: Sequence[FiringAlert]) -> Advice:
-    if verdict == "HEALTHY":
-        return "hold" if any(each.arm == "v2" for each in alerts) else "go on"
-    severe = any(each.required and each.cause in SEVERE for each in metrics)
-    return "roll back" if verdict == "DEGRADED" and severe else "hold"
+def _advice(
+    verdict: Verdict, live: Verdict, severity: Literal["beyond margin", "probable"] | None,
+    alerts: Sequence[FiringAlert],
+) -> Advice:  # fmt: skip
+    """Harm beyond the margin that nobody has acknowledged is gone back from, unless health has been proven since."""
+    if live == "HEALTHY":
+        return "hold" if verdict != "HEALTHY" or any(each.arm == "v2" for each in alerts) else "go on"
+    return "roll back" if severity == "beyond margin" else "hold"
 
 
-def _severity(
-    verdict: Verdict, metrics: Sequence[MetricJudgement], stage: StageTrack
-) -> Literal["beyond margin", "probable"] | None:
-    if verdict != "DEGRADED":
+def _severity(live: Verdict, stage: StageTrack, run: _Run) -> Literal["beyond margin", "probable"] | None:
+    """That of harm that is proven, else of harm that was and that nobody has acknowledged."""
+    if live != "DEGRADED" and run.latched_ms is None:
         return None
-    severe = any(each.required and each.cause in SEVERE for each in metrics)
-    outage = bool(stage.outage.size and stage.outage[-1])
-    return "beyond margin" if severe or outage else "probable"
+    severe = _is_severe(stage, stage.blocks.size - 1) if live == "DEGRADED" else run.latched_severe
+    return "beyond margin" if severe else "probable"
 
 
 def _metric(
@@ -472,7 +485,8 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     blocks = min(block + 1, HOUR_BLOCKS)
     if wanted <= now:
         return 0.0, wanted
-    return ((wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else None), wanted
+    eta = (wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else math.inf
+    return (eta if eta < _LONGEST_SECONDS else None), wanted
 
 
 def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:

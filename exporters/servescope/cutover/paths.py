@@ -355,7 +355,7 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     lasting = floods.log_evidence_of_flood(*pods, flood)
     harm, material, beyond = _harm_of_events(arms, (1.0, floor, margin), lasting, levels)
     v1_rate, v2_rate = (_rate_so_far(arm) for arm in (v1, v2))
-    below, bounded = _health_of_events(arms, v2, margin, levels)
+    below, bounded, rare = _health_of_events(arms, v2, margin, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.log(v2_rate / v1_rate)
         low, high = (np.log(each) for each in counts.ratio_interval(
@@ -367,8 +367,13 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
         harm=harm,
         material=material,
         beyond=beyond,
-        # Clusters that count once may be most of what users saw, of which nothing is proven then.
-        bounded=bounded & ((cost < math.log(margin)) | ~(v2_rate >= IMMATERIAL_RATE)),
+        # What was proven once holds unless v2 has more of late. Clusters that count once may be most of what users saw,
+        # of which nothing is proven then.
+        bounded=bounded
+        & (
+            ((cost < math.log(margin)) & ((high < math.log(margin)) | (_rate_of_late(v1, v2) < margin)))
+            | (rare & ~(v2_rate >= IMMATERIAL_RATE))
+        ),
         cost=cost,
         low=np.fmin(low, cost),
         high=np.fmax(high, cost),
@@ -399,13 +404,29 @@ def _harm_of_events(
 
 def _health_of_events(
     arms: clusters.Clustered, v2: ArmSums, margin: float, levels: Levels
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """The evidence of health after each block, and where it has ever been enough."""
+) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+    """The evidence of health after each block, where it has ever been enough, and where that they are rare has."""
     below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion, clustered=arms.clustered)
     # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
     rare = counts.log_evidence_rarer(v2.total, v2.count, IMMATERIAL_RATE) / arms.variation
     below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
-    return below, np.maximum.accumulate(below) >= -math.log(levels.high)
+    enough, of_rare = np.maximum.accumulate(np.array([below, rare + math.log(RARE_WEIGHT)]), axis=1) >= -math.log(
+        levels.high
+    )
+    return below, enough, of_rare
+
+
+def _rate_of_late(v1: ArmSums, v2: ArmSums) -> Floats:
+    """v2's rate over the last one to two hours ÷ v1's, or what v1's was since the stage began where that is more."""
+    blocks = np.arange(v1.total.size)
+    since = np.maximum(0, blocks // _HOUR - 1) * _HOUR
+    rates = []
+    for arm in (v1, v2):
+        events, requests = (np.concatenate([[0.0], np.cumsum(each)]) for each in (arm.total, arm.count))
+        of_late = requests[1:] - requests[since]
+        rates.append(np.divide(events[1:] - events[since], of_late, out=np.zeros(of_late.shape), where=of_late > 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(rates[1] / np.fmax(rates[0], _rate_so_far(v1)))
 
 
 def _rate_so_far(arm: ArmSums) -> Floats:

@@ -9,6 +9,7 @@ than its estimate.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -86,15 +87,29 @@ class Widened:
         return self.inner.worst(end)
 
 
-def harmful_spans(compared: Comparison, end: int, floor: float) -> tuple[Span, tuple[Span, ...]]:
-    """The span in which a cost above `floor` shows most recently, with all of them where the effect has changed.
+def harmful_spans(compared: Comparison, end: int, bounds: Sequence[float]) -> tuple[Span, tuple[Span, ...]]:
+    """The span that shows a cost above the first of the `bounds` that any shows, with all where the effect has changed.
 
-    It is all that was compared where no span shows any.
+    It is the latest whose lower limit is above the bound, else that of the highest lower limit whose estimate is; and
+    all that was compared where there is none.
     """
     whole, parts = compared.whole(end), compared.parts(end)
-    found = parts if parts or whole.cost > floor else compared.worst(end) or ()
-    harmful = [each for each in found if each.cost > floor]
-    return (harmful[-1], found) if harmful else (whole, parts)
+    for bound in bounds:
+        costly: list[tuple[Span, tuple[Span, ...]]] = []
+        for found in _divisions(compared, whole, parts, end):
+            above = [(each, found if len(found) > 1 else ()) for each in found if each.cost > bound]
+            proven = [each for each in above if each[0].low > bound]
+            if proven:
+                return proven[-1]
+            costly += above
+        if costly:
+            return max(costly, key=lambda each: each[0].low)
+    return whole, parts
+
+
+def _divisions(compared: Comparison, whole: Span, parts: tuple[Span, ...], end: int) -> Iterator[tuple[Span, ...]]:
+    yield parts or (whole,)
+    yield compared.worst(end) or ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparability import Comparability
 from servescope.cutover.conditions import Conditions, MissingEvidence
 from servescope.cutover.coverage import HOUR_BLOCKS, MetricCoverage, trailing_sum
-from servescope.cutover.judgement import Cause, Verdict
+from servescope.cutover.judgement import SEVERE, Cause, Verdict
 from servescope.cutover.outliers import Alone
 from servescope.cutover.paths import ArmSums, MetricPath
 from servescope.cutover.plan import MetricPlan
@@ -63,9 +63,24 @@ class MetricTrack:
     def shown(self, block: int) -> Shown:
         """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
         has changed: the latest that harms of DEGRADED, else all that was compared; None of a band."""
-        if self.codes[block] == DEGRADED:
-            return self.harmful(block)
-        return self.within(block)
+        span, parts = self.harmful(block) if self.codes[block] == DEGRADED else self.within(block)
+        if span is None:
+            return span, parts
+        claimed = self._claimed(span, self.causes[block])
+        return claimed, tuple(claimed if each is span else each for each in parts)
+
+    def _claimed(self, span: Span, cause: Cause) -> Span:
+        """A span with limits that claim no more than the verdict does, which asks for more: of single replicas, and of
+        all metrics together."""
+        floor = math.log1p(self.plan.floor or 0.0)
+        if cause in ("probable", "proven cost"):
+            return replace(span, low=min(span.low, self.margin))
+        if cause in ("needs data", "pods too few"):
+            return replace(span, low=min(span.low, floor), high=max(span.high, self.margin))
+        if cause in ("not worse", "better") and self.judged.kind == "events" and span.cost < self.margin:
+            # What was proven once still is.
+            return replace(span, high=min(span.high, self.margin))
+        return span
 
     def within(self, block: int) -> Shown:
         """All that was compared up to a block, for health where there is any, with its spans."""
@@ -77,11 +92,16 @@ class MetricTrack:
         return compared.whole(block + 1), compared.parts(block + 1)
 
     def harmful(self, block: int) -> Shown:
-        """The latest span up to a block that harms, of the blocks that may prove harm, with all spans."""
+        """The latest span up to a block that harms, of the blocks that may prove harm, with all spans.
+
+        Of harm beyond the margin it is one that is beyond it, if any is.
+        """
         if self.path is None or self.path.compared is None:
             return None, ()
         compared = self.path.harmed or self.path.compared
-        return harmful_spans(compared, block + 1, math.log1p(self.plan.floor or 0.0))
+        floor = math.log1p(self.plan.floor or 0.0)
+        bounds = (self.margin, floor) if self.causes[block] in SEVERE else (floor,)
+        return harmful_spans(compared, block + 1, bounds)
 
     @property
     def margin(self) -> float:
@@ -155,8 +175,11 @@ def track_metric(
     _set(codes, causes, bounded & harmful & within, HEALTHY, "proven cost")
     if alone is not None:
         _set(codes, causes, alone.replica >= 0, INCONCLUSIVE, "one replica")
-    if judged.kind != "events":
-        _set_each(codes, causes, conditions.hold, INCONCLUSIVE)
+    # Events are compared whatever else the arms differ in; of another share they prove no health.
+    held = conditions.hold
+    if judged.kind == "events":
+        held = np.where((held == "share") & (codes == INCONCLUSIVE), held, "")
+    _set_each(codes, causes, held, INCONCLUSIVE)
     _set(codes, causes, conditions.no_control, INCONCLUSIVE, "no control")
     _set_each(codes, causes, missing.uncovered, NO_DATA)
     _set(codes, causes, harmful & ~within, DEGRADED, "probable")

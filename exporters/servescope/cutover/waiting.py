@@ -32,6 +32,12 @@ def waiting_for(stage: StageTrack, cause: Cause) -> str:
             return "three hours of both arms, from which the noise is estimated"
         case "share":
             return f"{100 * stage.share:g} % of the requests on v2, as the stage plans"
+        case "prompts unknown":
+            return "the sizes of prompts of all requests, which an arm does not report any more"
+        case "rejected":
+            return "counters that do not contradict each other: look at the replicas whose blocks are thrown away"
+        case "incomparable":
+            return "the same metric from both arms"
         case "no control":
             return "requests on v1: keep a holdback there"
         case _:
@@ -53,9 +59,11 @@ def _loads(stage: StageTrack) -> str:
         return "an arm had no requests"
     seen = f"a replica of v2 serves {v2:.2g} requests/s and one of v1 {v1:.2g}"
     if v2 > v1 * MATCHED_RATIO:
-        return f"{seen}, add replicas to v2 until that is at most {MATCHED_RATIO:g} times v1's"
+        return f"{seen}, add replicas to v2 or remove some of v1 until that is at most {MATCHED_RATIO:g} times v1's"
     if v1 > v2 * MATCHED_RATIO:
-        return f"{seen}, remove replicas of v2 until that is at least {1 / MATCHED_RATIO:.2g} times v1's"
+        return (
+            f"{seen}, remove replicas of v2 or add some to v1 until that is at least {1 / MATCHED_RATIO:.2g} times v1's"
+        )
     return f"{seen}, which is alike: wait until it was for half an hour"
 
 

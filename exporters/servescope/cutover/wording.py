@@ -82,6 +82,13 @@ def _change(track: MetricTrack, found: Shown) -> str:
     return f"{_is(track, shown, 'was')} {ended}, and {_rate(track, parts[-1])} since"
 
 
+def _flood(track: MetricTrack, block: int, shown: Span | None) -> str:
+    """What proves harm of events that the limits of their ratio do not show."""
+    if track.path is None or track.path.flood is None or shown is None or shown.low > track.margin:
+        return ""
+    return ": a flood of them lasted longer than clusters do" if track.path.flood[: block + 1].any() else ""
+
+
 def _is(track: MetricTrack, shown: Span, verb: str) -> str:
     if track.judged.kind == "events":
         happen = "happened" if verb == "was" else "happen"
@@ -126,18 +133,25 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
     title = track.judged.title
     match cause:
         case "better" | "not worse":
-            if track.judged.kind == "events" and track.path is not None and track.path.high[block] == math.inf:
+            # What is not within the margin of v1's rate is proven to be rare.
+            if track.judged.kind == "events" and shown[0] is not None and shown[0].high > track.margin:
                 events, requests = track.v2.above[:, : block + 1].sum(), track.v2.below[:, : block + 1].sum()
                 return f"{title}: {_of(events, requests)} on v2, proven rarer than {IMMATERIAL_RATE * 100:g} %"
             found = "better" if cause == "better" else f"within the margin of {_margin(track)}"
             against = "" if track.judged.kind == "events" else " against v1"
             return f"{title}: proven {found}, at {interval}{against}"
         case "proven cost":
-            return (
-                f"{title} {_change(track, track.harmful(block))}: a proven cost, within the margin of {_margin(track)}"
-            )
+            cost, parts = track.harmful(block)
+            if cost is None or not cost.cost > math.log1p(track.plan.floor or 0.0):
+                return (
+                    f"{title}: more slow requests than on v1 are a proven cost; the mean is within the margin of "
+                    f"{_margin(track)}, at {interval}"
+                )
+            within = f"a proven cost{'; all of the stage is' if parts else ','} within the margin of {_margin(track)}"
+            return f"{title} {_change(track, (cost, parts))}: {within}"
         case "beyond margin":
-            return f"{title} {_change(track, shown)}, beyond the margin of {_margin(track)}"
+            beyond = f"beyond the margin of {_margin(track)}{_flood(track, block, shown[0])}"
+            return f"{title} {_change(track, shown)}, {beyond}"
         case "probable":
             return f"{title} {_change(track, shown)}: harm is proven, though not beyond the margin of {_margin(track)}"
         case "explained by reuse" | "explained by load":

@@ -72,6 +72,14 @@ def case(tmp_path: Path) -> Case:
     return Case(past, frozen, Checkpoint(tmp_path / "chat.journal.db", "ab" * 32))
 
 
+@pytest.fixture(params=[28 * 24, 2])
+def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections of a stage that are longer than it, and such of two hours with one of those before."""
+    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", request.param * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", HOUR_MS)
+
+
+@pytest.mark.usefixtures("sections")
 def test_judging_from_what_is_kept_is_judging_from_all_samples(case: Case) -> None:
     """At every hour of a run of two stages, whatever of it is kept already, bit for bit."""
     for hours in range(1, STORY.hours, 2):
@@ -94,6 +102,7 @@ def test_what_is_kept_is_not_read_again(case: Case) -> None:
     assert "v1-2" in " ".join(folded.v1.pods)
 
 
+@pytest.mark.usefixtures("sections")
 def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a judge that goes on and by one that begins anew in the middle."""
     monkeypatch.setattr("servescope.judge.case._AFRESH_BLOCKS", 6)
@@ -105,6 +114,18 @@ def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pyte
         case.past.now_ms = at_ms
         made = tuple(each for each in DECISIONS if each.at_ms <= at_ms)
         assert watched.judge(case.frozen, made, at_ms, case.checkpoint) == case.judge(at_ms, kept=False), block
+
+
+def test_what_is_held_of_a_long_stage_is_bounded(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose stage was never moved on is judged by the blocks of its latest section and of what goes before."""
+    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", 2 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", HOUR_MS)
+    watched = WatchedCase(case.past)
+    for hours in (5, 10, 11):
+        case.past.now_ms = STORY.started_ms + hours * HOUR_MS
+        watched.judge(case.frozen, DECISIONS[:1], case.past.now_ms, case.checkpoint)
+        assert watched.folded is not None
+        assert watched.folded.blocks.size <= (2 + 1 + 1) * 12 + 1
 
 
 def test_a_span_excluded_from_an_ended_stage_is_left_out_of_it(case: Case) -> None:

@@ -236,7 +236,9 @@ def _former(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Cour
     return [
         (each.at_ms, judge_stage(frozen, folded, evidence, course.before(each), span))
         for each in course.excluded
-        if each.start_ms < min(each.at_ms, span.until_ms) and each.end_ms > span.since_ms and each.at_ms > span.since_ms
+        if each.start_ms < min(each.at_ms, span.until_ms)
+        and each.end_ms > span.evidence_ms
+        and each.at_ms > span.since_ms
     ]
 
 
@@ -247,7 +249,7 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
     latched = before.harm.latched_ms
     latched_reason = before.harm.reason
     acknowledged = list(course.acknowledged_ms)
-    for block, start_ms in enumerate(latest.blocks.tolist()):
+    for block, start_ms in enumerate(latest.blocks.tolist()[latest.own :], latest.own):
         end_ms = start_ms + BLOCK_MS
         stage = next((each for until_ms, each in former if end_ms <= until_ms), latest)
         code = int(stage.codes[block])

@@ -26,6 +26,7 @@ from servescope.cutover.freezing import LEAST_DECODING, counted_of
 from servescope.cutover.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
 from servescope.cutover.plan import FrozenPlan, MetricPlan, Noise
 from servescope.cutover.sequences import Floats, half_width, information_to_settle, lasting_information, split_alpha
+from servescope.cutover.stages import section_part
 from servescope.cutover.warmth import warm_up_seconds
 
 _HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
@@ -108,7 +109,7 @@ def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForeca
     past = fold(frozen.plan, evidence.targets, start_ms, min(frozen.started_ms, evidence.observed_until_ms))
     weights = split_alpha([stage.share for stage in frozen.plan.stages])
     return tuple(
-        _forecast_stage(frozen, past, index, stage.share, weights[index])
+        _forecast_stage(frozen, past, index, stage.share, weights[index] * section_part(0))
         for index, stage in enumerate(frozen.plan.stages)
     )
 

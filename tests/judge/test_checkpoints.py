@@ -168,6 +168,23 @@ def test_what_was_changed_is_read_from_the_samples_again(
     assert case.judge(at_ms, kept=True) == whole
 
 
+@pytest.mark.parametrize("order", [(0, 1, 1, 2), (0, 2), (1, 0, 2)], ids=["repeated", "missing", "exchanged"])
+def test_parts_that_do_not_follow_one_another_are_read_again(
+    case: Case, order: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though each has the hash of those before, as somebody may write them who computes it."""
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    whole = case.judge(at_ms, kept=True)
+    parts = list(case.checkpoint.read())
+    case.checkpoint.path.unlink()
+    case.checkpoint.after = ""
+    for number in order:
+        case.checkpoint.append([parts[number].folded], parts[number].interval_ms)
+
+    assert case.judge(at_ms, kept=True) == whole
+    assert "does not follow the one before it" in caplog.text
+
+
 def test_a_file_that_is_no_database_is_replaced(case: Case) -> None:
     """A text in its place."""
     at_ms = STORY.started_ms + 11 * HOUR_MS

@@ -58,7 +58,7 @@ class Checkpoint:
         """The parts in their order; raises CheckpointError at the first that is not what was written."""
         if not self.path.exists():
             return
-        previous = self._run
+        previous, end_ms = self._run, 0
         query = "SELECT number, interval_ms, body, hash FROM parts WHERE run = ? ORDER BY number"
         # A statement that is not ended keeps its lock, though its connection is closed.
         with (
@@ -70,7 +70,11 @@ class Checkpoint:
                 previous = _hash(previous, interval_ms, body)
                 if number != expected or kept != previous:
                     raise CheckpointError(f"{self.path}: part {expected} is not what was written")
-                yield KeptPart(_unpacked(body), interval_ms, kept)
+                part = KeptPart(_unpacked(body), interval_ms, kept)
+                if expected and int(part.folded.blocks[0]) != end_ms:
+                    raise CheckpointError(f"{self.path}: part {expected} does not follow the one before it")
+                end_ms = part.folded.v1.end_ms()
+                yield part
 
     def sound(self) -> Iterator[KeptPart]:
         """The parts up to the first that is damaged, which is said and, with all after it, dropped."""

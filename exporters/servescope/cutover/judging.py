@@ -89,13 +89,18 @@ def fold_evidence(
     return part if former is None else joined([former, part])
 
 
+def first_block(course: Course) -> int:
+    """When the first block begins that is folded of a run, in milliseconds."""
+    return -(-(course.since_ms - _BEFORE_MS) // BLOCK_MS) * BLOCK_MS
+
+
 def fold_evidence_part(
     frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int, former: Folded | None = None
 ) -> Folded:
     """As `fold_evidence`, but only the blocks after `former`, the part before them, up to a time at most."""
     targets, faults = _distinct(evidence)
     folded = fold_part(
-        frozen.plan, targets, course.since_ms - _BEFORE_MS, min(end_ms, evidence.observed_until_ms),
+        frozen.plan, targets, first_block(course), min(end_ms, evidence.observed_until_ms),
         places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip

@@ -54,11 +54,14 @@ class Checkpoint:
         self.after = ""
         """The hash of the part that the next one follows, "" before the first."""
 
-    def read(self) -> Iterator[KeptPart]:
-        """The parts in their order; raises CheckpointError at the first that is not what was written."""
+    def read(self, begin_ms: int | None = None) -> Iterator[KeptPart]:
+        """The parts in their order, from a time on where one is given.
+
+        Raises CheckpointError at the first that is not what was written.
+        """
         if not self.path.exists():
             return
-        previous, end_ms = self._run, 0
+        previous, end_ms = self._run, begin_ms
         query = "SELECT number, interval_ms, body, hash FROM parts WHERE run = ? ORDER BY number"
         # A statement that is not ended keeps its lock, though its connection is closed.
         with (
@@ -71,16 +74,16 @@ class Checkpoint:
                 if number != expected or kept != previous:
                     raise CheckpointError(f"{self.path}: part {expected} is not what was written")
                 part = KeptPart(_unpacked(body), interval_ms, kept)
-                if expected and int(part.folded.blocks[0]) != end_ms:
-                    raise CheckpointError(f"{self.path}: part {expected} does not follow the one before it")
+                if end_ms not in {None, *part.folded.blocks[:1].tolist()}:
+                    raise CheckpointError(f"{self.path}: part {expected} does not follow what is before it")
                 end_ms = part.folded.v1.end_ms()
                 yield part
 
-    def sound(self) -> Iterator[KeptPart]:
-        """The parts up to the first that is damaged, which is said and, with all after it, dropped."""
+    def sound(self, begin_ms: int) -> Iterator[KeptPart]:
+        """The parts from a time on up to the first that is damaged, which is said and, with all after it, dropped."""
         number = 0
         try:
-            for part in self.read():
+            for part in self.read(begin_ms):
                 number += 1
                 yield part
         except CheckpointError as error:

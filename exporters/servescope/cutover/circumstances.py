@@ -121,7 +121,8 @@ def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[t
     """The spans of the run up to a time in which nothing was scraped, and those that were excluded."""
     found = [(each.start_ms, each.end_ms, each.reason) for each in course.excluded]
     for arm, name in zip(scraped.arms, ("v1", "v2"), strict=True):
-        began = False
+        # v1 was there before the run began: samples of its beginning may not be held any more.
+        began = name == "v1"
         start: int | None = None
         for block, here in zip(scraped.blocks.tolist(), arm.tolist(), strict=True):
             if block + BLOCK_MS <= course.since_ms:

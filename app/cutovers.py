@@ -23,6 +23,7 @@ from servescope.judge.case import EvidenceError, WatchedCase
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, check_unchanged, list_runs, summarise
+from servescope.judge.written import with_written_harm
 from servescope.settings.tables import parse_document
 from servescope.store.embedded import Store
 from servescope.store.prometheus.history import PrometheusHistory
@@ -149,7 +150,7 @@ class SharedJudge:
         asked = (run.entries[0].hash, run.entries[-1].hash, at_ms)
         with self._lock:
             if self._known is None or self._known[0] != asked:
-                judgement = self._case.judge(run.frozen, run.decisions, at_ms)
+                judgement = with_written_harm(self._case.judge(run.frozen, run.decisions, at_ms), run)
                 if self._case.folded is None:
                     raise EvidenceError("nothing was observed of this run")
                 view = make_view(run.frozen, run.decisions, self._case.folded, self._case.events, judgement)

@@ -97,9 +97,10 @@ def _stage_cell(stage: StageForecast) -> str:
         return cell("All required", element("strong", "never" if known else "not known yet"), "", "number")
     if not required:
         return cell("All required", display.ABSENT, "no metric is required", "number")
-    slowest = max(required, key=lambda each: each.healthy_seconds or 0.0)
     text = f"about {display.format_wait(stage.seconds)}"
-    return cell("All required", element("strong", escape(text)), escape(f"longest for {slowest.title}"), "number")
+    cold = "more than a week" if stage.cold_seconds is None else f"about {display.format_wait(stage.cold_seconds)}"
+    said = f"{stage.longest}; {cold} with slow starts or cold caches"
+    return cell("All required", element("strong", escape(text)), escape(said), "number")
 
 
 def _forecast_cell(forecast: MetricForecast | None) -> str:

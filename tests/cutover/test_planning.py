@@ -9,7 +9,7 @@ import pytest
 from servescope.cutover.effects import effect_path, mean_effects
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.freezing import freeze_from
-from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.plan import FrozenPlan, Stage
 from servescope.cutover.planning import MetricForecast, StageForecast, forecast_stages
 from servescope.cutover.sequences import split_alpha
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
@@ -81,8 +81,58 @@ def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[Stag
     assert stages[1].seconds == max(waits)
     assert stages[1].sentence.startswith("stage 2, 25 % on v2: about ")
     assert "longest for Errors; with 30 min for fresh replicas of v2 to warm up" in stages[1].sentence
+    assert "warm up; about 99 min with 90 min, where they start slowly or have cold caches" in stages[1].sentence
     assert stages[1].v2_pods == 2
     assert stages[1].requests_per_hour == pytest.approx(36_000, rel=0.01)
+
+
+def test_a_slow_start_or_a_cold_cache_has_a_duration_of_its_own(stages: tuple[StageForecast, ...]) -> None:
+    """It delays what takes time by an hour more than fresh replicas do, and leaves what is counted as it is."""
+    for name, more in (("time_to_first_token_seconds", 3600.0), ("request_error_share", 0.0)):
+        metric = _metric(stages[1], name)
+        assert metric.healthy_seconds is not None
+        assert metric.cold_seconds == pytest.approx(metric.healthy_seconds + more)
+
+
+def test_a_stage_lasts_as_long_as_the_plan_wants(evidence: Evidence, frozen: FrozenPlan) -> None:
+    """Though all of its metrics are settled before."""
+    lasting = replace(frozen.plan, stages=tuple(Stage(each, 12.0) for each in SHARES))
+    stage = forecast_stages(replace(frozen, plan=lasting), evidence)[1]
+
+    assert stage.seconds == stage.cold_seconds == 43_200.0
+    assert ": about 12 h, as the plan wants it to last; with 30 min " in stage.sentence
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.0001, "0.01 %"), (0.125, "12.5 %")])
+def test_a_share_is_written_as_it_was_planned(evidence: Evidence, frozen: FrozenPlan, share: float, shown: str) -> None:
+    """Whatever the number of its digits: a ten-thousandth is not nothing."""
+    plan = replace(frozen.plan, stages=(Stage(share),))
+    (stage,) = forecast_stages(replace(frozen, plan=plan), evidence)
+
+    assert stage.sentence.startswith(f"stage 1, {shown} on v2: ")
+
+
+def test_a_multiple_of_no_events_is_not_known(stages: tuple[StageForecast, ...]) -> None:
+    """Which is said beside the dash: v1's past has no rejections."""
+    metric = _metric(stages[1], "request_rejected_share")
+
+    assert (metric.detectable, metric.reason) == (None, "v1's past has none, so that no multiple of its rate is known")
+
+
+def test_a_v2_that_has_served_nothing_is_expected_to_report(evidence: Evidence) -> None:
+    """Its engines are up before the stage begins, and expose a series once they have something to count."""
+    (idle,) = [
+        replace(
+            each, target_id="v2-0", identity=replace(each.identity, deployment_id="chat-v2", replica="v2-0"),
+            series=(), gains=each.gains[:0],
+        )
+        for each in evidence.targets[:1]
+    ]  # fmt: skip
+    both = replace(evidence, targets=(*evidence.targets, idle))
+    frozen = freeze_from(plan_of(0.25), both, STORY.started_ms)
+
+    assert forecast_stages(frozen, both)[0].seconds is not None
+    assert "request_error_share" not in frozen.unobservable
 
 
 def test_replicas_that_were_replaced_count_once(frozen: FrozenPlan, evidence: Evidence) -> None:

@@ -72,6 +72,14 @@ def case(tmp_path: Path) -> Case:
     return Case(past, frozen, Checkpoint(tmp_path / "chat.journal.db", "ab" * 32))
 
 
+@pytest.fixture(params=[28 * 24, 2])
+def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections of a stage that are longer than it, and such of two hours with one of those before."""
+    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", request.param * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", HOUR_MS)
+
+
+@pytest.mark.usefixtures("sections")
 def test_judging_from_what_is_kept_is_judging_from_all_samples(case: Case) -> None:
     """At every hour of a run of two stages, whatever of it is kept already, bit for bit."""
     for hours in range(1, STORY.hours, 2):
@@ -94,6 +102,7 @@ def test_what_is_kept_is_not_read_again(case: Case) -> None:
     assert "v1-2" in " ".join(folded.v1.pods)
 
 
+@pytest.mark.usefixtures("sections")
 def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a judge that goes on and by one that begins anew in the middle."""
     monkeypatch.setattr("servescope.judge.case._AFRESH_BLOCKS", 6)
@@ -105,6 +114,18 @@ def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pyte
         case.past.now_ms = at_ms
         made = tuple(each for each in DECISIONS if each.at_ms <= at_ms)
         assert watched.judge(case.frozen, made, at_ms, case.checkpoint) == case.judge(at_ms, kept=False), block
+
+
+def test_what_is_held_of_a_long_stage_is_bounded(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose stage was never moved on is judged by the blocks of its latest section and of what goes before."""
+    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", 2 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", HOUR_MS)
+    watched = WatchedCase(case.past)
+    for hours in (5, 10, 11):
+        case.past.now_ms = STORY.started_ms + hours * HOUR_MS
+        watched.judge(case.frozen, DECISIONS[:1], case.past.now_ms, case.checkpoint)
+        assert watched.folded is not None
+        assert watched.folded.blocks.size <= (2 + 1 + 1) * 12 + 1
 
 
 def test_a_span_excluded_from_an_ended_stage_is_left_out_of_it(case: Case) -> None:
@@ -147,6 +168,59 @@ def test_what_was_changed_is_read_from_the_samples_again(
     assert case.judge(at_ms, kept=True) == whole
 
 
+@pytest.mark.parametrize("order", [(0, 1, 1, 2), (0, 2), (1, 2)], ids=["repeated", "missing", "beheaded"])
+def test_parts_that_do_not_follow_one_another_are_read_again(
+    case: Case, order: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though each has the hash of those before, as somebody may write them who computes it."""
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    whole = case.judge(at_ms, kept=True)
+    parts = list(case.checkpoint.read())
+    case.checkpoint.path.unlink()
+    case.checkpoint.after = ""
+    for number in order:
+        case.checkpoint.append([parts[number].folded], parts[number].interval_ms)
+
+    assert case.judge(at_ms, kept=True) == whole
+    assert "does not follow what is before it" in caplog.text
+
+
+def test_a_file_that_another_process_has_locked_keeps_what_it_has(
+    case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The judgement is the same, and waits for the lock twice at most: what is kept may be of samples that are gone."""
+    monkeypatch.setattr("servescope.judge.checkpoints._BUSY_SECONDS", 0.0)
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    whole = case.judge(at_ms, kept=True)
+    kept = [each.hash for each in case.checkpoint.read()]
+    other = sqlite3.connect(case.checkpoint.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    assert case.judge(at_ms, kept=True) == whole
+    assert caplog.text.count("is not kept") == 1
+    assert "database is locked; from there on the samples are read again" in caplog.text
+
+    # It may answer again at any time.
+    monkeypatch.setattr("servescope.judge.checkpoints._logger.warning", lambda *_: other.close())
+    assert list(case.checkpoint.sound(0)) == []
+    assert [each.hash for each in case.checkpoint.read()] == kept
+
+
+def test_what_could_not_be_kept_is_kept_later(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what follows it, so that no part is missing between others."""
+    monkeypatch.setattr("servescope.judge.checkpoints._PAUSE_SECONDS", 0.0)
+    at_ms = STORY.started_ms + 11 * HOUR_MS
+    case.judge(at_ms, kept=True)
+    parts = list(case.checkpoint.read())
+    case.checkpoint.path.unlink()
+    again = Checkpoint(case.checkpoint.path.with_name("chat.journal.db"), "ab" * 32)
+
+    case.checkpoint.path.mkdir()
+    again.append([parts[0].folded], parts[0].interval_ms)
+    case.checkpoint.path.rmdir()
+    again.append([parts[1].folded], parts[1].interval_ms)
+    assert [each.hash for each in again.read()] == [each.hash for each in parts[:2]]
+
+
 def test_a_file_that_is_no_database_is_replaced(case: Case) -> None:
     """A text in its place."""
     at_ms = STORY.started_ms + 11 * HOUR_MS
@@ -187,6 +261,20 @@ def test_verify_proves_what_is_kept(tmp_path: Path) -> None:
         gone = run("judge", "verify", *words, "--store", "x")
         assert gone.returncode == 0, gone.stdout
         assert "2 of 5 parts are what the samples say; the samples of 3 are not all held any more" in gone.stdout
+
+        past.evidence = replace(past.evidence, targets=())
+        none = run("judge", "verify", *words, "--store", "x")
+        assert none.returncode == 1
+        assert "of none of its 5 parts all samples are held: another store?" in none.stdout
+
+        # In the middle of what is held nothing is dropped by age.
+        scrapes = targets[0].tallies.scrapes.copy()
+        scrapes[(targets[0].blocks >= kept_ms) & (targets[0].blocks < kept_ms + 2 * BLOCK_MS)] -= 1
+        fewer = replace(targets[0], tallies=replace(targets[0].tallies, scrapes=scrapes))
+        past.evidence = replace(past.evidence, targets=(fewer, *targets[1:]))
+        changed = run("judge", "verify", *words, "--store", "x")
+        assert changed.returncode == 1
+        assert "is not what the samples say" in changed.stdout
 
 
 def test_folded_blocks_are_the_same_after_writing_and_reading(case: Case) -> None:

@@ -22,6 +22,7 @@ from servescope.cutover.stages import Course
 from servescope.cutover.staging import StageTrack
 from servescope.cutover.tracks import MetricTrack
 from servescope.cutover.warmth import MOST_SECONDS
+from servescope.settings.values import format_instant
 
 _CHANCE: Final = 0.01
 """How often a share that is as planned may be said to differ."""
@@ -36,8 +37,8 @@ def stage_state(frozen: FrozenPlan, stage: StageTrack) -> StageState:
     return StageState(
         index=stage.span.index, count=len(frozen.plan.stages), share=planned.share, observed_share=observed,
         differs=differs,
-        since_ms=stage.span.since_ms,
-        earliest_end_ms=stage.span.since_ms + round(planned.least_hours * 3_600_000),
+        since_ms=stage.span.begun_ms,
+        earliest_end_ms=stage.span.begun_ms + round(planned.least_hours * 3_600_000),
     )  # fmt: skip
 
 
@@ -121,7 +122,8 @@ def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[t
     found = [(each.start_ms, each.end_ms, each.reason) for each in course.excluded]
     since_ms = course.since_ms
     for arm, name in zip(scraped.arms, ("v1", "v2"), strict=True):
-        began = False
+        # v1 was there before the run began: samples of its beginning may not be held any more.
+        began = name == "v1"
         start: int | None = None
         for block, here in zip(scraped.blocks.tolist(), arm.tolist(), strict=True):
             if block + BLOCK_MS <= since_ms:
@@ -166,10 +168,22 @@ def notes_of(
         if cost <= 0.0:
             paid = f"cost nothing: its {requests} until then were not slower than v1's"
         notes.append(f"warming up took v2 up to {wording.span(warmth.seconds)} and {paid}")
+    notes.extend(_section_notes(stage))
     notes.extend(_replica_notes(folded, stage))
     notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
     notes.extend(configuration_notes(frozen.plan, evidence))
     return tuple(notes)
+
+
+def _section_notes(stage: StageTrack) -> list[str]:
+    """Of a stage that is older than its evidence, which part of it is judged."""
+    if not stage.span.section:
+        return []
+    lasted = wording.span((stage.span.until_ms - stage.span.begun_ms) / 1000)
+    return [
+        f"the stage has lasted for {lasted}: it is judged by what was observed since "
+        f"{format_instant(stage.span.evidence_ms)}, and harm from before is known until it is acknowledged"
+    ]
 
 
 _MOST_NAMED: Final = 3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+import numpy as np
 
 from servescope.contract.judged import JudgedMetric, definition_of
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
@@ -90,6 +92,16 @@ def shared_edges(histogram: str, folded: Folded) -> tuple[float, ...]:
 
 
 def unreported(metrics: Iterable[JudgedMetric], folded: Folded) -> Mapping[str, str]:
-    """By metric what one of the stacks does not report, or reports otherwise."""
+    """By metric what one of the stacks does not report, or reports otherwise.
+
+    One that has served nothing may report more once it does.
+    """
+    folded = replace(folded, v1=_if_it_served(folded.v1), v2=_if_it_served(folded.v2))
     found = ((metric.name, compare(metric, folded)) for metric in metrics)
     return {name: each.reason for name, each in found if each is not None}
+
+
+def _if_it_served(arm: ArmFold) -> ArmFold:
+    """An arm, without its pods where none of them has counted anything."""
+    counted = (arm.traffic["requests"], *(each.below for each in arm.metrics.values()))
+    return arm if any(np.nansum(each) > 0.0 for each in counted) else replace(arm, pods=())

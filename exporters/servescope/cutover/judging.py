@@ -91,13 +91,18 @@ def fold_evidence(
     return part if former is None else joined([former, part])
 
 
+def first_block(course: Course) -> int:
+    """When the first block begins that is folded of a run, in milliseconds."""
+    return -(-(course.since_ms - _BEFORE_MS) // BLOCK_MS) * BLOCK_MS
+
+
 def fold_evidence_part(
     frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int, former: Folded | None = None
 ) -> Folded:
     """As `fold_evidence`, but only the blocks after `former`, the part before them, up to a time at most."""
     targets, faults = _distinct(evidence)
     folded = fold_part(
-        frozen.plan, targets, course.since_ms - _BEFORE_MS, min(end_ms, evidence.observed_until_ms),
+        frozen.plan, targets, first_block(course), min(end_ms, evidence.observed_until_ms),
         places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip
@@ -240,7 +245,9 @@ def _former(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Cour
     return [
         (each.at_ms, judge_stage(frozen, folded, evidence, course.before(each), span))
         for each in course.excluded
-        if each.start_ms < min(each.at_ms, span.until_ms) and each.end_ms > span.since_ms and each.at_ms > span.since_ms
+        if each.start_ms < min(each.at_ms, span.until_ms)
+        and each.end_ms > span.evidence_ms
+        and each.at_ms > span.since_ms
     ]
 
 
@@ -251,7 +258,7 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
     latched = before.harm.latched_ms
     latched_reason, severe = before.harm.reason, before.harm.severe
     acknowledged = list(course.acknowledged_ms)
-    for block, start_ms in enumerate(latest.blocks.tolist()):
+    for block, start_ms in enumerate(latest.blocks.tolist()[latest.own :], latest.own):
         end_ms = start_ms + BLOCK_MS
         stage = next((each for until_ms, each in former if end_ms <= until_ms), latest)
         code = int(stage.codes[block])

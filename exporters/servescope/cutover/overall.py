@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servescope.cutover import counts, paths
 from servescope.cutover.calibration import online_factor
-from servescope.cutover.clusters import Clustered
 from servescope.cutover.counts import EventCounts
 from servescope.cutover.effects import BlockEffects, pod_variance
 from servescope.cutover.freezing import LEAST_DECODING
@@ -39,16 +39,23 @@ _T = TypeVar("_T", BlockEffects, EventCounts)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Happened:
-    """The events of both arms in the blocks of a stage, and the same with clusters counted once."""
+    """The events of both arms in B blocks, and as `incidents` with clusters counted once.
+
+    `dispersion` and `clustered` are as in `clusters.Clustered`, (B,).
+    """
 
     events: EventCounts
-    clustered: Clustered
+    incidents: EventCounts
+    dispersion: Floats
+    clustered: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageEffects:
-    """What a stage of `size` blocks adds to the overall ratio of a metric: the effects of its K merged blocks, with the
-    `pods` of both arms up to each, (2, K). Of events it is what `happened`."""
+    """What a section of a stage with `size` blocks of its own adds to the overall ratio of a metric.
+
+    The effects of its K merged blocks, with the `pods` of both arms up to each, (2, K); of events what `happened`.
+    """
 
     size: int
     happened: Happened | None
@@ -64,16 +71,22 @@ def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffe
     track = stage.tracks[name]
     if track.path is None:
         return None
-    noise, slope = frozen.noise[name], frozen.slopes.get(name)
+    noise, slope, size = frozen.noise[name], frozen.slopes.get(name), stage.blocks.size - stage.own
     compared = track.path.harmed or track.path.compared
     if isinstance(compared, EventComparison):
-        return StageEffects(stage.blocks.size, Happened(compared.arms, compared.clustered), None, np.zeros((2, 0)))
+        found, own = compared.clustered, slice(stage.own, None)
+        happened = Happened(
+            _chosen(compared.arms, own), _chosen(found.events, own), found.dispersion[own], found.clustered[own]
+        )
+        return StageEffects(size, happened, None, np.zeros((2, 0)))
     v1, v2 = (kept_sums(sums, stage.relation.free) for sums in (track.v1, track.v2))
     if track.judged.kind == "ratio":
         blocks = paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING)
     else:
         blocks = paths.mean_blocks(noise, v1, v2, slope)
-    return StageEffects(stage.blocks.size, None, blocks, np.array([v1.pods[blocks.last], v2.pods[blocks.last]]))
+    blocks = _chosen(blocks, blocks.last - blocks.merged >= stage.own - 1)
+    pods = np.array([v1.pods[blocks.last], v2.pods[blocks.last]])
+    return StageEffects(size, None, replace(blocks, last=blocks.last - stage.own), pods)
 
 
 def overall_ratio(frozen: FrozenPlan, stages: Sequence[StageEffects | None], name: str) -> OverallRatio | None:
@@ -110,6 +123,11 @@ def _joined(parts: Sequence[_T]) -> _T:
     return type(first)(*(np.concatenate([getattr(each, name) for each in parts]) for name in names))
 
 
+def _chosen(table: _T, rows: slice | NDArray[np.bool_]) -> _T:
+    """Some rows of a table of arrays."""
+    return type(table)(*(getattr(table, each.name)[rows] for each in fields(table)))
+
+
 def _limits(noise: Noise, blocks: BlockEffects, pods: Floats) -> _Limits | None:
     """The latest estimate of ln(v2 ÷ v1) with its limits."""
     known = np.flatnonzero(np.isfinite(blocks.sampling))
@@ -129,12 +147,12 @@ def _limits(noise: Noise, blocks: BlockEffects, pods: Floats) -> _Limits | None:
 
 def _limits_of_events(stages: Sequence[Happened]) -> _Limits | None:
     """The ratio of the arms' rates with the limits that evidence does not exclude, as logarithms."""
-    events = _joined([each.clustered.events for each in stages])
+    events = _joined([each.incidents for each in stages])
     # Of the latest evidence, blocks without events are no part.
     some = np.isfinite(events.share()) & (events.v1_events + events.v2_events > 0.0)
-    arms = EventCounts(*(getattr(events, each.name)[some] for each in fields(events)))
+    arms = _chosen(events, some)
     dispersion, clustered = (
-        np.concatenate([getattr(each.clustered, name) for each in stages])[some] for name in ("dispersion", "clustered")
+        np.concatenate([getattr(each, name) for each in stages])[some] for name in ("dispersion", "clustered")
     )
     estimate = counts.most_likely(_joined([each.events for each in stages]))
     if not math.isfinite(estimate):

@@ -7,7 +7,7 @@ simulated. Times are those until half of the cutovers of a v2 that equals v1 wou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,8 +24,9 @@ from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import Folded, PodSums, fold, judged_metric
 from servescope.cutover.freezing import LEAST_DECODING, counted_of
 from servescope.cutover.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
-from servescope.cutover.plan import FrozenPlan, MetricPlan, Noise
+from servescope.cutover.plan import FrozenPlan, MetricPlan, Noise, Stage
 from servescope.cutover.sequences import Floats, half_width, information_to_settle, lasting_information, split_alpha
+from servescope.cutover.stages import section_part
 from servescope.cutover.warmth import warm_up_seconds
 
 _HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
@@ -34,6 +35,8 @@ LONGEST_SECONDS: Final = 7 * 86_400.0
 """What takes longer than a week is not waited for."""
 _LEAST_SECONDS: Final = 900.0
 """A verdict needs more than one block, however sure the first is."""
+SLOW_START_SECONDS: Final = 3_600.0
+"""How long a slow start matters: that of an empty cache, or of 80 % more that halves each quarter of an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class MetricForecast:
     `healthy_seconds` is until v2 is proven to be within the margin if it equals v1, None where waiting does not prove
     it; `detectable` the smallest relative change to the worse, or the factor of events less one, that half of the
     cutovers would find within a day, None where none can be found. `reason` says why one is None, or is empty. Neither
-    is `known` before the noise is.
+    is `known` before the noise is. `cold_seconds` are the `healthy_seconds` where replicas of v2 start slowly or have
+    cold caches.
     """
 
     name: str
@@ -54,6 +58,7 @@ class MetricForecast:
     detectable: float | None
     reason: str = ""
     known: bool = True
+    cold_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,8 @@ class StageForecast:
     """A stage, and what it is expected to settle.
 
     `v2_pods` are as many as have the same load as v1's. `warm_up_seconds` is how long fresh ones warm up that start as
-    fast as v1's: the times of metrics that warmth moves have it. `seconds` is until every required metric is settled
-    if v2 equals v1, None where one of them never is.
+    fast as v1's, `cold_warm_up_seconds` such that start slowly or have cold caches: the times of metrics that warmth
+    moves have it. `least_seconds` is what the plan wants the stage to last.
     """
 
     index: int
@@ -71,18 +76,35 @@ class StageForecast:
     requests_per_hour: float
     warm_up_seconds: float
     metrics: tuple[MetricForecast, ...]
+    cold_warm_up_seconds: float = 0.0
+    least_seconds: float = 0.0
 
     @property
     def seconds(self) -> float | None:
-        """Until the slowest required metric is settled."""
-        waits = [each.healthy_seconds for each in self.metrics if each.required]
-        known = [wait for wait in waits if wait is not None]
-        return max(known, default=0.0) if len(known) == len(waits) else None
+        """Until every required metric is settled if v2 equals v1, None where one of them never is."""
+        return self._longest(each.healthy_seconds for each in self.metrics if each.required)
+
+    @property
+    def cold_seconds(self) -> float | None:
+        """The same where replicas of v2 start slowly or have cold caches."""
+        return self._longest(each.cold_seconds for each in self.metrics if each.required)
+
+    @property
+    def longest(self) -> str:
+        """What takes the longest of it, where it is settled: `longest for Errors`."""
+        waits = {each.title: each.healthy_seconds or 0.0 for each in self.metrics if each.required}
+        if max(waits.values(), default=0.0) < self.least_seconds:
+            return "as the plan wants it to last"
+        return f"longest for {max(waits, key=lambda title: waits[title])}"
+
+    def _longest(self, waits: Iterable[float | None]) -> float | None:
+        known = [self.least_seconds, *waits]
+        return None if None in known else max(wait for wait in known if wait is not None)
 
     @property
     def sentence(self) -> str:
         """The stage in a sentence."""
-        beginning = f"stage {self.index + 1}, {100 * self.share:.0f} % on v2: "
+        beginning = f"stage {self.index + 1}, {100 * self.share:.3g} % on v2: "
         required = [each for each in self.metrics if each.required]
         if not required:
             return f"{beginning}no metric is required"
@@ -94,12 +116,12 @@ class StageForecast:
             why = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in reasons.items())
             known = all(each.known for each in required if each.healthy_seconds is None)
             return f"{beginning}{'cannot be proven healthy here' if known else 'cannot be forecast'}. {why}"
-        waits = {each.title: each.healthy_seconds or 0.0 for each in required}
-        slowest = max(waits, key=lambda title: waits[title])
-        fresh = (
-            f"{wording.span(self.warm_up_seconds)} for fresh replicas of v2 to warm up, longer where they start slowly"
+        cold = "more than a week" if self.cold_seconds is None else f"about {wording.span(self.cold_seconds)}"
+        return (
+            f"{beginning}about {wording.span(self.seconds or 0.0)}, {self.longest}; with "
+            f"{wording.span(self.warm_up_seconds)} for fresh replicas of v2 to warm up; {cold} with "
+            f"{wording.span(self.cold_warm_up_seconds)}, where they start slowly or have cold caches"
         )
-        return f"{beginning}about {wording.span(waits[slowest])}, longest for {slowest}; with {fresh}"
 
 
 def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForecast, ...]:
@@ -108,12 +130,13 @@ def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForeca
     past = fold(frozen.plan, evidence.targets, start_ms, min(frozen.started_ms, evidence.observed_until_ms))
     weights = split_alpha([stage.share for stage in frozen.plan.stages])
     return tuple(
-        _forecast_stage(frozen, past, index, stage.share, weights[index])
+        _forecast_stage(frozen, past, index, stage, weights[index] * section_part(0))
         for index, stage in enumerate(frozen.plan.stages)
     )
 
 
-def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, share: float, weight: float) -> StageForecast:
+def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, planned: Stage, weight: float) -> StageForecast:
+    share = planned.share
     requests = np.nan_to_num(past.v1.traffic["requests"])
     # Not all that ever served: a replica that was replaced has another name.
     serving = (requests > 0.0).sum(axis=0)
@@ -121,8 +144,9 @@ def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, share: float, 
     v2_pods = max(1, round(v1_pods * share))
     control = 0.0 < share < 1.0
     requests_per_hour = float(requests.sum()) / max(1, int((requests.sum(axis=0) > 0.0).sum())) * _HOUR_BLOCKS
-    warm_up = warm_up_seconds(requests_per_hour / 3600.0 * share / v2_pods)
-    stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight, warm_up)
+    rate = requests_per_hour / 3600.0 * share / v2_pods
+    warm_up, cold = warm_up_seconds(rate), warm_up_seconds(rate, SLOW_START_SECONDS)
+    stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight, warm_up, cold)
     return StageForecast(
         index=index,
         share=share,
@@ -134,6 +158,8 @@ def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, share: float, 
             for metric in frozen.plan.metrics
             if metric.kind != "band"
         ),
+        cold_warm_up_seconds=cold,
+        least_seconds=3600.0 * planned.least_hours,
     )
 
 
@@ -144,6 +170,7 @@ class _Stage:
     v2_pods: int
     weight: float
     warm_up: float
+    cold_warm_up: float
 
     @property
     def spread(self) -> float:
@@ -155,15 +182,21 @@ def _without_control(frozen: FrozenPlan, metric: MetricPlan) -> MetricForecast:
 
 
 def _answer(
-    frozen: FrozenPlan, metric: MetricPlan, healthy: float | None, detectable: float | None, reason: str = ""
-) -> MetricForecast:
+    frozen: FrozenPlan, metric: MetricPlan, settled: float | None, detectable: float | None, reason: str = "",
+    *, warm_ups: tuple[float, float] = (0.0, 0.0),
+) -> MetricForecast:  # fmt: skip
+    """The forecast of a metric that is `settled` so many seconds after replicas have warmed up, as usual or slowly."""
     judged = judged_metric(metric.name, frozen.histograms)
-    if healthy is not None:
-        healthy = max(healthy, _LEAST_SECONDS)
-        if healthy > LONGEST_SECONDS:
+    waits: list[float | None] = [None, None]
+    if settled is not None:
+        healthy, cold = (max(settled + each, _LEAST_SECONDS) for each in warm_ups)
+        waits = [each if each <= LONGEST_SECONDS else None for each in (healthy, cold)]
+        if waits[0] is None:
             reason = f"it would take {wording.span(healthy)}"
-            healthy = None
-    return MetricForecast(metric.name, judged.title, metric.required, metric.margin or 0.0, healthy, detectable, reason)
+    return MetricForecast(
+        metric.name, judged.title, metric.required, metric.margin or 0.0, waits[0], detectable, reason,
+        cold_seconds=waits[1],
+    )  # fmt: skip
 
 
 def _forecast(frozen: FrozenPlan, past: Folded, metric: MetricPlan, stage: _Stage) -> MetricForecast:
@@ -221,7 +254,8 @@ def _forecast_effect(
         reason = f"replicas differ too much for good: it needs about {pods} of v2, and as many of v1"
         return _answer(frozen, metric, None, detectable, reason)
     blocks = needed / (1.0 - needed * persistent) / rate
-    return _answer(frozen, metric, blocks * BLOCK_MS / 1000.0 + stage.warm_up, detectable)
+    warm_ups = stage.warm_up, stage.cold_warm_up
+    return _answer(frozen, metric, blocks * BLOCK_MS / 1000.0, detectable, warm_ups=warm_ups)
 
 
 _MORE_PODS: Final = 1.25
@@ -272,7 +306,8 @@ def _forecast_events(
         ),
         -math.log(harm),
     ) if events > 0.0 else None  # fmt: skip
-    reason = "" if waits else "v1's own rate is neither known nor small enough"
+    reason = "" if events > 0.0 else "v1's past has none, so that no multiple of its rate is known"
+    reason = reason if waits else "v1's own rate is neither known nor small enough"
     healthy = min(waits) * BLOCK_MS / 1000.0 if waits else None
     return _answer(frozen, metric, healthy, None if found is None else found - 1.0, reason)
 

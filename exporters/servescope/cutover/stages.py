@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +14,52 @@ from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import Exclusion
 from servescope.cutover.plan import CutoverPlan
 
+SECTION_MS: Final = 28 * 86_400_000
+"""How long a stage is judged by the same evidence: the next four weeks are another section of it."""
+OVERLAP_MS: Final = 7 * 86_400_000
+"""How much from before a later section is evidence of it, so that what was proven still is when it begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """A stage that has begun: its index in the plan, and from when to when it is judged, in milliseconds."""
+    """A section of a stage that has begun: the stage's index in the plan, and from when to when it is judged by it.
+
+    `section` counts them within the stage. All times are in milliseconds.
+    """
 
     index: int
     since_ms: int
     until_ms: int
+    section: int = 0
+
+    @property
+    def begun_ms(self) -> int:
+        """When the stage began."""
+        return self.since_ms - self.section * SECTION_MS
+
+    @property
+    def evidence_ms(self) -> int:
+        """From when on its evidence is."""
+        return self.since_ms - OVERLAP_MS if self.section else self.since_ms
+
+
+def section_part(section: int) -> float:
+    """The part of a stage's probability of error that a section of it has: all that may ever come have one together.
+
+    Most stages have one section, so that the others share a hundredth.
+    """
+    return 1.0 - _LATER_PART if section == 0 else _LATER_PART / (section * (section + 1))
+
+
+_LATER_PART: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
     """The course of a cutover up to a time.
 
-    `stages` are those that have begun, each up to the next or to the end; `excluded` are the spans that are left
-    out; `acknowledged_ms` when harm was acknowledged; `rolled_back` the decision that ended it.
+    `stages` are the sections of those that have begun, each up to the next or to the end; `excluded` are the spans that
+    are left out; `acknowledged_ms` when harm was acknowledged; `rolled_back` the decision that ended it.
     """
 
     stages: tuple[StageSpan, ...]
@@ -74,7 +105,9 @@ def course_of(plan: CutoverPlan, started_ms: int, decisions: Sequence[Decision],
     )
     ends = [*(since for _, since in begun[1:]), end_ms]
     return Course(
-        stages=tuple(StageSpan(index, since, until) for (index, since), until in zip(begun, ends, strict=True)),
+        stages=tuple(
+            each for (index, since), until in zip(begun, ends, strict=True) for each in _sections(index, since, until)
+        ),
         excluded=tuple(
             Exclusion(each.start_ms, each.end_ms, each.at_ms, each.by, each.reason)
             for each in made
@@ -83,3 +116,9 @@ def course_of(plan: CutoverPlan, started_ms: int, decisions: Sequence[Decision],
         acknowledged_ms=tuple(each.at_ms for each in made if each.kind == "acknowledge"),
         rolled_back=rolled_back,
     )
+
+
+def _sections(index: int, since_ms: int, until_ms: int) -> list[StageSpan]:
+    begins = list(range(since_ms, until_ms, SECTION_MS)) or [since_ms]
+    ends = [*begins[1:], until_ms]
+    return [StageSpan(index, *span, number) for number, span in enumerate(zip(begins, ends, strict=True))]

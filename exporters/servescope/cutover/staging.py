@@ -46,7 +46,7 @@ from servescope.cutover.sensitivity import (
 )
 from servescope.cutover.sequences import Floats, split_alpha, zero_unknown
 from servescope.cutover.shortfall import arm_shortfall
-from servescope.cutover.stages import Course, StageSpan
+from servescope.cutover.stages import Course, StageSpan, section_part
 from servescope.cutover.tracks import (
     DEGRADED,
     HEALTHY,
@@ -63,7 +63,8 @@ _BLOCK_SECONDS = BLOCK_MS / 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTrack:
-    """A stage over its B closed blocks; `codes` are the verdicts over all required metrics, (B,).
+    """A section of a stage over the B closed blocks of its evidence; `codes` are the verdicts over all required
+    metrics, (B,).
 
     `outage` is where v2 had requests and none succeeded, unless v1's fail as well; `settled` where the stage has lasted
     as long as it has to; `off_plan` where v2 does not have the `share` that the stage plans. `outliers`
@@ -87,6 +88,11 @@ class StageTrack:
     within: slice
     outliers: tuple[ArmOutliers, ArmOutliers]
 
+    @property
+    def own(self) -> int:
+        """The index of the first block that no section before has judged."""
+        return int(np.searchsorted(self.blocks, self.span.since_ms))
+
 
 def judge_stage(
     frozen: FrozenPlan,
@@ -99,7 +105,7 @@ def judge_stage(
     """The stage after each of the blocks that lie wholly within it; `warmth` is `warm_arms` where that is known."""
     warmth = warmth or warm_arms(frozen, folded)
     blocks = folded.blocks
-    inside = np.flatnonzero((blocks >= span.since_ms) & (blocks + BLOCK_MS <= span.until_ms))
+    inside = np.flatnonzero((blocks >= span.evidence_ms) & (blocks + BLOCK_MS <= span.until_ms))
     within = slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0)
     usable = course.usable(blocks[within])
     stage = frozen.plan.stages[span.index]
@@ -115,7 +121,8 @@ def judge_stage(
     shortfalls = [arm_shortfall(arm, required, within, usable) for arm in (folded.v1, folded.v2)]
     relation = load.relate(loads[0].per_replica, loads[1].per_replica, loads[0].saturated, loads[1].saturated)
     context = StageContext(
-        frozen=frozen, folded=folded, within=within, usable=usable, weight=weights[span.index],
+        frozen=frozen, folded=folded, within=within, usable=usable,
+        weight=weights[span.index] * section_part(span.section),
         coverage=(coverage[0], coverage[1]), served=(served[0], served[1]),
         shortfalls=(shortfalls[0], shortfalls[1]), loads=(loads[0], loads[1]),
         relation=relation, harm_counts=harm_counts(relation, loads),
@@ -129,7 +136,7 @@ def judge_stage(
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
-    settled = blocks[within] + BLOCK_MS >= span.since_ms + stage.least_hours * 3_600_000
+    settled = blocks[within] + BLOCK_MS >= span.begun_ms + stage.least_hours * 3_600_000
     # What nobody looks at is not proven, and what was proven at another share is of another stage.
     codes[(codes == HEALTHY) & ~(settled & usable & ~off_plan)] = INCONCLUSIVE
     return StageTrack(

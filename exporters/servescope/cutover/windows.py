@@ -1,7 +1,7 @@
-"""The part of what was folded that a stage is judged by: its own blocks, and those of a week before.
+"""The part of what was folded that a section of a stage is judged by: its evidence, and the blocks of a week before.
 
-A stage needs no more: replicas that were there a week before it began are as warm as they get. So memory is that of a
-stage, however old its run is.
+It needs no more: replicas that were there a week before are as warm as they get. So memory is that of six weeks at
+most, however old a run or its stage is.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from servescope.cutover.folding import ArmFold, BucketCounts, Folded
 from servescope.cutover.stages import StageSpan
 
 LEAD_MS: Final = 7 * 86_400_000
-"""How much from before a stage is judged with it."""
+"""How much from before the evidence of a section is judged with it."""
 
 
 def needed_from(span: StageSpan) -> int:
     """From when on blocks are needed to judge a stage, in milliseconds."""
-    return span.since_ms - LEAD_MS
+    return span.evidence_ms - LEAD_MS
 
 
 def window_of(folded: Folded, span: StageSpan) -> Folded:

@@ -31,7 +31,7 @@ def _size(change: float) -> str:
 
 def span(seconds: float) -> str:
     """A time as people say it: `40 min`, `3 h`, `2.5 days`."""
-    if seconds < 5_400:
+    if seconds < 7_200:
         return f"{max(1, round(seconds / 60))} min"
     return f"{round(seconds / 3_600)} h" if seconds < 172_800 else f"{float(f'{seconds / 86_400:.2g}'):g} days"
 

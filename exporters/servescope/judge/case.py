@@ -12,7 +12,7 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import Folded
 from servescope.cutover.freezing import freeze_from
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import find_stale, judge_folded
+from servescope.cutover.judging import find_stale, first_block, judge_folded
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.plan_files import check_arms
 from servescope.cutover.planning import StageForecast, forecast_stages
@@ -150,7 +150,7 @@ def restore_case(frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, 
     """What a checkpoint has of a run that is final at a time."""
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
     known, checkpoint.after = _NOTHING, ""
-    for part in checkpoint.sound():
+    for part in checkpoint.sound(first_block(course)):
         end_ms = part.folded.v1.end_ms()
         if end_ms > at_ms - FINAL_MS:
             break

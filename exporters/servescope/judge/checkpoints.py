@@ -7,7 +7,9 @@ of a run and to the code that folded it. `servescope judge verify` folds the sam
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -28,12 +30,27 @@ _LEVEL: Final = 3
 _BUSY_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 1 << 30
 """Of one part: more is not unpacked."""
+_PAUSE_SECONDS: Final = 60.0
+"""How long nothing is written after a failure, so that a file that is locked does not hold up a judgement."""
+_MOST_PENDING: Final = 60
+"""Parts that wait to be written, two months of them: with more, none is written any more."""
 
 _logger = logging.getLogger(__name__)
 
 
 class CheckpointError(ServescopeError):
-    """The file is not what was written; the text names it, and the part."""
+    """The file is not what was written, or does not answer; the text names it, and the part."""
+
+    @property
+    def code(self) -> int | None:
+        """SQLite's error code without its extension, None where SQLite has nothing to do with it."""
+        found = getattr(self.__cause__, "sqlite_errorcode", None)
+        return None if found is None else found & 0xFF
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing is known of the file: it cannot be opened, read or locked."""
+        return self.code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +70,17 @@ class Checkpoint:
         self._run = sha256(f"{start_hash} {folding_rules()}".encode()).hexdigest()
         self.after = ""
         """The hash of the part that the next one follows, "" before the first."""
+        self._pending: list[tuple[Folded, int]] = []
+        self._tried = -math.inf
 
-    def read(self) -> Iterator[KeptPart]:
-        """The parts in their order; raises CheckpointError at the first that is not what was written."""
+    def read(self, begin_ms: int | None = None) -> Iterator[KeptPart]:
+        """The parts in their order, from a time on where one is given.
+
+        Raises CheckpointError at the first that is not what was written.
+        """
         if not self.path.exists():
             return
-        previous = self._run
+        previous, end_ms = self._run, begin_ms
         query = "SELECT number, interval_ms, body, hash FROM parts WHERE run = ? ORDER BY number"
         # A statement that is not ended keeps its lock, though its connection is closed.
         with (
@@ -70,52 +92,71 @@ class Checkpoint:
                 previous = _hash(previous, interval_ms, body)
                 if number != expected or kept != previous:
                     raise CheckpointError(f"{self.path}: part {expected} is not what was written")
-                yield KeptPart(_unpacked(body), interval_ms, kept)
+                part = KeptPart(_unpacked(body), interval_ms, kept)
+                if end_ms not in {None, *part.folded.blocks[:1].tolist()}:
+                    raise CheckpointError(f"{self.path}: part {expected} does not follow what is before it")
+                end_ms = part.folded.v1.end_ms()
+                yield part
 
-    def sound(self) -> Iterator[KeptPart]:
-        """The parts up to the first that is damaged, which is said and, with all after it, dropped."""
+    def sound(self, begin_ms: int) -> Iterator[KeptPart]:
+        """The parts from a time on up to the first that is damaged, which is said and, with all after it, dropped.
+
+        Of a file that does not answer none is dropped.
+        """
         number = 0
         try:
-            for part in self.read():
+            for part in self.read(begin_ms):
                 number += 1
                 yield part
         except CheckpointError as error:
             _logger.warning("%s; from there on the samples are read again", error)
-            self._drop(number)
+            if not error.is_away:
+                self._drop(number)
 
     def append(self, parts: Sequence[Folded], interval_ms: int) -> None:
-        """Keep the parts that follow; what cannot be written is said, and read from the samples again."""
-        previous = self.after or self._run
+        """Keep the parts that follow; what cannot be written is said, and is written with a later one.
+
+        What is not written when the process ends is read from the samples again.
+        """
+        if len(self._pending) > _MOST_PENDING:
+            return
+        self._pending += [(each, interval_ms) for each in parts if each.blocks.size]
+        if time.monotonic() < self._tried + _PAUSE_SECONDS:
+            return
         try:
-            with self._guarded(), closing(self._connect()) as connection:
-                connection.execute(_TABLE)
-                connection.execute("BEGIN IMMEDIATE")
-                (number, last) = connection.execute(
-                    "SELECT coalesce(max(number), -1) + 1, coalesce((SELECT hash FROM parts WHERE run = ?1 "
-                    "ORDER BY number DESC LIMIT 1), '') FROM parts WHERE run = ?1",
-                    (self._run,),
-                ).fetchone()
-                for index, part in enumerate(each for each in parts if each.blocks.size):
-                    body = zlib.compress(encode(part), _LEVEL)
-                    previous = _hash(previous, interval_ms, body)
-                    # Another judge may have kept them already.
-                    if last == self.after:
-                        connection.execute(
-                            "INSERT INTO parts VALUES (?, ?, ?, ?, ?)",
-                            (self._run, number + index, interval_ms, body, previous),
-                        )
-                connection.execute("COMMIT")
+            self._write()
         except CheckpointError as error:
+            self._tried = time.monotonic()
             _logger.warning("what was folded is not kept: %s", error)
-        else:
-            self.after = previous
+
+    def _write(self) -> None:
+        previous = self.after or self._run
+        with self._guarded(), closing(self._connect()) as connection:
+            connection.execute(_TABLE)
+            connection.execute("BEGIN IMMEDIATE")
+            (number, last) = connection.execute(
+                "SELECT coalesce(max(number), -1) + 1, coalesce((SELECT hash FROM parts WHERE run = ?1 "
+                "ORDER BY number DESC LIMIT 1), ?1) FROM parts WHERE run = ?1",
+                (self._run,),
+            ).fetchone()
+            for part, interval_ms in self._pending:
+                body = zlib.compress(encode(part), _LEVEL)
+                # Another judge may have kept it already.
+                follows, previous = last == previous, _hash(previous, interval_ms, body)
+                if follows:
+                    row = (self._run, number, interval_ms, body, previous)
+                    connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", row)
+                    number, last = number + 1, previous
+            connection.execute("COMMIT")
+        self.after = previous
+        self._pending.clear()
 
     def _drop(self, first: int) -> None:
         try:
             with self._guarded(), closing(self._connect()) as connection:
                 connection.execute("DELETE FROM parts WHERE run = ? AND number >= ?", (self._run, first))
         except CheckpointError as error:
-            if getattr(error.__cause__, "sqlite_errorcode", None) in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+            if error.code in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
                 self.path.unlink(missing_ok=True)
 
     def _connect(self) -> sqlite3.Connection:

@@ -34,6 +34,7 @@ from servescope.judge.runs import (
 )
 from servescope.judge.text import CONFIGURED, describe_forecast, describe_judgement, explain_judgement, moment, share
 from servescope.judge.verifying import verify
+from servescope.judge.written import with_written_harm
 from servescope.store.opening import DEFAULT_STORE, open_past, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
@@ -90,6 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
         judgement = judge_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    judgement = with_written_harm(judgement, case.run)
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
         _print_json(judgement.to_json())
@@ -116,6 +118,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
         judgement = judge_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    judgement = with_written_harm(judgement, case.run)
     known = [metric.name for metric in judgement.metrics]
     if arguments.metric not in (None, *known):
         raise UsageError(f"the plan has no metric {arguments.metric!r}, it has: {', '.join(known)}")
@@ -130,7 +133,7 @@ def _report(arguments: argparse.Namespace) -> int:
     with open_past(arguments) as past:
         case = find_case(arguments, past)
         observed = resume_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
-    judgement = observed.judge(case.frozen, case.decisions, case.at_ms)
+    judgement = with_written_harm(observed.judge(case.frozen, case.decisions, case.at_ms), case.run)
     recorded = None
     if case.run is not None:
         with CutoverJournal(find_journal(arguments)) as journal:
@@ -197,7 +200,8 @@ def _judge_now(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> tu
     """The judgement that a decision is made on, or why there is none: one has to be able to decide all the same."""
     try:
         with open_past(arguments) as past:
-            return judge_case(past, run.frozen, run.decisions, at_ms, _checkpoint(arguments, run)), ""
+            judgement = judge_case(past, run.frozen, run.decisions, at_ms, _checkpoint(arguments, run))
+            return with_written_harm(judgement, run), ""
     except UsageError:
         if arguments.store is not None or arguments.prometheus is not None:
             raise

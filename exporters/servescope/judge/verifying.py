@@ -117,8 +117,14 @@ def prove_checkpoint(past: History, run: CutoverRun, checkpoint: Checkpoint, at_
             if one.to_json() != other.to_json() or one.changes != other.changes:
                 problems.append(f"{checkpoint.path}: the judgement from it is not that from all samples")
     except CheckpointError as error:
+        if error.is_away:
+            return _Proof(checkpoint, comparison.parts, comparison.unproven, (str(error),))
         problems.append(str(error))
     problems = [f"{each}; remove the file, and all is read from the samples again" for each in problems]
+    if comparison.parts and comparison.unproven == comparison.parts:
+        problems.append(
+            f"{checkpoint.path}: of none of its {comparison.parts} parts all samples are held: another store?"
+        )
     return _Proof(checkpoint, comparison.parts, comparison.unproven, tuple(problems))
 
 
@@ -147,12 +153,29 @@ class _Comparison:
 
 
 def _lacks(part: Folded, kept: Folded) -> bool:
-    """Whether a part lacks blocks that were scraped, as samples are held for some time only."""
+    """Whether all that a part lacks is the beginning of its replicas, as samples are held for some time only."""
     if not np.array_equal(part.blocks, kept.blocks):
         return False
-    arms = zip((part.v1, part.v2), (kept.v1, kept.v2), strict=True)
-    return any(bool((_scraped(one) < _scraped(other)).any()) for one, other in arms)
+    lacking = [
+        _lacking(_scrapes(one, pod), _scrapes(other, pod))
+        for one, other in ((part.v1, kept.v1), (part.v2, kept.v2))
+        for pod in dict.fromkeys((*one.pods, *other.pods))
+    ]
+    return any(lacking) and None not in lacking
 
 
-def _scraped(arm: ArmFold) -> NDArray[np.float64]:
-    return np.asarray(arm.scrapes.sum(axis=0, dtype=float))
+def _lacking(held: NDArray[np.float64], kept: NDArray[np.float64]) -> bool | None:
+    """Whether the scrapes of a replica lack a beginning, None where they differ otherwise; (B,) each."""
+    first = int((held > 0.0).argmax()) if held.any() else held.size
+    # Of the first block that is held a part may be.
+    if (
+        not np.array_equal(held[first + 1 :], kept[first + 1 :])
+        or (held[first : first + 1] > kept[first : first + 1]).any()
+    ):
+        return None
+    return bool((held[: first + 1] < kept[: first + 1]).any())
+
+
+def _scrapes(arm: ArmFold, pod: str) -> NDArray[np.float64]:
+    found = arm.scrapes[arm.pods.index(pod)] if pod in arm.pods else np.zeros(arm.blocks.size)
+    return np.asarray(found, dtype=float)

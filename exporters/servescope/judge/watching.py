@@ -25,6 +25,7 @@ from servescope.judge.latest import Latest
 from servescope.judge.runs import CutoverRun, current_run, write_changes
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.judge.text import moment
+from servescope.judge.written import with_written_harm
 from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
@@ -103,7 +104,7 @@ class Watcher:
         if run is None:
             raise ServescopeError(f"plan {self._plan!r} has no run in {self._journal.path} any more")
         checkpoint = Checkpoint(self._journal.path, run.entries[0].hash)
-        judgement = self._case.judge(run.frozen, run.decisions, self.clock.now_ms(), checkpoint)
+        judgement = with_written_harm(self._case.judge(run.frozen, run.decisions, self.clock.now_ms(), checkpoint), run)
         return judgement, write_changes(self._journal, run, judgement)
 
     def _report(self, problem: str) -> None:

@@ -79,6 +79,21 @@ def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int],
     assert sum(alarms) <= 10
 
 
+@pytest.mark.parametrize("size", [10, 20])
+def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int) -> None:
+    """So many at once, spread over all pods of either arm, where hardly anything else fails: of 120 days, as above."""
+    random = np.random.default_rng(size)
+    alarms = 0
+    for _ in range(120):
+        arms = drawn(random, (9, 3), (0.0001, 0.0001))
+        for arm, daily in zip(arms, (3.0, 1.0), strict=True):
+            for block in np.flatnonzero(random.random(288) < daily / 288):
+                arm.above[:, block] += random.multinomial(size, np.full(len(arm.above), 1 / len(arm.above)))
+        alarms += found(arms) < math.inf
+
+    assert alarms <= 10
+
+
 def test_independent_errors_are_found_as_soon_as_without_clusters() -> None:
     """Ten times as many in five minutes or ten, five times as many within a quarter of an hour, on most days."""
     random = np.random.default_rng(4)

@@ -28,7 +28,7 @@ _PRIOR_PAIRS: Final = 300.0
 """Squared events for which what is expected counts when it is estimated how far events arrive together."""
 _MANY: Final = 60.0
 """A block with so many events varies about twice as much as independent ones would, until such blocks were seen."""
-_STEEP: Final = 6
+_STEEP: Final = 2
 """It is as likely as not one cluster; of a block with fewer that probability falls with this power of their number."""
 _PRIOR_EVENTS: Final = 5.0
 _CLASSES: Final = 10

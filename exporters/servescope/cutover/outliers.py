@@ -63,11 +63,12 @@ class Outliers:
     """Where replicas of an arm differ from the others in a metric, (P, B) each, 0 where they do not.
 
     `scores` are by how many standard errors, `costs` the logarithms of their means ÷ the others', or the negative where
-    higher is better: above 0 where a replica is worse.
+    higher is better: above 0 where a replica is worse. `at_once` is where a block alone shows that a replica is worse.
     """
 
     scores: Floats
     costs: Floats
+    at_once: NDArray[np.bool_]
 
 
 def find_outliers(
@@ -80,8 +81,9 @@ def find_outliers(
     differs most in a block is found there, unless `several` are wanted.
     """
     scores, costs = np.zeros(above.shape), np.zeros(above.shape)
+    at_once = np.zeros(above.shape, dtype=np.bool_)
     if above.shape[0] < 2 or not above.shape[1]:
-        return Outliers(scores, costs)
+        return Outliers(scores, costs, at_once)
     variation = _variation(above, below, noise.cv2)
     sums = _running(above), _running(below)
     windows = [_against_others(sums, below > 0.0, size) for size in WINDOWS]
@@ -102,11 +104,14 @@ def find_outliers(
         sure = (score >= SURE) & (score > scores[cells]) & alone
         cells = cells[0][sure], cells[1][sure]
         scores[cells], costs[cells] = score[sure], cost[sure]
+        if window.size == WINDOWS[0]:
+            at_once = (costs > 0.0) & (scores >= scores.max(axis=0))
     if not several:
-        # That the others differ from the one that differs most is its doing.
-        surest = scores >= scores.max(axis=0)
+        # That the others differ from the one that differs most is its doing, and so is it for as long as a longer
+        # window remembers another one.
+        surest = np.where(at_once.any(axis=0), at_once, scores >= scores.max(axis=0))
         scores, costs = scores * surest, costs * surest
-    return _until_over(Outliers(scores, costs), windows, sign, variation, noise)
+    return _until_over(Outliers(scores, costs, at_once), windows, sign, variation, noise)
 
 
 _Cells = tuple[NDArray[np.int64], ...]
@@ -239,7 +244,9 @@ class ArmOutliers:
 def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], names: tuple[str, ...]) -> ArmOutliers:
     """The outliers of an arm from those of each metric; a replica that is not `present` any more, (P, B), is none.
 
-    At most one replica is left out of a block, of all metrics alike: the one that any of them is surest of.
+    At most one replica is left out of a block, of all metrics alike: the one that any of them is surest of. Who has
+    been one for long is not exchanged for who looks like one for a block, but for who is slow in the block itself:
+    somebody else's work moves from one replica to another.
     """
     kept = np.ones(present.shape, dtype=np.bool_)
     if not found or not names:
@@ -248,8 +255,9 @@ def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], name
     ever = np.flatnonzero(np.any([each.scores.any(axis=1) for each in found.values()], axis=0))
     ever = ever if ever.size else np.zeros(1, dtype=np.int64)
     scores = np.array([each.scores[ever] * present[ever] for each in found.values()])
-    # Who has been one for long is not exchanged for who looks like one for a block.
-    surest = np.max((scores > 0.0) * trailing_sum(scores, WINDOWS[-1]), axis=0)
+    at_once = np.max(scores * np.array([each.at_once[ever] for each in found.values()]), axis=0)
+    lasting = np.max((scores > 0.0) * trailing_sum(scores, WINDOWS[-1]), axis=0)
+    surest = np.where(at_once.any(axis=0), at_once, lasting)
     first, every = surest.argmax(axis=0), np.arange(present.shape[1])
     kept[ever[first], every] = surest[first, every] <= 0.0
     alone = {}

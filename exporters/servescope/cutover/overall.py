@@ -68,7 +68,7 @@ def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffe
     if track.judged.kind == "events":
         arms = [PodSums(each.above, each.below) for each in (track.v1, track.v2)]
         events = EventCounts(*(each.sum(axis=0) for arm in arms for each in (arm.above, arm.below)))
-        clustered = cluster(arms[0], arms[1], noise.dispersion)
+        clustered = cluster(arms[0], arms[1], noise.dispersion, noise.pairs)
         return StageEffects(stage.blocks.size, Happened(events, clustered), None, np.zeros((2, 0)))
     v1, v2 = (kept_sums(sums, stage.relation.free) for sums in (track.v1, track.v2))
     if track.judged.kind == "ratio":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from servescope.contract.judged import JUDGED
-from servescope.cutover.clusters import cluster, incidents
+from servescope.cutover.clusters import cluster, incidents, pairs_in
 from servescope.cutover.counts import log_evidence_above
 from servescope.cutover.folding import PodSums
+from servescope.cutover.freezing import freeze
 from servescope.cutover.paths import ArmSums, Levels, MetricPath, events_path
-from servescope.cutover.plan import Noise
+from servescope.cutover.plan import FrozenPlan, Noise
 from servescope.cutover.plan_files import preset_metrics
 from servescope.cutover.sequences import Floats
+from tests.support.cutover_evidence import Story, evidence_of, plan_of
 
 ERRORS = next(each for each in preset_metrics() if each.name == "request_error_share")
 NOISE = Noise(0.0, 0.0, 0.0, 8.0, 576, calibrated=True)
@@ -45,15 +49,15 @@ def drawn(
     return arms[0], arms[1]
 
 
-def path_of(arms: Draw) -> MetricPath:
-    """The path of errors, with nothing known of the past."""
+def path_of(arms: Draw, noise: Noise = NOISE) -> MetricPath:
+    """The path of errors, with nothing known of the past unless the noise does."""
     v1, v2 = (ArmSums(each.above, each.below) for each in arms)
-    return events_path(ERRORS, NOISE, v1, v2, LEVELS)
+    return events_path(ERRORS, noise, v1, v2, LEVELS)
 
 
-def found(arms: Draw) -> float:
+def found(arms: Draw, noise: Noise = NOISE) -> float:
     """The blocks until harm is proven."""
-    harmful = path_of(arms).harm >= NEEDED
+    harmful = path_of(arms, noise).harm >= NEEDED
     return float(np.argmax(harmful) + 1) if harmful.any() else math.inf
 
 
@@ -79,12 +83,49 @@ def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int],
     assert sum(alarms) <= 10
 
 
+@pytest.mark.parametrize("size", [10, 20])
+def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int) -> None:
+    """So many at once, spread over all pods of either arm, where hardly anything else fails: of 120 days, as above."""
+    random = np.random.default_rng(size)
+    alarms = 0
+    for _ in range(120):
+        arms = drawn(random, (9, 3), (0.0001, 0.0001))
+        for arm, daily in zip(arms, (3.0, 1.0), strict=True):
+            for block in np.flatnonzero(random.random(288) < daily / 288):
+                arm.above[:, block] += random.multinomial(size, np.full(len(arm.above), 1 / len(arm.above)))
+        alarms += found(arms) < math.inf
+
+    assert alarms <= 10
+
+
 def test_independent_errors_are_found_as_soon_as_without_clusters() -> None:
     """Ten times as many in five minutes or ten, five times as many within a quarter of an hour, on most days."""
     random = np.random.default_rng(4)
 
     assert np.median([found(drawn(random, (9, 3), (0.002, 0.02), blocks=24)) for _ in range(60)]) <= 2
     assert np.median([found(drawn(random, (9, 3), (0.002, 0.01), blocks=48)) for _ in range(60)]) <= 3
+
+
+def test_a_past_of_many_errors_shows_that_they_do_not_come_together() -> None:
+    """After two days of them ten times as many are found at once; after two days without any a cluster may be new."""
+    random = np.random.default_rng(8)
+    pairs = pairs_in(drawn(random, (12, 0), blocks=576)[0])
+    known, unknown = (replace(NOISE, pairs=each) for each in (pairs, ()))
+    days = [drawn(random, (9, 3), (0.002, 0.02), blocks=24) for _ in range(60)]
+
+    assert np.mean([found(day, known) for day in days]) < np.mean([found(day, unknown) for day in days])
+    assert pairs_in(drawn(random, (12, 0), (0.0, 0.0), blocks=576)[0]) == ()
+
+
+def test_a_plan_without_pairs_keeps_its_hash() -> None:
+    """The key is there where the past had errors, is read again, and is missing where it had none."""
+    frozen = freeze(plan_of(), evidence_of(Story(past_hours=26, hours=1)), Story(past_hours=26, hours=1).started_ms)
+    bare = replace(frozen, noise={name: replace(each, pairs=()) for name, each in frozen.noise.items()})
+
+    assert frozen.noise[ERRORS.name].pairs
+    assert FrozenPlan.from_json(json.loads(json.dumps(frozen.to_json()))).hash() == frozen.hash() != bare.hash()
+    assert "pairs" not in json.dumps(bare.to_json())
+    assert FrozenPlan.from_json(bare.to_json()).hash() == bare.hash()
 
 
 def test_five_times_as_many_clusters_are_found() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from servescope.cutover.leaving_out import Remaining, without_one
-from servescope.cutover.paths import ArmSums, Levels, MetricPath, mean_path
+from servescope.cutover.paths import ArmSums, Levels, MetricPath, mean_path, ratio_path
 from servescope.cutover.plan import MetricPlan, Noise
 from servescope.cutover.sequences import Floats
 
@@ -31,6 +32,21 @@ def test_harm_of_one_replica_is_its_own() -> None:
     assert (remaining.proving[~proven] == -1).all()
     assert (remaining.path.low <= plain.low).all()
     assert remaining.path.low[-1] < remaining.path.cost[-1] < remaining.path.high[-1]
+
+
+def test_a_slow_replica_is_not_its_arm_by_the_time_that_it_takes() -> None:
+    """One of two decodes at a third of the speed, and so takes three quarters of the seconds of both."""
+    v1, v2 = ((each.below * 10.0, each.above * 40.0) for each in (arm(4), arm(2, slower={1: 3.0})))
+    speed = replace(METRIC, name="tps_per_request", kind="ratio", better="higher")
+
+    def of_speed(one: ArmSums, other: ArmSums) -> MetricPath:
+        return ratio_path(speed, NOISE, one, other, LEVELS, least_below=60.0)
+
+    remaining = without_one(ArmSums(*v1), ArmSums(*v2), of_speed, LEVEL, math.log1p(METRIC.margin or 0.0))
+
+    assert of_speed(ArmSums(*v1), ArmSums(*v2)).harm[-1] >= LEVEL
+    assert remaining.path.harm[-1] < LEVEL
+    assert remaining.proving[-1] == 1
 
 
 def test_harm_of_all_stays_as_it_is() -> None:

@@ -14,7 +14,7 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement, MetricJudgement
 from servescope.cutover.judging import judge
-from servescope.cutover.outliers import ReplicaNoise, find_outliers
+from servescope.cutover.outliers import ReplicaNoise, arm_outliers, find_outliers
 from servescope.cutover.plan import MetricPlan
 from servescope.cutover.sequences import Floats
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
@@ -199,6 +199,23 @@ def test_where_two_are_slow_the_third_is_the_outlier() -> None:
 
     assert (found.scores.argmax(axis=0)[50:] == 2).all()
     assert (found.costs[2, 50:] < 0.0).all()
+
+
+def test_what_moves_from_replica_to_replica_is_left_out_of_each() -> None:
+    """In every block it is the slow one that is out, and not one that longer windows remember."""
+    turns = np.repeat(np.array([0, 1, 2, 0, 2, 1, 0, 1]), [9, 2, 1, 1, 2, 2, 1, 2])
+    below = np.full((3, 40 + turns.size), 400.0)
+    random = np.random.default_rng(7)
+    means = np.exp(0.02 * random.standard_normal(below.shape))
+    means[turns, 40 + np.arange(turns.size)] *= 2.4
+    found = {"first": find_outliers(below * means, below, replace(NOISE, cv2=0.1, drift=0.0004), METRIC)}
+    rough = means * np.exp(0.1 * random.standard_normal(below.shape))
+    found["second"] = find_outliers(below * rough, below, NOISE, replace(METRIC, name="second"))
+    kept = arm_outliers(found, np.ones(below.shape, dtype=np.bool_), ("a", "b", "c")).kept
+
+    assert kept[:, :40].all()
+    assert ((~kept[:, 40:]).argmax(axis=0) == turns).all()
+    assert ((~kept[:, 40:]).sum(axis=0) == 1).all()
 
 
 def test_swapping_directions_flips_the_sign() -> None:

@@ -28,7 +28,7 @@ _PRIOR_PAIRS: Final = 300.0
 """Squared events for which what is expected counts when it is estimated how far events arrive together."""
 _MANY: Final = 60.0
 """A block with so many events varies about twice as much as independent ones would, until such blocks were seen."""
-_STEEP: Final = 6
+_STEEP: Final = 2
 """It is as likely as not one cluster; of a block with fewer that probability falls with this power of their number."""
 _PRIOR_EVENTS: Final = 5.0
 _CLASSES: Final = 10
@@ -52,16 +52,19 @@ class Clustered:
     variation: Floats
 
 
-def cluster(v1: PodSums, v2: PodSums, frozen: float) -> Clustered:
-    """The events of the arms' replicas as clusters; `frozen` is the dispersion that v1's past has shown, at least 1."""
+def cluster(v1: PodSums, v2: PodSums, frozen: float, past: tuple[float, ...] = ()) -> Clustered:
+    """The events of the arms' replicas as clusters.
+
+    `frozen` is the dispersion that v1's past has shown, at least 1, and `past` how many pairs of events (`pairs_in`).
+    """
     events = [incidents(arm.above, arm.below) for arm in (v1, v2)]
     whole = EventCounts(events[0].sum(axis=0), v1.below.sum(axis=0), events[1].sum(axis=0), v2.below.sum(axis=0))
-    together, unseen, varied = _online(whole)
+    together, unseen, varied = _online(whole, past)
     dispersion = _dispersion(whole, together, frozen)
     clustered = np.maximum(CLUSTER_BLOCKS, unseen * np.minimum(0.5, (_events(whole) / _MANY) ** _STEEP))
     if events[0] is not v1.above or events[1] is not v2.above:
         raw = replace(whole, v1_events=v1.above.sum(axis=0), v2_events=v2.above.sum(axis=0))
-        varied = _online(raw)[2]
+        varied = _online(raw, ())[2]
     return Clustered(_once(whole, dispersion, clustered), dispersion, clustered, np.maximum(frozen, varied))
 
 
@@ -86,13 +89,34 @@ def incidents(events: Floats, requests: Floats) -> Floats:
     return np.where(unlike, np.where(goes_on, 0.0, 1.0), events)
 
 
-def _online(counts: EventCounts) -> tuple[Floats, Floats, Floats]:
+def pairs_in(past: PodSums) -> tuple[float, ...]:
+    """How many pairs of events the blocks of one arm had in a past, by the size of the block; () for none."""
+    nothing = np.zeros(past.above.shape[1])
+    events, requests = incidents(past.above, past.below).sum(axis=0), past.below.sum(axis=0)
+    _, pairs, _, _ = _squares(EventCounts(events, requests, nothing, nothing))
+    return tuple(pairs.sum(axis=1).tolist()) if pairs.any() else ()
+
+
+def _online(counts: EventCounts, past: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     """From the blocks before each one, (B,): the correlation of two events of a block, how far none of its size was
-    seen, from 0 to 1, and the arms' variation.
+    seen, in the past neither, from 0 to 1, and the arms' variation.
 
     Of a block with N events in all, 1 + (N − 1)·correlation is by how much they vary more. It is of blocks with about
     as many events or fewer: a storm says nothing of the quiet hours around it.
     """
+    excess, pairs, squares, expected = _squares(counts)
+    whole = _events(counts)
+    chosen = np.minimum(_size_class(whole) + 1, _CLASSES - 1), np.arange(whole.size)
+    excess, pairs = (_so_far(np.cumsum(each, axis=0))[chosen] for each in (excess, pairs))
+    seen = pairs + np.cumsum(past or [0.0] * _CLASSES)[chosen[0]]
+    varied = (_PRIOR_EVENTS + _so_far(squares)) / (_PRIOR_EVENTS + _so_far(expected))
+    together = (_PRIOR_PAIRS * whole / _MANY**2 + excess) / (_PRIOR_PAIRS + pairs)
+    return np.clip(together, 0.0, 1.0), _PRIOR_PAIRS / (_PRIOR_PAIRS + seen), np.maximum(1.0, varied)
+
+
+def _squares(counts: EventCounts) -> tuple[Floats, Floats, Floats, Floats]:
+    """Of each block what independent events do not explain of the squares, and the pairs, in the row of its size,
+    (`_CLASSES`, B); and the squares and what independent events explain, (B,)."""
     size = counts.v1_events.size
     excess, pairs = np.zeros((_CLASSES, size)), np.zeros((_CLASSES, size))
     squares, expected = np.zeros(size), np.zeros(size)
@@ -111,12 +135,7 @@ def _online(counts: EventCounts) -> tuple[Floats, Floats, Floats]:
         excess[_size_class(both), blocks] += squared - variance
         pairs[_size_class(both), blocks] += np.maximum(0.0, both * (both - 1.0))
         squares, expected = squares + squared, expected + variance
-    whole = _events(counts)
-    chosen = np.minimum(_size_class(whole) + 1, _CLASSES - 1), np.arange(size)
-    excess, pairs = (_so_far(np.cumsum(each, axis=0))[chosen] for each in (excess, pairs))
-    varied = (_PRIOR_EVENTS + _so_far(squares)) / (_PRIOR_EVENTS + _so_far(expected))
-    together = (_PRIOR_PAIRS * whole / _MANY**2 + excess) / (_PRIOR_PAIRS + pairs)
-    return np.clip(together, 0.0, 1.0), _PRIOR_PAIRS / (_PRIOR_PAIRS + pairs), np.maximum(1.0, varied)
+    return excess, pairs, squares, expected
 
 
 def _dispersion(counts: EventCounts, together: Floats, frozen: float) -> Floats:

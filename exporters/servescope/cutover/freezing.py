@@ -22,7 +22,7 @@ from servescope.cutover.calibration import (
     pod_groups,
     upper_of,
 )
-from servescope.cutover.clusters import incidents
+from servescope.cutover.clusters import incidents, pairs_in
 from servescope.cutover.comparability import shared_edges, unreported
 from servescope.cutover.counts import dispersion
 from servescope.cutover.effects import BlockEffects, mean_effects, ratio_effects
@@ -123,7 +123,10 @@ def _noise(
     counted = counted_of(past.v1, judged.name, histograms)
     seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
     if judged.kind == "events":
-        return Noise(0.0, 0.0, 0.0, wanted, seen, calibrated=True, dispersion=_dispersion(counted))
+        known = PodSums(np.nan_to_num(counted.above), np.nan_to_num(counted.below))
+        return Noise(
+            0.0, 0.0, 0.0, wanted, seen, calibrated=True, dispersion=_dispersion(known), pairs=pairs_in(known)
+        )  # fmt: skip
     if judged.kind == "ratio":
         cv2, found = 1.0, _ratio_noise(counted, wanted, v2_pods)
     else:
@@ -171,7 +174,7 @@ def _ratio_noise(counted: PodSums, wanted: float, v2_pods: int) -> Noise | None:
 
 
 def _dispersion(past: PodSums) -> float:
-    events, requests = np.nan_to_num(past.above), np.nan_to_num(past.below)
+    events, requests = past.above, past.below
     pods = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
     if pods.size < _MOST_DISPERSION_PODS:
         return 1.0

@@ -74,14 +74,21 @@ def _rests(arm: ArmSums) -> list[tuple[int, NDArray[np.bool_], ArmSums]]:
     few = arm.pods <= FEW
     if not few.any():
         return []
-    running = np.cumsum(arm.below, axis=1)
-    others = running.sum(axis=0) - running
-    counts = few & (running > 0.0) & (others >= _LEAST_LEFT * running.sum(axis=0))
+    served = np.cumsum(arm.below, axis=1) > 0.0
+    # A slow replica has most of the time that both took, and no more of what they did.
+    counts = few & served & np.any([_enough_left(each) for each in (arm.above, arm.below)], axis=0)
     every = np.arange(arm.below.shape[0])[:, None]
     return [
         (pod, counts[pod], arm.of(np.repeat(every != pod, few.size, axis=1)))
         for pod in np.flatnonzero(counts.any(axis=1)).tolist()
     ]
+
+
+def _enough_left(values: Floats) -> NDArray[np.bool_]:
+    """Where the others have enough of what was counted so far without each pod, (P, B)."""
+    running = np.cumsum(values, axis=1)
+    whole = running.sum(axis=0)
+    return np.asarray(whole - running >= _LEAST_LEFT * whole)
 
 
 def _without_harm(path: MetricPath, rests: Sequence[_Rest], level: float) -> Remaining:

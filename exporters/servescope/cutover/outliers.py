@@ -64,11 +64,12 @@ class Outliers:
     """Where replicas of an arm differ from the others in a metric, (P, B) each, 0 where they do not.
 
     `scores` are by how many standard errors, `costs` the logarithms of their means ÷ the others', or the negative where
-    higher is better: above 0 where a replica is worse.
+    higher is better: above 0 where a replica is worse. `at_once` is where a block alone shows that a replica is worse.
     """
 
     scores: Floats
     costs: Floats
+    at_once: NDArray[np.bool_]
 
 
 def find_outliers(
@@ -81,9 +82,10 @@ def find_outliers(
     differs most in a block is found there, unless `several` are wanted.
     """
     scores, costs = np.zeros(above.shape), np.zeros(above.shape)
+    at_once = np.zeros(above.shape, dtype=np.bool_)
     size = above.shape[1]
     if above.shape[0] < 2 or not size:
-        return Outliers(scores, costs)
+        return Outliers(scores, costs, at_once)
     sign, furthest = -1.0 if metric.better == "higher" else 1.0, 1.0 + (metric.margin or 0.0)
 
     def look(columns: slice, before: _Before) -> tuple[_Found, _Before]:
@@ -95,7 +97,7 @@ def find_outliers(
     else:
         pieces = compare_pieces(look, (above, below), ("outliers", noise, sign, furthest), _AT_ONCE, before)
     for each in pieces:
-        scores[each.cells], costs[each.cells] = each.scores, each.costs
+        scores[each.cells], costs[each.cells], at_once[each.cells] = each.scores, each.costs, each.at_once
     rows = np.unique(np.concatenate([each.cells[0] for each in pieces]))
     if rows.size:
         totals = np.concatenate([each.totals for each in pieces], axis=2)
@@ -104,9 +106,9 @@ def find_outliers(
             for span, of_all in zip(WINDOWS, totals, strict=True)
         ]
         variation = np.concatenate([each.variation for each in pieces])
-        found = _until_over(Outliers(scores[rows], costs[rows]), windows, sign, variation, noise)
-        scores[rows], costs[rows] = found.scores, found.costs
-    return Outliers(scores, costs)
+        found = _until_over(scores[rows], costs[rows], windows, sign, variation, noise)
+        scores[rows], costs[rows] = found
+    return Outliers(scores, costs, at_once)
 
 
 _Cells = tuple[NDArray[np.int64], ...]
@@ -127,12 +129,13 @@ class _Before:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """The outliers of k blocks: where they are, with their `scores` and `costs`; of each window the `totals` of all
-    replicas (`_totals`), (3, 3, k), and the `variation`, (k,)."""
+    """The outliers of k blocks: where they are, with their `scores`, `costs` and whether they are found `at_once`; of
+    each window the `totals` of all replicas (`_totals`), (3, 3, k), and the `variation`, (k,)."""
 
     cells: _Cells
     scores: Floats
     costs: Floats
+    at_once: NDArray[np.bool_]
     totals: Floats
     variation: Floats
 
@@ -158,22 +161,25 @@ def _look(
         _window(span, above_sums, below_sums, counting, first, of_all)
         for span, of_all in zip(WINDOWS, totals, strict=True)
     ]
-    scores, costs = _outliers_now(windows, sign, furthest, variation, noise)
+    scores, costs, at_once = _outliers_now(windows, sign, furthest, variation, noise)
     if not several:
-        # That the others differ from the one that differs most is its doing.
-        surest = scores >= scores.max(axis=0)
+        # That the others differ from the one that differs most is its doing, and so is it for as long as a longer
+        # window remembers another one.
+        surest = np.where(at_once.any(axis=0), at_once, scores >= scores.max(axis=0))
         scores, costs = scores * surest, costs * surest
     rows, blocks = np.nonzero(scores)
-    found = _Found((rows, blocks + first), scores[rows, blocks], costs[rows, blocks], totals, variation)
+    shown = scores[rows, blocks], costs[rows, blocks], at_once[rows, blocks]
+    found = _Found((rows, blocks + first), *shown, totals, variation)
     own, count = (each[:, -HOUR_BLOCKS - _LEAD :].copy() for each in (above_sums, below_sums))
     return found, _Before((own, count), steps)
 
 
 def _outliers_now(
     windows: Sequence[_Window], sign: float, furthest: float, variation: Floats, noise: ReplicaNoise
-) -> tuple[Floats, Floats]:
-    """The scores and costs of each replica in each block, as far as it shows."""
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """The scores and costs of each replica in each block, as far as it shows, and where the block alone shows them."""
     scores, costs = np.zeros(windows[0].times.shape), np.zeros(windows[0].times.shape)
+    at_once = np.zeros(scores.shape, dtype=np.bool_)
     for number, window in enumerate(windows):
         # Few differ by the margin, and by what is no drift: the rest is computed of these only.
         least = max(furthest, math.exp(SURE * math.sqrt(noise.drift / window.size + noise.lasting)))
@@ -190,7 +196,9 @@ def _outliers_now(
         sure = (score >= SURE) & (score > scores[cells]) & alone
         cells = cells[0][sure], cells[1][sure]
         scores[cells], costs[cells] = score[sure], cost[sure]
-    return scores, costs
+        if window.size == WINDOWS[0]:
+            at_once = (costs > 0.0) & (scores >= scores.max(axis=0))
+    return scores, costs, at_once
 
 
 def _running(values: Floats) -> Floats:
@@ -263,10 +271,9 @@ def _window(
 
 
 def _until_over(
-    found: Outliers, windows: Sequence[_Window], sign: float, variation: Floats, noise: ReplicaNoise
-) -> Outliers:
-    """The outliers, each from where it is found until it is over, with what it differs by meanwhile."""
-    scores, costs = found.scores, found.costs
+    scores: Floats, costs: Floats, windows: Sequence[_Window], sign: float, variation: Floats, noise: ReplicaNoise
+) -> tuple[Floats, Floats]:
+    """The scores and costs of each outlier from where it is found until it is over."""
     every = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     cells = np.broadcast_to(np.arange(len(scores))[:, None], scores.shape), every
     at = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
@@ -286,7 +293,7 @@ def _until_over(
     scores, costs = (np.take_along_axis(each, best, axis=0)[0] for each in (current, now))
     # Where nothing is known, it is as it was known last.
     known = np.maximum.accumulate(np.where(scores > 0.0, every, 0), axis=1)
-    return Outliers(
+    return (
         np.where(still, np.take_along_axis(scores, known, axis=1), 0.0),
         np.where(still, np.take_along_axis(costs, known, axis=1), 0.0),
     )
@@ -347,7 +354,9 @@ class ArmOutliers:
 def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], names: tuple[str, ...]) -> ArmOutliers:
     """The outliers of an arm from those of each metric; a replica that is not `present` any more, (P, B), is none.
 
-    At most one replica is left out of a block, of all metrics alike: the one that any of them is surest of.
+    At most one replica is left out of a block, of all metrics alike: the one that any of them is surest of. Who has
+    been one for long is not exchanged for who looks like one for a block, but for who is slow in the block itself:
+    somebody else's work moves from one replica to another.
     """
     kept = np.ones(present.shape, dtype=np.bool_)
     if not found or not names:
@@ -356,8 +365,9 @@ def arm_outliers(found: Mapping[str, Outliers], present: NDArray[np.bool_], name
     ever = np.flatnonzero(np.any([each.scores.any(axis=1) for each in found.values()], axis=0))
     ever = ever if ever.size else np.zeros(1, dtype=np.int64)
     scores = np.array([each.scores[ever] * present[ever] for each in found.values()])
-    # Who has been one for long is not exchanged for who looks like one for a block.
-    surest = np.max((scores > 0.0) * trailing_sum(scores, WINDOWS[-1]), axis=0)
+    at_once = np.max(scores * np.array([each.at_once[ever] for each in found.values()]), axis=0)
+    lasting = np.max((scores > 0.0) * trailing_sum(scores, WINDOWS[-1]), axis=0)
+    surest = np.where(at_once.any(axis=0), at_once, lasting)
     first, every = surest.argmax(axis=0), np.arange(present.shape[1])
     kept[ever[first], every] = surest[first, every] <= 0.0
     alone = {}

@@ -349,7 +349,7 @@ def _wanted(
 def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
     """The path of counts of events among requests, clusters counted once; `information` is of health."""
     pods = PodSums(v1.above, v1.below), PodSums(v2.above, v2.below)
-    arms = clusters.cluster(*pods, noise.dispersion)
+    arms = clusters.cluster(*pods, noise.dispersion, noise.pairs)
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
     flood = floods.flooded(*pods, margin)
     lasting = floods.log_evidence_of_flood(*pods, flood)

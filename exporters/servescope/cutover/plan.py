@@ -110,7 +110,7 @@ class Noise:
     information that bounds are tuned to. `calibrated` is False where there was too little past, so that the noise is
     estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of pods that `tau2` is of; `least_tau2` is
     that of the largest groups, with `least_spread`: more pods have no less. `dispersion` is by how much events vary
-    more than independent ones.
+    more than independent ones, and `pairs` how many pairs of them blocks had, by their size (`clusters.pairs_in`).
     """
 
     tau2: float
@@ -123,6 +123,7 @@ class Noise:
     least_tau2: float = 0.0
     least_spread: float = 0.0
     dispersion: float = 1.0
+    pairs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,12 @@ class FrozenPlan:
         del values["_hash"]
         if not self.sensitivity:
             del values["sensitivity"]
+        # Noise that knows of no events is as it was before plans did.
+        noise = [*values["noise"].values(), *(each[part] for each in values.get("sensitivity", {}).values()
+                                              for part in ("moved", "left"))]  # fmt: skip
+        for each in noise:
+            if not each["pairs"]:
+                del each["pairs"]
         return values | {"plan": _plan_values(values["plan"])}
 
 
@@ -250,7 +257,7 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
             }
         ),
         started_ms=values["started_ms"],
-        noise={name: Noise(**each) for name, each in values["noise"].items()},
+        noise={name: _read_noise(each) for name, each in values["noise"].items()},
         layers={name: (v1, v2) for name, (v1, v2) in values["layers"].items()},
         slopes={name: PromptSlope(**each) for name, each in values["slopes"].items()},
         edges={name: tuple(ComparedEdge(**edge) for edge in each) for name, each in values["edges"].items()},
@@ -262,10 +269,14 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
     )
 
 
+def _read_noise(values: Mapping[str, Any]) -> Noise:
+    return Noise(**{**values, "pairs": tuple(values.get("pairs", ()))})
+
+
 def _read_sensitivity(values: Mapping[str, Any]) -> Sensitivity:
     slopes = {name: None if values[name] is None else Slope(**values[name]) for name in ("reuse", "load")}
     return Sensitivity(
-        **slopes, prompts=values["prompts"], moved=Noise(**values["moved"]), left=Noise(**values["left"])
+        **slopes, prompts=values["prompts"], moved=_read_noise(values["moved"]), left=_read_noise(values["left"])
     )  # fmt: skip
 
 

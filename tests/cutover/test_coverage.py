@@ -15,7 +15,7 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import fold, read_families
 from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import judge
+from servescope.cutover.judging import fold_evidence, judge, judge_folded
 from servescope.cutover.plan import Arm
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
@@ -186,6 +186,39 @@ def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> N
     assert errors.cause == "unaccounted"
     assert "% of v2's requests began and ended in no counter; as events these would be beyond" in errors.reason
     assert judged(changed(without_errors, V2, none_yet), none_yet).verdict == "HEALTHY"
+
+
+@pytest.mark.parametrize("part_hours", [(1, 4), (1, 2, 4), (4,)])
+def test_failures_whose_series_ends_are_not_healthy(part_hours: tuple[int, ...]) -> None:
+    """A process that has counted errors and shows none any more may still have them, in whatever parts one reads."""
+    evidence, gone_ms = evidence_of(STORY), STORY.started_ms + HOUR * BLOCK_MS
+    decisions = (Decision("start", STORY.started_ms, stage=0),)
+    frozen = freeze(plan_of(STORY.share), evidence, STORY.started_ms)
+    folded, read_ms = None, 0
+    for hours in part_hours:
+        until_ms = STORY.started_ms + hours * HOUR * BLOCK_MS
+        targets = (_ended(each, gone_ms) for each in evidence.targets)
+        read = [each.at((each.blocks >= read_ms) & (each.blocks < until_ms)) for each in targets]
+        part = replace(evidence, targets=tuple(map(_without_unseen, read)), observed_until_ms=until_ms)
+        folded, read_ms = fold_evidence(frozen, part, decisions, until_ms, folded), until_ms
+    assert folded is not None
+    judgement = judge_folded(frozen, folded, evidence, decisions, STORY.end_ms)
+
+    assert judgement.verdict == "NO DATA"
+    assert "the evidence has 0 % of v2's requests" in judgement.reason
+
+
+def _ended(target: TargetIncrements, gone_ms: int) -> TargetIncrements:
+    """A page of v2 that has no series of failed requests from a time on."""
+    failed = np.array([("outcome", "error") in each.labels for each in target.series])
+    gone = failed[:, None] & (target.blocks >= gone_ms) & (target.identity.inference_stack == "v2")
+    return replace(target, gains=np.where(gone, np.nan, target.gains))
+
+
+def _without_unseen(target: TargetIncrements) -> TargetIncrements:
+    """As it is read of blocks in which some series are not there at all."""
+    seen = np.flatnonzero(np.isfinite(target.gains).any(axis=1))
+    return replace(target, series=tuple(target.series[row] for row in seen), gains=target.gains[seen])
 
 
 def test_what_was_in_flight_when_processes_ended_is_not_lost() -> None:

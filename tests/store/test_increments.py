@@ -160,6 +160,17 @@ def test_a_transaction_that_fails_leaves_no_increments(store: Store) -> None:
     assert known(read(store)) == {(T0, TOKENS): 1}
 
 
+def test_an_outcome_that_is_not_shown_any_more_is_not_known(store: Store) -> None:
+    """It may go on unseen; that it were 0 would be health that nobody observed."""
+    for second in range(15, 1000, 15):
+        append(store, second, {OK: second} if second > 500 else {OK: second, ERROR: second})
+    found = read(store)
+    gains = found.gains[found.series.index(ERROR)]
+
+    assert (gains > 0.0).tolist() == [True, True, False]
+    assert np.isnan(gains[2])
+
+
 def test_a_scrape_that_comes_late_is_counted(store: Store) -> None:
     """In its own block, and in the next one, which goes on from it."""
     append(store, 280, {TOKENS: 1})
@@ -200,8 +211,7 @@ def test_increments_can_be_stored_without_scrapes(store: Store) -> None:
     for _ in range(3):
         found = read(store)
         assert found.blocks.tolist() == blocks.tolist()
-        # A labelled counter that is not known where a sibling is was 0.
-        assert known(found) == {**{(block, ERROR): 0.0 for block in blocks.tolist()}, **known(written)}
+        assert known(found) == known(written)
         assert happened(found) == happened(written)
         assert found.started_ms.tolist() == pytest.approx(written.started_ms.tolist(), nan_ok=True)
         while store.pack_due():

@@ -195,7 +195,8 @@ class Processes:
     """Which process of each target each block is of, and which labelled series it has counted with.
 
     Of labelled series beside others that do count, those that have not begun to are 0: their first event has not
-    happened. One that did count in the same process, and is not there now, is not known. `former` are by target when
+    happened. One that did count in the same process, and is not there now, is not known, nor is a sum with it.
+    `former` are by target when
     its process began, at the end of what was read before, and the series that it had counted with.
     """
 
@@ -206,6 +207,8 @@ class Processes:
             moved = (batch.started != earlier) & np.isfinite(batch.started) & np.isfinite(earlier)
         self._number = np.cumsum(moved | (batch.tallies["resets"] > 0.0), axis=1)
         self._former = [series for _, series in known]
+        shown = set(batch.rows.series)
+        self._vanished = [series - shown for series in self._former]
         self._batch = batch
         self._read: dict[tuple[int, ...], Floats] = {}
         self._counted: dict[int, NDArray[np.bool_]] = {}
@@ -232,10 +235,19 @@ class Processes:
         unborn = np.isnan(values) & (last < number) & finite.any(axis=1, keepdims=True)
         return np.where(unborn, 0.0, values)
 
+    def complete(self, name: str) -> NDArray[np.bool_]:
+        """Where no process has counted with a series of this name that is not there any more at all, (T, n)."""
+        if not any(self._vanished):
+            return np.ones((1, 1), dtype=np.bool_)
+        vanished = np.array([any(each.name == name for each in series) for series in self._vanished])
+        return np.asarray(~vanished[:, None] | (self._number > 0))
+
     def counting(self) -> Iterator[tuple[str, frozenset[Series]]]:
         """By target the labelled series that its process has counted with, at the end."""
         for index, target in enumerate(self._batch.targets):
-            counted = (self._batch.rows.series[row] for row, each in self._counted.items() if each[index])
+            counted = {self._batch.rows.series[row] for row, each in self._counted.items() if each[index]}
+            if not self._number[index, -1]:
+                counted |= self._vanished[index]
             yield target.target_id, frozenset(counted)
 
 
@@ -248,12 +260,13 @@ def sum_counters(batch: TargetBatch, parts: Sequence[Part], processes: Processes
             return None
         if len(family) == 1 and not part.where:
             values = batch.gains[:, family[0]]
-            total += part.factor * np.where((values >= 0.0) & (values < np.inf), values, np.nan)
+            known = (values >= 0.0) & (values < np.inf) & processes.complete(part.series)
+            total += part.factor * np.where(known, values, np.nan)
             continue
         counted = processes.begun(family)
         chosen = set(batch.rows.of(part))
         rows = [index for index, row in enumerate(family) if row in chosen]
-        known = ((counted >= 0.0) & (counted < np.inf)).all(axis=1)
+        known = ((counted >= 0.0) & (counted < np.inf)).all(axis=1) & processes.complete(part.series)
         total += part.factor * np.where(known, counted[:, rows].sum(axis=1), np.nan)
     return total
 

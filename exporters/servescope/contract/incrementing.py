@@ -77,14 +77,13 @@ def compute_increments(
     layout = _layout(_without(identity, window.series))
     scrapes = _scrapes(times, window.values, layout, memory_ms(interval_ms), GAP_INTERVALS * interval_ms)
     counted = _count(scrapes, window.values, layout)
-    gains = fill_unseen(layout.counters, spans.sums(counted.gains))
     levels, above = _levels(window.values[layout.gauges], layout.saturated_above, spans)
     return TargetIncrements(
         target_id,
         identity,
         blocks.astype(np.int64),
         layout.counters,
-        gains,
+        spans.sums(counted.gains),
         layout.levels,
         levels,
         above,
@@ -148,20 +147,6 @@ def count_gains(window: Window, *, memory_ms: int) -> ScrapeGains:
 def order_objects(series: tuple[Series, ...]) -> Indexes:
     """The rows of counters, the parts of a histogram together and its buckets ascending, in the order of `series`."""
     return _layout(series).rows
-
-
-def fill_unseen(series: tuple[Series, ...], gains: Floats) -> Floats:
-    """The gains (m, n) of counters per block, 0 for a labelled one that is not known where a sibling of its is."""
-    if not np.isnan(gains).any():
-        return gains
-    layout = _layout(series)
-    for group in layout.siblings:
-        rows = layout.rows[layout.begins[group]]
-        unknown = np.isnan(gains[rows])
-        filled = unknown & ~unknown.all(axis=0)
-        if filled.any():
-            gains[rows] = np.where(filled, 0.0, gains[rows])
-    return gains
 
 
 @dataclass(frozen=True, slots=True)

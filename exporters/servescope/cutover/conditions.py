@@ -328,4 +328,7 @@ def _quiet(context: StageContext, arm: str) -> NDArray[np.bool_]:
     seen = np.cumsum(own.requests) > 0.0
     whole_hour = trailing_sum(context.usable.astype(float)) >= HOUR_BLOCKS
     none = (trailing_sum(own.requests) <= 0.0) & whole_hour
-    return np.asarray(seen & (none | (silent & (trailing_sum(context.usable.astype(float), _QUIET) >= _QUIET))))
+    quiet = none | (silent & (trailing_sum(context.usable.astype(float), _QUIET) >= _QUIET))
+    arms = context.folded.v1 if arm == "v1" else context.folded.v2
+    # Requests that are not reported are no silence.
+    return np.asarray(seen & quiet & np.isfinite(arms.traffic["requests"][:, context.within]).any(axis=0))

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from servescope.contract.incrementing import fill_unseen
 from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.samples import Series
 from servescope.store.packing import Indexes, Keys
@@ -81,7 +80,7 @@ def make_increments(status: TargetStatus, segment: Segment, divisions: dict[int,
         status.identity,
         times - BLOCK_MS,
         division.series,
-        fill_unseen(division.series, padded[division.counters]),
+        padded[division.counters],
         division.gauges,
         padded[division.levels],
         padded[division.above],

@@ -100,6 +100,8 @@ def _latched(judgement: Judgement, zone: tzinfo) -> list[str]:
     if judgement.latched_since_ms is None:
         return []
     since = display.format_time(judgement.latched_since_ms, zone)
+    if judgement.rolled_back:
+        return [element("div", escape(f"Harm was proven at {since}."), "quiet")]
     # Where the harm goes on, an acknowledgement would change nothing.
     differs = judgement.live not in (None, judgement.verdict)
     live = f"; without it the verdict would be {judgement.live}" if differs else ""

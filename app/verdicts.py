@@ -287,7 +287,10 @@ def describe_change(metric: MetricJudgement, zone: tzinfo) -> str:
     now_ms = metric.spans[-1].until_ms
     ends = [display.format_near(each.until_ms, now_ms, zone) for each in metric.spans]
     was = ", ".join(f"{ratio} until {end}" for ratio, end in zip(former, ends[:-1], strict=True))
-    return f"was {was}, {latest} since"
+    # What was excluded or not compared between both is of neither.
+    gap = metric.spans[-1].since_ms > metric.spans[-2].until_ms
+    begun = f" {display.format_near(metric.spans[-1].since_ms, now_ms, zone)}" if gap else ""
+    return f"was {was}, {latest} since{begun}"
 
 
 def describe_overall(overall: OverallRatio | None) -> str | None:

@@ -353,6 +353,15 @@ def test_a_rollback_says_who_decided(show: Show) -> None:
     assert "Roll back" not in text
 
 
+def test_a_rollback_leaves_nothing_to_acknowledge(show: Show) -> None:
+    """Harm that was proven is said, and not that it waits for somebody."""
+    decided = Decided(NOW_MS - 60_000, "anna", "slow at 25 %")
+    text = text_of(show, replace(make_judgement("DEGRADED"), live="DEGRADED", rolled_back=decided), "DEGRADED")
+
+    assert "Harm was proven at" in text
+    assert "nobody has acknowledged" not in text
+
+
 def test_an_acknowledgement_says_who_and_why(show: Show) -> None:
     """Once nothing is latched; while something is, it was of harm of before."""
     decided = Decided(NOW_MS - 60_000, "bo", "the old driver, replaced")
@@ -438,7 +447,21 @@ def test_a_change_of_the_effect_is_beside_the_ratio(show: Show) -> None:
         ),
     )  # fmt: skip
     text = text_of(show, replace(view.judgement, metrics=(metric,)))
-    assert re.search(r"was × 3.70 until \d\d:\d\d, × 1.20 since", text)
+    assert re.search(r"was × 3.70 until \d\d:\d\d, × 1.20 since(?! \d\d:)", text)
+
+
+def test_a_change_over_what_is_excluded_says_since_when(show: Show) -> None:
+    """What was between both ratios is of neither."""
+    view = make_cutover_view()
+    metric = replace(
+        METRICS_JUDGED[1],
+        spans=(
+            EffectSpan(START_MS, NOW_MS - 7_200_000, 3.7, 3.6, 3.8),
+            EffectSpan(NOW_MS - 3_600_000, NOW_MS, 1.2, 1.1, 1.3),
+        ),
+    )  # fmt: skip
+    text = text_of(show, replace(view.judgement, metrics=(metric,)))
+    assert re.search(r"was × 3.70 until (?:\d+ \w+ )?\d\d:\d\d, × 1.20 since \d\d:\d\d", text)
 
 
 def test_plain_figures_are_named_beside_those_that_are_compared(show: Show) -> None:

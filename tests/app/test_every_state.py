@@ -86,7 +86,7 @@ def edit_the_plan(files: CutoverStore) -> None:
     files.plan.write_text(text + '\n[[metrics]]\nname = "request_error_share"\nmargin = 2.0\n', encoding="utf-8")
 
 
-STATES: dict[str, tuple[Callable[[CutoverStore], None], str]] = {
+STATES: dict[str, tuple[Callable[[CutoverStore], object], str]] = {
     "the next stage begins": (decide(Decision("advance", 0, stage=2)), "the stage has only begun"),
     "two stages at once": (
         decide(Decision("advance", 0, stage=2), Decision("advance", 1, stage=3)), "the stage has only begun"
@@ -120,9 +120,8 @@ def files(
     change, said = STATES[request.param]
     folder = tmp_path_factory.mktemp("state") / "copy"
     shutil.copytree(made.store.parent, folder)
-    copy = CutoverStore(
-        *(folder / each.name for each in (made.store, made.plan, made.journal)), made.begins_ms, made.now_ms
-    )
+    store, plan, journal = (folder / each.name for each in (made.store, made.plan, made.journal))
+    copy = CutoverStore(store, plan, journal, made.begins_ms, made.now_ms)
     change(copy)
     yield copy, said
     st.cache_resource.clear()

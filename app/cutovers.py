@@ -20,6 +20,7 @@ from servescope.cutover.plan import CutoverPlan
 from servescope.cutover.plan_files import parse_plan
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.judge.case import EvidenceError, WatchedCase
+from servescope.judge.checkpoints import Checkpoint
 from servescope.judge.journal import CutoverJournal
 from servescope.judge.reading import Past
 from servescope.judge.runs import CutoverRun, check_unchanged, list_runs, summarise
@@ -109,7 +110,9 @@ def check_plan(run: CutoverRun) -> None:
 
 def read_view(store: Past, run: CutoverRun) -> CutoverView:
     """The judgement of a run now; raises ServescopeError."""
-    return _shared_judge(store).view(run, selection.now_ms())
+    path = journal_path()
+    checkpoint = None if path is None else Checkpoint(path, run.entries[0].hash)
+    return _shared_judge(store).view(run, selection.now_ms(), checkpoint)
 
 
 def judge_now(store: Past, run: CutoverRun) -> tuple[Mapping[str, Any], tuple[VerdictChange, ...]]:
@@ -144,13 +147,13 @@ class SharedJudge:
         self._lock = Lock()
         self._known: tuple[object, CutoverView] | None = None
 
-    def view(self, run: CutoverRun, now_ms: int) -> CutoverView:
+    def view(self, run: CutoverRun, now_ms: int, checkpoint: Checkpoint | None = None) -> CutoverView:
         """The run as it is judged now; what several sessions ask for at once is judged once."""
         at_ms = now_ms // STEP_MS * STEP_MS
         asked = (run.entries[0].hash, run.entries[-1].hash, at_ms)
         with self._lock:
             if self._known is None or self._known[0] != asked:
-                judgement = with_written_harm(self._case.judge(run.frozen, run.decisions, at_ms), run)
+                judgement = with_written_harm(self._case.judge(run.frozen, run.decisions, at_ms, checkpoint), run)
                 if self._case.folded is None:
                     raise EvidenceError("nothing was observed of this run")
                 view = make_view(run.frozen, run.decisions, self._case.folded, self._case.events, judgement)

@@ -113,19 +113,21 @@ class StageContext:
 
 
 def harm_counts(context: StageContext) -> NDArray[np.bool_]:
-    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much."""
+    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much, and
+    has not just got more of a crowd than v1."""
     slowed = load.slowed(
         context.relation.free, (context.loads[0].saturated, context.loads[1].saturated), context.loads[1].arrivals,
         context.loads[1].in_flight,
     )  # fmt: skip
     v1, v2 = (np.nan_to_num(each.per_replica) for each in context.loads)
     both = (v1 > 0.0) & (v2 > 0.0)
-    return np.asarray(
+    counts = (
         context.relation.free
         | context.relation.overloaded
         | (slowed & both & ~context.relation.both)
         | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~context.relation.both)
     )
+    return np.asarray(counts & ~load.jumped((v1, v2), (context.loads[0].requests, context.loads[1].requests)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -128,6 +128,30 @@ def neighbours(rng: Rng, scene: Scene) -> Both:
     return of(scene.pods[0]), of(scene.pods[1])
 
 
+MOVING_PODS: Final = 3
+MOVING_PER_DAY: Final = 1.0
+MOVING_MINUTES: Final = (40.0, 120.0)
+MOVING_BLOCKS: Final = 2
+
+
+def moving_neighbours(rng: Rng, scene: Scene) -> Both:
+    """Somebody else's work slows one of three pods at a time, and moves to another of them within ten minutes."""
+
+    def of(pods: int) -> Weather:
+        slower = np.zeros((pods, len(scene.blocks)))
+        for group in np.array_split(np.arange(pods), math.ceil(pods / MOVING_PODS)) if pods else ():
+            per_day = MOVING_PER_DAY * group.size / MOVING_PODS
+            for first, end in _episodes(rng, len(scene.blocks), per_day, MOVING_MINUTES):
+                factor = rng.uniform(*np.log(NEIGHBOUR_FACTORS))
+                while first < end:
+                    stays = min(end - first, int(rng.integers(1, MOVING_BLOCKS + 1)))
+                    slower[rng.choice(group), first : first + stays] += factor
+                    first += stays
+        return Weather(slower=slower)
+
+    return of(scene.pods[0]), of(scene.pods[1])
+
+
 # --- Who asks ---------------------------------------------------------------------------------------------------------
 
 TENANTS: Final = 300
@@ -311,6 +335,7 @@ _ALL = (
     World("heavy-tails", "heavy tails: 2 % of requests own 40 % of the mean", Setting(heavy_share=0.02)),
     World("bursts", "bursts of arrivals", weather=bursts),
     World("neighbours", "noisy neighbours on single replicas", weather=neighbours),
+    World("moving-neighbours", "neighbours that move from replica to replica", weather=moving_neighbours),
     World("tenants", "tenants hashed to arms", TENANT_SETTING, tenants),
     World("clustered-errors", "errors 50 at a time", weather=clustered_errors),
     World("outage", "an outage that both share", weather=shared_outage),

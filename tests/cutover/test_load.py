@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servescope.cutover.load import load_range, relate, saturated, slowed
+from servescope.cutover.load import jumped, load_range, relate, saturated, slowed
 from servescope.cutover.sequences import Floats
 
 NO = np.zeros(24, dtype=np.bool_)
@@ -26,6 +26,31 @@ def test_chance_in_few_requests_does_not_unmatch() -> None:
     few = random.poisson(15.0, 288) / 15.0 * 0.5
     quiet = np.zeros(288, dtype=np.bool_)
     assert relate(np.full(288, 0.5), few, quiet, quiet).free.mean() > 0.99
+
+
+def test_a_crowd_that_v2_has_more_of_is_a_jump_for_a_quarter_of_an_hour() -> None:
+    """One block in which both have three times as many requests, and v2 half as many again; what stays is v2's load."""
+    crowd, stays = np.ones(24), np.ones(24)
+    crowd[12], stays[12:] = 1.5, 1.5
+    together = np.where(np.arange(24) == 12, 3.0, 1.0)
+    requests = (1000.0 * together, 1000.0 * together)
+
+    found = jumped((LOAD * together, LOAD * together * crowd), requests)
+    assert np.flatnonzero(found).tolist() == [12]
+    assert np.flatnonzero(jumped((LOAD, LOAD * stays), requests)).tolist() == [12, 13, 14]
+    assert not jumped((LOAD * together * crowd, LOAD * together), requests).any()
+    assert not jumped((LOAD * together, LOAD * together), requests).any()
+
+
+def test_chance_in_few_requests_is_no_jump() -> None:
+    """Ten days of fifteen requests a block, of an arm that is silent for hours, and of none."""
+    random = np.random.default_rng(2)
+    few = random.poisson(15.0, 2880).astype(float)
+    few[500:530] = 0.0
+    many = np.full(2880, 1500.0)
+
+    assert jumped((many, few), (many, few)).mean() < 0.002
+    assert not jumped((many[:0], few[:0]), (many[:0], few[:0])).any()
 
 
 def test_who_is_saturated_decides_what_is_compared() -> None:

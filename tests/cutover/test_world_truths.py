@@ -12,6 +12,8 @@ from benchmarks._judge_traffic import CLEAN, PODS, Cutover, Harm, Past, Scene, W
 from benchmarks._judge_worlds import (
     CLUSTER,
     CLUSTERS_PER_POD_DAY,
+    MOVING_MINUTES,
+    MOVING_PER_DAY,
     NEIGHBOUR_FACTORS,
     NEIGHBOURS_PER_POD_DAY,
     OUTAGE_SHARES,
@@ -83,6 +85,19 @@ def test_neighbours_slow_single_pods_of_either_arm() -> None:
         assert episodes[arm] / 60 == pytest.approx(NEIGHBOURS_PER_POD_DAY * pods, rel=0.25)
     assert np.exp(min(slowest)) >= NEIGHBOUR_FACTORS[0]
     assert np.median(np.exp(slowest)) == pytest.approx(np.sqrt(np.prod(NEIGHBOUR_FACTORS)), rel=0.1)
+
+
+def test_neighbours_that_move_slow_one_pod_of_an_arm_after_the_other() -> None:
+    """One of v2's three at a time for a twentieth of the day, v1's as often each, and all of them in their turn."""
+    v1, v2 = (
+        np.array([np.asarray(_weather("moving-neighbours", seed)[arm].slower) > 0.0 for seed in range(60)])
+        for arm in (0, 1)
+    )
+
+    assert v2.mean() == pytest.approx(v1.mean(), rel=0.25)
+    assert v2.any(axis=1).mean() == pytest.approx(MOVING_PER_DAY * sum(MOVING_MINUTES) / 2 / 1440, rel=0.25)
+    assert (v2.sum(axis=1) > 1).mean() <= 0.01
+    assert v2.any(axis=2).all(axis=1).mean() > 0.5
 
 
 def test_errors_come_fifty_at_a_time() -> None:

@@ -21,7 +21,7 @@ SHARE = 0.25
 DAYS = 300
 MOST, MOST_WITHIN = 0.05, 0.08
 """At most so many days are false alarms, and the 95 % interval of their share ends below that."""
-FOOLING = ("neighbours", "tenants", "clustered-errors", "outage", "cold-cache-180")
+FOOLING = ("neighbours", "moving-neighbours", "tenants", "clustered-errors", "outage", "cold-cache-180")
 ALARMING = {
     "neighbours": (2, 4, 8, 14), "tenants": (7, 9, 13, 17), "clustered-errors": (1, 5, 7, 8), "outage": (0, 1, 2, 3),
     "cold-cache-180": (0, 1, 2, 3), "cold-cache-130": (0, 1, 2, 3), "storms": (0, 1, 2, 3),

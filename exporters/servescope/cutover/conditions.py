@@ -114,16 +114,18 @@ class StageContext:
 
 
 def harm_counts(relation: load.LoadRelation, loads: Sequence[ArmLoad]) -> NDArray[np.bool_]:
-    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much."""
+    """Where a slower v2 is v2's fault: it carries no more per replica than v1, or is as free, or was with as much, and
+    has not just got more of a crowd than v1."""
     slowed = load.slowed(relation.free, (loads[0].saturated, loads[1].saturated), loads[1].arrivals, loads[1].in_flight)
     v1, v2 = (zero_unknown(each.per_replica) for each in loads)
     both = (v1 > 0.0) & (v2 > 0.0)
-    return np.asarray(
+    counts = (
         relation.free
         | relation.overloaded
         | (slowed & both & ~relation.both)
         | (both & (v2 <= v1 * (1.0 + 1e-9)) & ~relation.both)
     )
+    return np.asarray(counts & ~load.jumped((v1, v2), (loads[0].requests, loads[1].requests)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ stack. So each block has a regime per arm, and a relation of the loads per repli
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,10 @@ _LEAST_SERVED = 6
 """Blocks in which v2 served its arrivals freely, from which these are known."""
 _LIKE_ARRIVALS = 1.1
 """Up to which multiple of what v2 served freely its arrivals are like those."""
+_JUMPED = 1.2
+"""From which multiple of its load beside v1's on v2 has got more at once."""
+_SURE = 3.0
+"""Standard deviations of the numbers of requests that are chance."""
 _GROWN = 1.5
 """From which multiple of the usual on v2's requests in flight per arrival have grown."""
 
@@ -103,6 +108,22 @@ def slowed(free: NDArray[np.bool_], saturated: tuple[NDArray[np.bool_], NDArray[
     found = (v2 >= _LASTING) & (v1 <= 0.0) & (now > 0.0) & (now <= _LIKE_ARRIVALS * usual_arrivals)
     found &= per_arrival >= _GROWN * usual_flying
     return np.concatenate([[False], found[:-1]]) if size else found
+
+
+def jumped(loads: tuple[Floats, Floats], requests: tuple[Floats, Floats]) -> NDArray[np.bool_]:
+    """In which blocks v2 suddenly carries more beside v1 than in the hour before, (B,), and not by chance.
+
+    For a quarter of an hour at most, after which it is v2's load. `loads` are v1's and v2's per replica, `requests`
+    those of the arms, (B,) each, 0 or NaN where not known.
+    """
+    known = np.all([np.nan_to_num(each) > 0.0 for each in (*loads, *requests)], axis=0)
+    v1, v2, n1, n2 = (np.where(known, each, 0.0) for each in (*loads, *requests))
+    before = [np.concatenate([[0.0], _trailing_sum(each)])[: known.size] for each in (v1, v2, n1, n2)]
+    known &= before[0] > 0.0
+    times = np.divide(v2 * before[0], v1 * before[1], out=np.ones(known.size), where=known)
+    counts = np.where(known, np.array([n1, n2, *before[2:]]), 1.0)
+    found = known & (np.log(times) > math.log(_JUMPED) + _SURE * np.sqrt((1.0 / counts).sum(axis=0)))
+    return np.asarray(found & (_trailing_sum(found.astype(float), _LASTING + 1) <= _LASTING))
 
 
 def _mean(values: Floats, known: NDArray[np.bool_], blocks: int) -> Floats:

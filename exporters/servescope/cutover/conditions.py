@@ -23,7 +23,7 @@ from servescope.cutover.coverage import (
 )
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.mixing import MixPath
-from servescope.cutover.paths import ArmSums, MetricPath
+from servescope.cutover.paths import MetricPath
 from servescope.cutover.plan import FrozenPlan, MetricPlan
 from servescope.cutover.sequences import Floats, zero_unknown
 from servescope.cutover.shortfall import Shortfall
@@ -154,17 +154,20 @@ class MissingEvidence:
 
 
 def missing(
-    context: StageContext, judged: JudgedMetric, sums: tuple[ArmSums, ArmSums],
+    context: StageContext, judged: JudgedMetric, counts: tuple[Floats, Floats],
     known: tuple[NDArray[np.bool_], NDArray[np.bool_]],
 ) -> MissingEvidence:  # fmt: skip
-    """What of the evidence of a metric that is compared is missing: of both arms' `sums`, `known` or not, (P, B)."""
+    """What of the evidence of a metric that is compared is missing.
+
+    `counts` are what both arms counted below the line, (B,), and `known` is where that is known, (P, B).
+    """
     absent, uncovered = (np.full(context.usable.size, "", dtype=object) for _ in range(2))
     control = ~_without_control(context)
     found = []
     for served, shortfall, counted, where_known, asked in zip(
-        context.served, context.shortfalls, sums, known, (control, np.True_), strict=True
+        context.served, context.shortfalls, counts, known, (control, np.True_), strict=True
     ):
-        seen = np.cumsum(counted.count)
+        seen = np.cumsum(counted)
         coverage = metric_coverage(
             served, where_known, shortfall.part(judged), recent=_RECENT, wanted=context.frozen.plan.coverage
         )

@@ -156,17 +156,21 @@ class MissingEvidence:
 
 
 def missing(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, sums: tuple[ArmSums, ArmSums],
-    known: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, counts: tuple[Floats, Floats],
+    known: tuple[NDArray[np.bool_], NDArray[np.bool_]], compared: tuple[ArmSums, ArmSums],
 ) -> MissingEvidence:  # fmt: skip
-    """What of the evidence of a metric that is compared is missing: of both arms' `sums`, `known` or not, (P, B)."""
+    """What of the evidence of a metric that is compared is missing.
+
+    `counts` are what both arms counted below the line, (B,), `known` is where that is known, (P, B), and
+    `compared` what of it is compared.
+    """
     absent, uncovered = (np.full(context.usable.size, "", dtype=object) for _ in range(2))
     control = ~_without_control(context)
     found = []
     for served, shortfall, counted, where_known, asked in zip(
-        context.served, context.shortfalls, sums, known, (control, np.True_), strict=True
+        context.served, context.shortfalls, counts, known, (control, np.True_), strict=True
     ):
-        seen = np.cumsum(counted.count)
+        seen = np.cumsum(counted)
         coverage = metric_coverage(
             served, where_known, shortfall.part(judged), recent=_RECENT, wanted=context.frozen.plan.coverage
         )
@@ -184,13 +188,13 @@ def missing(
         found.append(coverage)
     v1, v2 = found
     if judged.kind == "events":
-        uncovered[(uncovered == "") & control & _unaccounted(metric, sums, (v1, v2))] = "unaccounted"
+        uncovered[(uncovered == "") & control & _unaccounted(metric, compared, (v1, v2))] = "unaccounted"
     rejecting = control & (np.abs(v1.rejected - v2.rejected) > MOST_REJECTED_APART)
     return MissingEvidence(absent, uncovered, rejecting, (v1, v2))
 
 
 def _unaccounted(
-    metric: MetricPlan, sums: tuple[ArmSums, ArmSums], coverage: tuple[MetricCoverage, MetricCoverage]
+    metric: MetricPlan, events: tuple[ArmSums, ArmSums], coverage: tuple[MetricCoverage, MetricCoverage]
 ) -> NDArray[np.bool_]:
     """Where v2 lacks the ends of so many more of its requests than v1 that as events they were beyond the margin, (B,).
 
@@ -198,7 +202,7 @@ def _unaccounted(
     """
     v1, v2 = (
         np.divide(happened, requests, out=np.zeros_like(requests), where=requests > 0.0)
-        for happened, requests in ((each.total.cumsum(), each.count.cumsum()) for each in sums)
+        for happened, requests in ((each.total.cumsum(), each.count.cumsum()) for each in events)
     )
     lacking = coverage[1].missed - coverage[0].missed
     return np.asarray(

@@ -165,21 +165,6 @@ def log_probabilities(counts: EventCounts, ratios: Floats, dispersion: ArrayLike
     )
 
 
-def running_log_probabilities(
-    counts: EventCounts, ratios: Floats, dispersion: Floats, clustered: Floats
-) -> Floats:  # fmt: skip
-    """The sums of `log_probabilities` up to each block, (R, B)."""
-    inputs = [*(getattr(counts, each.name) for each in fields(counts)), dispersion, clustered]
-
-    def compute(columns: slice, before: Floats) -> Piece:
-        some = EventCounts(*(each[columns] for each in inputs[:-2]))
-        logs = log_probabilities(some, ratios, dispersion[columns], clustered[columns])
-        running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
-        return Piece(running[:, 1:], running[:, -1:].copy())
-
-    return compute_pieces(compute, inputs, ("running", ratios.tobytes()), _AT_ONCE, np.zeros((ratios.size, 1)))
-
-
 def log_evidence_above(counts: EventCounts, bound: float | Sequence[float], *, dispersion: ArrayLike = 1.0,
                        clustered: ArrayLike = CLUSTER_BLOCKS, starts: ArrayLike = (0,),
                        weights: ArrayLike = (1.0,)) -> Floats:  # fmt: skip

@@ -154,7 +154,7 @@ def _look(
     steps = np.concatenate(
         [before.steps, _steps(above[:, with_lead], below[:, with_lead])[:, max(0, lead - 1) :]], axis=1
     )
-    variation, counting = _variation(steps, noise.cv2)[columns], below[:, columns] > 0.0
+    variation, counting = _variation(steps, noise.cv2)[columns].copy(), below[:, columns] > 0.0
     width = counting.shape[1] + lead
     totals = np.array([_totals(*_gained(above_sums, below_sums, span, width))[:, lead:] for span in WINDOWS])
     windows = [

@@ -94,21 +94,24 @@ def compare_pieces(
     with _lock:
         former = _compared.get(key)
     found: list[Any] = []
+    kept: _Compared | None = None
     if former is not None and len(former.found) <= complete:
         known = len(former.found) * width
-        if all(
-            np.array_equal(one[..., :known], each[..., :known]) for one, each in zip(former.inputs, inputs, strict=True)
-        ):
-            found, state = list(former.found), former.state
+        both = zip(former.inputs, inputs, strict=True)
+        if all(np.array_equal(one[..., :known], other[..., :known]) for one, other in both):
+            # Those of the last time are let go: the ones of now are there anyway.
+            found, state, kept = list(former.found), former.state, former._replace(inputs=inputs)
     for first in range(len(found) * width, size, width):
         piece, state = compute(slice(first, min(first + width, size)), state)
         found.append(piece)
         if len(found) == complete:
-            with _lock:
-                _compared[key] = _Compared(inputs, tuple(found), state)
-                _compared.move_to_end(key)
-                while len(_compared) > _MOST_COMPARED:
-                    _compared.popitem(last=False)
+            kept = _Compared(inputs, tuple(found), state)
+    if kept is not None:
+        with _lock:
+            _compared[key] = kept
+            _compared.move_to_end(key)
+            while len(_compared) > _MOST_COMPARED:
+                _compared.popitem(last=False)
     return found
 
 

@@ -308,12 +308,11 @@ class EventComparison:
         return self._span(first, end, low, high)
 
     def _running(self, end: int) -> Floats:
-        clustered = self.clustered
-        logs = counts.running_log_probabilities(
-            clustered.events.between(0, end), counts.COARSE_RATIOS, clustered.dispersion[:end],
-            clustered.clustered[:end],
+        logs = counts.log_probabilities(
+            self.clustered.events.between(0, end), counts.COARSE_RATIOS, self.clustered.dispersion[:end],
+            self.clustered.clustered[:end],
         )  # fmt: skip
-        return np.concatenate([np.zeros((logs.shape[0], 1)), logs], axis=1)
+        return np.concatenate([np.zeros((logs.shape[0], 1)), np.cumsum(logs, axis=1)], axis=1)
 
     def _span(self, first: int, end: int, low: float, high: float) -> Span:
         part = self.arms.between(first, end)

@@ -195,35 +195,37 @@ _Arms = tuple[ArmSums, ArmSums]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counted:
-    """What both arms counted of a metric that is compared: `everything`, and what of that is `compared`.
+    """What both arms counted of a metric that is compared: what is `compared` of it, and sums of everything.
 
-    Failures count, however cold the replica was. `known` is where it is known at all, (P, B) of either arm.
+    Failures are compared, however cold the replica was. `known` is where it is known at all, (P, B) of either arm,
+    `counts` are all that was counted below the line, (B,), and `everything` the sums above and below it.
     """
 
-    everything: _Arms
     compared: _Arms
     known: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+    counts: tuple[Floats, Floats]
+    everything: tuple[tuple[float, float], tuple[float, float]]
 
 
 def _counted_metrics(context: StageContext) -> dict[str, _Counted]:
     """What both arms counted of each metric that is compared."""
-    counted = {}
     arms = context.folded.v1, context.folded.v2
     prompts = [_prompts(context, arm) for arm in arms]
+    warm = [each.usable[:, context.within] for each in context.warmth]
+    counted = {}
     for metric in context.frozen.plan.metrics:
         if metric.kind != "band":
-            edges = tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
+            name, edges = metric.name, tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
             (v1, in_v1), (v2, in_v2) = (
-                _sums(context, arm, metric.name, edges, each if metric.name in context.frozen.slopes else None)
+                _sums(context, arm, name, edges, each if name in context.frozen.slopes else None)
                 for arm, each in zip(arms, prompts, strict=True)
             )
-            warm = v1, v2
-            if metric.kind != "events":
-                warm = (
-                    v1.of(context.warmth[0].usable[:, context.within]),
-                    v2.of(context.warmth[1].usable[:, context.within]),
-                )
-            counted[metric.name] = _Counted((v1, v2), warm, (in_v1, in_v2))
+            counted[name] = _Counted(
+                (v1, v2) if metric.kind == "events" else (v1.of(warm[0]), v2.of(warm[1])),
+                (in_v1, in_v2),
+                (v1.count, v2.count),
+                ((float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))),
+            )
     return counted
 
 
@@ -262,8 +264,7 @@ def _judge_metrics(
             arms = counted[metric.name].compared
             if metric.kind != "events":
                 arms = arms[0].of(alone[0].kept), arms[1].of(alone[1].kept)
-            whole_v2 = counted[metric.name].everything[1]
-            candidates[metric.name] = _candidate(context, metric, judged, found, arms, whole_v2)
+            candidates[metric.name] = _candidate(context, metric, judged, found, arms)
     for required in (True, False):
         family = {name: each for name, each in candidates.items() if each.plan.required == required}
         harmful, beyond = _harm(context, family)
@@ -273,20 +274,16 @@ def _judge_metrics(
                 each.plan, each.judged, each.path, each.v1, each.v2, harmful=harmful[name], beyond=beyond[name],
                 sensitivity=left.get(name),
                 conditions=with_mix(context, conditions, each.plan),
-                missing=missing(context, each.plan, each.judged, counted[name].everything, counted[name].known),
+                missing=missing(
+                    context, each.plan, each.judged, counted[name].counts, counted[name].known, counted[name].compared
+                ),
                 found=each.found,
                 gross=each.gross,
                 begins_ms=int(context.folded.blocks[context.within.start]) if context.usable.size else 0,
-                everything=_everything(counted[name]),
+                everything=counted[name].everything,
                 alone=_alone(each, alone[1].alone.get(name)),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
-
-
-def _everything(counted: _Counted) -> tuple[tuple[float, float], tuple[float, float]]:
-    """What both arms counted above and below the line on all replicas, cold ones as well."""
-    v1, v2 = counted.everything
-    return (float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))
 
 
 def _alone(candidate: _Candidate, known: Alone | None) -> Alone | None:
@@ -359,9 +356,8 @@ def _evidence_of_harm(context: StageContext, candidate: _Candidate) -> tuple[Flo
 
 
 def _candidate(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None, arms: _Arms,
-    whole_v2: ArmSums,
-) -> _Candidate:  # fmt: skip
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, found: Comparability | None, arms: _Arms
+) -> _Candidate:
     frozen, (v1, v2) = context.frozen, arms
     edges = frozen.edges.get(metric.name, ())
     levels = _levels(context, metric)
@@ -389,7 +385,7 @@ def _candidate(
     if judged.kind not in _COMPARED:
         return _Candidate(metric, judged, found, v1, v2, path_of(v1, v2), np.full(every.size, np.nan))
     remaining = without_one(v1, v2, path_of, -math.log(levels.harm), math.log1p(metric.margin or 0.0))
-    while_warming = _gross_harm(context, metric, judged, (v1, whole_v2), harmful, levels)
+    while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
     return _Candidate(metric, judged, found, v1, v2, remaining.path, while_warming, remaining.proving)
 
 
@@ -398,11 +394,14 @@ _COMPARED: Final = frozenset({"mean", "ratio"})
 
 
 def _gross_harm(
-    context: StageContext, metric: MetricPlan, judged: JudgedMetric, arms: _Arms, kept: NDArray[np.bool_],
+    context: StageContext, metric: MetricPlan, judged: JudgedMetric, v1: ArmSums, kept: NDArray[np.bool_],
     levels: Levels,
 ) -> Floats:  # fmt: skip
     """The cost of v2 as a whole where it is gross harm while some of its replicas warm up, (B,), NaN elsewhere."""
-    usable, (v1, v2) = context.warmth[1].usable[:, context.within], arms
+    usable = context.warmth[1].usable[:, context.within]
+    if usable.all():
+        return np.full(kept.size, np.nan)
+    v2, _ = _sums(context, context.folded.v2, metric.name)
     kept = kept & ((v2.below > 0.0) & ~usable).any(axis=0)
     if not kept.any():
         return np.full(kept.size, np.nan)

@@ -93,6 +93,13 @@ def failing(from_hour: float) -> Change:
     return fail
 
 
+def resetting(target: TargetIncrements) -> TargetIncrements:
+    """Counters of an old process that begin anew at every scrape, and lose what they had."""
+    late = target.blocks >= STORY.started_ms
+    resets = np.where(late, SCRAPES, target.tallies.resets)
+    return replace(target, tallies=replace(target.tallies, resets=resets))
+
+
 V1, V2 = ([f"{arm}-{pod}" for pod in range(pods)] for arm, pods in (("v1", 9), ("v2", 3)))
 TWO = V2[:2]
 
@@ -120,6 +127,7 @@ UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
     "a tenth of v2's first tokens is thinned": (
         altered(FIRST_TOKEN, lambda gains: 0.4 * gains, part=0.1), V2, "contradict each other",
     ),
+    "v2's counters begin anew at every scrape": (resetting, V2, "contradict each other"),
     "half of v2's requests are lost": (altered("requests_", lambda gains: 0.5 * gains), V2, "contradict each other"),
     "half of v2's observations are lost": (altered("time_", lambda gains: 0.5 * gains), V2, "contradict each other"),
 }  # fmt: skip

@@ -25,6 +25,9 @@ LEAST: Final = 10.0
 IN_FLIGHT: Final = 3.0
 """By how many times the requests in flight on average they may differ further: these end in another block."""
 
+MOST_RESETS: Final = 2.0
+"""How often counters may begin anew in a block without their process, as where an engine sleeps."""
+
 DURATION: Final = "request_duration_seconds"
 FIRST_TOKEN: Final = "time_to_first_token_seconds"  # noqa: S105  # a metric, and no secret
 PER_TOKEN: Final = "time_per_output_token_seconds"  # noqa: S105  # likewise
@@ -54,9 +57,13 @@ class Agreement:
 
 
 def agree(
-    batch: TargetBatch, processes: Processes, histograms: Mapping[str, HistogramGains], required: Set[str]
+    batch: TargetBatch,
+    blocks: NDArray[np.int64],
+    processes: Processes,
+    histograms: Mapping[str, HistogramGains],
+    required: Set[str],
 ) -> Agreement:
-    """How the counters of a batch agree, of whose histograms those that are `required` may tear whole blocks.
+    """How the counters of a batch agree, of whose histograms those that are `required` may tear whole `blocks`, (n,).
 
     No histogram has more requests than there were. Of what fails, sources observe the one or not, so that outcomes but
     ok are between.
@@ -72,7 +79,8 @@ def agree(
     lasted = histograms[DURATION].total / (BLOCK_MS / 1000) if DURATION in histograms else nothing
     slack = LEAST + IN_FLIGHT * np.nan_to_num(np.fmax(_level(batch, ("concurrent_requests",)), lasted))
     most = np.fmax(ended, started)
-    torn = _impossible(batch)
+    # What counters had that begin anew at every scrape is lost in part.
+    torn = _impossible(batch) | ((batch.tallies["resets"] > MOST_RESETS) & (batch.started <= blocks))
     if batch.targets[0].identity.role not in HANDING_OVER:
         torn |= _exceeds(started, ended, slack) | _exceeds(ended, started, slack)
     served = most

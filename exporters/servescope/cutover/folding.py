@@ -301,7 +301,7 @@ def _read_sound(
     for name, values in batch.tallies.items():
         getattr(arm, name)[cells] = values
     processes, histograms = Processes(batch, former), _read_histograms(reading, arm, batch)
-    found = agree(batch, processes, histograms, reading.agreeing)
+    found = agree(batch, arm.blocks[batch.columns], processes, histograms, reading.agreeing)
     arm.rejected[cells], arm.served[cells] = found.torn, found.served
     arm.torn[cells] += found.torn
     for name, each in histograms.items():

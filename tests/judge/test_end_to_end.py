@@ -80,6 +80,7 @@ HARMS: Final = {
     "one-slow-replica": ("bad-replica", 4.0),
     "small-batches": ("throughput-regression", 0.9),
 }
+ALONE: Final = "one-slow-replica"
 UNSEEN: Final = {
     "crashing": ("replica-crash-loop", 1.0),
     "restarting": ("counters-reset", 60.0),
@@ -145,12 +146,21 @@ def judge_arm(store: Store, name: str, hours: float, share: float = 0.25) -> Jud
     return judge_case(store, frozen, (Decision("start", started_ms),), started_ms + round(hours * 3_600_000))
 
 
-@pytest.mark.parametrize("name", HARMS)
+@pytest.mark.parametrize("name", sorted(HARMS.keys() - {ALONE}))
 def test_each_harm_is_caught(harmed: Store, name: str) -> None:
     """Within five hours at 25 %, and is never called healthy before."""
     verdicts = [judge_arm(harmed, name, hours).verdict for hours in (0.5, 1, 2, 3, 4, HOURS)]
     assert "HEALTHY" not in verdicts
     assert verdicts[-1] == "DEGRADED"
+
+
+def test_a_replica_that_alone_is_slow_is_named(harmed: Store) -> None:
+    """It is no harm of v2, and v2 is never healthy with it."""
+    judgements = [judge_arm(harmed, ALONE, hours) for hours in (0.5, 1, 2, 3, 4, HOURS)]
+    assert {"HEALTHY", "DEGRADED"}.isdisjoint(each.verdict for each in judgements)
+    named = [metric.reason for metric in judgements[-1].metrics if metric.cause == "one replica"]
+    assert named
+    assert all("slower than the others of v2" in reason for reason in named)
 
 
 def test_what_is_the_same_is_healthy(alike: Store) -> None:

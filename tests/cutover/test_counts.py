@@ -75,11 +75,19 @@ def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
 @given(events, requests, events, requests)
 @settings(max_examples=50)
 def test_the_interval_excludes_what_the_evidence_excludes(e1: Floats, n1: Floats, e2: Floats, n2: Floats) -> None:
-    """A lower limit above one means evidence of harm beyond 1 ÷ alpha, and so for an upper limit below two."""
+    """A limit is a ratio that evidence of harm, or of health, beyond 1 ÷ alpha excludes, and 4 % nearer it does not.
+
+    As far as multiples are those of a grid of 4 %.
+    """
     counts = EventCounts(e1, n1, e2, n2)
-    low, high = ratio_interval(counts, 0.05, 0.05)
-    assert ((log_evidence_above(counts, 1.0) >= math.log(20.0) - 1e-9) | (low <= 1.0 + 1e-9)).all()
-    assert ((log_evidence_below(counts, 2.0 * 1.05) >= math.log(20.0) - 1e-9) | (high >= 2.0)).all()
+    low, high = (limit[-1] for limit in ratio_interval(counts, 0.05, 0.05))
+    needed, rounding = math.log(20.0), 0.1
+    if low > 0.0:
+        assert log_evidence_above(counts, low)[-1] >= needed - rounding
+        assert log_evidence_above(counts, low * math.exp(0.04))[-1] < needed + rounding
+    if math.isfinite(high):
+        assert log_evidence_below(counts, high)[-1] >= needed - rounding
+        assert log_evidence_below(counts, high * math.exp(-0.04))[-1] < needed + rounding
 
 
 def test_blocks_of_one_arm_say_nothing() -> None:

@@ -234,8 +234,9 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, 
                    clustered: ArrayLike = CLUSTER_BLOCKS) -> tuple[Floats, Floats]:  # fmt: skip
     """The lower and upper limit of v2's rate ÷ v1's after each block, (B,) each: 0 and infinity where there is none.
 
-    All ratios are within that the evidence at that block does not exclude, one-sided at each level and at all blocks
-    together; rounded outwards to 4 %. The ratio that was seen is always among them.
+    Each is a ratio that the evidence at that block excludes, one-sided at its level and at all blocks together, beside
+    one 4 % nearer that it does not; what is further off is excluded with it, though there all ratios explain as little
+    as each other. The ratio that was seen is always within.
     """
     spread, apart = (
         np.broadcast_to(np.asarray(each, dtype=float), counts.v1_events.shape) for each in (dispersion, clustered)
@@ -292,8 +293,8 @@ def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, o
     size = _RATIOS.size
     steps = [round(math.log(multiple) / _STEP) for multiple in multiples]
     low, high = max(0, -min(steps)), size - max(0, *steps)
-    # Evidence that the ratio is above a bound falls with the bound, that it is below one rises: all bounds that are
-    # excluded are together at one end, so that halving finds the last of them.
+    # Evidence that the ratio is above a bound falls with the bound, that it is below one rises, but for bounds so far
+    # off that they explain no less than their multiples: halving finds the last one that is excluded.
     bounds = np.arange(low, high) if outside == 0.0 else np.arange(low, high)[::-1]
     blocks = np.arange(running.shape[1])
     excluded, kept = np.full(blocks.size, -1), np.full(blocks.size, bounds.size)

@@ -29,6 +29,8 @@ from servescope.store.embedded import Store
 Floats = NDArray[np.float64]
 
 _REQUESTS: Final = "requests_total"
+_STARTED: Final = "requests_started_total"
+_FIRST_TOKEN: Final = "time_to_first_token_seconds"  # noqa: S105 - a metric
 _OF_LOAD: Final = frozenset({
     "concurrent_requests", "queued_requests", "kv_cache_usage", "gpu_usage", "autoscaler_in_flight_tokens",
     "autoscaler_avg_in_flight_tokens", "autoscaler_avg_num_requests", "autoscaler_desired_scale",
@@ -124,6 +126,7 @@ class _DeploymentPast:
             for identity in alike:
                 each = moments.draw(scale[first:], chance)
                 _redraw_errors(moments.counters, each.gains, load.error_share, chance)
+                _join_moments(moments.counters, each.gains)
                 prompts.redraw(moments.counters, each.gains, chance)
                 drawn.append((moments, each, identity))
         counters = tuple(dict.fromkeys(each for moments, _, _ in drawn for each in moments.counters))
@@ -157,6 +160,29 @@ def _redraw_errors(counters: Sequence[Series], gains: Floats, share: float, chan
         ended = gains[outcomes["ok"]] + gains[outcomes["error"]]
         gains[outcomes["error"]] = chance.binomial(ended.astype(np.int64), share)
         gains[outcomes["ok"]] = ended - gains[outcomes["error"]]
+
+
+def _join_moments(counters: Sequence[Series], gains: Floats) -> None:
+    """Have as many requests begin and have first tokens in each block as end: what moments of other times differ by
+    would never end."""
+    outcomes = {dict(each.labels)["outcome"]: row for row, each in enumerate(counters) if each.name == _REQUESTS}
+    if not outcomes:
+        return
+    gains[[row for row, each in enumerate(counters) if each.name == _STARTED]] = gains[[*outcomes.values()]].sum(axis=0)
+    own = [(row, each) for row, each in enumerate(counters) if each.name.startswith(f"{_FIRST_TOKEN}_")]
+    rows = {dict(each.labels).get("le", each.name): row for row, each in own}
+    edges = sorted((edge for edge in rows if not edge.startswith(_FIRST_TOKEN)), key=float)
+    if not edges:
+        return
+    buckets = [rows[edge] for edge in edges]
+    within = np.diff(gains[buckets], axis=0, prepend=0.0)
+    fullest = within.argmax(axis=0)
+    more = np.maximum(gains[outcomes["ok"]] - gains[rows[f"{_FIRST_TOKEN}_count"]], -within.max(axis=0))
+    # Those that are added, or taken away, are of the fullest bucket and of the mean.
+    means = gains[rows[f"{_FIRST_TOKEN}_sum"]] / np.maximum(1.0, gains[rows[f"{_FIRST_TOKEN}_count"]])
+    gains[buckets] += more * (np.arange(len(edges))[:, None] >= fullest)
+    gains[rows[f"{_FIRST_TOKEN}_count"]] += more
+    gains[rows[f"{_FIRST_TOKEN}_sum"]] += more * means
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,7 +54,7 @@ from servescope.cutover.overall import overall_ratio
 from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.sequences import Floats
-from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
+from servescope.cutover.slow_fractions import SlowFractions, latest_difference, slow_fractions
 from servescope.cutover.spans import Span
 from servescope.cutover.stages import Course, StageSpan, course_of
 from servescope.cutover.staging import StageTrack, judge_stage
@@ -537,16 +537,12 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
         if n1.sum() <= 0.0 or n2.sum() <= 0.0:
             continue
         strata = slow_fractions(n1, slow1, n2, slow2)
-        difference, low, high = difference_path(
+        difference, low, high = latest_difference(
             strata, edge.tau2, alpha=frozen.plan.alpha_health / 2, wanted=edge.wanted
         )
-        if math.isfinite(low[-1]):
-            found.append(
-                EdgeJudgement(
-                    edge.edge, *_slow_shares(strata, n1, slow1), float(difference[-1]),
-                    float(low[-1]), float(high[-1]), bool(low[-1] > edge.floor),
-                )
-            )  # fmt: skip
+        if math.isfinite(low):
+            shares_above = _slow_shares(strata, n1, slow1)
+            found.append(EdgeJudgement(edge.edge, *shares_above, difference, low, high, low > edge.floor))
     return tuple(found)
 
 

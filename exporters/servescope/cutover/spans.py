@@ -9,7 +9,7 @@ than its estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -285,8 +285,10 @@ class EventComparison:
         least = -0.5 * math.log(max(self.levels.low, self.levels.high))
         if not gain.size or gain.max() - running[:, -1].max() < least:
             return ()
-        before, since = self._apart(int(np.argmax(gain)) + 1, end)
-        return (before, since) if before.high < since.low or since.high < before.low else ()
+        first = int(np.argmax(gain)) + 1
+        if not self._is_apart((0, first), (first, end)) and not self._is_apart((first, end), (0, first)):
+            return ()
+        return self._apart(first, end)
 
     def worst(self, end: int) -> tuple[Span, Span] | None:
         """By the evidence of each block on that v2 has more."""
@@ -296,16 +298,29 @@ class EventComparison:
         first = int(np.argmax(since[same:].max(axis=0) - since[same])) if end else 0
         return self._apart(first, end) if first else None
 
+    def _is_apart(self, lesser: tuple[int, int], greater: tuple[int, int]) -> bool:
+        """Whether the limits of two spans exclude each other, the ratio of one being less."""
+        costs = [counts.most_likely(self.arms.between(*each)) for each in (lesser, greater)]
+        if costs[0] >= costs[1]:
+            # No limits exclude their own estimate.
+            return False
+        high = np.fmax(costs[0], self._limit(lesser, counts.BETTER_RATIOS, self.levels.high))
+        return bool(high < np.fmin(costs[1], self._limit(greater, counts.WORSE_RATIOS, self.levels.low)))
+
+    def _limit(self, span: tuple[int, int], multiples: Mapping[float, float], level: float) -> float:
+        """The limit of a span of blocks, of which the first has its part of the level."""
+        first, end = span
+        return counts.latest_limit(
+            self.clustered.events.between(first, end), multiples, level * _start_weight(first),
+            dispersion=self.clustered.dispersion[first:end], clustered=self.clustered.clustered[first:end],
+        )  # fmt: skip
+
     def _apart(self, first: int, end: int) -> tuple[Span, Span]:
         return self._part(0, first), self._part(first, end)
 
     def _part(self, first: int, end: int) -> Span:
-        weight = _start_weight(first)
-        low, high = counts.latest_limits(
-            self.clustered.events.between(first, end), self.levels.low * weight, self.levels.high * weight,
-            dispersion=self.clustered.dispersion[first:end], clustered=self.clustered.clustered[first:end],
-        )  # fmt: skip
-        return self._span(first, end, low, high)
+        low = self._limit((first, end), counts.WORSE_RATIOS, self.levels.low)
+        return self._span(first, end, low, self._limit((first, end), counts.BETTER_RATIOS, self.levels.high))
 
     def _running(self, end: int) -> Floats:
         logs = counts.log_probabilities(

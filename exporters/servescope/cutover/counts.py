@@ -105,7 +105,8 @@ class _Eventful:
 
     def chosen(self, values: ArrayLike) -> Floats:
         """Those of the values, () or (B,), that are of these blocks."""
-        return np.broadcast_to(np.asarray(values, dtype=float), self.some.shape)[self.some]
+        found = np.asarray(values, dtype=float)
+        return found[self.some] if found.ndim else found
 
     def spread(self, logs: Floats) -> Floats:
         """The logarithms of all blocks from those of these, (R, n) to (R, B): 0 in the others."""

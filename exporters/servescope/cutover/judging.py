@@ -114,9 +114,10 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
     counted = Counter(target.target_id for target in evidence.targets)
     faults = [f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1]
     distinct = {}
+    whole = not evidence.targets or not (np.concatenate([each.blocks for each in evidence.targets]) % BLOCK_MS).any()
     for target in evidence.targets:
         is_ordered = target.blocks.size < 2 or bool((target.blocks[1:] > target.blocks[:-1]).all())
-        if not is_ordered or (target.blocks % BLOCK_MS).any():
+        if not is_ordered or (not whole and (target.blocks % BLOCK_MS).any()):
             faults.append(f"the blocks of target {target.target_id!r} are not in order")
         if is_ordered:
             distinct[target.target_id] = target

@@ -286,9 +286,7 @@ class EventComparison:
         if not gain.size or gain.max() - running[:, -1].max() < least:
             return ()
         first = int(np.argmax(gain)) + 1
-        if not self._is_apart((0, first), (first, end)) and not self._is_apart((first, end), (0, first)):
-            return ()
-        return self._apart(first, end)
+        return self._apart(first, end) if self._is_apart(first, end) else ()
 
     def worst(self, end: int) -> tuple[Span, Span] | None:
         """By the evidence of each block on that v2 has more."""
@@ -298,14 +296,18 @@ class EventComparison:
         first = int(np.argmax(since[same:].max(axis=0) - since[same])) if end else 0
         return self._apart(first, end) if first else None
 
-    def _is_apart(self, lesser: tuple[int, int], greater: tuple[int, int]) -> bool:
-        """Whether the limits of two spans exclude each other, the ratio of one being less."""
-        costs = [counts.most_likely(self.arms.between(*each)) for each in (lesser, greater)]
-        if costs[0] >= costs[1]:
+    def _is_apart(self, first: int, end: int) -> bool:
+        """Whether the limits before a block and those since exclude each other."""
+        spans = (0, first), (first, end)
+        costs = [counts.most_likely(self.arms.between(*each)) for each in spans]
+        for lesser, greater in ((0, 1), (1, 0)):
             # No limits exclude their own estimate.
-            return False
-        high = np.fmax(costs[0], self._limit(lesser, counts.BETTER_RATIOS, self.levels.high))
-        return bool(high < np.fmin(costs[1], self._limit(greater, counts.WORSE_RATIOS, self.levels.low)))
+            if not costs[lesser] >= costs[greater]:
+                high = self._limit(spans[lesser], counts.BETTER_RATIOS, self.levels.high)
+                low = self._limit(spans[greater], counts.WORSE_RATIOS, self.levels.low)
+                if np.fmax(costs[lesser], high) < np.fmin(costs[greater], low):
+                    return True
+        return False
 
     def _limit(self, span: tuple[int, int], multiples: Mapping[float, float], level: float) -> float:
         """The limit of a span of blocks, of which the first has its part of the level."""

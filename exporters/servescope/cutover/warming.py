@@ -272,10 +272,15 @@ def _ages(
     first = served & (times == 1)
     unserved = first & (np.cumsum(np.isfinite(usual)) > _AT_ONCE) & (_before(zero_unknown(usual)) >= _EXPECTED)
     again = unserved | emptied
-    if idle.any():
-        # Blocks without a request so far, and how many of them there were when it served before.
-        quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, zero_unknown(usual), 0.0), axis=1)
-        again |= served & ~first & (_since(quiet, served) >= _IDLE_BLOCKS) & (_since(missed, served) >= _EXPECTED)
+    idled = np.flatnonzero(idle.any(axis=1))
+    if idled.size:
+        # Blocks without a request so far, and the usual requests of these.
+        quiet = np.cumsum(idle[idled], axis=1)
+        missed = np.cumsum(np.where(idle[idled], zero_unknown(usual), 0.0), axis=1)
+        lately, before = served[idled], ~first[idled]
+        again[idled] |= (
+            lately & before & (_since(quiet, lately) >= _IDLE_BLOCKS) & (_since(missed, lately) >= _EXPECTED)
+        )
     service = np.where(again, arm.blocks.astype(float), -np.inf)
     ages = (arm.blocks + BLOCK_MS - np.maximum(started, np.maximum.accumulate(service, axis=1))) / 1000.0
     restarted = np.concatenate([np.zeros((len(arm.pods), 1), dtype=np.bool_), np.diff(started) > 0.0], axis=1)

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.counts import EventCounts, latest_limits, most_likely, ratio_interval
+from servescope.cutover.counts import (
+    BETTER_RATIOS,
+    WORSE_RATIOS,
+    EventCounts,
+    latest_limit,
+    most_likely,
+    ratio_interval,
+)
 from servescope.cutover.judgement import EffectSpan, Judgement, MetricJudgement, OverallRatio
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, World, make_world
@@ -211,7 +218,7 @@ def test_figures_are_of_the_blocks_that_are_compared() -> None:
 def test_the_most_likely_ratio_is_within_its_limits_and_that_of_the_rates() -> None:
     """Where v2's share stays it is the ratio of the rates; where it changes with the rate of both it is not misled."""
     same = EventCounts(np.full(6, 9.0), np.full(6, 900.0), np.full(6, 6.0), np.full(6, 300.0))
-    cost, (low, high) = most_likely(same), latest_limits(same, 0.05, 0.05)
+    cost, (low, high) = most_likely(same), _latest_limits(same)
     limits = ratio_interval(same, 0.05, 0.05)
     assert math.exp(cost) == pytest.approx(2.0, rel=1e-3)
     assert (math.exp(low), math.exp(high)) == pytest.approx((limits[0][-1], limits[1][-1]))
@@ -219,9 +226,13 @@ def test_the_most_likely_ratio_is_within_its_limits_and_that_of_the_rates() -> N
     moved = EventCounts(
         np.array([9.0, 90.0]), np.array([900.0, 300.0]), np.array([1.0, 270.0]), np.array([100.0, 900.0])
     )
-    cost, (low, high) = most_likely(moved), latest_limits(moved, 0.05, 0.05)
+    cost, (low, high) = most_likely(moved), _latest_limits(moved)
     assert math.exp(cost) == pytest.approx(1.0, abs=1e-2)
     assert low < cost < high
+
+
+def _latest_limits(counts: EventCounts) -> tuple[float, float]:
+    return latest_limit(counts, WORSE_RATIOS, 0.05), latest_limit(counts, BETTER_RATIOS, 0.05)
 
 
 def test_events_of_one_arm_alone_have_no_ratio() -> None:

@@ -108,6 +108,25 @@ def test_only_blocks_between_start_and_end_and_metrics_asked_for_are_read(store:
     assert [each.name for each in found.series] == [f"{stem}_{part}" for part in ("bucket", "bucket", "count", "sum")]
 
 
+def test_each_of_many_targets_has_its_own_increments(store: Store) -> None:
+    """Some targets are looked up together, of whatever layout; one of another deployment is not among them."""
+    names = [f"r{number:03}" for number in range(150)]
+    owners = [replace(IDENTITY, replica=name) for name in names]
+    others = [replace(each, inference_stack="v1") for each in owners[:3]]
+    for number, identity in enumerate([*others, *owners]):
+        store.set_target(replace(STATUS, target_id=identity.target_id, identity=identity))
+        shown = {TOKENS: 0.0, OK: 0.0} if number % 3 else {TOKENS: 0.0}
+        append(store, 15, shown, identity.target_id)
+        append(store, 300, dict.fromkeys(shown, float(number)), identity.target_id)
+        append(store, 315, dict.fromkeys(shown, 1000.0), identity.target_id)
+    found = {each.target_id: each for each in store.read_increments(CHAT, list(METRICS), -BLOCK_MS, EVER)}
+    assert list(found) == [each.target_id for each in owners]
+    for number, identity in enumerate(owners, start=len(others)):
+        increments = found[identity.target_id]
+        assert {each.name for each in increments.series} == {TOKENS.name, *([OK.name] if number % 3 else [])}
+        assert increments.gains[:, 0].tolist() == [number] * len(increments.series)
+
+
 def test_a_collector_that_restarts_completes_the_block_that_was_open(path: Path, store: Store) -> None:
     append(store, 15, {TOKENS: 1})
     append(store, 30, {TOKENS: 5})

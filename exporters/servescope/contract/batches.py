@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,15 +177,20 @@ def _batch(
         columns=columns,
         rows=rows,
         gauges=gauges,
-        gains=np.stack([target.gains[:, inside] for target, _, inside in members]),
-        levels=np.stack([target.levels[:, inside] for target, _, inside in members]),
-        above=np.stack([target.above[:, inside] for target, _, inside in members]),
-        started=np.stack([target.started_ms[inside] for target, _, inside in members]),
+        gains=_of_each([target.gains[:, inside] for target, _, inside in members]),
+        levels=_of_each([target.levels[:, inside] for target, _, inside in members]),
+        above=_of_each([target.above[:, inside] for target, _, inside in members]),
+        started=_of_each([target.started_ms[inside] for target, _, inside in members]),
         tallies={
-            name: np.stack([getattr(target.tallies, name)[inside] for target, _, inside in members]).astype(float)
+            name: _of_each([getattr(target.tallies, name)[inside] for target, _, inside in members]).astype(float)
             for name in _TALLIES
         },
     )
+
+
+def _of_each(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays of the same shape as one, with one more axis before theirs: numpy's own looks at each of them twice."""
+    return np.concatenate(arrays).reshape(len(arrays), *arrays[0].shape)
 
 
 # --- Counters ---------------------------------------------------------------------------------------------------------

@@ -285,7 +285,9 @@ def mix_hides(context: StageContext, metric: MetricPlan, judged: JudgedMetric, p
     if mix is None or judged.kind == "events":
         return np.zeros(context.usable.size, dtype=np.bool_)
     unadjusted = mix.differs & (mix.refused | (metric.name not in context.frozen.slopes))
-    return np.asarray(unadjusted & ~(path.slow_low > mix.distance + mix.chance))
+    if path.slow_low is None or not unadjusted.any():
+        return unadjusted
+    return np.asarray(unadjusted & ~(path.slow_low() > mix.distance + mix.chance))
 
 
 def _present(context: StageContext) -> NDArray[np.bool_]:

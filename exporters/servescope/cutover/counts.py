@@ -105,7 +105,8 @@ class _Eventful:
 
     def chosen(self, values: ArrayLike) -> Floats:
         """Those of the values, () or (B,), that are of these blocks."""
-        return np.broadcast_to(np.asarray(values, dtype=float), self.some.shape)[self.some]
+        found = np.asarray(values, dtype=float)
+        return found[self.some] if found.ndim else found
 
     def spread(self, logs: Floats) -> Floats:
         """The logarithms of all blocks from those of these, (R, n) to (R, B): 0 in the others."""
@@ -249,21 +250,31 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, 
         some = EventCounts(*(each[columns] for each in inputs[:-2]))
         logs = log_probabilities(some, _RATIOS, spread[columns], apart[columns])
         running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
-        low = _limit(running[:, 1:], WORSE_RATIOS, alpha_low, outside=0.0)
-        high = _limit(running[:, 1:], BETTER_RATIOS, alpha_high, outside=math.inf)
+        low = _limits(running[:, 1:], WORSE_RATIOS, alpha_low, outside=0.0)
+        high = _limits(running[:, 1:], BETTER_RATIOS, alpha_high, outside=math.inf)
         return Piece(np.array([low, high]), running[:, -1:].copy())
 
     low, high = compute_pieces(compute, inputs, ("ratio", alpha_low, alpha_high), _AT_ONCE, before)
     return low, high
 
 
-def latest_limits(counts: EventCounts, alpha_low: float, alpha_high: float, *, dispersion: ArrayLike = 1.0,
-                  clustered: ArrayLike = CLUSTER_BLOCKS) -> tuple[float, float]:  # fmt: skip
-    """The logarithms of the limits of `ratio_interval` at the last block."""
-    running = log_probabilities(counts, _RATIOS, dispersion, clustered).sum(axis=1, keepdims=True)
-    low = _limit(running, WORSE_RATIOS, alpha_low, outside=0.0)[0]
-    high = _limit(running, BETTER_RATIOS, alpha_high, outside=math.inf)[0]
-    return math.log(low) if low > 0.0 else -math.inf, math.log(high)
+def latest_limit(counts: EventCounts, multiples: Mapping[float, float], alpha: float, *, dispersion: ArrayLike = 1.0,
+                 clustered: ArrayLike = CLUSTER_BLOCKS) -> float:  # fmt: skip
+    """The logarithm of a limit of `ratio_interval` at the last block.
+
+    It is the lower one with `WORSE_RATIOS`, and the upper one with `BETTER_RATIOS`.
+    """
+    steps, bounds = _bounds(multiples)
+    excluded, kept = -1, bounds.size
+    while kept - excluded > 1:
+        middle = (excluded + kept) // 2
+        ratios = _RATIOS[[bounds[middle], *(bounds[middle] + step for step in steps)]]
+        logs = log_probabilities(counts, ratios, dispersion, clustered).sum(axis=1)
+        is_excluded = _log_mean(logs[1:] - logs[0], multiples) >= -math.log(alpha)
+        excluded, kept = (middle, kept) if is_excluded else (excluded, middle)
+    if excluded < 0:
+        return -math.inf if min(steps) > 0 else math.inf
+    return math.log(_RATIOS[bounds[excluded]])
 
 
 def most_likely(counts: EventCounts) -> float:
@@ -288,14 +299,22 @@ def most_likely(counts: EventCounts) -> float:
     return 0.5 * (low + high)
 
 
-def _limit(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:
-    """The limit at each block: the ratio of the grid that is nearest to those that evidence does not exclude."""
-    size = _RATIOS.size
+def _bounds(multiples: Mapping[float, float]) -> tuple[list[int], NDArray[np.int64]]:
+    """How far the multiples are from a bound on the grid, and the bounds that have all of them on it.
+
+    Evidence that the ratio is above a bound falls with the bound, that it is below one rises: all bounds that are
+    excluded come first, so that halving finds the last of them.
+    """
     steps = [round(math.log(multiple) / _STEP) for multiple in multiples]
-    low, high = max(0, -min(steps)), size - max(0, *steps)
+    bounds = np.arange(max(0, -min(steps)), _RATIOS.size - max(0, *steps))
     # Evidence that the ratio is above a bound falls with the bound, that it is below one rises, but for bounds so far
     # off that they explain no less than their multiples: halving finds the last one that is excluded.
-    bounds = np.arange(low, high) if outside == 0.0 else np.arange(low, high)[::-1]
+    return steps, bounds if min(steps) > 0 else bounds[::-1]
+
+
+def _limits(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:
+    """The limit at each block: the ratio of the grid that is nearest to those that evidence does not exclude."""
+    steps, bounds = _bounds(multiples)
     blocks = np.arange(running.shape[1])
     excluded, kept = np.full(blocks.size, -1), np.full(blocks.size, bounds.size)
     while (kept - excluded > 1).any():

@@ -54,7 +54,7 @@ from servescope.cutover.overall import overall_ratio
 from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.sequences import Floats
-from servescope.cutover.slow_fractions import SlowFractions, difference_path, slow_fractions
+from servescope.cutover.slow_fractions import SlowFractions, latest_difference, slow_fractions
 from servescope.cutover.spans import Span
 from servescope.cutover.stages import Course, StageSpan, course_of
 from servescope.cutover.staging import StageTrack, judge_stage
@@ -114,9 +114,10 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
     counted = Counter(target.target_id for target in evidence.targets)
     faults = [f"target {name!r} is there twice" for name, count in sorted(counted.items()) if count > 1]
     distinct = {}
+    whole = not evidence.targets or not (np.concatenate([each.blocks for each in evidence.targets]) % BLOCK_MS).any()
     for target in evidence.targets:
         is_ordered = target.blocks.size < 2 or bool((target.blocks[1:] > target.blocks[:-1]).all())
-        if not is_ordered or (target.blocks % BLOCK_MS).any():
+        if not is_ordered or (not whole and (target.blocks % BLOCK_MS).any()):
             faults.append(f"the blocks of target {target.target_id!r} are not in order")
         if is_ordered:
             distinct[target.target_id] = target
@@ -537,16 +538,12 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
         if n1.sum() <= 0.0 or n2.sum() <= 0.0:
             continue
         strata = slow_fractions(n1, slow1, n2, slow2)
-        difference, low, high = difference_path(
+        difference, low, high = latest_difference(
             strata, edge.tau2, alpha=frozen.plan.alpha_health / 2, wanted=edge.wanted
         )
-        if math.isfinite(low[-1]):
-            found.append(
-                EdgeJudgement(
-                    edge.edge, *_slow_shares(strata, n1, slow1), float(difference[-1]),
-                    float(low[-1]), float(high[-1]), bool(low[-1] > edge.floor),
-                )
-            )  # fmt: skip
+        if math.isfinite(low):
+            shares_above = _slow_shares(strata, n1, slow1)
+            found.append(EdgeJudgement(edge.edge, *shares_above, difference, low, high, low > edge.floor))
     return tuple(found)
 
 

@@ -7,9 +7,9 @@ follows from the blocks before each point, so that a verdict is the same whether
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,10 +53,10 @@ class MetricPath:
     `harm`, `material` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds zero, the floor
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
     and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
-    been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` is the highest lower limit of the
-    differences of slow fractions, −inf without edges. `compared` are the blocks of all of that, from which a judgement
-    takes the estimate it shows; `harmed` those that may prove harm, where these are others. `flood` is where events
-    have flooded v2 for more than one block; None of what is no event.
+    been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` gives the highest lower limit of the
+    differences of slow fractions, which is seldom asked for; None without edges. `compared` are the blocks of all of
+    that, from which a judgement takes the estimate it shows; `harmed` those that may prove harm, where these are
+    others. `flood` is where events have flooded v2 for more than one block; None of what is no event.
     """
 
     harm: Floats
@@ -70,7 +70,7 @@ class MetricPath:
     information: Floats
     wanted: Floats
     calibrated: bool
-    slow_low: Floats
+    slow_low: Callable[[], Floats] | None = None
     compared: Comparison | None = None
     harmed: Comparison | None = None
     flood: NDArray[np.bool_] | None = None
@@ -143,9 +143,9 @@ def mean_path(
     slow = _slow_evidence(edges, v1, v2, levels)
     return replace(
         path,
-        harm=change.log_mixed(np.array([path.harm, *(each for each, _, _ in slow)]), weights),
-        material=change.log_mixed(np.array([path.material, *(each for _, each, _ in slow)]), weights),
-        slow_low=np.max(np.array([low for _, _, low in slow]), axis=0),
+        harm=change.log_mixed(np.array([path.harm, *(each for each, _ in slow)]), weights),
+        material=change.log_mixed(np.array([path.material, *(each for _, each in slow)]), weights),
+        slow_low=partial(_slow_low, edges, v1, v2, levels),
     )
 
 
@@ -159,9 +159,8 @@ def mean_blocks(noise: Noise, v1: ArmSums, v2: ArmSums, slope: PromptSlope | Non
 
 def _slow_evidence(
     edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels
-) -> list[tuple[Floats, Floats, Floats]]:
-    """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more, and the
-    lower limit of the difference."""
+) -> list[tuple[Floats, Floats]]:
+    """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more."""
     starts, weights = change.schedule(v1.count.size, stage_weight=levels.weight)
     found = []
     for index, edge in enumerate(edges):
@@ -170,11 +169,19 @@ def _slow_evidence(
             strata, edge.tau2, floor=(edge.lasting, edge.floor), alpha=levels.harm, wanted=edge.wanted,
             starts=starts, weights=weights,
         )  # fmt: skip
-        low = slow_fractions.difference_path(
-            strata, edge.tau2, alpha=levels.low / len(edges), wanted=edge.wanted
-        )[1]  # fmt: skip
-        found.append((harm, material, low))
+        found.append((harm, material))
     return found
+
+
+def _slow_low(edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels) -> Floats:
+    """The highest lower limit of the differences of slow fractions after each block, (B,)."""
+    found = []
+    for index, edge in enumerate(edges):
+        strata = slow_fractions.slow_fractions(*v1.slow_at(index), *v2.slow_at(index))
+        found.append(
+            slow_fractions.difference_path(strata, edge.tau2, alpha=levels.low / len(edges), wanted=edge.wanted)[1]
+        )
+    return np.asarray(np.max(found, axis=0))
 
 
 def ratio_path(
@@ -257,7 +264,6 @@ def path_of_effects(metric: MetricPlan, compared: EffectComparison, levels: Leve
         information=_spread(path.information, at, 0.0),
         wanted=_spread(_wanted(path, compared.persistent, margin, floor, levels, wanted), at, np.nan),
         calibrated=compared.changes,
-        slow_low=np.full(size, -np.inf),
         compared=compared,
     )
 
@@ -381,7 +387,6 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
         information=np.maximum(below, 0.0),
         wanted=np.full(flood.size, -math.log(levels.high)),
         calibrated=True,
-        slow_low=np.full(flood.size, -np.inf),
         compared=EventComparison(
             raw, arms, SpanLevels(levels.low, levels.high, -math.log(levels.high)), (low, high)
         ),

@@ -6,6 +6,7 @@ slow requests little at night and much at the peak, so that its running average 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,10 +59,7 @@ def difference_path(
     Each limit is one-sided at `alpha`; `wanted` is the variance at which they are narrowest. Infinite where nothing
     has been seen.
     """
-    variance = np.cumsum(strata.total_variance(tau2))
-    weight = np.cumsum(strata.weight)
-    seen = (weight > 0.0) & (variance > 0.0)
-    difference = np.divide(np.cumsum(strata.excess), weight, out=np.zeros_like(weight), where=seen)
+    difference, variance, weight, seen = _differences(strata, tau2)
     chosen = np.flatnonzero(seen)
     information = variance[chosen]
 
@@ -72,6 +70,23 @@ def difference_path(
     found = compute_pieces(compute, (information,), ("difference", alpha, wanted), _AT_ONCE)[0]
     width[chosen] = found * information / weight[chosen]
     return difference, difference - width, difference + width
+
+
+def latest_difference(strata: SlowFractions, tau2: float, *, alpha: float, wanted: float) -> tuple[float, float, float]:
+    """That of `difference_path` after the last block."""
+    difference, variance, weight, seen = (each[-1:] for each in _differences(strata, tau2))
+    if not seen.any():
+        return float(difference[0]), -math.inf, math.inf
+    width = half_width(variance, alpha, wanted) * variance / weight
+    return float(difference[0]), float((difference - width)[0]), float((difference + width)[0])
+
+
+def _differences(strata: SlowFractions, tau2: float) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
+    """v2's slow fraction minus v1's after each block, its variance, its weight, and where anything was seen, (K,)."""
+    variance = np.cumsum(strata.total_variance(tau2))
+    weight = np.cumsum(strata.weight)
+    seen = (weight > 0.0) & (variance > 0.0)
+    return np.divide(np.cumsum(strata.excess), weight, out=np.zeros_like(weight), where=seen), variance, weight, seen
 
 
 def log_evidence_of_harm(strata: SlowFractions, tau2: float, *, floor: ArrayLike, alpha: float, wanted: float,

@@ -9,7 +9,7 @@ than its estimate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -285,8 +285,8 @@ class EventComparison:
         least = -0.5 * math.log(max(self.levels.low, self.levels.high))
         if not gain.size or gain.max() - running[:, -1].max() < least:
             return ()
-        before, since = self._apart(int(np.argmax(gain)) + 1, end)
-        return (before, since) if before.high < since.low or since.high < before.low else ()
+        first = int(np.argmax(gain)) + 1
+        return self._apart(first, end) if self._is_apart(first, end) else ()
 
     def worst(self, end: int) -> tuple[Span, Span] | None:
         """By the evidence of each block on that v2 has more."""
@@ -296,16 +296,33 @@ class EventComparison:
         first = int(np.argmax(since[same:].max(axis=0) - since[same])) if end else 0
         return self._apart(first, end) if first else None
 
+    def _is_apart(self, first: int, end: int) -> bool:
+        """Whether the limits before a block and those since exclude each other."""
+        spans = (0, first), (first, end)
+        costs = [counts.most_likely(self.arms.between(*each)) for each in spans]
+        for lesser, greater in ((0, 1), (1, 0)):
+            # No limits exclude their own estimate.
+            if not costs[lesser] >= costs[greater]:
+                high = self._limit(spans[lesser], counts.BETTER_RATIOS, self.levels.high)
+                low = self._limit(spans[greater], counts.WORSE_RATIOS, self.levels.low)
+                if np.fmax(costs[lesser], high) < np.fmin(costs[greater], low):
+                    return True
+        return False
+
+    def _limit(self, span: tuple[int, int], multiples: Mapping[float, float], level: float) -> float:
+        """The limit of a span of blocks, of which the first has its part of the level."""
+        first, end = span
+        return counts.latest_limit(
+            self.clustered.events.between(first, end), multiples, level * _start_weight(first),
+            dispersion=self.clustered.dispersion[first:end], clustered=self.clustered.clustered[first:end],
+        )  # fmt: skip
+
     def _apart(self, first: int, end: int) -> tuple[Span, Span]:
         return self._part(0, first), self._part(first, end)
 
     def _part(self, first: int, end: int) -> Span:
-        weight = _start_weight(first)
-        low, high = counts.latest_limits(
-            self.clustered.events.between(first, end), self.levels.low * weight, self.levels.high * weight,
-            dispersion=self.clustered.dispersion[first:end], clustered=self.clustered.clustered[first:end],
-        )  # fmt: skip
-        return self._span(first, end, low, high)
+        low = self._limit((first, end), counts.WORSE_RATIOS, self.levels.low)
+        return self._span(first, end, low, self._limit((first, end), counts.BETTER_RATIOS, self.levels.high))
 
     def _running(self, end: int) -> Floats:
         logs = counts.log_probabilities(

@@ -272,10 +272,14 @@ def _ages(
     first = served & (times == 1)
     unserved = first & (np.cumsum(np.isfinite(usual)) > _AT_ONCE) & (_before(zero_unknown(usual)) >= _EXPECTED)
     again = unserved | emptied
-    if idle.any():
-        # Blocks without a request so far, and how many of them there were when it served before.
-        quiet, missed = np.cumsum(idle, axis=1), np.cumsum(np.where(idle, zero_unknown(usual), 0.0), axis=1)
-        again |= served & ~first & (_since(quiet, served) >= _IDLE_BLOCKS) & (_since(missed, served) >= _EXPECTED)
+    idled = np.flatnonzero(idle.any(axis=1))
+    if idled.size:
+        # Blocks without a request so far, and the usual requests of these.
+        quiet = np.cumsum(idle[idled], axis=1)
+        back = served[idled] & ~first[idled] & (_since(quiet, served[idled]) >= _IDLE_BLOCKS)
+        idled, back = idled[back.any(axis=1)], back[back.any(axis=1)]
+        missed = np.cumsum(np.where(idle[idled], zero_unknown(usual), 0.0), axis=1)
+        again[idled] |= back & (_since(missed, served[idled]) >= _EXPECTED)
     service = np.where(again, arm.blocks.astype(float), -np.inf)
     ages = (arm.blocks + BLOCK_MS - np.maximum(started, np.maximum.accumulate(service, axis=1))) / 1000.0
     restarted = np.concatenate([np.zeros((len(arm.pods), 1), dtype=np.bool_), np.diff(started) > 0.0], axis=1)
@@ -298,19 +302,25 @@ def _process_starts(arm: ArmFold) -> Floats:
 
     A process began when it says, when its counters fell, and otherwise when it was first seen.
     """
-    every = np.arange(len(arm.pods))
     known = np.isfinite(arm.started)
     fell = arm.resets > 0.0
     if known.all() and not fell.any():
         return np.asarray(np.maximum.accumulate(arm.started, axis=1))
-    begun = np.where(known, arm.started, arm.blocks)
+    starts = np.repeat(arm.blocks[arm.present.argmax(axis=1)].astype(float)[:, None], arm.blocks.size, axis=1)
+    # Of the others nothing but when they were first seen is known.
+    some = np.flatnonzero((known | fell).any(axis=1))
+    if not some.size:
+        return starts
+    known, fell = known[some], fell[some]
+    begun = np.where(known, arm.started[some], arm.blocks)
     begun = np.where(fell, np.maximum(begun, arm.blocks), begun)
     news = known | fell
-    news[every, arm.present.argmax(axis=1)] |= ~known.any(axis=1)
+    news[np.arange(some.size), arm.present[some].argmax(axis=1)] |= ~known.any(axis=1)
     latest = np.maximum.accumulate(np.where(news, np.arange(arm.blocks.size), -1), axis=1)
     latest = np.where(latest >= 0, latest, news.argmax(axis=1)[:, None])
     # A start that is shown again after counters fell is that of another process of the target, and changes nothing.
-    return np.asarray(np.maximum.accumulate(np.take_along_axis(begun, latest, axis=1), axis=1))
+    starts[some] = np.maximum.accumulate(np.take_along_axis(begun, latest, axis=1), axis=1)
+    return starts
 
 
 def warm_mean_of(v1: PodSums, usable: NDArray[np.bool_] | None = None) -> Floats:

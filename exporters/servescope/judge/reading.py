@@ -142,15 +142,14 @@ def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[Target
     it is closed.
     """
     begun_ms = block_of(at_ms)
-    found = {}
+    found = {
+        status.target_id: min(success_ms, at_ms)
+        for status in statuses
+        if (success_ms := status.last_success_ms) is not None and success_ms < begun_ms + 2 * BLOCK_MS
+    }
     for target in targets:
-        seen = target.blocks[target.tallies.scrapes > 0]
-        if seen.size:
+        if target.target_id not in found and (seen := target.blocks[target.tallies.scrapes > 0]).size:
             found[target.target_id] = min(int(seen[-1]) + BLOCK_MS, at_ms)
-    for status in statuses:
-        success_ms = status.last_success_ms
-        if success_ms is not None and success_ms < begun_ms + 2 * BLOCK_MS:
-            found[status.target_id] = min(success_ms, at_ms)
     return found
 
 

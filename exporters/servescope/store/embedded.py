@@ -410,12 +410,14 @@ class Store(StoreConnection):
         divisions: dict[int, Division] = {}
         found, left = [], MOST_NUMBERS
         with self._snapshot():
-            for target, status in self._owners.statuses_of(self._owners.find_deployment(deployment)):
-                segments = self._segments(INCREMENTS, target, start_ms + BLOCK_MS, end_ms, selection)
+            statuses = dict(self._owners.statuses_of(self._owners.find_deployment(deployment)))
+            for target, segments in self._rows.segments_of(
+                INCREMENTS, tuple(statuses), start_ms + BLOCK_MS, self._times.until(end_ms), selection
+            ):
                 segment = self._assemble(segments, left)
                 left -= segment.values.size
                 if len(segment.times):
-                    found.append(make_increments(status, segment, divisions))
+                    found.append(make_increments(statuses[target], segment, divisions))
         return found
 
     @guarded

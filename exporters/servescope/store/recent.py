@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator
-from itertools import groupby
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -146,19 +146,27 @@ class RecentRows:
         spans = [self.span(*owner) for owner in self.counts()]
         return min((span[0] for span in spans if span is not None), default=None)
 
-    def read(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection) -> Iterator[Segment]:
-        """What is selected of an owner's rows from start to end, both included."""
-        first = owner << TIME_BITS
-        for layout, group in groupby(self._stored(kind, owner, start_ms, end_ms), key=lambda row: row[1]):
+    def read_each(
+        self, kind: int, owners: Sequence[int], start_ms: int, end_ms: int, selection: KeySelection
+    ) -> dict[int, list[Segment]]:
+        """By owner what is selected of its rows from start to end, both included."""
+        found: dict[int, list[Segment]] = {owner: [] for owner in owners}
+        # Owners share their layouts: what is read of these is read at once.
+        for layout, group in groupby(self._stored_of(kind, owners, start_ms, end_ms), key=lambda row: row[1]):
             stretch = list(group)
-            times = np.array([key - first for key, _, _ in stretch], dtype=np.int64)
-            if layout is None:
-                yield Segment(times, (), np.empty((0, len(stretch))))
-                continue
-            keys = self._layouts.keys(layout)
-            places, chosen = selection.of_layout(layout, keys)
-            stacked = np.stack([self._numbers(key - first, body, keys) for key, _, body in stretch])
-            yield Segment(times, chosen, stacked[:, places].T)
+            ids = np.array([key for key, _, _ in stretch], dtype=np.int64)
+            times, values = ids & LATEST_MS, np.empty((0, len(stretch)))
+            chosen: Keys = ()
+            if layout is not None:
+                keys = self._layouts.keys(layout)
+                places, chosen = selection.of_layout(layout, keys)
+                numbers = b"".join(self._sound(key & LATEST_MS, body, keys) for key, _, body in stretch)
+                values = np.frombuffer(numbers, "<f8").reshape(len(stretch), len(keys))[:, places].T
+            of_rows = ids >> TIME_BITS
+            begins = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(stretch)]
+            for first, end in pairwise(begins):
+                found[int(of_rows[first])].append(Segment(times[first:end], chosen, values[:, first:end]))
+        return found
 
     def rows(self, kind: int, owner: int, start_ms: int, end_ms: int) -> Iterator[Row]:
         """The rows of an owner, ascending; those of one layout share their keys."""
@@ -194,11 +202,26 @@ class RecentRows:
         return Row(time_ms, layouts[layout], self._numbers(time_ms, body, layouts[layout]))
 
     def _numbers(self, time_ms: int, body: bytes | None, keys: Keys) -> NDArray[np.float64]:
+        return np.frombuffer(self._sound(time_ms, body, keys), "<f8")
+
+    def _sound(self, time_ms: int, body: bytes | None, keys: Keys) -> bytes:
         if body is None or len(body) != 8 * len(keys):
             raise StoreError(
                 f"store {self._path}: the row of time {time_ms} is damaged: it has not {len(keys)} numbers"
             )
-        return np.frombuffer(body, "<f8")
+        return body
+
+    def _stored_of(
+        self, kind: int, owners: Sequence[int], start_ms: int, end_ms: int
+    ) -> list[tuple[int, int | None, bytes]]:
+        if end_ms < 0 or start_ms > LATEST_MS:
+            return []
+        return self._connection.execute(
+            f"WITH owners (first) AS (VALUES {', '.join(['(?)'] * len(owners))}) "  # noqa: S608  constants
+            f"SELECT id, layout, body FROM owners CROSS JOIN {RECENT[kind]} "
+            "WHERE id BETWEEN first + ? AND first + ? ORDER BY id",
+            (*(owner << TIME_BITS for owner in owners), clamped_time(start_ms), clamped_time(end_ms)),
+        ).fetchall()
 
     def _stored(
         self, kind: int, owner: int, start_ms: int, end_ms: int, most: int = -1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final
 
 from servescope.store.packing import Row
 from servescope.store.recent import RecentRows
@@ -14,6 +16,9 @@ from servescope.store.segments import KeySelection, Segment
 
 _logger = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 64
+"""Owners that are looked up together: their recent rows are all in memory then."""
+
 
 class OwnedRows:
     """Runs and recent rows together. Not thread safe."""
@@ -23,9 +28,20 @@ class OwnedRows:
 
     def segments(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection) -> Iterator[Segment]:
         """What is stored of an owner from start to end, both included: later ones win."""
-        runs = self._runs.between(kind, owner, start_ms, end_ms)
-        yield from (self._runs.read(run, start_ms, end_ms, selection) for run in runs)
-        yield from self._recent.read(kind, owner, start_ms, end_ms, selection)
+        for _, segments in self.segments_of(kind, (owner,), start_ms, end_ms, selection):
+            yield from segments
+
+    def segments_of(
+        self, kind: int, owners: Sequence[int], start_ms: int, end_ms: int, selection: KeySelection
+    ) -> Iterator[tuple[int, Iterator[Segment]]]:
+        """`segments` of owners in their order, some of which are looked up together."""
+        for first in range(0, len(owners), _AT_ONCE):
+            some = owners[first : first + _AT_ONCE]
+            runs = self._runs.between_each(kind, some, start_ms, end_ms)
+            recent = self._recent.read_each(kind, some, start_ms, end_ms, selection)
+            for owner in some:
+                packed = (self._runs.read(run, start_ms, end_ms, selection) for run in runs[owner])
+                yield owner, chain(packed, recent[owner])
 
     def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[Row]:
         """The rows of an owner from start to end, both included: later ones win."""

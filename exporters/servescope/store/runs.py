@@ -38,12 +38,20 @@ class Runs:
 
     def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[Run]:
         """The runs of an owner that have to do with the time from start to end, both included; ascending."""
+        return self.between_each(kind, (owner,), start_ms, end_ms)[owner]
+
+    def between_each(self, kind: int, owners: Sequence[int], start_ms: int, end_ms: int) -> dict[int, list[Run]]:
+        """By owner its runs that have to do with the time from start to end, both included; ascending."""
         rows = self._connection.execute(
-            "SELECT id, start_ms, end_ms, shape, stamps FROM runs "
-            "WHERE kind = ? AND owner = ? AND start_ms <= ? AND end_ms >= ? ORDER BY start_ms",
-            (kind, owner, clamped_time(end_ms), clamped_time(start_ms)),
+            "SELECT owner, id, start_ms, end_ms, shape, stamps FROM runs "  # noqa: S608  placeholders
+            f"WHERE kind = ? AND owner IN ({', '.join('?' * len(owners))}) AND start_ms <= ? AND end_ms >= ? "
+            "ORDER BY owner, start_ms",
+            (kind, *owners, clamped_time(end_ms), clamped_time(start_ms)),
         )
-        return [Run(*row) for row in rows]
+        found: dict[int, list[Run]] = {owner: [] for owner in owners}
+        for owner, *run in rows:
+            found[owner].append(Run(*run))
+        return found
 
     def has_any(self, kind: int, owner: int) -> bool:
         """Whether an owner has a run."""

@@ -52,7 +52,7 @@ def decode(body: bytes) -> Folded:
         raise ValueError(f"these are no folded blocks: {error!r}") from error
     arms = [getattr(found, name, None) for name in ("v1", "v2")]
     if not isinstance(found, Folded) or not all(isinstance(each, ArmFold) for each in arms):
-        raise ValueError("these are no folded blocks")  # noqa: TRY004 - of bytes, whose type is right
+        raise ValueError("these are no folded blocks")
     return found
 
 

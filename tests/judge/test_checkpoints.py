@@ -247,6 +247,13 @@ def test_verify_proves_what_is_kept(tmp_path: Path) -> None:
         assert proven.returncode == 0, proven.stdout
         assert "5 parts are what the samples say, and the judgement from them is that from all samples" in proven.stdout
 
+        (kept,) = tmp_path.glob("*.folds.db")
+        _execute(kept, "INSERT INTO parts SELECT run, 5, interval_ms, body, hash FROM parts WHERE number = 4")
+        more = run("judge", "verify", *words, "--store", "x")
+        assert more.returncode == 1
+        assert "part 5 is not what was written" in more.stdout
+        _execute(kept, "DELETE FROM parts WHERE number = 5")
+
         targets = past.evidence.targets
         past.evidence = replace(
             past.evidence, targets=(replace(targets[0], gains=targets[0].gains + 1.0), *targets[1:])
@@ -288,8 +295,10 @@ def test_folded_blocks_are_the_same_after_writing_and_reading(case: Case) -> Non
     assert all(np.array_equal(one, other, equal_nan=one.dtype == np.float64) for one, other in pairs)
     assert encode(decode(encode(small))) == encode(small)
     assert len(encode(small)) < len(encode(folded)) / 2
-    with pytest.raises(ValueError, match="no folded blocks"):
-        decode(encode(small)[:50])
+    other: Any = 1
+    for damaged in (encode(small)[:50], encode(replace(small, v2=other))):
+        with pytest.raises(ValueError, match="no folded blocks"):
+            decode(damaged)
 
 
 def _arrays(folded: Folded) -> list[NDArray[Any]]:

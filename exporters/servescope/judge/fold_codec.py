@@ -50,8 +50,9 @@ def decode(body: bytes) -> Folded:
         found = _made(json.loads(body[8 : 8 + size]), memoryview(body)[8 + size :])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"these are no folded blocks: {error!r}") from error
-    if not isinstance(found, Folded):
-        raise ValueError("these are no folded blocks")  # noqa: TRY004 - of bytes, whose type is right
+    arms = [getattr(found, name, None) for name in ("v1", "v2")]
+    if not isinstance(found, Folded) or not all(isinstance(each, ArmFold) for each in arms):
+        raise ValueError("these are no folded blocks")
     return found
 
 

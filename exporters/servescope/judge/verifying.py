@@ -110,6 +110,7 @@ def prove_checkpoint(past: History, run: CutoverRun, checkpoint: Checkpoint, at_
     problems: list[str] = comparison.problems
     try:
         whole = fold_case(past, run.frozen, run.decisions, at_ms, keep=comparison.compare)
+        comparison.read_rest()
         if comparison.parts and not problems and not comparison.unproven:
             known = restore_case(run.frozen, run.decisions, at_ms, checkpoint)
             resumed = fold_case(past, run.frozen, run.decisions, at_ms, known)
@@ -135,6 +136,11 @@ class _Comparison:
         self._path, self._kept = path, kept
         self.parts = self.unproven = 0
         self.problems: list[str] = []
+
+    def read_rest(self) -> None:
+        """Read what is kept of later; raises CheckpointError where it is damaged."""
+        for _ in self._kept:
+            pass
 
     def compare(self, parts: Sequence[Folded], interval_ms: int) -> None:
         """Compare with the next that are kept; raises CheckpointError where these are damaged."""

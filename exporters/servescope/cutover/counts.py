@@ -302,13 +302,11 @@ def most_likely(counts: EventCounts) -> float:
 def _bounds(multiples: Mapping[float, float]) -> tuple[list[int], NDArray[np.int64]]:
     """How far the multiples are from a bound on the grid, and the bounds that have all of them on it.
 
-    Evidence that the ratio is above a bound falls with the bound, that it is below one rises: all bounds that are
-    excluded come first, so that halving finds the last of them.
+    Evidence that the ratio is above a bound falls with the bound, that it is below one rises, but for bounds so far off
+    that they explain no less than their multiples: those that are excluded come first, and halving finds the last one.
     """
     steps = [round(math.log(multiple) / _STEP) for multiple in multiples]
     bounds = np.arange(max(0, -min(steps)), _RATIOS.size - max(0, *steps))
-    # Evidence that the ratio is above a bound falls with the bound, that it is below one rises, but for bounds so far
-    # off that they explain no less than their multiples: halving finds the last one that is excluded.
     return steps, bounds if min(steps) > 0 else bounds[::-1]
 
 

@@ -97,13 +97,14 @@ def coverage(trials: Sequence[Trial]) -> Iterator[str]:
     """How often an interval holds the truth at every one of a day's 288 looks."""
     yield from table_head("metric", *(f"{share:.0%}" for share in SHARES), "all", "lower 95 % limit")
     # One day with another harm is the same day for the metrics that the harm leaves alone: each truth counts once.
-    days: dict[tuple[str, float], dict[tuple[int, int, float], bool]] = {}
+    days: dict[tuple[str, float], dict[tuple[int, int, float, str], bool]] = {}
     for trial in trials:
         for metric, each in trial.metrics.items() if trial.confounder == PLAIN else ():
             truth = true_cost(trial.harm, metric)
             if truth is not None:
                 held = each.missed_low is None and each.missed_high is None
-                days.setdefault((metric, trial.share), {})[trial.past, trial.seed, truth] = held
+                kind = trial.harm.kind if truth else "none"
+                days.setdefault((metric, trial.share), {})[trial.past, trial.seed, truth, kind] = held
     for metric in dict.fromkeys(name for name, _ in days):
         by_share = [list(days.get((metric, share), {}).values()) for share in SHARES]
         total, kept = sum(map(len, by_share)), sum(map(sum, by_share))

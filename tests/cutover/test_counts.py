@@ -4,14 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from servescope.cutover.change import schedule
 from servescope.cutover.counts import (
+    BETTER_RATIOS,
+    CLUSTER_BLOCKS,
+    WORSE_RATIOS,
     EventCounts,
     dispersion,
+    latest_log_evidence,
     log_evidence_above,
     log_evidence_below,
     log_evidence_rarer,
@@ -74,20 +78,28 @@ def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
 
 @given(events, requests, events, requests)
 @settings(max_examples=50)
+@example(
+    np.repeat([0.0, 5.0], [9, 3]), np.full(12, 5.0), np.zeros(12), np.r_[np.full(9, 5.0), 360.0, 373.0, 420.0]
+)  # fmt: skip
 def test_the_interval_excludes_what_the_evidence_excludes(e1: Floats, n1: Floats, e2: Floats, n2: Floats) -> None:
     """A limit is a ratio that evidence of harm, or of health, beyond 1 ÷ alpha excludes, and 4 % nearer it does not.
 
-    As far as multiples are those of a grid of 4 %.
+    The evidence is that of the multiples on the grid of 4 % that limits are searched on, whose ends limit them, too.
     """
     counts = EventCounts(e1, n1, e2, n2)
     low, high = (limit[-1] for limit in ratio_interval(counts, 0.05, 0.05))
-    needed, rounding = math.log(20.0), 0.1
+
+    def evidence(bound: float, multiples: dict[float, float]) -> float:
+        on_grid = {math.exp(0.04 * round(math.log(each) / 0.04)): weight for each, weight in multiples.items()}
+        return latest_log_evidence(counts, bound, on_grid, 1.0, CLUSTER_BLOCKS)
+
+    needed, rounding = math.log(20.0), 1e-9
     if low > 0.0:
-        assert log_evidence_above(counts, low)[-1] >= needed - rounding
-        assert log_evidence_above(counts, low * math.exp(0.04))[-1] < needed + rounding
+        assert evidence(low, WORSE_RATIOS) >= needed - rounding
+        assert low > 190.0 or evidence(low * math.exp(0.04), WORSE_RATIOS) < needed + rounding
     if math.isfinite(high):
-        assert log_evidence_below(counts, high)[-1] >= needed - rounding
-        assert log_evidence_below(counts, high * math.exp(-0.04))[-1] < needed + rounding
+        assert evidence(high, BETTER_RATIOS) >= needed - rounding
+        assert high < 0.005 or evidence(high * math.exp(-0.04), BETTER_RATIOS) < needed + rounding
 
 
 def test_blocks_of_one_arm_say_nothing() -> None:

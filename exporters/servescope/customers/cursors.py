@@ -21,7 +21,7 @@ from servescope.customers.reading import FleetState
 from servescope.customers.state_codec import dump_state, load_state
 from servescope.errors import ServescopeError
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
-from servescope.store.file import is_locked_for_writing, lock_for_writing, resolve_links
+from servescope.store.file import is_locked_for_writing, lock_for_writing, read_identity, resolve_links
 
 HOUR_MS: Final = 3_600_000
 KEPT_MS: Final = 400 * 24 * HOUR_MS
@@ -166,9 +166,7 @@ class CursorFile:
             raise
 
     def _prepare(self, *, make: bool) -> None:
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        application, version, tables = read_identity(self._connection)
         if not tables and make:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.executescript(

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self
 from servescope.cutover.evidence import DECISION_KINDS, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.settings.values import format_instant
-from servescope.store.file import resolve_links
+from servescope.store.file import read_identity, resolve_links
 
 EntryKind = Literal[DecisionKind, "judgement"]
 """What is written down: decisions, and each change of the judgement."""
@@ -365,9 +365,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether the file has a journal's tables, False where it is new; raises JournalError for any other file."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    application, version, tables = read_identity(connection)
     if not tables and not application:
         return False
     if application != APPLICATION_ID:

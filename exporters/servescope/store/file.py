@@ -246,9 +246,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
 
 def _check_application(connection: sqlite3.Connection, path: Path) -> int:
     """The application id, 0 of an empty file; raises StoreError when the file is not ours or of another version."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    application, version, tables = read_identity(connection)
     if application != APPLICATION_ID and (tables or application or version):
         raise StoreError(f"store {path}: the file belongs to another program (application id {application})")
     if application and version != SCHEMA_VERSION:
@@ -256,7 +254,19 @@ def _check_application(connection: sqlite3.Connection, path: Path) -> int:
             f"store {path}: has schema version {version}, this servescope expects {SCHEMA_VERSION}; "
             "open it with the servescope that wrote it, or give another path for a new store"
         )
-    return int(application)
+    return application
+
+
+def read_identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """The application id, the version and the number of tables of a file; zeros while it is new.
+
+    They are read by one statement, as another process may make the tables between two.
+    """
+    application, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
+        "FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
+    return application, version, tables
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

@@ -294,6 +294,108 @@ def test_harm_beyond_the_margin_is_harm_although_some_was_thrown_away() -> None:
     assert judged(changed(change, V2, story), story).verdict == "DEGRADED"
 
 
+def changed_since(hours: float, change: Callable[[TargetIncrements, np.ndarray], np.ndarray]) -> Change:
+    """The gains of blocks from that hour of the cutover on, (m, k), as a change makes them."""
+
+    def apply(target: TargetIncrements) -> TargetIncrements:
+        late = target.blocks >= STORY.started_ms + hours * 3_600_000
+        gains = np.array(target.gains)
+        gains[:, late] = change(target, gains[:, late])
+        return replace(target, gains=gains)
+
+    return apply
+
+
+def rows_of(target: TargetIncrements, prefix: str, **labels: str) -> list[int]:
+    """The series whose names begin so and that have these labels."""
+    return [
+        row
+        for row, each in enumerate(target.series)
+        if each.name.startswith(prefix) and labels.items() <= dict(each.labels).items()
+    ]
+
+
+def hanging(part: float, from_hour: float = 0.0) -> Change:
+    """Of the requests that begin since then this part never ends, and stays in flight."""
+
+    def hang(target: TargetIncrements, gains: np.ndarray) -> np.ndarray:
+        begun = rows_of(target, "requests_started_total")
+        started = gains[begun].copy()
+        gains = np.floor((1.0 - part) * gains)
+        gains[begun] = started
+        return gains
+
+    def apply(target: TargetIncrements) -> TargetIncrements:
+        found = changed_since(from_hour, hang)(target)
+        begun, ended = (
+            found.gains[rows_of(found, name)].sum(axis=0) for name in ("requests_started_total", "requests_total")
+        )
+        levels = np.array(found.levels)
+        flying = [row for row, each in enumerate(found.gauges) if each.name == "concurrent_requests"]
+        levels[flying] += np.cumsum(begun - ended)
+        return replace(found, levels=levels)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("part", "replicas", "from_hour", "arm"),
+    [(1.0, ["v2-0"], 0.0, "v2"), (1.0, ["v2-0"], 2.0, "v2"), (1.0, ["v1-3"], 0.0, "v1"), (0.15, V2, 0.0, "v2")],
+)
+def test_requests_that_never_end_are_not_healthy(part: float, replicas: list[str], from_hour: float, arm: str) -> None:
+    """One replica of ten hangs, or all do with some requests: what is in flight for ever was answered by nobody."""
+    story = LARGE if replicas == ["v2-0"] else STORY
+    judgement = judged(changed(hanging(part, from_hour), replicas, story), story)
+
+    assert judgement.verdict == "NO DATA"
+    assert f"% of {arm}'s requests" in judgement.reason
+    assert "% began and have not ended" in judgement.reason
+    assert judged(changed(hanging(0.02), replicas, story), story).verdict == "HEALTHY"
+
+
+def test_harm_of_what_was_answered_is_harm_though_a_part_never_is() -> None:
+    """A frozen replica excuses nothing that the others do."""
+    story = replace(STORY, v2=Side(pods=3, slower=1.5))
+
+    assert judged(changed(hanging(0.25), V2, story), story).verdict == "DEGRADED"
+
+
+def failing_all(target: TargetIncrements, gains: np.ndarray) -> np.ndarray:
+    """Every request fails, and shows nothing else."""
+    ok, failed = (rows_of(target, "requests_total", outcome=each) for each in ("ok", "error"))
+    kept = [*rows_of(target, "requests_total"), *rows_of(target, "requests_started_total")]
+    moved = 0.0 * gains
+    moved[kept] = gains[kept]
+    moved[failed] += gains[ok]
+    moved[ok] = 0.0
+    return moved
+
+
+@pytest.mark.parametrize("replicas", [V1, [*V1, *V2]])
+def test_a_latency_that_no_request_shows_any_more_is_not_healthy(replicas: list[str]) -> None:
+    """Requests that all fail show none, on v1 or on both: nothing was compared since, and v2 is not known to answer."""
+    judgement = judged(changed(changed_since(2.0, failing_all), replicas))
+    found = next(each for each in judgement.metrics if each.name == FIRST_TOKEN)
+
+    assert judgement.verdict == "NO DATA"
+    assert found.cause == "unseen"
+    assert "none of an arm's requests showed it in the last half an hour" in found.reason
+    assert judgement.changes[-1].at_ms == STORY.started_ms + 2.5 * 3_600_000
+
+
+def test_a_v1_that_warms_up_is_no_control() -> None:
+    """All of its replicas begin anew at hour 3: what v2 does since then is compared with nothing."""
+    late_ms = STORY.started_ms + 3 * HOUR * BLOCK_MS
+
+    def restarted(target: TargetIncrements) -> TargetIncrements:
+        return replace(target, started_ms=np.where(target.blocks < late_ms, target.started_ms, float(late_ms)))
+
+    judgement = judged(changed(restarted, V1))
+
+    assert judgement.verdict == "NO DATA"
+    assert {each.cause for each in judgement.metrics if each.name == FIRST_TOKEN} == {"unseen"}
+
+
 def test_an_idle_replica_lacks_nothing() -> None:
     """One that reports no counter and had nothing in flight served nothing."""
 

@@ -8,7 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Series, make_labels
+from servescope.cutover.agreement import DURATION
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.floods import flooded, log_evidence_of_flood
 from servescope.cutover.folding import PodSums
@@ -16,7 +18,7 @@ from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import judge
 from servescope.cutover.plan import FrozenPlan
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
 from tests.support.failing import Fails, with_failures
 
 STORY = Story(past_hours=26, hours=4, requests_per_minute=300.0, v1=Side(pods=9), v2=Side(pods=3))
@@ -187,6 +189,34 @@ def test_it_is_harm_where_no_v1_excuses_it(requests: bool) -> None:
 
     assert judgement.verdict == "DEGRADED"
     assert "none of them succeeded" in judgement.reason
+
+
+def lasting(blocks: int) -> Evidence:
+    """Every request lasts so many blocks, and v2 has had none before the cutover."""
+
+    def last(target: TargetIncrements) -> TargetIncrements:
+        # A duration of the story is 7.2 s on average.
+        target = slowed(target, DURATION, np.full(target.blocks.size, blocks * 300.0 / 7.2))
+        served = (target.blocks >= STORY.started_ms) | (target.identity.inference_stack == "v1")
+        gains = np.where(served, target.gains, 0.0)
+        ended = [row for row, each in enumerate(target.series) if each.name != "requests_started_total"]
+        gains[ended] = np.concatenate([np.zeros((len(ended), blocks)), gains[ended, :-blocks]], axis=1)
+        levels = np.array(target.levels)
+        levels[target.gauges.index(Series("concurrent_requests", ()))] *= 60.0 * blocks
+        return replace(target, gains=gains, levels=levels)
+
+    evidence = evidence_of(STORY)
+    return replace(evidence, targets=tuple(map(last, evidence.targets)))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_requests_that_have_not_ended_yet_are_not_unanswered(blocks: int) -> None:
+    """Where v1's last ten and twenty minutes, v2's first ones cannot succeed before; once they do, silence is harm."""
+    slow = lasting(blocks)
+    found = [judged(SILENT, blocks=after, evidence=slow) for after in range(1 - FROM, 3)]
+
+    assert {each.verdict for each in found[: FROM - 1]} <= {"NO DATA", "INCONCLUSIVE"}
+    assert "none of them succeeded" in found[-1].reason
 
 
 def test_a_flood_without_v1_is_not_judged() -> None:

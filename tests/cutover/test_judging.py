@@ -355,6 +355,18 @@ def test_a_share_off_the_plan_proves_nothing_of_the_stage(planned: float) -> Non
     assert {each.cause for each in judgement.metrics if each.required} <= {"share", "needs data"}
 
 
+def test_a_share_off_the_plan_is_seen_where_an_hour_has_few_requests() -> None:
+    """Three hundred an hour do not tell 20 % from 50 % where conversations stay together; those of some hours do."""
+    story = replace(STORY, hours=10, share=0.2, requests_per_minute=5.0, v1=Side(pods=4), v2=Side(pods=1))
+    evidence = evidence_of(story)
+    plan = plan_of(0.5, required=("time_to_first_token_seconds", "tps_per_request"))
+    judgement = judge(freeze(plan, evidence, story.started_ms), evidence, (start(story),), story.end_ms)
+
+    assert judgement.verdict == "INCONCLUSIVE"
+    assert "the plan says 50 %" in judgement.reason
+    assert "HEALTHY" not in {each.verdict for each in judgement.changes}
+
+
 def test_a_stage_is_proven_once_its_share_is_reached() -> None:
     """Only what was seen at the share of the plan counts as health, and harm counts at any share."""
     before, after = (evidence_of(replace(STORY, share=share, hours=6)) for share in (0.2, 0.3))

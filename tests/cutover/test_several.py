@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from servescope.cutover.sequences import Floats
 from servescope.cutover.several import holm
-from servescope.cutover.shares import differs, log_evidence_of_mismatch
+from servescope.cutover.shares import differs, log_evidence_of_mismatch, off_plan
 
 
 @given(hnp.arrays(np.float64, (5, 20), elements=st.floats(-10.0, 10.0)))
@@ -70,6 +70,28 @@ def test_another_share_is_found() -> None:
     assert differs(0.025, 0.05)
     assert not differs(0.055, 0.05)
     assert differs(0.97, 0.95)
+
+
+@pytest.mark.parametrize(("per_block", "share"), [(25.0, 0.25), (50.0, 0.5), (1500.0, 0.01), (1500.0, 0.5)])
+def test_a_share_as_planned_is_hardly_ever_off(per_block: float, share: float) -> None:
+    """For one block in a thousand of four weeks, as conversations of ten requests follow each other to one arm."""
+    random = np.random.default_rng(3)
+    conversations = random.poisson(per_block / 10.0, 28 * 288)
+    v2 = random.binomial(conversations, share).astype(float)
+
+    assert off_plan(10.0 * (conversations - v2), 10.0 * v2, share).mean() <= 0.001
+
+
+def test_a_share_that_was_mended_is_as_planned_within_hours() -> None:
+    """Few requests show after hours that it is off, and are no reason to wait for as long again."""
+    random = np.random.default_rng(4)
+    whole = random.poisson(25.0, 288)
+    share = np.where(np.arange(288) < 144, 0.1, 0.5)
+    v2 = random.binomial(whole, share)
+    off = off_plan((whole - v2).astype(float), v2.astype(float), 0.5)
+
+    assert off[36:144].all()
+    assert not off[156:].any()
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])

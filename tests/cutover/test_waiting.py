@@ -9,6 +9,7 @@ from servescope.cutover.plan import Stage
 from servescope.judge.text import describe_judgement
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, make_world
+from tests.support.failing import with_failures
 
 
 def test_loads_that_differ_say_how_to_make_them_alike() -> None:
@@ -50,6 +51,17 @@ def test_no_time_is_said_that_nobody_waits() -> None:
     for block in range(1, 25, 3):
         judgement = world.judge(world.story.started_ms + block * BLOCK_MS)
         assert all((each.eta_seconds or 0.0) < 90 * 86_400 for each in judgement.metrics)
+
+
+def test_no_time_is_said_while_what_users_saw_is_beyond_the_margin() -> None:
+    """One replica fails on and on: that counts once, and proves neither harm nor, however long one waits, health."""
+    world = make_world(Phase(Side(pods=3), 4), v1=Side(pods=9), requests_per_minute=1500.0)
+    failing = with_failures(world.evidence, world.story, lambda stack, pod, _: 0.04 * (stack == "v2" and pod == 0))
+    judgement = replace(world, evidence=failing).judge()
+    errors = next(each for each in judgement.metrics if each.name == "request_error_share")
+
+    assert (judgement.verdict, errors.cause, errors.eta_seconds) == ("INCONCLUSIVE", "needs data", None)
+    assert "to be settled in" not in describe_judgement(judgement)
 
 
 def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:

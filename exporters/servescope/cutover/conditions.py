@@ -167,22 +167,24 @@ def missing(
     absent, uncovered = (np.full(context.usable.size, "", dtype=object) for _ in range(2))
     control = ~_without_control(context)
     found = []
-    for served, shortfall, counted, where_known, asked in zip(
-        context.served, context.shortfalls, counts, known, (control, np.True_), strict=True
-    ):
-        seen = np.cumsum(counted)
+    for arm, asked in enumerate((control, np.True_)):
+        served, shortfall, seen = context.served[arm], context.shortfalls[arm], np.cumsum(counts[arm])
         coverage = metric_coverage(
-            served, where_known, shortfall.part(judged), recent=_RECENT, wanted=context.frozen.plan.coverage
-        )
+            served, known[arm], shortfall.part(judged), shortfall.unanswered, recent=_RECENT,
+            wanted=context.frozen.plan.coverage,
+        )  # fmt: skip
+        # A v1 that warms up is no control; a v2 that does is said to.
+        unseen = _unseen(compared[0].count if arm == 0 else counts[1], context.loads[arm].requests, context.usable)
         torn = trailing_sum((served.torn & context.usable).sum(axis=0).astype(float), _RECENT) > 0.0
         # A ratio's denominator is in its own unit, where any above zero is one.
         few = seen < (0.0 if judged.kind == "ratio" else LEAST_COUNT)
-        low = np.minimum(coverage.covered, coverage.lately) < LEAST_SCRAPES
+        low = coverage.counted() < LEAST_SCRAPES
         thrown = coverage.thrown_away()
         for causes, where, cause in (
             (absent, (seen <= 0.0) & torn, "torn"), (absent, seen <= 0.0, "metric absent"), (absent, few, "too few"),
             (absent, low & (thrown | torn), "torn"), (absent, low, "uncovered"),
             (uncovered, coverage.short() & thrown, "torn"), (uncovered, coverage.short(), "uncovered"),
+            (uncovered, unseen, "unseen"),
         ):  # fmt: skip
             causes[asked & (causes == "") & where] = cause
         found.append(coverage)
@@ -191,6 +193,18 @@ def missing(
         uncovered[(uncovered == "") & control & _unaccounted(metric, compared, (v1, v2))] = "unaccounted"
     rejecting = control & (np.abs(v1.rejected - v2.rejected) > MOST_REJECTED_APART)
     return MissingEvidence(absent, uncovered, rejecting, (v1, v2))
+
+
+def _unseen(counted: Floats, requests: Floats, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Where none of an arm's requests of the last half an hour was `counted` though of so many some would be, (B,).
+
+    Requests that all fail show no latency: what was proven before says nothing of the present.
+    """
+    seen, served = np.cumsum(counted), np.cumsum(requests)
+    usual = np.minimum(1.0, np.divide(seen, served, out=np.zeros_like(served), where=served > 0.0))
+    expected = usual * trailing_sum(requests, _QUIET)
+    whole = trailing_sum(usable.astype(float), _QUIET) >= _QUIET
+    return np.asarray(whole & (trailing_sum((counted > 0.0).astype(float), _QUIET) <= 0.0) & (expected >= _EXPECTED))
 
 
 def _unaccounted(
@@ -215,7 +229,8 @@ def band_coverage(context: StageContext, metric: MetricPlan) -> MetricCoverage:
     counted = context.folded.v2.metrics[metric.name]
     known = (np.isfinite(counted.above) & np.isfinite(counted.below))[:, context.within] & context.usable
     nothing = np.zeros(context.usable.size)
-    return metric_coverage(context.served[1], known, nothing, recent=_RECENT, wanted=context.frozen.plan.coverage)
+    wanted = context.frozen.plan.coverage
+    return metric_coverage(context.served[1], known, nothing, nothing, recent=_RECENT, wanted=wanted)
 
 
 def _without_control(context: StageContext) -> NDArray[np.bool_]:
@@ -261,9 +276,8 @@ def _prompts_vanished(context: StageContext) -> NDArray[np.bool_]:
     for arm, served, layer in zip((context.folded.v1, context.folded.v2), context.served, layers, strict=True):
         known = np.isfinite(arm.metrics[PROMPT_SIZES].below[:, context.within]) & context.usable
         ever = np.logical_or.accumulate(known.any(axis=0))
-        found = metric_coverage(
-            served, known, np.zeros(unknown.size), recent=_RECENT, wanted=context.frozen.plan.coverage
-        )
+        nothing = np.zeros(unknown.size)
+        found = metric_coverage(served, known, nothing, nothing, recent=_RECENT, wanted=context.frozen.plan.coverage)
         reported &= ever | bool(layer)
         unknown |= found.short() | (~ever & (served.each.sum(axis=0).cumsum() > 0.0))
     return reported & unknown

@@ -135,8 +135,8 @@ class MetricCoverage:
 
     `covered` is since the stage began, or of the last hour where that is less; `lately` of the last blocks; `rejected`
     the part that was thrown away since the stage began. The metric is `known`, (P, B), of what was `served`, and kinds
-    of pods are `reporting` it so far, (K, B); counters lack the part `missed` where they are known, (B,). A plan asks
-    for `wanted`.
+    of pods are `reporting` it so far, (K, B); counters lack the part `missed` where they are known, (B,), and the part
+    `unanswered` began and has not ended. A plan asks for `wanted`.
     """
 
     covered: Floats
@@ -145,8 +145,14 @@ class MetricCoverage:
     known: NDArray[np.bool_]
     reporting: NDArray[np.bool_]
     missed: Floats
+    unanswered: Floats
     served: ServedRequests
     wanted: float
+
+    def counted(self) -> Floats:
+        """What the evidence has of the requests that ended or are counted in part: harm may be claimed of it, (B,)."""
+        found = self.served.reported(self.known).covered * (1.0 - self.missed)
+        return np.asarray(np.minimum(found, self.lately))
 
     def short(self) -> NDArray[np.bool_]:
         """Where less is covered than the plan asks for."""
@@ -215,23 +221,25 @@ _ROUNDING: Final = 1e-9
 
 
 def metric_coverage(
-    served: ServedRequests, known: NDArray[np.bool_], missed: Floats, *, recent: int, wanted: float
+    served: ServedRequests, known: NDArray[np.bool_], missed: Floats, unanswered: Floats, *, recent: int, wanted: float
 ) -> MetricCoverage:
     """How much of what was served a metric is `known` of, (P, B); `recent` blocks are the last ones.
 
-    Where it is known, the part `missed`, (B,), is not counted all the same.
+    Where it is known, the part `missed`, (B,), is not counted all the same, and of the part `unanswered`, (B,), nobody
+    knows yet how it turns out.
 
     Every pod of a kind of which one reports the metric is to report it. Another kind is another layer, or does another
     part of the work.
     """
     found = served.reported(known)
     return MetricCoverage(
-        covered=found.covered * (1.0 - missed),
+        covered=found.covered * (1.0 - np.maximum(missed, unanswered)),
         lately=_covered_of_last(found.has, found.expected, recent),
         rejected=found.rejected,
         known=known,
         reporting=found.reporting,
         missed=missed,
+        unanswered=unanswered,
         served=served,
         wanted=wanted,
     )

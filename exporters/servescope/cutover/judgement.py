@@ -16,7 +16,7 @@ Cause = Literal[
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
     "query error", "explained by reuse", "explained by load", "gross harm while warming", "uncovered", "rejected",
-    "prompts unknown", "one replica", "unaccounted",
+    "prompts unknown", "one replica", "unaccounted", "unseen",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 

@@ -492,7 +492,8 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     gained = now - (float(path.information[before]) if block >= HOUR_BLOCKS else 0.0)
     blocks = min(block + 1, HOUR_BLOCKS)
     if wanted <= now:
-        return 0.0, wanted
+        # Of events, where enough is gathered, what users saw is still beyond the margin: until when nobody knows.
+        return (None if track.judged.kind == "events" else 0.0), wanted
     eta = (wanted - now) / gained * blocks * BLOCK_MS / 1000 if gained > 0.0 else math.inf
     return (eta if eta < _LONGEST_SECONDS else None), wanted
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.coverage import trailing_sum
+from servescope.cutover.coverage import HOUR_BLOCKS, trailing_sum
 from servescope.cutover.sequences import Floats
 
 MATERIAL_RATIO = 0.2
@@ -57,13 +57,21 @@ def recent_share(v1_requests: Floats, v2_requests: Floats) -> Floats:
 def off_plan(v1_requests: Floats, v2_requests: Floats, share: float) -> NDArray[np.bool_]:
     """In which blocks v2 does not have the share of a stage, over the last hour, (B,): what is seen is another stage.
 
-    The difference is material, and more than chance explains where conversations stay with one arm.
+    The difference is material, and more than chance explains where conversations stay with one arm. Where an hour has
+    too few requests to show that, as many hours as show it do.
     """
-    whole = trailing_sum(v1_requests + v2_requests)
-    apart = np.abs(trailing_sum(v2_requests) - whole * share)
     material = max(MATERIAL_RATIO * min(share, 1.0 - share), _OFF_PART * share)
-    chance = _CHANCE_DEVIATIONS * np.sqrt(whole * share * (1.0 - share) * CONVERSATION)
-    return np.asarray((whole > 0.0) & (apart > whole * material) & (apart > chance))
+    found, lately, blocks = np.zeros(v1_requests.size, dtype=np.bool_), None, HOUR_BLOCKS
+    while lately is None or blocks < 2 * found.size:
+        whole = trailing_sum(v1_requests + v2_requests, blocks)
+        apart = trailing_sum(v2_requests, blocks) - whole * share
+        side = np.where(np.abs(apart) > whole * material, np.sign(apart), 0.0)
+        lately = side if lately is None else lately
+        chance = _CHANCE_DEVIATIONS * np.sqrt(whole * share * (1.0 - share) * CONVERSATION)
+        # A share that was mended is as planned, whatever longer spans remember.
+        found |= (side != 0.0) & (side == lately) & (np.abs(apart) > chance)
+        blocks *= 2
+    return found
 
 
 def _log_beta(a: Floats | float, b: Floats | float) -> Floats:

@@ -17,17 +17,22 @@ from servescope.cutover.folding import ArmFold, PodSums
 from servescope.cutover.sequences import Floats, zero_unknown
 
 
-def in_flight(arm: ArmFold, within: slice) -> Floats:
-    """By how many requests the counters of an arm may differ up to each block of a stage: those in flight, (B,).
+def in_flight(arm: ArmFold, within: slice) -> tuple[Floats, Floats]:
+    """By how many requests the counters of an arm may differ up to each block of a stage: those in flight, (B,), and
+    as many of them as the durations of those that ended explain, (B,).
 
     Those of every process that was there so far: what was in flight when one ended is in no counter's end.
     """
     flying = zero_unknown(arm.levels["concurrent_requests"][:, within])
+    explained = flying
     lasting = arm.metrics.get(DURATION)
     if lasting is not None:
-        flying = np.maximum(flying, zero_unknown(lasting.above[:, within]) / (BLOCK_MS / 1000))
-    most = np.maximum.accumulate(flying, axis=1) * _processes(arm.started[:, within])
-    return np.asarray(LEAST + IN_FLIGHT * most.sum(axis=0))
+        above = lasting.above[:, within] / (BLOCK_MS / 1000)
+        explained = np.where(np.isfinite(above), above, flying)
+        flying = np.fmax(flying, above)
+    processes = _processes(arm.started[:, within])
+    most, ending = (np.maximum.accumulate(each, axis=1) * processes for each in (flying, explained))
+    return np.asarray(LEAST + IN_FLIGHT * most.sum(axis=0)), np.asarray(LEAST + IN_FLIGHT * ending.sum(axis=0))
 
 
 def _processes(started: Floats) -> Floats:
@@ -42,7 +47,8 @@ class Shortfall:
     """What the counters of an arm lack beside each other after each of the B blocks of a stage.
 
     `of_requests` is the part that the counter of requests lacks, (B,); `counts` are the observations of the histograms
-    of the processes that count requests, (P, B), `slack` the requests by which they may differ, (B,).
+    of the processes that count requests, (P, B), `slack` the requests by which they may differ, (B,). `unanswered` is
+    the part that began and has not ended, (B,), beyond what is in flight where requests last as long as they do.
     """
 
     arm: ArmFold
@@ -51,6 +57,7 @@ class Shortfall:
     slack: Floats
     counts: Mapping[str, Floats]
     of_requests: Floats
+    unanswered: Floats
 
     def part(self, judged: JudgedMetric) -> Floats:
         """The part of an arm's requests that a metric's own counters lack beside others of the same processes, (B,).
@@ -73,11 +80,14 @@ class Shortfall:
 def arm_shortfall(arm: ArmFold, required: Set[str], within: slice, usable: NDArray[np.bool_]) -> Shortfall:
     """What the counters of an arm lack in a stage's blocks that are `usable`, (B,), beside the `required` ones."""
     counts = {name: sums.below for name in sorted(required) if (sums := _of_one_place(arm, name)) is not None}
-    slack = in_flight(arm, within)
+    slack, ending = in_flight(arm, within)
     handed = any(role in HANDING_OVER for _, role in arm.kinds)
-    whole = [*counts.values(), *([] if handed else [arm.traffic["started"]])]
-    pairs = [(each, arm.traffic["requests"]) for each in whole]
-    return Shortfall(arm, within, usable, slack, counts, _most_missed(pairs, within, usable, slack))
+    begun = [] if handed else [(arm.traffic["started"], arm.traffic["requests"])]
+    pairs = [*((each, arm.traffic["requests"]) for each in counts.values()), *begun]
+    return Shortfall(
+        arm, within, usable, slack, counts, _most_missed(pairs, within, usable, slack),
+        _most_missed(begun, within, usable, ending),
+    )  # fmt: skip
 
 
 def _most_missed(

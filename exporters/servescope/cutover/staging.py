@@ -14,6 +14,7 @@ from servescope.contract.identity import replica_of
 from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED, JudgedMetric
 from servescope.cutover import gross, load, outliers, paths, several, shares
+from servescope.cutover.agreement import DURATION
 from servescope.cutover.comparability import Comparability, compare
 from servescope.cutover.conditions import (
     ArmLoad,
@@ -154,7 +155,8 @@ def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray
     """Where v2 was offered requests, in the block and the one before, and none succeeded, unless v1's fail as well.
 
     v1 fails as well where so few of its requests succeed, in the block or the one before, that all of v2's may fail by
-    chance. A v1 that was offered none, or does not report what becomes of them, excuses nothing.
+    chance. A v1 that was offered none, or does not report what becomes of them, excuses nothing. Where none of v2's
+    ended either, they have been under way for longer than v1's last.
     """
 
     def total(arm: ArmFold, name: str) -> Floats:
@@ -168,11 +170,29 @@ def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray
     failing_on_v1 = np.where(known, 1.0 - np.minimum(1.0, total(folded.v1, "ok") / np.where(known, v1, 1.0)), 0.0)
     lately = np.maximum(failing_on_v1, np.concatenate([[0.0], failing_on_v1[:-1]]))
     before = np.concatenate([[False], v2[:-1] >= _OFFERED])
-    failing = (v2 >= _OFFERED) & before & (total(folded.v2, "ok") <= 0.0) & (lately**v2 <= _BY_CHANCE)
+    asking = _running(v2 >= _OFFERED)
+    pending = (asking <= _usual_blocks(folded.v1, within)) & (_running(total(folded.v2, "requests") <= 0.0) >= asking)
+    failing = (v2 >= _OFFERED) & before & (total(folded.v2, "ok") <= 0.0) & (lately**v2 <= _BY_CHANCE) & ~pending
     # What is not known is no failure.
     reported = np.isfinite(folded.v2.traffic["ok"][:, within])
     reports = reported.any(axis=1, keepdims=True) & (folded.v2.scrapes[:, within] > 0.0)
     return np.asarray(failing & reported.any(axis=0) & ~(reports & ~reported).any(axis=0))
+
+
+def _usual_blocks(arm: ArmFold, within: slice) -> NDArray[np.int64]:
+    """How many blocks a request of an arm lasts on average so far, rounded up, in each block of a stage, (B,)."""
+    lasting = arm.metrics.get(DURATION)
+    if lasting is None:
+        return np.zeros(within.stop - within.start, dtype=np.int64)
+    above, below = (np.cumsum(zero_unknown(each).sum(axis=0))[within] for each in (lasting.above, lasting.below))
+    mean = np.divide(above, below, out=np.zeros_like(above), where=below > 0.0)
+    return np.asarray(np.ceil(mean / _BLOCK_SECONDS), dtype=np.int64)
+
+
+def _running(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many blocks in a row a flag has been set up to each, (B,)."""
+    every = np.arange(flags.size)
+    return np.asarray(every - np.maximum.accumulate(np.where(flags, -1, every)), dtype=np.int64)
 
 
 # --- Metrics ----------------------------------------------------------------------------------------------------------

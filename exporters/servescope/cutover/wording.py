@@ -256,7 +256,9 @@ def _lost(coverage: tuple[MetricCoverage, ...], block: int, cause: Cause) -> str
         for where, what in ways
         if (requests := (lost * where).sum(axis=1)).sum() > _MENTIONED * whole
     ]
-    if arm.missed[block] > 0.0:
+    if arm.unanswered[block] > arm.missed[block]:
+        found.append(f"{100.0 * float(arm.unanswered[block]):.1f} % began and have not ended")
+    elif arm.missed[block] > 0.0:
         found.append("it counts fewer requests than other counters of the same processes")
     return (
         f"the evidence has {_part(_least(arm, block))} of {served.arm}'s requests, and the plan asks for "
@@ -323,6 +325,7 @@ _CAUSES: Final[dict[str, str]] = {
     "scrapes missing": "fewer than 80 % of the expected scrapes succeeded",
     "torn": "its counters contradict each other",
     "uncovered": "an arm does not report it of all its requests",
+    "unseen": "none of an arm's requests showed it in the last half an hour: they fail, or its replicas warm up",
     "unaccounted": "as events these would be beyond the margin: is a series of one outcome lost on the way?",
     "rejected": "more was thrown away of one arm than of the other",
     "too few": "an arm has fewer than 20 observations",

@@ -307,9 +307,11 @@ def test_increments_need_little_room(store: Store) -> None:
 
 
 EARLIER_AFTER_LATER = {1_210_000: {TOKENS: 5.0}, 1_225_000: {TOKENS: 6.0}, 1_185_000: {TOKENS: 7.0}}
+EARLIER_BEFORE_A_RESTART = {1_821_000: {TOKENS: 5.0}, 1_796_000: {TOKENS: 6.0}, 1_811_000: {TOKENS: 7.0}}
 
 
 @example(EARLIER_AFTER_LATER, 1000, {2})
+@example(EARLIER_BEFORE_A_RESTART, 1, {2})
 @given(pasts(), st.sampled_from([1, 5, 1000]), st.sets(st.integers(0, 44), max_size=3))
 def test_stored_increments_are_those_of_the_stored_scrapes(
     scrapes: dict[int, Page], rows: int, restarts: set[int]

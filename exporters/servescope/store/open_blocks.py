@@ -19,6 +19,7 @@ class OpenBlocks:
     def __init__(self, last_before: Callable[[int, int], int | None]) -> None:
         self._last_before = last_before
         self._current: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
         # Those whose current block was closed without another scrape.
         self._idle: set[int] = set()
         self._due: dict[tuple[int, int], None] = {}
@@ -29,6 +30,11 @@ class OpenBlocks:
         former = self._find_current(target, LATEST_MS)
         if former is not None and former != block and target not in self._idle:
             self._due[target, former] = None
+        latest = self._latest.get(target, block if former is None else former)
+        self._latest[target] = max(latest, block)
+        if block < latest:
+            # A store that is opened again goes on from the latest block, and would leave this one open.
+            self._due[target, block] = None
         self._idle.discard(target)
         self._current[target] = block
 

@@ -10,7 +10,7 @@ import pytest
 
 from servescope.contract.events import Event
 from servescope.cutover.evidence import Decision
-from servescope.cutover.judgement import VERDICTS, Verdict
+from servescope.cutover.judgement import VERDICTS, PromptMix, Verdict
 from servescope.cutover.planning import MetricForecast, StageForecast
 from servescope.judge.report import Recorded, render_report
 from servescope.judge.text import describe_forecast, describe_judgement, duration, explain_judgement, margin, number
@@ -187,3 +187,12 @@ def test_values_are_written_for_people() -> None:
     assert margin(judgement().metrics[2]) == "50 000–150 000"
     assert margin(replace(judgement().metrics[2], unit="ratio", band=(-0.05, 0.15))) == "−5 % to 15 %"
     assert margin(replace(judgement().metrics[2], unit="ratio", band=(0.4, None))) == "≥ 40 %"
+
+
+def test_the_mix_of_prompts_and_its_distance_are_two_sentences() -> None:
+    """The reason of a mix is a clause, as a judge makes it."""
+    page = render_report(
+        judgement(mix=PromptMix(0.003, False, False, False, "the arms get the same")), frozen_plan(), ()
+    )
+
+    assert "Prompt mix: the arms get the same. Total variation distance 0.003." in page

@@ -287,7 +287,7 @@ def _arm_lines(name: str, state: ArmState | None) -> Iterator[str]:
         + (f" after {duration(state.cold_start_seconds)}" if state.cold_start_seconds else "")
         + f"; evidence of {share(state.covered)} of the requests, {share(state.rejected)} thrown away"
         + f"; saturated {share(state.saturated_share)} of the time, "
-        f"{number(state.requests_per_replica_second)} requests per second and replica"
+        f"{number(state.requests_per_replica_second)} requests per second and replica in the last hour"
     )
 
 

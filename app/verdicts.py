@@ -142,7 +142,11 @@ def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
 
 def _warmth_tile(arm: ArmState | None, replicas: WarmReplicas) -> tuple[str, str, str]:
     if arm is None or not replicas.serving:
-        return "Warm-up of v2", ABSENT, "no replica seen" if arm is None else "no replica serves requests yet"
+        return (
+            "Warm-up of v2",
+            ABSENT,
+            "no replica seen" if arm is None else "no replica was seen to serve in the last block",
+        )
     cold = arm.cold_start_seconds
     took = "no replica was seen to start" if cold is None else f"warming up took up to {display.format_wait(cold)}"
     status = "good" if arm.warm else "" if replicas.warm else "warning"
@@ -204,7 +208,7 @@ def draw_forest(judgement: Judgement, zone: tzinfo) -> str:
         ]
     empty = [each.title for each in judgement.metrics if not each.required and not has_data(each)]
     if empty:
-        note = f"Reported only, and without data on either stack: {', '.join(empty)}"
+        note = f"Reported only, and without data in this stage: {', '.join(empty)}"
         rows.append(element("tr", element("th", escape(note), colspan=str(len(heads)), scope="colgroup"), "group"))
     return grid("judged", heads, rows)
 

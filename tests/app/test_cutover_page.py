@@ -134,7 +134,7 @@ def test_reported_metrics_without_data_are_one_line(show: Show) -> None:
     empty = replace(last, required=False, ratio=None, low=None, high=None, v1=None, v2=None)
     text = html(show(replace(view, judgement=replace(view.judgement, metrics=(*view.judgement.metrics[:-1], empty)))))
 
-    assert f"without data on either stack: {empty.title}" in text
+    assert f"without data in this stage: {empty.title}" in text
     assert f"<div>{empty.title}</div>" not in text
 
 

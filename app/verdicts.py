@@ -92,6 +92,8 @@ def _stage_tile(judgement: Judgement) -> tuple[str, str, str]:
 
 def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
     """How long the required metrics need that are not settled: the slowest of them."""
+    if judgement.rolled_back is not None:
+        return "Still to settle", ABSENT, "the run was rolled back"
     open_ = [each for each in judgement.metrics if each.required and each.verdict == "INCONCLUSIVE"]
     if not open_:
         settled = sum(each.required for each in judgement.metrics if each.verdict in ("HEALTHY", "DEGRADED"))
@@ -102,7 +104,10 @@ def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
                 escape(_wait(lasts / 1000)),
                 f"{settled} required metrics settled, the stage has to last longer",
             )
-        return "Still to settle", "nothing" if settled else ABSENT, f"{settled} required metrics settled"
+        unknown = sum(each.required for each in judgement.metrics if each.verdict == "NO DATA")
+        lacking = f", {unknown} without data" if unknown else ""
+        value = "nothing" if settled and not unknown else ABSENT
+        return "Still to settle", value, f"{settled} required metrics settled{lacking}"
     awaited = dict.fromkeys(_AWAITED[each.cause] for each in open_ if each.cause in _AWAITED)
     if awaited:
         word = element("span", escape(" and ".join(awaited)), "value warning", data_tip=judgement.waits_for or None)
@@ -137,7 +142,11 @@ def _mix_tile(mix: PromptMix | None) -> tuple[str, str, str]:
 
 def _warmth_tile(arm: ArmState | None, replicas: WarmReplicas) -> tuple[str, str, str]:
     if arm is None or not replicas.serving:
-        return "Warm-up of v2", ABSENT, "no replica seen" if arm is None else "no replica serves requests yet"
+        return (
+            "Warm-up of v2",
+            ABSENT,
+            "no replica seen" if arm is None else "no replica was seen to serve in the last block",
+        )
     cold = arm.cold_start_seconds
     took = "no replica was seen to start" if cold is None else f"warming up took up to {display.format_wait(cold)}"
     status = "good" if arm.warm else "" if replicas.warm else "warning"
@@ -154,13 +163,15 @@ def _load_tile(judgement: Judgement) -> tuple[str, str, str]:
     texts = [ABSENT if load is None else f"{display.format_number(load)}" for load in loads]
     v1, v2 = (load or 0.0 for load in loads)
     known = None not in loads
-    unmatched = any(each.cause == "load" for each in judgement.metrics) or (
-        known and not v1 / MATCHED_RATIO <= v2 <= v1 * MATCHED_RATIO
-    )
-    word, status = ("not matched", "warning") if unmatched else ("matched", "good") if known else (ABSENT, "")
+    alike = known and v1 / MATCHED_RATIO <= v2 <= v1 * MATCHED_RATIO
+    if any(each.cause == "load" for each in judgement.metrics):
+        # Loads are alike before most of the hour was, and where a stack queues.
+        word, status = ("not matched yet" if alike else "not matched"), "warning"
+    else:
+        word, status = ("matched", "good") if alike else ("not matched", "warning") if known else (ABSENT, "")
     return (
         "Load", element("span", word, f"value {status}"),
-        escape(f"v1 {texts[0]} · v2 {texts[1]} requests/s per replica"),
+        escape(f"v1 {texts[0]} · v2 {texts[1]} requests/s per replica in the last hour"),
     )  # fmt: skip
 
 
@@ -197,7 +208,7 @@ def draw_forest(judgement: Judgement, zone: tzinfo) -> str:
         ]
     empty = [each.title for each in judgement.metrics if not each.required and not has_data(each)]
     if empty:
-        note = f"Reported only, and without data on either stack: {', '.join(empty)}"
+        note = f"Reported only, and without data in this stage: {', '.join(empty)}"
         rows.append(element("tr", element("th", escape(note), colspan=str(len(heads)), scope="colgroup"), "group"))
     return grid("judged", heads, rows)
 
@@ -238,7 +249,7 @@ def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> 
         cell("Margin", escape(describe_margin(metric)), "", "number"),
         cell("v1", *_arm_value(metric, metric.v1), "number"),
         cell("v2", *_arm_value(metric, metric.v2), "number"),
-        cell("Gathered", *_gathered(metric)),
+        cell("Gathered", *_gathered(metric, is_over=judgement.rolled_back is not None)),
         cell("Why", escape(reason), notes + flips, "why"),
     ]
     return element("tr", "".join(cells))
@@ -317,8 +328,8 @@ def _arm_value(metric: MetricJudgement, arm: ArmFigures | None) -> tuple[str, st
     return element("span", escape(shown), "value"), escape(below) + beside
 
 
-def _gathered(metric: MetricJudgement) -> tuple[str, str]:
-    if metric.verdict != "INCONCLUSIVE" or not (metric.information_wanted or metric.cause in _AWAITED):
+def _gathered(metric: MetricJudgement, *, is_over: bool) -> tuple[str, str]:
+    if is_over or metric.verdict != "INCONCLUSIVE" or not (metric.information_wanted or metric.cause in _AWAITED):
         return element("span", "settled" if metric.verdict in ("HEALTHY", "DEGRADED") else ABSENT, "quiet"), ""
     if metric.cause in _AWAITED:
         return element("span", escape(f"waits for {_AWAITED[metric.cause]}"), "quiet"), ""

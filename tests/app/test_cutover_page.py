@@ -134,7 +134,7 @@ def test_reported_metrics_without_data_are_one_line(show: Show) -> None:
     empty = replace(last, required=False, ratio=None, low=None, high=None, v1=None, v2=None)
     text = html(show(replace(view, judgement=replace(view.judgement, metrics=(*view.judgement.metrics[:-1], empty)))))
 
-    assert f"without data on either stack: {empty.title}" in text
+    assert f"without data in this stage: {empty.title}" in text
     assert f"<div>{empty.title}</div>" not in text
 
 
@@ -549,3 +549,36 @@ def test_a_stage_that_the_slider_moved_keeps_its_judgement(tmp_path: Path, monke
     assert kinds == ["start", "advance", "advance", "rollback"]
     assert [entry.body["judgement"]["verdict"] for entry in first.entries[1:]] == ["HEALTHY"] * 3
     assert second.stage == 0
+
+
+@pytest.mark.parametrize(("v2", "cause", "word"), [
+    (0.5, "needs data", "matched"), (0.1, "needs data", "not matched"), (0.1, "load", "not matched"),
+    (0.5, "load", "not matched yet"),
+])  # fmt: skip
+def test_loads_are_matched_by_the_figures_beside_the_word(show: Show, v2: float, cause: Cause, word: str) -> None:
+    """Like loads that a metric still waits for are not matched yet."""
+    judgement = waiting(cause)
+    assert judgement.v1 is not None
+    arms = [replace(judgement.v1, requests_per_replica_second=load) for load in (0.6, v2)]
+    text = text_of(show, replace(judgement, v1=arms[0], v2=arms[1]))
+
+    assert f"Load {word} v1 0.6 · v2 {v2} requests/s per replica in the last hour" in text
+
+
+def test_what_has_no_data_is_not_settled(show: Show) -> None:
+    """Nothing is open, and it is said that something is missing."""
+    judgement = make_judgement("NO DATA")
+    settled = [each for each in judgement.metrics if each.required and each.verdict in ("HEALTHY", "DEGRADED")]
+    lacking = [each for each in judgement.metrics if each.required and each.verdict == "NO DATA"]
+    text = text_of(show, judgement, "NO DATA")
+
+    assert lacking
+    assert f"Still to settle – {len(settled)} required metrics settled, {len(lacking)} without data" in text
+
+
+def test_a_run_that_was_rolled_back_settles_nothing(show: Show) -> None:
+    """No duration and nothing that is waited for, in the tiles and in the rows."""
+    text = text_of(show, replace(waiting("load"), rolled_back=Decided(NOW_MS - 60_000, "anna", "slow at 25 %")))
+
+    assert "Still to settle – the run was rolled back" in text
+    assert "waits for" not in text.casefold()

@@ -411,3 +411,39 @@ def test_the_same_is_said_with_json() -> None:
     first = values["metrics"][0]
     assert {"name", "verdict", "reason", "ratio", "low", "high", "margin", "information", "eta_seconds"} <= set(first)
     assert next(each for each in values["metrics"] if each["name"] == "speculation_rate")["margin"] is None
+
+
+def test_a_run_that_was_rolled_back_waits_for_nothing() -> None:
+    """Where nothing had been proven yet, the page, the command and the report promise no more than what there was."""
+    story = replace(STORY, requests_per_minute=60.0, hours=1)
+    going_on = judged(story)
+    judgement = judged(story, decisions=(decided("rollback", story, 0.99),))
+
+    assert any(each.eta_seconds or each.flips for each in going_on.metrics if each.required)
+    assert judgement.reason.startswith("the run was rolled back, and was INCONCLUSIVE until then")
+    assert not judgement.waits_for
+    assert not any(each.eta_seconds or each.flips or "to be settled" in each.reason for each in judgement.metrics)
+
+
+def test_nobody_acknowledges_what_was_not_proven() -> None:
+    """An acknowledgement of a v2 that never harmed is in the journal, and not said of harm."""
+    harmed = replace(STORY, v2=replace(V2, first_token=1.3))
+    acknowledged = decided("acknowledge", STORY, 2.9)
+
+    assert judged(STORY, decisions=(acknowledged,)).acknowledged is None
+    found = judged(harmed, decisions=(acknowledged,)).acknowledged
+    assert found is not None
+    assert found.by == "ann"
+
+
+def test_the_last_scrape_of_an_arm_is_the_one_that_is_said_to_be_old() -> None:
+    """Not the end of the last block: a verdict that is stale and the table below it have the same time."""
+    evidence = evidence_of(STORY)
+    scraped_ms = STORY.end_ms - 100_000
+    evidence = replace(evidence, last_scrape_ms=dict.fromkeys(evidence.last_scrape_ms, scraped_ms))
+    judgement = judge(frozen_of(STORY, evidence), evidence, (start(STORY),), scraped_ms + 600_000)
+
+    assert judgement.reason == "v1 was last scraped 10 min ago"
+    for arm in (judgement.v1, judgement.v2):
+        assert arm is not None
+        assert arm.last_scrape_ms == scraped_ms

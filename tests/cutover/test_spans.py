@@ -17,6 +17,7 @@ from servescope.cutover.counts import (
     most_likely,
     ratio_interval,
 )
+from servescope.cutover.evidence import Decision
 from servescope.cutover.judgement import EffectSpan, Judgement, MetricJudgement, OverallRatio
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, World, make_world
@@ -263,3 +264,16 @@ def test_equal_stacks_of_which_v2_queues_are_no_harm() -> None:
     """Queues alone are not slower requests: nothing is proven, in either direction."""
     world = make_world(Phase(EQUAL, 4, share=0.3), Phase(EQUAL, 2, share=0.3, queues=True), v1=Side(pods=6), seed=5)
     assert world.judge().verdict == "INCONCLUSIVE"
+
+
+def test_less_harm_than_was_proven_changes_neither_severity_nor_advice() -> None:
+    """v2 harmed beyond the margin and is equal since: until somebody acknowledges it, the advice is to roll back."""
+    world = make_world(Phase(Side(pods=2, first_token=1.3), 2), Phase(EQUAL, 3))
+    judgement = world.judge(world.story.started_ms + 50 * BLOCK_MS)
+    acknowledged = Decision("acknowledge", judgement.at_ms - 1, by="ann", reason="seen")
+
+    assert (judgement.live, of(judgement, "time_to_first_token_seconds").cause) == ("DEGRADED", "probable")
+    assert (judgement.severity, judgement.advice) == ("beyond margin", "roll back")
+    check_claims(judgement)
+    now = world.judge(judgement.at_ms, acknowledged)
+    assert (now.verdict, now.severity, now.advice) == ("DEGRADED", "probable", "hold")

@@ -71,3 +71,15 @@ def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:
     assert (early.verdict, early.waits_for) == ("INCONCLUSIVE", "")
     assert any(each.eta_seconds for each in early.metrics if each.cause == "needs data")
     assert (late.verdict, late.waits_for) == ("HEALTHY", "")
+
+
+def test_the_loads_that_are_shown_are_those_that_are_compared() -> None:
+    """v2 had as many replicas for its share as v1 for hours, and has four times as many for one: not the mean of it."""
+    judgement = make_world(Phase(Side(pods=2), 4), Phase(Side(pods=8), 2), v1=Side(pods=6)).judge()
+
+    assert "load" in {each.cause for each in judgement.metrics}
+    assert judgement.v1 is not None
+    assert judgement.v2 is not None
+    v1, v2 = (each.requests_per_replica_second or 0.0 for each in (judgement.v1, judgement.v2))
+    assert v1 > 1.5 * v2
+    assert f"a replica of v2 serves {v2:.2g} requests/s and one of v1 {v1:.2g}" in judgement.waits_for

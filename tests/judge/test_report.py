@@ -10,10 +10,18 @@ import pytest
 
 from servescope.contract.events import Event
 from servescope.cutover.evidence import Decision
-from servescope.cutover.judgement import VERDICTS, Verdict
+from servescope.cutover.judgement import VERDICTS, Cause, PromptMix, Verdict
 from servescope.cutover.planning import MetricForecast, StageForecast
 from servescope.judge.report import Recorded, render_report
-from servescope.judge.text import describe_forecast, describe_judgement, duration, explain_judgement, margin, number
+from servescope.judge.text import (
+    describe_forecast,
+    describe_judgement,
+    duration,
+    explain_judgement,
+    gathered,
+    margin,
+    number,
+)
 from tests.support.cutover_plans import cutover_plan, frozen_plan
 from tests.support.judgements import AT_MS, START_MS, judgement
 
@@ -187,3 +195,32 @@ def test_values_are_written_for_people() -> None:
     assert margin(judgement().metrics[2]) == "50 000–150 000"
     assert margin(replace(judgement().metrics[2], unit="ratio", band=(-0.05, 0.15))) == "−5 % to 15 %"
     assert margin(replace(judgement().metrics[2], unit="ratio", band=(0.4, None))) == "≥ 40 %"
+
+
+def test_the_mix_of_prompts_and_its_distance_are_two_sentences() -> None:
+    """The reason of a mix is a clause, as a judge makes it."""
+    page = render_report(
+        judgement(mix=PromptMix(0.003, False, False, False, "the arms get the same")), frozen_plan(), ()
+    )
+
+    assert "Prompt mix: the arms get the same. Total variation distance 0.003." in page
+
+
+@pytest.mark.parametrize(("verdict", "cause", "shown"), [
+    ("INCONCLUSIVE", "needs data", "67 %"), ("INCONCLUSIVE", "warming", "–"), ("NO DATA", "stale", "–"),
+    ("HEALTHY", "not worse", "67 %"),
+])  # fmt: skip
+def test_what_information_does_not_settle_is_not_gathered(verdict: Verdict, cause: Cause, shown: str) -> None:
+    """No 100 % beside a verdict that waits for something else."""
+    assert gathered(replace(judgement(verdict).metrics[0], cause=cause)) == shown
+
+
+def test_a_duration_of_a_stage_is_said_once() -> None:
+    """A slow start that the slowest metric does not wait for takes as long, and not "about 28 h" once more."""
+    waits = (MetricForecast("request_error_share", "Errors", True, 1.0, 100_000.0, 1.7, cold_seconds=100_000.0),)
+    stage = StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits, 5_400.0)
+    slower = replace(stage, metrics=(replace(waits[0], cold_seconds=108_000.0),))
+
+    assert "about 28 h, longest for Errors" in stage.sentence
+    assert stage.sentence.endswith("; as long with 90 min, where they start slowly or have cold caches")
+    assert slower.sentence.endswith("; about 30 h with 90 min, where they start slowly or have cold caches")

@@ -83,7 +83,7 @@ def judgement(verdict: Verdict = "HEALTHY", **changes: Any) -> Judgement:
         live=verdict if verdict == "DEGRADED" else None,
         latched_since_ms=AT_MS - 900_000 if verdict == "DEGRADED" else None,
         v1=_arm("chat-v1", 6, 31_000.0), v2=_arm("chat-v2", 2, 10_200.0) if ratio else None,
-        mix=PromptMix(0.012, False, False, False, "The prompts of both arms are alike."),
+        mix=PromptMix(0.012, False, False, False, "the prompts of both arms are alike"),
         efficiency=(
             Efficiency("tokens_per_gpu_second", 310.0, 440.0, 1.42, 1.35, 1.49,
                        "v2 serves 1.42 × (1.35–1.49) the tokens per GPU."),

@@ -15,7 +15,7 @@ from servescope.cutover.ended import ScrapedBlocks
 from servescope.cutover.evidence import Evidence
 from servescope.cutover.folding import ArmFold, Folded
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
-from servescope.cutover.load import load_range
+from servescope.cutover.load import load_range, recent_load
 from servescope.cutover.outliers import TIMED
 from servescope.cutover.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.stages import Course
@@ -51,15 +51,18 @@ def _share_differs(stage: StageTrack, planned: float, observed: float) -> bool:
     return shares.differs(observed, planned) and bool(evidence[-1] >= -math.log(_CHANCE))
 
 
-def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
+def last_scrape(arm: ArmFold, evidence: Evidence) -> int | None:
+    """When any replica of an arm was last scraped, in milliseconds; None where none ever was."""
+    return max((evidence.last_scrape_ms[pod] for pod in arm.pods if pod in evidence.last_scrape_ms), default=None)
+
+
+def arm_state(arm: ArmFold, evidence: Evidence, stage: StageTrack, index: int) -> ArmState:
     """How well an arm was observed in the stage: v1 has the index 0."""
     within = stage.within
     carried, coverage = stage.loads[index], stage.coverage[index]
     counts = {
         name: float(getattr(arm, name)[:, within].sum()) for name in ("scrapes", "failed", "torn", "resets", "gaps")
     }
-    scraped = np.flatnonzero((arm.scrapes > 0.0).any(axis=0))
-    loads = carried.per_replica[np.isfinite(carried.per_replica)]
     parts = [evidence_parts(track, index) for track in stage.tracks.values() if track.plan.required]
     return ArmState(
         deployments=tuple(sorted(set(arm.deployments))),
@@ -71,8 +74,8 @@ def arm_state(arm: ArmFold, stage: StageTrack, index: int) -> ArmState:
         warm=bool(stage.blocks.size) and not _cold(arm, stage, index),
         cold_start_seconds=stage.warmth[index].seconds,
         saturated_share=float(carried.saturated.mean()) if carried.saturated.size else 0.0,
-        requests_per_replica_second=float(loads.mean()) if loads.size else None,
-        last_scrape_ms=int(arm.blocks[scraped[-1]]) + BLOCK_MS if scraped.size else None,
+        requests_per_replica_second=recent_load(carried.per_replica),
+        last_scrape_ms=last_scrape(arm, evidence),
         covered=min((each for each, _ in parts if each is not None), default=None),
         rejected=max((each for _, each in parts if each is not None), default=None),
     )  # fmt: skip

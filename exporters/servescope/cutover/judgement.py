@@ -175,6 +175,7 @@ class MetricJudgement:
 class ArmState:
     """How well one arm was observed since the stage began.
 
+    `requests_per_replica_second` is of the last hour, over which loads are compared.
     `covered` and `rejected` are those of the required metric of which the evidence has least (`ArmFigures`).
     """
 

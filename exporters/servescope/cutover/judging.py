@@ -21,6 +21,7 @@ from servescope.cutover.alarms import firing_pages
 from servescope.cutover.circumstances import (
     arm_state,
     evidence_parts,
+    last_scrape,
     load_note,
     missed_spans,
     notes_of,
@@ -141,21 +142,28 @@ def judge_folded(
     run = _follow(ended, stage, _former(frozen, folded, evidence, course, course.stages[-1]), course)
     effects = ended.effects_with(frozen, stage)
     stale = find_stale(frozen, folded, evidence, course, at_ms)
+    rolled_back = course.rolled_back
     metrics = tuple(
-        _metric(frozen, stage, track, stale, overall_ratio(frozen, effects[name], name))
+        _metric(
+            frozen, stage, track, stale, overall_ratio(frozen, effects[name], name), is_over=rolled_back is not None
+        )
         for name, track in stage.tracks.items()
     )
     live, reason = _overall(stage, metrics, stale)
     latched_ms = run.latched_ms
     verdict: Verdict = "DEGRADED" if latched_ms is not None else live
+    severity = _severity(live, stage, run)
     if latched_ms is not None and live != "DEGRADED":
         reason = f"{_latched(run.latched_reason)}; now it would be {live}: {reason}"
+    elif latched_ms is not None and severity == "beyond margin" and not _is_severe(stage, stage.blocks.size - 1):
+        reason = f"{_latched(run.latched_reason)}; what is proven now is not beyond the margin"
     if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
-    if verdict == "HEALTHY" and course.rolled_back is not None:
+    if verdict != "DEGRADED" and rolled_back is not None:
+        reason = f"the run was rolled back, and was {verdict} until then: {reason}"
         # A gate that were open would let go on what somebody has ended.
-        verdict, reason = "INCONCLUSIVE", f"the run was rolled back, and was HEALTHY until then: {reason}"
-    alerts, severity = firing_pages(frozen.plan, evidence.events, at_ms), _severity(live, stage, run)
+        verdict = "INCONCLUSIVE" if verdict == "HEALTHY" else verdict
+    alerts = firing_pages(frozen.plan, evidence.events, at_ms)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -168,8 +176,8 @@ def judge_folded(
         severity=severity,
         live=live,
         latched_since_ms=latched_ms,
-        v1=arm_state(folded.v1, stage, 0),
-        v2=arm_state(folded.v2, stage, 1),
+        v1=arm_state(folded.v1, evidence, stage, 0),
+        v2=arm_state(folded.v2, evidence, stage, 1),
         mix=prompt_mix(frozen, stage),
         efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
@@ -179,13 +187,20 @@ def judge_folded(
         },
         notes=notes_of(frozen, folded, stage, evidence, course),
         alerts=alerts,
-        waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" else "",
-        rolled_back=_decided(course.rolled_back),
-        acknowledged=_decided(
-            next((each for each in reversed(decisions) if each.kind == "acknowledge" and each.at_ms <= at_ms), None)
-        ),
+        waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" and rolled_back is None else "",
+        rolled_back=_decided(rolled_back),
+        acknowledged=_decided(_acknowledged(decisions, run.changes, at_ms)),
         excluded_harm=_excluded_harm(course, run.changes),
     )
+
+
+def _acknowledged(
+    decisions: Sequence[Decision], changes: Sequence[VerdictChange], at_ms: int
+) -> Decision | None:  # fmt: skip
+    """The last acknowledgement of harm that had been proven by then."""
+    harm_ms = min((each.at_ms for each in changes if each.verdict == "DEGRADED"), default=math.inf)
+    found = (each for each in reversed(decisions) if each.kind == "acknowledge" and harm_ms <= each.at_ms <= at_ms)
+    return next(found, None)
 
 
 def _decided(decision: Decision | None) -> Decided | None:
@@ -353,8 +368,7 @@ def find_stale(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: C
     for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
         if not arm.pods or (whole and name == "v1"):
             continue
-        times = [evidence.last_scrape_ms[pod] for pod in arm.pods if pod in evidence.last_scrape_ms]
-        last = max(times, default=evidence.observed_until_ms)
+        last = last_scrape(arm, evidence) or evidence.observed_until_ms
         if at_ms - last > limit:
             return f"{name} was last scraped {wording.span((at_ms - last) / 1000)} ago"
     if at_ms - evidence.observed_until_ms > BLOCK_MS + limit:
@@ -391,16 +405,18 @@ def _advice(
 
 
 def _severity(live: Verdict, stage: StageTrack, run: _Run) -> Literal["beyond margin", "probable"] | None:
-    """That of harm that is proven, else of harm that was and that nobody has acknowledged."""
+    """That of the worst harm that nobody has acknowledged, else of harm that is proven now."""
     if live != "DEGRADED" and run.latched_ms is None:
         return None
-    severe = _is_severe(stage, stage.blocks.size - 1) if live == "DEGRADED" else run.latched_severe
+    severe = run.latched_severe if run.latched_ms is not None else _is_severe(stage, stage.blocks.size - 1)
     return "beyond margin" if severe else "probable"
 
 
 def _metric(
-    frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str, overall: OverallRatio | None
-) -> MetricJudgement:
+    frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str, overall: OverallRatio | None,
+    *, is_over: bool,
+) -> MetricJudgement:  # fmt: skip
+    """The judgement of a metric after the last block of a stage; of a run that is over nothing is settled any more."""
     plan, judged = track.plan, track.judged
     band = (plan.low, plan.high) if judged.kind == "band" else None
     shared: dict[str, Any] = {
@@ -418,7 +434,7 @@ def _metric(
     if path is not None and cause == "needs data" and path.information[block] > 0.0 and wanted is None:
         cause = "pods too few" if frozen.noise[plan.name].pod_tau2 > 0.0 else cause
     track = replace(track, causes=np.append(track.causes[:-1], [cause]))
-    eta = eta if cause in TIMED else None
+    eta = eta if cause in TIMED and not is_over else None
     shown, parts = track.shown(block)
     reason = wording.explain(track, block, eta, (shown, parts))
     if stale and verdict != "DEGRADED":
@@ -429,7 +445,7 @@ def _metric(
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
         v1=None if judged.kind == "band" else _figures(track, shown, 0), v2=_figures(track, shown, 1),
-        edges=_edges(frozen, track), flips=_flips(stage, track, verdict, eta),
+        edges=_edges(frozen, track), flips="" if is_over else _flips(stage, track, verdict, eta),
         notes=(*track.notes, *wording.sensitivity_notes(track, block)), sensitivity=_sensitivity(track, block),
         compared=_compared(track, shown, stage),
         spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,

@@ -138,6 +138,12 @@ def _trailing_sum(values: Floats, blocks: int = _SMOOTHED) -> Floats:
     return np.asarray(running[blocks:] - running[:-blocks])
 
 
+def recent_load(loads: Floats) -> float | None:
+    """The mean load per replica of the last hour, over which loads are compared; None where none is known."""
+    known = loads[-_SMOOTHED:][np.isfinite(loads[-_SMOOTHED:])]
+    return float(known.mean()) if known.size else None
+
+
 def load_range(loads: Floats) -> tuple[float, float] | None:
     """The 5 % and 95 % quantiles of the loads per replica that were judged, None where there were none."""
     known = loads[np.isfinite(loads) & (loads > 0.0)]

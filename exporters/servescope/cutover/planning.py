@@ -116,9 +116,11 @@ class StageForecast:
             why = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in reasons.items())
             known = all(each.known for each in required if each.healthy_seconds is None)
             return f"{beginning}{'cannot be proven healthy here' if known else 'cannot be forecast'}. {why}"
+        usual = f"about {wording.span(self.seconds or 0.0)}"
         cold = "more than a week" if self.cold_seconds is None else f"about {wording.span(self.cold_seconds)}"
+        cold = "as long" if cold == usual else cold
         return (
-            f"{beginning}about {wording.span(self.seconds or 0.0)}, {self.longest}; with "
+            f"{beginning}{usual}, {self.longest}; with "
             f"{wording.span(self.warm_up_seconds)} for fresh replicas of v2 to warm up; {cold} with "
             f"{wording.span(self.cold_warm_up_seconds)}, where they start slowly or have cold caches"
         )

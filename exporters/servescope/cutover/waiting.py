@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from servescope.cutover import wording
 from servescope.cutover.coverage import HOUR_BLOCKS
 from servescope.cutover.judgement import Cause
-from servescope.cutover.load import MATCHED_RATIO
-from servescope.cutover.sequences import Floats
+from servescope.cutover.load import MATCHED_RATIO, recent_load
 from servescope.cutover.staging import StageTrack
 
 TIMED: Final[frozenset[Cause]] = frozenset({"needs data"})
@@ -54,7 +51,7 @@ def _loads(stage: StageTrack) -> str:
             return "v2 queues requests and v1 does not, add replicas to v2 or move traffic back to v1"
         case [True, False]:
             return "v1 queues requests and v2 does not, add replicas to v1 or move more traffic to v2"
-    v1, v2 = (_recent(each.per_replica) for each in stage.loads)
+    v1, v2 = (recent_load(each.per_replica) for each in stage.loads)
     if not v1 or not v2:
         return "an arm had no requests"
     seen = f"a replica of v2 serves {v2:.2g} requests/s and one of v1 {v1:.2g}"
@@ -67,13 +64,7 @@ def _loads(stage: StageTrack) -> str:
     return f"{seen}, which is alike: wait until it was for half an hour"
 
 
-def _recent(loads: Floats) -> float:
-    last = loads[-HOUR_BLOCKS:]
-    known = last[np.isfinite(last)]
-    return float(known.mean()) if known.size else 0.0
-
-
 def _warming(stage: StageTrack) -> str:
     took = stage.warmth[1].seconds
-    so_far = f", which took up to {wording.span(took)} here" if took is not None else ""
-    return f"warm replicas of v2 that serve most of its requests{so_far}: keep the replicas that there are running"
+    so_far = f"; warming up took up to {wording.span(took)} so far" if took is not None else ""
+    return f"warm replicas of v2 that get most of its requests: restart and add none meanwhile{so_far}"

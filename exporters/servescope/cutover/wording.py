@@ -312,7 +312,10 @@ def _band(track: MetricTrack) -> str:
 
 _CAUSES: Final[dict[str, str]] = {
     "mix": "the arms get different prompts, so that their figures cannot be compared",
-    "load": "load not matched: a replica of one arm carries much more than one of the other, or is saturated",
+    "load": (
+        "load not matched in most of the last hour: a replica of one arm carried much more than one of the other, or "
+        "was saturated"
+    ),
     "prompts unknown": "how long prompts are is not reported of all requests any more, so that the arms may get others",
     "warming": "v2 is still warming up",
     "pods too few": "the pods differ too much for so few of them: waiting does not settle it, more pods do",

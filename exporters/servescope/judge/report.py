@@ -215,7 +215,7 @@ def _observation(judgement: Judgement) -> Iterator[str]:
     arms = (("v1", judgement.v1), ("v2", judgement.v2))
     yield _table(
         ("Arm", "Deployments", "Replicas", "Requests", "Scrapes", "Failed", "Torn", "Resets", "Gaps", "Warm",
-         "Saturated", "Requests per s and replica"),
+         "Saturated", "Requests per s and replica, last hour"),
         [_arm_row(name, state) for name, state in arms],
     )  # fmt: skip
     yield (
@@ -228,7 +228,7 @@ def _observation(judgement: Judgement) -> Iterator[str]:
     )
     if judgement.mix is not None:
         distance = number(judgement.mix.distance)
-        yield f"<p>Prompt mix: {escape(judgement.mix.reason)} Total variation distance {distance}.</p>"
+        yield f"<p>Prompt mix: {escape(judgement.mix.reason)}. Total variation distance {distance}.</p>"
 
 
 def _arm_row(name: str, state: ArmState | None) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from servescope.cutover.judgement import (
 )
 from servescope.cutover.plan import Arm, FrozenPlan
 from servescope.cutover.planning import MetricForecast, StageForecast
+from servescope.cutover.waiting import TIMED
 
 CONFIGURED: Final = {"v1": "v1", "v2": "v2", "management_api": "v2 in the Management API"}
 """What a plan's hashes of configurations are of."""
@@ -191,8 +192,9 @@ def moment(time_ms: int) -> str:
 
 
 def gathered(metric: MetricJudgement) -> str:
-    """The share of the information that settles a metric, of what it has."""
-    if not metric.information_wanted:
+    """The share of the information that settles a metric, of what it has; a dash where information settles nothing."""
+    waits = metric.verdict == "INCONCLUSIVE" and metric.cause not in TIMED
+    if waits or metric.verdict == "NO DATA" or not metric.information_wanted:
         return _ABSENT
     return f"{min(1.0, metric.information / metric.information_wanted):.0%}".replace("%", " %")
 
@@ -287,7 +289,7 @@ def _arm_lines(name: str, state: ArmState | None) -> Iterator[str]:
         + (f" after {duration(state.cold_start_seconds)}" if state.cold_start_seconds else "")
         + f"; evidence of {share(state.covered)} of the requests, {share(state.rejected)} thrown away"
         + f"; saturated {share(state.saturated_share)} of the time, "
-        f"{number(state.requests_per_replica_second)} requests per second and replica"
+        f"{number(state.requests_per_replica_second)} requests per second and replica in the last hour"
     )
 
 

@@ -9,11 +9,18 @@ from html.parser import HTMLParser
 import pytest
 
 from servescope.contract.events import Event
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.judgement import VERDICTS, Verdict
-from servescope.cutover.planning import MetricForecast, StageForecast
-from servescope.judge.report import Recorded, render_report
-from servescope.judge.text import describe_forecast, describe_judgement, duration, explain_judgement, margin, number
+from servescope.judge.report.report import Recorded, render_report
+from servescope.judge.report.text import (
+    describe_forecast,
+    describe_judgement,
+    duration,
+    explain_judgement,
+    margin,
+    number,
+)
 from tests.support.cutover_plans import cutover_plan, frozen_plan
 from tests.support.judgements import AT_MS, START_MS, judgement
 

@@ -11,7 +11,7 @@ from app.markup import element, image
 from app.plain import escape
 from app.verdicts import verdict_chip
 from servescope.cutover.judgement import Advice, Decided, Efficiency, Judgement
-from servescope.cutover.plan import Stage
+from servescope.cutover.plan.plan import Stage
 
 _ADVICE_STATUS: Final[Mapping[Advice, str]] = {"go on": "good", "hold": "warning", "roll back": "critical"}
 # Triangle, two bars, a turn: the signs of a player, which need no language.

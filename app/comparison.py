@@ -17,12 +17,12 @@ from app.plain import escape
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision
-from servescope.cutover.folding import ArmFold, Floats, Folded
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.evidence.folding import ArmFold, Floats, Folded
 from servescope.cutover.judgement import Judgement, MetricJudgement
-from servescope.cutover.plan import Arm, CutoverPlan, Stage
-from servescope.cutover.plan_files import preset_metrics
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import fold_case, freeze_plan
 from servescope.judge.reading import Past
 

@@ -11,7 +11,7 @@ from app.access import require_reader, show_reader
 from app.frame import show_error
 from app.turns import take_turn
 from servescope.console import CUSTOMERS_VARIABLE
-from servescope.emulator.control_client import EMULATOR_VARIABLE
+from servescope.emulator.server.control_client import EMULATOR_VARIABLE
 from servescope.errors import ServescopeError
 
 HERE = Path(__file__).resolve().parent

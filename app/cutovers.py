@@ -16,15 +16,15 @@ from app.judging import CutoverView, make_view
 from app.plain import plain, visible
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.judgement import VerdictChange
-from servescope.cutover.plan import CutoverPlan
-from servescope.cutover.plan_files import parse_plan
+from servescope.cutover.plan.files import parse_plan
+from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.judge.case import EvidenceError, WatchedCase
-from servescope.judge.checkpoints import Checkpoint
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.checkpoints.checkpoints import Checkpoint
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import CutoverRun, check_unchanged, list_runs, summarise
+from servescope.judge.journal.written import with_written_harm
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, check_unchanged, list_runs, summarise
-from servescope.judge.written import with_written_harm
 from servescope.settings.tables import parse_document
 from servescope.store.embedded import Store
 from servescope.store.prometheus.history import PrometheusHistory

@@ -12,7 +12,7 @@ from app import display
 from app.charts import HEIGHT, Chart, axis_label
 from app.colors import V1, V2
 from servescope.contract.metrics import METRICS
-from servescope.cutover.folding import Folded
+from servescope.cutover.evidence.folding import Folded
 
 # A share that no line can be distinguished by from 0.
 _NOTHING = 0.001

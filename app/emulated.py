@@ -13,14 +13,14 @@ import streamlit as st
 
 from app import cutovers, display, fault_words, selection
 from app.plain import plain
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import Arm
-from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.plan import Arm
+from servescope.emulator.server.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
 from servescope.errors import ServescopeError
 from servescope.judge.case import freeze_plan
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import CutoverRun, next_stage, start_run, write_decision
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, next_stage, start_run, write_decision
 from servescope.settings.clock import program_clock
 
 FAULTS: Final[Mapping[str, float | None]] = {

@@ -14,9 +14,9 @@ from app.exports import Destination, State, place_of
 from app.markup import cell, element, grid, heading, link
 from app.plain import escape
 from servescope.contract.bounds import LANE_LAG
-from servescope.customers.cursors import Gap
-from servescope.customers.explaining import Explanation
-from servescope.customers.policy import Pull
+from servescope.customers.documents.explaining import Explanation
+from servescope.customers.lanes.cursors import Gap
+from servescope.customers.policy.policy import Pull
 from servescope.settings.values import format_instant
 
 MOST_ROWS: Final = 200

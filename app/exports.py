@@ -16,12 +16,12 @@ from app import selection
 from app.selection import TimeRange
 from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE
 from servescope.contract.bounds import LANE_LAG
-from servescope.customers.claimed_past import claim_past
 from servescope.customers.config import read_usable_policies
-from servescope.customers.cursors import CursorFile, LaneId, lanes_of
-from servescope.customers.explaining import Explanation, explain_policy
-from servescope.customers.policy import Policy, Pull, Push
-from servescope.customers.statements import LaneStatus, Statement, read_statement, read_statuses
+from servescope.customers.documents.explaining import Explanation, explain_policy
+from servescope.customers.documents.statements import LaneStatus, Statement, read_statement, read_statuses
+from servescope.customers.lanes.claimed_past import claim_past
+from servescope.customers.lanes.cursors import CursorFile, LaneId, lanes_of
+from servescope.customers.policy.policy import Policy, Pull, Push
 from servescope.errors import ServescopeError
 from servescope.store.history import History
 

@@ -15,8 +15,8 @@ from app.plain import escape
 from app.timeline import DECISION_WORDS
 from servescope.contract.judged import JUDGED
 from servescope.cutover.judgement import Verdict
-from servescope.judge.journal import JournalEntry
-from servescope.judge.runs import CutoverRun
+from servescope.judge.journal.journal import JournalEntry
+from servescope.judge.journal.runs import CutoverRun
 from servescope.settings.values import format_instant
 
 Decided = tuple[CutoverRun, JournalEntry]

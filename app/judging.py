@@ -12,12 +12,12 @@ import pandas as pd
 from app.distributions import TITLES, EdgeShares, compare_distributions
 from app.selection import TimeRange
 from servescope.contract.events import Event
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision
-from servescope.cutover.folding import Folded
+from servescope.cutover.conditions.replica_warmth import warm_arms
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.evidence.folding import Folded
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.warming import warm_arms
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.increments.blocks import BLOCK_MS
 
 _BEFORE_MS = 12 * BLOCK_MS
 

@@ -17,13 +17,13 @@ from app.plain import escape
 from app.selection import TimeRange
 from servescope.contract.identity import GROUP_LABELS, OLD_STACK, Deployment
 from servescope.judge.reading import Past
-from servescope.migration.advice import ADVICE_TITLES, Advice
-from servescope.migration.document import Document
-from servescope.migration.measuring import follow_config
+from servescope.migration.advice.advice import ADVICE_TITLES, Advice
+from servescope.migration.document.document import Document
 from servescope.migration.scaling import TokenScaling
-from servescope.migration.simulation import TargetSimulation, load_of, scaling_for, simulate_target
-from servescope.migration.token_target import TargetOptions, TokenTargets, measure_targets
-from servescope.migration.traffic_reading import find_deployment, read_traffic
+from servescope.migration.traffic.measuring import follow_config
+from servescope.migration.traffic.simulation import TargetSimulation, load_of, scaling_for, simulate_target
+from servescope.migration.traffic.token_target import TargetOptions, TokenTargets, measure_targets
+from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
 
 
 def list_choices(past: Past) -> dict[str, str]:

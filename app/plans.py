@@ -10,8 +10,8 @@ from app.plain import escape
 from app.queries import Shown
 from app.self_tests import describe_harm
 from servescope.contract.judged import JUDGED
-from servescope.cutover.plan import CutoverPlan, MetricPlan
-from servescope.cutover.planning import MetricForecast, StageForecast
+from servescope.cutover.forecast.duration import MetricForecast, StageForecast
+from servescope.cutover.plan.plan import CutoverPlan, MetricPlan
 from servescope.judge.drafting import draft_stages
 
 

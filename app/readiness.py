@@ -15,17 +15,17 @@ from typing import Any, Final
 from servescope.errors import ServescopeError
 from servescope.migrate import DRAFTS, make_draft
 from servescope.migration import command, report
-from servescope.migration.advice import Advice
-from servescope.migration.advising import advise
-from servescope.migration.body import make_body
-from servescope.migration.document import Document, DocumentError, decode
+from servescope.migration.advice.advice import Advice
+from servescope.migration.advice.advising import advise
+from servescope.migration.document.document import Document, DocumentError, decode
+from servescope.migration.document.json_document import read_named
+from servescope.migration.fields.body import make_body
+from servescope.migration.fields.masking import mask_document, mask_error
 from servescope.migration.files import MigrationOptions, read_options, report_document
-from servescope.migration.json_document import read_named
 from servescope.migration.masked_report import mask_report
-from servescope.migration.masking import mask_document, mask_error
 from servescope.migration.moves import read_move
 from servescope.migration.report import FileReport
-from servescope.migration.token_target import TokenTargets
+from servescope.migration.traffic.token_target import TokenTargets
 
 NAMES: Final[Mapping[str, str]] = {
     "plan": "cutover.toml", "collector": "servescope.toml", "emulate": "rehearsal.toml", "checklist": "after.md",

@@ -7,11 +7,11 @@ from typing import Final
 
 from app.markup import cell, draw_lines, element, grid, heading
 from app.plain import escape
-from servescope.migration.fates import MEANINGS
-from servescope.migration.meaning import TITLES, MeaningChange
+from servescope.migration.document.shapes import ConfigurationFinding, show
+from servescope.migration.fields.meaning import TITLES, MeaningChange
 from servescope.migration.report import SOURCES
-from servescope.migration.shapes import ConfigurationFinding, show
-from servescope.migration.translation import FieldChange
+from servescope.migration.translation.fates import MEANINGS
+from servescope.migration.translation.translation import FieldChange
 
 MOST_ROWS: Final = 200
 """A longer table is cut, and says so: the report as a file has all of it."""

@@ -11,7 +11,7 @@ from app import display
 from app.markup import cell, element, grid, heading
 from app.plain import escape
 from servescope.contract.judged import JUDGED
-from servescope.cutover.self_test import SelfTest, SelfTestShare, clopper_pearson
+from servescope.cutover.forecast.self_test import SelfTest, SelfTestShare, clopper_pearson
 
 ALLOWED_ALARMS = 0.05
 """The rate of false alarms that the judge is built to stay below."""

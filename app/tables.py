@@ -16,9 +16,9 @@ from app.markup import cell, chip, draw_lines, element, grid, heading, image, li
 from app.plain import escape
 from app.promised import Promises
 from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_row, has_values, records
-from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.figures import FIGURES
 from servescope.contract.types import Figure
+from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.clock import AHEAD_MS
 
 Explain = Callable[[str, Figure], str]

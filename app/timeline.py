@@ -15,9 +15,9 @@ from app.plain import visible
 from app.selection import TimeRange
 from app.verdicts import VERDICT_LOOKS
 from servescope.contract.events import Event, EventKind
-from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import VerdictChange
-from servescope.cutover.plan import Stage
+from servescope.cutover.plan.plan import Stage
 
 SHARE_HEIGHT, LANE_HEIGHT, _TIMES_HEIGHT = 150, 26, 32
 # Of both charts, so that their times are above each other.

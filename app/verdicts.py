@@ -13,6 +13,7 @@ from app.display import ABSENT
 from app.judging import WarmReplicas
 from app.markup import cell, draw_lines, draw_tiles, element, grid, heading
 from app.plain import escape
+from servescope.cutover.conditions.load import MATCHED_RATIO
 from servescope.cutover.judgement import (
     ArmFigures,
     ArmState,
@@ -23,7 +24,6 @@ from servescope.cutover.judgement import (
     PromptMix,
     Verdict,
 )
-from servescope.cutover.load import MATCHED_RATIO
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._deriving import Fleet, Shape, contract_size
-from servescope.collector.derive import Derivation, Deriver
 from servescope.collector.exposition import TARGET_GAUGES
+from servescope.collector.figures.derive import Derivation, Deriver
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.settings import AlertingSettings
 from servescope.collector.telemetry import Telemetry

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
-from servescope.collector.derive import Derivation, Deriver, Members, derive_figures
-from servescope.collector.recent_scrapes import RecentScrapes
+from servescope.collector.figures.derive import Derivation, Deriver, Members, derive_figures
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.metrics import METRICS

@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from servescope.collector.connections import open_session
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.scrape import Limits
-from servescope.collector.target import Target
+from servescope.collector.scrapes.fetch import HttpFetch
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access
+from servescope.web.connections import open_session
 
 _LINE = b'vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="llama-70b"} 123.0\n'
 _PAGE = _LINE * (50_000 // len(_LINE))

@@ -26,10 +26,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from benchmarks._scraped_fleet import FORMS, SCRAPE_MS, write_fleet
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import Arm, CutoverPlan, Stage
-from servescope.cutover.plan_files import preset_metrics
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.settings.clock import CLOCK_VARIABLE, EmulatedTime
 from servescope.store.prometheus.client import Prometheus

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks._judge_requests import BLOCKS_PER_DAY, EPOCH_MS, Flags, Floats, Lives, Requests, Setting, Whole
 from servescope.contract.identity import Identity
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Series, format_edge, make_labels
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 
 SCRAPE_INTERVAL_MS: Final = 15_000
 

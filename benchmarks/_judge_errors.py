@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks._judge_requests import BLOCKS_PER_DAY, EPOCH_MS, Floats, Setting, load_at
 from benchmarks._judge_trials import BLOCK_MINUTES, one_stage
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.judged import JUDGED
-from servescope.cutover.change import schedule
-from servescope.cutover.counts import EventCounts, log_evidence_above
+from servescope.cutover.statistics.change import schedule
+from servescope.cutover.statistics.counts import EventCounts, log_evidence_above
+from servescope.increments.blocks import BLOCK_MS
 
 ERRORS: Final = "request_error_share"
 _DAYS: Final = 2000

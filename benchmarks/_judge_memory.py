@@ -22,9 +22,9 @@ from benchmarks._judge_speed import fleet
 from benchmarks._judge_trials import one_stage
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import Stage
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.plan import Stage
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import WatchedCase, freeze_plan
 from servescope.store.records import RecordedSettings, TargetStatus
 

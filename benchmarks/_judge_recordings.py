@@ -18,14 +18,14 @@ import numpy as np
 from benchmarks._judge_requests import BLOCKS_PER_DAY, BLOCKS_PER_HOUR
 from benchmarks._judge_traffic import Harm, cut, truncate
 from benchmarks._judge_trials import CACHE, MetricTrial, causes, judge_evidence, metric_trials, one_stage, version, when
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Evidence
-from servescope.cutover.folding import read_families
-from servescope.cutover.freezing import freeze
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.tracks import DEGRADED, HEALTHY
-from servescope.emulator.recording import START_MS, record
-from servescope.emulator.scenario import Scenario, make_scenario
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.cutover.evidence.folding import read_families
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.cutover.verdict.tracks import DEGRADED, HEALTHY
+from servescope.emulator.scenario.recording import START_MS, record
+from servescope.emulator.scenario.scenario import Scenario, make_scenario
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 
 Kind = Literal["one", "two"]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.increments import BLOCK_MS
+from servescope.increments.blocks import BLOCK_MS
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks._judge_requests import Floats
 from benchmarks._judge_traces import place
-from servescope.cutover.given import Given, learn
-from servescope.cutover.mix import Prompts, feature, learn_slope
+from servescope.cutover.comparison.given import Given, learn
+from servescope.cutover.statistics.mix import Prompts, feature, learn_slope
 from servescope.emulator.workload.traces import TraceRequest, read_trace
 
 FIXED_SECONDS: Final = 0.15

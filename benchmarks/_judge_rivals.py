@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks._judge_requests import BLOCKS_PER_DAY, Floats, Requests
 from benchmarks._judge_traffic import Cutover, Harm, Past, suffer
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS
+from servescope.increments.blocks import BLOCK_MS
 
 MINUTES: Final = BLOCKS_PER_DAY * BLOCK_MS // 60_000
 

@@ -25,11 +25,11 @@ from benchmarks._judge_requests import BLOCKS_PER_DAY, EPOCH_MS
 from benchmarks._judge_traffic import draw_day
 from benchmarks._judge_trials import CACHE, one_stage
 from servescope.contract.identity import Identity
-from servescope.contract.incrementing import compute_increments
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot
-from servescope.cutover.evidence import Decision
-from servescope.cutover.folding import read_families
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.evidence.folding import read_families
+from servescope.increments.accumulation import compute_increments
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import WatchedCase, freeze_plan, judge_case
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus

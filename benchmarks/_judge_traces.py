@@ -17,9 +17,9 @@ import numpy as np
 from benchmarks._judge_requests import Flags, Floats, Requests, Whole
 from benchmarks._judge_traffic import PODS, draw_cutover, draw_past
 from benchmarks._judge_worlds import WORLDS
-from servescope.contract.increments import BLOCK_MS
-from servescope.emulator.cache import BlockCache
+from servescope.emulator.engine.cache import BlockCache
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, read_trace
+from servescope.increments.blocks import BLOCK_MS
 
 COMPARED: Final = ("clean", "bursts", "heavy-tails", "sessions", "tenants")
 SHARE: Final = 0.25

@@ -37,8 +37,8 @@ from benchmarks._judge_requests import (
     own_sigma,
 )
 from servescope.contract.identity import Identity
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
-from servescope.cutover.evidence import Evidence
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 
 HarmKind = Literal["none", "mean", "tail", "bimodal", "one pod", "drift", "step", "errors", "tps"]
 

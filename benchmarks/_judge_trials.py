@@ -31,17 +31,17 @@ from benchmarks._judge_traffic import (
     show,
     show_past,
 )
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover import staging
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import Folded
-from servescope.cutover.freezing import freeze
-from servescope.cutover.judging import fold_evidence
-from servescope.cutover.plan import CutoverPlan, FrozenPlan
-from servescope.cutover.plan_files import parse_plan
-from servescope.cutover.stages import course_of
-from servescope.cutover.staging import StageTrack, judge_stage
-from servescope.cutover.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, NO_DATA, MetricTrack
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, Evidence
+from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.stages import course_of
+from servescope.cutover.plan.files import parse_plan
+from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
+from servescope.cutover.verdict import stage as staging
+from servescope.cutover.verdict.judge import fold_evidence
+from servescope.cutover.verdict.stage import StageTrack, judge_stage
+from servescope.cutover.verdict.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, NO_DATA, MetricTrack
+from servescope.increments.blocks import BLOCK_MS
 
 CACHE: Final = Path(__file__).parent.parent / ".cache" / "judge"
 BLOCK_MINUTES: Final = BLOCK_MS // 60_000

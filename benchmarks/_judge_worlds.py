@@ -27,7 +27,7 @@ from benchmarks._judge_requests import (
     load_at,
 )
 from benchmarks._judge_traffic import CLEAN, PODS, Confounder, Scene, World
-from servescope.contract.increments import BLOCK_MS
+from servescope.increments.blocks import BLOCK_MS
 
 Rng = np.random.Generator
 Both = tuple[Weather, Weather]

@@ -21,13 +21,13 @@ import aiohttp
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES
 from benchmarks._processes import Measured, ending
-from servescope.collector.connections import open_session
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.scrape import Limits, scrape_target
-from servescope.collector.target import Target
+from servescope.collector.scrapes.fetch import HttpFetch
+from servescope.collector.scrapes.scrape import Limits, scrape_target
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.sources.cache import SeriesCache
 from servescope.sources.reader import Reader
+from servescope.web.connections import open_session
 from tests.support.prometheus import free_port
 
 _TARGETS = 200

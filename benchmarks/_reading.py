@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import configure_targets
-from servescope.collector.scrape import Limits
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Series, Snapshot, format_series
-from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.exposition.rendering import render
 from servescope.sources.page import DEFAULT_LIMITS
 from servescope.sources.parse import ParseError, parse_exposition

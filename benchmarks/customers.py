@@ -25,14 +25,14 @@ from benchmarks._storing import Samples, emulate_hour
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series, Snapshot, make_labels
-from servescope.customers import otlp
-from servescope.customers.batches import BatchLimit
-from servescope.customers.points import StreamPoint
-from servescope.customers.policy import Policy
-from servescope.customers.projection import Projector
-from servescope.customers.reading import EdgeReader, FleetState
-from servescope.customers.state_codec import dump_state
-from servescope.customers.totals import Totals, dump_totals
+from servescope.customers.points.points import StreamPoint
+from servescope.customers.points.projection import Projector
+from servescope.customers.points.reading import EdgeReader, FleetState
+from servescope.customers.points.state_codec import dump_state
+from servescope.customers.points.totals import Totals, dump_totals
+from servescope.customers.policy.policy import Policy
+from servescope.customers.transports import otlp
+from servescope.customers.transports.batches import BatchLimit
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 

@@ -33,7 +33,7 @@ import os, sys
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 from servescope.cli import main
 if sys.argv[1] == "steps":
-    from servescope.emulator.engine import Engine
+    from servescope.emulator.engine.engine import Engine
     Engine.__init__.__kwdefaults__["leaps"] = False
 sys.exit(main(sys.argv[2:]))
 """

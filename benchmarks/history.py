@@ -20,7 +20,7 @@ from benchmarks._query_api import serving
 from benchmarks._scraped_fleet import FORMS
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.customers.reading import EdgeReader
+from servescope.customers.points.reading import EdgeReader
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from tests import tools

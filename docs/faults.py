@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servescope.emulator.fault_kinds import GROUPS, FaultKind
+from servescope.emulator.faults.kinds import GROUPS, FaultKind
 
 
 def render_faults() -> Iterator[str]:

@@ -71,14 +71,14 @@ def main() -> int:
 
 def render_description() -> str:
     """The collector's API in OpenAPI, as JSON."""
-    from servescope.collector.openapi import describe
+    from servescope.collector.api.openapi import describe
 
     return json.dumps(describe(), indent=1, ensure_ascii=False) + "\n"
 
 
 def render_judgement_schema() -> str:
     """The schema of a judgement as JSON."""
-    from servescope.judge.schema import judgement_schema
+    from servescope.judge.report.schema import judgement_schema
 
     return json.dumps(judgement_schema(), indent=1, ensure_ascii=False) + "\n"
 
@@ -336,7 +336,7 @@ def fill_tables(path: Path) -> str:
 
 def _hardware() -> Iterator[str]:
     """What a step and a transfer of the default model cost on each kind of GPU."""
-    from servescope.emulator.hardware import DEFAULT_MODEL, size_engine
+    from servescope.emulator.engine.hardware import DEFAULT_MODEL, size_engine
 
     def row(gpus: int, hardware: str) -> tuple[str, ...]:
         size = size_engine(hardware, tensor_parallel_size=gpus)
@@ -414,10 +414,10 @@ def _differences(mix: object) -> Iterator[tuple[str, str]]:
 
 
 def _scenario() -> Iterator[str]:
-    from servescope.emulator import deployment_settings as deployment
-    from servescope.emulator import engine_settings as engine
-    from servescope.emulator.faults import FAULT_SETTINGS
-    from servescope.emulator.scenario import SHARE_SETTINGS
+    from servescope.emulator.faults.faults import FAULT_SETTINGS
+    from servescope.emulator.scenario.scenario import SHARE_SETTINGS
+    from servescope.emulator.scenario import deployment_settings as deployment
+    from servescope.emulator.scenario import engine_settings as engine
 
     tables = {
         "[[deployments]]": deployment.DEPLOYMENT_SETTINGS,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from servescope.migration.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
-from servescope.migration.backend_server import BACKEND_SERVER, PARSERS, V4_ONLY
-from servescope.migration.body import BODY
-from servescope.migration.config_yaml import CONFIG
-from servescope.migration.fates import FATES, MEANINGS, FieldFate
-from servescope.migration.llm_config import AUTOSCALING_SETTINGS, LLM_CONFIG
-from servescope.migration.shapes import FieldShape, ListShape, NamedShape, TableShape, ValueShape
-from servescope.migration.trt_llm import TRT_LLM
+from servescope.migration.document.shapes import FieldShape, ListShape, NamedShape, TableShape, ValueShape
+from servescope.migration.fields.backend_server import BACKEND_SERVER, PARSERS, V4_ONLY
+from servescope.migration.fields.body import BODY
+from servescope.migration.fields.config_yaml import CONFIG
+from servescope.migration.fields.llm_config import AUTOSCALING_SETTINGS, LLM_CONFIG
+from servescope.migration.fields.trt_llm import TRT_LLM
+from servescope.migration.translation.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
+from servescope.migration.translation.fates import FATES, MEANINGS, FieldFate
 
 
 def list_fields(table: TableShape, prefix: str = "") -> Iterator[tuple[str, FieldShape]]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from servescope.collector.config import CollectorSettings, Configuration
-from servescope.collector.deployments import DeploymentSettings, TargetSettings
+from servescope.collector.targets.deployments import DeploymentSettings, TargetSettings
 from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
 from tests.support.numbered_targets import METRIC, NumberedTargets, answering_with_numbers
@@ -54,7 +54,7 @@ def kill_collectors(folder: Path, kills: int, *, parallel: int = 2, seed: int = 
     context = multiprocessing.get_context("forkserver")
     # Starting an interpreter takes longer than the life of most of these collectors.
     context.set_forkserver_preload(
-        ["servescope.collector.command", "servescope.collector.fetch", "servescope.collector.serve"]
+        ["servescope.collector.command", "servescope.collector.scrapes.fetch", "servescope.collector.api.serve"]
     )
     with answering_with_numbers() as server:
         shares = [kills // parallel + (number < kills % parallel) for number in range(parallel)]

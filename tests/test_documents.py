@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.cli import COMMANDS
-from servescope.emulator.scenario import read_scenario
+from servescope.emulator.scenario.scenario import read_scenario
 from tests.conftest import ROOT
 from tests.support.waiting import deadline_seconds
 

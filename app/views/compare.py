@@ -18,7 +18,7 @@ from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import Deployment
 from servescope.contract.types import Figure
-from servescope.cutover.plan import CutoverPlan
+from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
 from servescope.store.embedded import Store

@@ -13,9 +13,9 @@ from app.export_tables import LOOKS, Step
 from app.exports import Destination, Exports
 from app.plain import Markdown, escape, plain, visible
 from app.selection import TimeRange
-from servescope.customers.explaining import GEN_AI
-from servescope.customers.quotas import most_series
-from servescope.customers.secrecy import files_of
+from servescope.customers.documents.explaining import GEN_AI
+from servescope.customers.points.quotas import most_series
+from servescope.customers.policy.secrecy import files_of
 from servescope.errors import ServescopeError
 from servescope.settings.values import format_duration
 from servescope.store.history import History

@@ -17,11 +17,11 @@ from app.access import Reader
 from app.cutovers import Missing
 from app.plain import plain
 from app.timeline import DECISION_WORDS
-from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import CutoverRun, next_stage, write_decision
 from servescope.judge.reading import Past
-from servescope.judge.runs import CutoverRun, next_stage, write_decision
 
 _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",

@@ -14,9 +14,9 @@ from app import display, fault_words, frame, markup, queries, selection
 from app.fault_words import Dose
 from app.plain import escape, plain, visible
 from servescope.contract.figures import FIGURES
-from servescope.emulator.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
-from servescope.emulator.fault_kinds import KINDS
-from servescope.emulator.truths import OBSERVATIONS, Truth
+from servescope.emulator.faults.kinds import KINDS
+from servescope.emulator.faults.truths import OBSERVATIONS, Truth
+from servescope.emulator.server.control_client import EMULATOR_VARIABLE, TOKEN_VARIABLE, ControlClient, ControlError
 
 WHOLE_STACK, EVERY_REPLICA = "the whole stack", "every replica"
 _REFUSED = "fault_refused"

@@ -14,15 +14,15 @@ from app.cutovers import Missing
 from app.journals import Judged
 from app.plain import plain, visible
 from app.queries import Shown
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.plan import CutoverPlan
-from servescope.cutover.plan_files import check_arms
-from servescope.cutover.planning import StageForecast, forecast_stages
+from servescope.cutover.forecast.duration import StageForecast, forecast_stages
+from servescope.cutover.plan.files import check_arms
+from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ServescopeError
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run
 from servescope.judge.reading import Past, read_evidence
-from servescope.judge.runs import start_run
 from servescope.store.embedded import Store
 from servescope.store.prometheus.history import PrometheusHistory
 

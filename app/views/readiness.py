@@ -15,8 +15,8 @@ from servescope.errors import ServescopeError
 from servescope.judge.reading import Past
 from servescope.migration import report
 from servescope.migration.report import FileReport
-from servescope.migration.token_target import TokenTargets
-from servescope.migration.translation import Question
+from servescope.migration.traffic.token_target import TokenTargets
+from servescope.migration.translation.translation import Question
 
 _PASTED: Final = "readiness_pasted"
 _ERROR: Final = "readiness_error"

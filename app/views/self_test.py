@@ -9,8 +9,8 @@ import streamlit as st
 from app import cutovers, display, frame, selection, self_tests, turns
 from app.cutovers import Missing
 from app.plain import plain
-from servescope.cutover.plan import CutoverPlan
-from servescope.cutover.self_test import SelfTest, run_self_test
+from servescope.cutover.forecast.self_test import SelfTest, run_self_test
+from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ServescopeError
 from servescope.judge.reading import Past, read_evidence
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "demo": ("servescope.demo.command", "show an emulated v1 and v2 deployment in the console"),
     "collect": ("servescope.collector.command", "scrape targets, derive figures, store and serve them"),
     "translate": (
-        "servescope.probe.command",
+        "servescope.translate.command",
         "translate one target a request, for scrapers that exist: /probe?target=HOST:PORT",
     ),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
@@ -37,7 +37,7 @@ COMMANDS = {
         "servescope.emulator.command",
         "run an emulated stack: its traffic, its /metrics, an OpenAI API, faults",
     ),
-    "faults": ("servescope.emulator.faults_command", "switch faults of a running emulator on and off"),
+    "faults": ("servescope.emulator.server.faults_command", "switch faults of a running emulator on and off"),
     "replay": (
         "servescope.emulator.replay",
         "serve a recorded trace of requests by emulated workers, on a virtual clock",

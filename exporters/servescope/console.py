@@ -26,11 +26,11 @@ from urllib.request import ProxyHandler, build_opener
 from servescope.alerting.chosen import read_choices_file
 from servescope.collector.paging.settings import read_alertmanagers
 from servescope.customers.config import read_usable_policies
-from servescope.customers.cursors import CursorFile, find_cursors
-from servescope.cutover.plan_files import parse_plan
-from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
+from servescope.customers.lanes.cursors import CursorFile, find_cursors
+from servescope.cutover.plan.files import parse_plan
+from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.journal.journal import CutoverJournal
 from servescope.settings.sign_in import DEFAULT_HEADER, SIGN_INS, SignIn, check_proxies, check_secrets
 from servescope.settings.tables import read_document
 from servescope.store.prometheus.client import NotPrometheusError

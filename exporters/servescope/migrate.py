@@ -14,12 +14,12 @@ from servescope.errors import UsageError, require_extra
 from servescope.migration import command
 
 if TYPE_CHECKING:
-    from servescope.migration.advice import Advice
+    from servescope.migration.advice.advice import Advice
+    from servescope.migration.advice.routing_advice import RoutingTrial
     from servescope.migration.moves import Move
     from servescope.migration.report import FileReport
-    from servescope.migration.routing_advice import RoutingTrial
-    from servescope.migration.token_target import TokenTargets
-    from servescope.migration.traffic import ServedTraffic
+    from servescope.migration.traffic.token_target import TokenTargets
+    from servescope.migration.traffic.traffic import ServedTraffic
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_advice(arguments: argparse.Namespace) -> None:
-    from servescope.migration.measuring import CHOOSING
+    from servescope.migration.traffic.measuring import CHOOSING
 
     is_measured = any(getattr(arguments, name) is not None for name in CHOOSING)
     for name in ("replicas", "cache_tokens"):
@@ -85,9 +85,9 @@ def _try_routers(arguments: argparse.Namespace, numbers: TokenTargets | None) ->
     Raises UsageError where there is no configuration to try, and for what is no trace.
     """
     from servescope.emulator.routing_trial import try_routers
+    from servescope.migration.advice.routing_advice import count_replicas
+    from servescope.migration.fields.masking import mask_values
     from servescope.migration.files import read_options
-    from servescope.migration.masking import mask_values
-    from servescope.migration.routing_advice import count_replicas
 
     found = command.migrate(argparse.Namespace(**{**vars(arguments), "write": False}), numbers)
     if len(found) != 1:
@@ -117,7 +117,7 @@ def _advise(
 ) -> tuple[Advice, ...]:
     if numbers is None and trial is None:
         return ()
-    from servescope.migration.advising import advise
+    from servescope.migration.advice.advising import advise
 
     traffic = numbers.traffic if numbers is not None else None
     return tuple(advise(traffic, trial, arguments.first_token_target))
@@ -173,13 +173,13 @@ def _draft_collector(move: Move, _: ServedTraffic | None) -> str:
 
 
 def _draft_rehearsal(move: Move, served: ServedTraffic | None) -> str:
-    from servescope.emulator.rehearsing import draft_rehearsal
+    from servescope.emulator.scenario.rehearsing import draft_rehearsal
 
     return draft_rehearsal(move, served)
 
 
 def _draft_checklist(move: Move, _: ServedTraffic | None) -> str:
-    from servescope.migration.checklist import make_checklist, write_checklist
+    from servescope.migration.translation.checklist import make_checklist, write_checklist
 
     return write_checklist(move.model, make_checklist(move.changes, move.llm_config))
 

@@ -25,7 +25,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.expressions import Vector, matches
 from servescope.contract.samples import Labels, make_labels
-from servescope.emulator.faults import parse_fault
+from servescope.emulator.faults.faults import parse_fault
 from tests.support.observed_stack import ObservedStack, observed
 from tests.support.story_view import over_past
 

@@ -22,8 +22,8 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels
-from servescope.emulator.faults import Faults, parse_fault
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
+from servescope.emulator.faults.faults import Faults, parse_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render

@@ -16,12 +16,12 @@ from app.colors import V1, V2
 from app.comparison import Compared
 from app.queries import Shown
 from app.selection import TimeRange
-from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.judgement import MetricJudgement
 from servescope.errors import ServescopeError
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
 from tests.support.cutover_past import MadePast, made_past
 

@@ -15,12 +15,12 @@ from streamlit.testing.v1 import AppTest
 
 from app.fault_words import title_of
 from servescope.cli import main
-from servescope.emulator import server
-from servescope.emulator.control import Control
-from servescope.emulator.control_client import EMULATOR_VARIABLE, ControlClient
-from servescope.emulator.fault_kinds import KINDS
-from servescope.emulator.faults import Faults
-from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.faults.faults import Faults
+from servescope.emulator.faults.kinds import KINDS
+from servescope.emulator.server import server
+from servescope.emulator.server.control import Control
+from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
 from tests import pictures
 from tests.conftest import ROOT
 from tests.support.console_pages import read

@@ -20,8 +20,8 @@ from app.selection import TimeRange
 from servescope.cli import main
 from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE
 from servescope.contract.identity import Deployment
-from servescope.customers.cursors import CursorFile, Delivery, Gap, LaneId
-from servescope.customers.statements import LaneStatus, Statement, remove_customer
+from servescope.customers.documents.statements import LaneStatus, Statement, remove_customer
+from servescope.customers.lanes.cursors import CursorFile, Delivery, Gap, LaneId
 from tests.conftest import ROOT
 from tests.support.answering import Handler, answering
 from tests.support.console_pages import html, read

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import list_runs
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import list_runs
 from tests import pictures
 from tests.support.contrast import faint_texts
 from tests.support.cutover_evidence import Side

@@ -20,7 +20,7 @@ from app import answer, cutovers, display, distributions, emulated, journals, se
 from app.judging import CutoverView, WarmReplicas, count_warm
 from app.selection import TimeRange
 from servescope.console import JOURNAL_VARIABLE
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.judgement import (
     VERDICTS,
     Cause,
@@ -32,10 +32,10 @@ from servescope.cutover.judgement import (
     OverallRatio,
     Verdict,
 )
-from servescope.cutover.judging import fold_evidence
-from servescope.cutover.plan import PlanChangedError
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import list_runs, start_run
+from servescope.cutover.plan.plan import PlanChangedError
+from servescope.cutover.verdict.judge import fold_evidence
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import list_runs, start_run
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.canned_cutover import (

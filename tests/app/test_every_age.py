@@ -15,11 +15,11 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.plan_files import parse_plan
+from servescope.cutover.plan.files import parse_plan
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import freeze_plan
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store
 from tests.conftest import ROOT

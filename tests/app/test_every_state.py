@@ -14,9 +14,9 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
-from servescope.cutover.evidence import Decision
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import list_runs, write_decision
+from servescope.cutover.evidence.evidence import Decision
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import list_runs, write_decision
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.console_pages import html, stop_clock

@@ -10,7 +10,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from app.fault_words import WORDS, dose_of
 from servescope.alerting.alerts import ALERTS
-from servescope.emulator.fault_kinds import KINDS
+from servescope.emulator.faults.kinds import KINDS
 from tests.live.episodes import EPISODES
 
 

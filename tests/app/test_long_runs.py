@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app import cutovers
-from servescope.contract.increments import BLOCK_MS
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import current_run
+from servescope.increments.blocks import BLOCK_MS
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import current_run
 from tests.support.commands import run
 from tests.support.cutover_evidence import Side, Story
 from tests.support.cutover_past import given, made_past

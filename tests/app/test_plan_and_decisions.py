@@ -15,10 +15,10 @@ from streamlit.testing.v1 import AppTest
 
 from app import access, cutovers, journals, plans, selection
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import FrozenPlan
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import list_runs, start_run, summarise, write_decision
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import list_runs, start_run, summarise, write_decision
 from tests.conftest import ROOT
 from tests.support.canned_cutover import NOW_MS, START_MS, make_cutover_view, make_judgement
 from tests.support.console_pages import html

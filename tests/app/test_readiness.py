@@ -20,7 +20,7 @@ from app.readiness import Answered, take_paste, take_upload
 from servescope.emulator.workload.mixes import Mix
 from servescope.errors import ServescopeError
 from servescope.migration import report
-from servescope.migration.document import LARGEST_BYTES, read_document
+from servescope.migration.document.document import LARGEST_BYTES, read_document
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.migration.oracle.cases import make_cases

@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 
 from app import plans, self_tests
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
-from servescope.cutover.planning import MetricForecast, StageForecast
-from servescope.cutover.self_test import SelfTest, SelfTestShare, clopper_pearson
+from servescope.cutover.forecast.duration import MetricForecast, StageForecast
+from servescope.cutover.forecast.self_test import SelfTest, SelfTestShare, clopper_pearson
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.console_pages import html

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.collector.rates import read_recent
-from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.contract.extrapolation import LOOKBACK_MS, Floats, Range, WindowBounds, window_changes
+from servescope.collector.figures.rates import read_recent
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.samples import Series, Snapshot, Window, make_labels
+from servescope.increments.extrapolation import LOOKBACK_MS, Floats, Range, WindowBounds, window_changes
 from tests.support.prometheus import Point, Prometheus, running
 from tests.support.waiting import deadline_seconds
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from aiohttp.abc import ResolveResult
 
-from servescope.collector.claims import Claim, Claims, ScrapedAt
 from servescope.collector.config import Configuration, read_configuration
-from servescope.collector.resolver import Resolver
-from servescope.collector.targets import Discovery, check_targets
+from servescope.collector.discovery.targets import Discovery, check_targets
+from servescope.collector.targets.claims import Claim, Claims, ScrapedAt
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
 from servescope.settings.addresses import read_address, read_pattern
+from servescope.web.resolver import Resolver
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, get, wait_until
 from tests.support.commands import run

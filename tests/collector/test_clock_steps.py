@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from servescope.collector.evaluation import Evaluation
-from servescope.collector.pacing import Host
-from servescope.collector.scrape import Limits
-from servescope.collector.target import Target
-from servescope.contract.incrementing import GAP_INTERVALS
-from servescope.contract.increments import BLOCK_MS
+from servescope.collector.scrapes.pacing import Host
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from servescope.contract.samples import Sample
+from servescope.increments.accumulation import GAP_INTERVALS
+from servescope.increments.blocks import BLOCK_MS
 from servescope.settings.clock import AHEAD_MS, CLOCK_VARIABLE, EmulatedTime
 from servescope.store.embedded import Store
 from tests.support import paging

@@ -22,7 +22,7 @@ from prometheus_client import generate_latest
 
 from servescope.collector import command
 from servescope.collector.collector import Collector
-from servescope.collector.pacing import format_instant, next_due_ms, scrape_offset_ms
+from servescope.collector.scrapes.pacing import format_instant, next_due_ms, scrape_offset_ms
 from servescope.errors import UsageError
 from servescope.sources.page import PageLimits
 from servescope.sources.reader import ParsedText, Reader
@@ -324,7 +324,7 @@ def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: 
         assert len(after) <= 1
         assert lines == {320: failed, 321: "answers again"}
 
-    with caplog.at_level(logging.INFO, "servescope.collector.watched"):
+    with caplog.at_level(logging.INFO, "servescope.collector.scrapes.target_state"):
         play(world, flap)
 
 
@@ -534,7 +534,7 @@ def test_a_fault_of_our_own_costs_one_evaluation(
     async def act(world: World) -> None:
         await world.step(0)
         with monkeypatch.context() as broken:
-            broken.setattr("servescope.collector.derive.read_recent", fail)
+            broken.setattr("servescope.collector.figures.derive.read_recent", fail)
             assert await world.step(15) == {}
         assert "chat: no figures for this evaluation" in caplog.text
         counted = {

@@ -14,8 +14,8 @@ from servescope.collector.config import (
     configure_targets,
     read_configuration,
 )
-from servescope.collector.deployments import SCRAPE_SETTINGS, ScrapeSettings, check_url, host_and_port
-from servescope.collector.relabel import Rule
+from servescope.collector.targets.deployments import SCRAPE_SETTINGS, ScrapeSettings, check_url, host_and_port
+from servescope.collector.targets.relabel import Rule
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import ACCESS_SETTINGS, Access, Proxy, Tls
 from servescope.settings.values import format_duration, parse_address, parse_duration

@@ -16,12 +16,12 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.serve import make_application
 from servescope.collector.collector import Collector
 from servescope.collector.config import make_configuration
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.serve import make_application
+from servescope.collector.scrapes.fetch import HttpFetch
 from servescope.store.embedded import Store
+from servescope.web.bounds import Bounds
 from tests.support.loopback import running
 
 LIMITS = {"max_series": 40, "max_labels": 12, "max_label_bytes": 100, "max_line_bytes": 400}

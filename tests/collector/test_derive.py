@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.collector.derive import Derivation, Deriver, Members, count_targets, derive_figures
-from servescope.collector.grouping import Assembly, Layout
-from servescope.collector.program import Program, bucket_quantiles
-from servescope.collector.rates import read_recent
-from servescope.collector.recent_scrapes import RecentScrapes
+from servescope.collector.figures.derive import Derivation, Deriver, Members, count_targets, derive_figures
+from servescope.collector.figures.grouping import Assembly, Layout
+from servescope.collector.figures.program import Program, bucket_quantiles
+from servescope.collector.figures.rates import read_recent
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Quantile, increase, level, rate
-from servescope.contract.extrapolation import Range, WindowBounds
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
 from servescope.contract.metrics import METRICS
-from servescope.contract.readings import bucket_quantile, evaluate
 from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
 from servescope.contract.types import Metric
+from servescope.increments.extrapolation import Range, WindowBounds
+from servescope.increments.readings import bucket_quantile, evaluate
 
 NOW = 1_800_000_000_000
 WINDOW_MS = 300_000

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from servescope.collector.rates import read_recent
-from servescope.collector.recent_scrapes import RecentScrapes
+from servescope.collector.figures.rates import read_recent
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -32,14 +32,14 @@ from servescope.contract.expressions import (
     level,
     rate,
 )
-from servescope.contract.extrapolation import LOOKBACK_MS, WindowBounds
-from servescope.contract.extrapolation import Range as TimeRange
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
 from servescope.contract.metrics import METRICS
-from servescope.contract.readings import WindowReadings, compute, evaluate
 from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from servescope.contract.types import Figure
+from servescope.increments.extrapolation import LOOKBACK_MS, WindowBounds
+from servescope.increments.extrapolation import Range as TimeRange
+from servescope.increments.readings import WindowReadings, compute, evaluate
 from tests.support.differential import (
     LONGEST_INTERVAL_MS,
     Comparison,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from servescope.collector.event_log import EventLog
+from servescope.collector.recording.event_log import EventLog
 from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.identity import Identity
 from servescope.store.embedded import Store

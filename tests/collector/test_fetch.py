@@ -19,15 +19,15 @@ import pytest
 from aiohttp import web
 from aiohttp.abc import ResolveResult
 
-from servescope.collector.connections import open_session
-from servescope.collector.deployments import HttpDiscoverySettings
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.resolver import Resolver
-from servescope.collector.scrape import OUTCOMES, Limits, Scrape, ScrapeError, scrape_target
-from servescope.collector.target import Target
+from servescope.collector.scrapes.fetch import HttpFetch
+from servescope.collector.scrapes.scrape import OUTCOMES, Limits, Scrape, scrape_target
+from servescope.collector.targets.deployments import HttpDiscoverySettings
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access, Proxy, Tls
 from servescope.sources.reader import Reader
+from servescope.web.connections import FetchError, open_session
+from servescope.web.resolver import Resolver
 from tests.support.authorities import Authority
 from tests.support.faulty_servers import (
     FAULTS,
@@ -555,7 +555,7 @@ def test_a_list_that_cannot_be_had_is_an_error(name: str) -> None:
         async with answering(fault.serve) as base:
             url = "http://no-such-host.invalid/" if name == "dns" else f"{base}/chat"
             interval_ms = 400 if outcome == "timeout" else 60_000  # it is the timeout as well
-            with pytest.raises(ScrapeError) as found:
+            with pytest.raises(FetchError) as found:
                 await fetch.list_targets(HttpDiscoverySettings(url=url, refresh_interval_ms=interval_ms))
         assert found.value.outcome == outcome
         if fault.outcome == "too_large" and name != "dns":
@@ -597,7 +597,7 @@ def test_a_hanging_name_server_holds_up_nobody_else(monkeypatch: pytest.MonkeyPa
 def test_too_many_names_without_an_answer_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a bound to the threads that wait for a name server."""
     release = threading.Event()
-    monkeypatch.setattr("servescope.collector.resolver._MOST_LOOKUPS", 2)
+    monkeypatch.setattr("servescope.web.resolver._MOST_LOOKUPS", 2)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(deadline_seconds(10)) and [])
 
     async def run() -> None:
@@ -630,5 +630,5 @@ def test_a_fault_of_one_request_leaves_the_next_alone() -> None:
 
 def test_a_scrape_error_carries_what_the_server_asks_for() -> None:
     """The error of a refusal has the seconds; others have none."""
-    assert ScrapeError("rate_limited", "x", retry_after_seconds=3.0).retry_after_seconds == 3.0
-    assert ScrapeError("status", "x").retry_after_seconds is None
+    assert FetchError("rate_limited", "x", retry_after_seconds=3.0).retry_after_seconds == 3.0
+    assert FetchError("status", "x").retry_after_seconds is None

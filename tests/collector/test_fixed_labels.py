@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from servescope.collector.config import Configuration, read_configuration
-from servescope.collector.deployments import read_collected
-from servescope.collector.targets import Discovery
+from servescope.collector.discovery.targets import Discovery
+from servescope.collector.targets.deployments import read_collected
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
 

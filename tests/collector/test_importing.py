@@ -14,7 +14,7 @@ import pytest
 
 from servescope.collector.config import CollectorSettings
 from servescope.collector.importing.importer import Import
-from servescope.collector.target import Target
+from servescope.collector.targets.target import Target
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from servescope.collector.deployments import ScrapeSettings
-from servescope.collector.pacing import Pacer, believe_hold, format_instant, hold_ms
-from servescope.collector.target import Target
+from servescope.collector.scrapes.pacing import Pacer, believe_hold, format_instant, hold_ms
+from servescope.collector.targets.deployments import ScrapeSettings
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 
 

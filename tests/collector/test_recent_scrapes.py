@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from servescope.collector.rates import read_recent
-from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.contract.extrapolation import Range, WindowBounds, window_changes, window_levels
+from servescope.collector.figures.rates import read_recent
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.samples import Sample, Series, Snapshot, Window
+from servescope.increments.extrapolation import Range, WindowBounds, window_changes, window_levels
 
 NOW = 1_800_000_000_000
 WINDOW_MS = 300_000

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from servescope.collector.deployments import ListSettings
-from servescope.collector.relabel import ACTIONS, RELABEL_SETTINGS, RelabelError, Rule, read_rules, relabel
-from servescope.collector.targets import make_target
+from servescope.collector.discovery.targets import make_target
+from servescope.collector.targets.deployments import ListSettings
+from servescope.collector.targets.relabel import ACTIONS, RELABEL_SETTINGS, RelabelError, Rule, read_rules, relabel
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Table

@@ -16,11 +16,12 @@ from urllib.request import Request, urlopen
 import pytest
 
 from servescope.collector.config import Configuration
-from servescope.collector.deployments import HttpDiscoverySettings
-from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.deployments import HttpDiscoverySettings
+from servescope.collector.targets.target import Target
 from servescope.errors import ServescopeError
+from servescope.web.connections import FetchError
 from tests.support.collect_command import collecting, get, wait_until
 from tests.support.prometheus import free_port
 from tests.support.reloaded_collector import START, TARGET, TARGETS, World, play, text
@@ -161,7 +162,7 @@ def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
         world.lists[INVENTORY] = groups("a", "b")
         await world.advance(21)
         second = world.scraped()
-        world.lists[INVENTORY] = ScrapeError("unreachable", "cannot connect: Connection refused")
+        world.lists[INVENTORY] = FetchError("unreachable", "cannot connect: Connection refused")
         await world.advance(21)
         third, problems = world.scraped(), world.collector.problems
         world.lists[INVENTORY] = groups()
@@ -181,7 +182,7 @@ def test_a_service_of_lists_is_left_alone_when_it_asks_for_it(tmp_path: Path) ->
 
     async def act(world: World) -> None:
         await world.advance(10)
-        world.lists[INVENTORY] = ScrapeError("rate_limited", "HTTP status 429", retry_after_seconds=100)
+        world.lists[INVENTORY] = FetchError("rate_limited", "HTTP status 429", retry_after_seconds=100)
         await world.advance(100)
         held = len(world.lists_asked)
         await world.advance(25)
@@ -221,7 +222,7 @@ def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
 
     async def act(world: World) -> None:
         await world.advance(30)
-        world.lists[INVENTORY] = ScrapeError("unreachable", "away")
+        world.lists[INVENTORY] = FetchError("unreachable", "away")
         world.write(TARGETS.format(settings="") + LISTED.format(name="chat", interval="10s"))
         await world.collector.reload()
         at_once = world.scraped()
@@ -317,7 +318,7 @@ def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
 def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
     """It is counted and reported, and asked again at its next interval, not before; others are read meanwhile."""
     world = World(tmp_path, text("a", "b"))
-    world.refusals["a"] = [None, ScrapeError("rate_limited", "HTTP status 429", retry_after_seconds=100)]
+    world.refusals["a"] = [None, FetchError("rate_limited", "HTTP status 429", retry_after_seconds=100)]
 
     async def act(world: World) -> None:
         await world.advance(60)
@@ -344,7 +345,7 @@ def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
     target = '[[deployments.targets]]\nurl = "http://export.example/metrics?r={0}"\nreplica = "{0}"\n'
     limited = "".join(target.format(name) + "max_scrapes_per_minute = 6\n" for name in ("a", "b", "c"))
     world = World(tmp_path, TARGETS.format(settings="") + limited)
-    world.refusals["b"] = [ScrapeError("rate_limited", "HTTP status 429", retry_after_seconds=120)]
+    world.refusals["b"] = [FetchError("rate_limited", "HTTP status 429", retry_after_seconds=120)]
 
     async def act(world: World) -> None:
         await world.advance(300)
@@ -362,7 +363,7 @@ def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
 def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_path: Path) -> None:
     """Half a minute, a minute, two: it is not hammered; a success starts anew."""
     world = World(tmp_path, text("a"))
-    world.refusals["a"] = [*[ScrapeError("rate_limited", "HTTP status 429")] * 3, None]
+    world.refusals["a"] = [*[FetchError("rate_limited", "HTTP status 429")] * 3, None]
 
     async def act(world: World) -> None:
         await world.advance(400)

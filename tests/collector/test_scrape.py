@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.scrape import OUTCOMES, Limits, Scrape, scrape_target
-from servescope.collector.target import Target
+from servescope.collector.scrapes.fetch import HttpFetch
+from servescope.collector.scrapes.scrape import OUTCOMES, Limits, Scrape, scrape_target
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access
 from servescope.sources.identification import Identification, identify

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.connections import open_session
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.scrape import Limits, scrape_target
-from servescope.collector.target import Target
+from servescope.collector.scrapes.fetch import HttpFetch
+from servescope.collector.scrapes.scrape import Limits, scrape_target
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.settings.access import Access
 from servescope.sources.reader import Reader
+from servescope.web.connections import open_session
 from tests.support.answering import Handler
 from tests.support.answering import answering as answering_here
 from tests.support.collect_command import collecting, get, wait_until

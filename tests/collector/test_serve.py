@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.openapi import describe
+from servescope.collector.api.openapi import describe
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from tests.support.served_collector import START, STEPS, Scene, labels, play, run_for_a_while

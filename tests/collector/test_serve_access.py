@@ -17,12 +17,12 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.api.settings import ApiSettings
+from servescope.collector.api.openapi import describe
 from servescope.collector.command import collect
 from servescope.collector.config import make_configuration
-from servescope.collector.openapi import describe
 from servescope.errors import ConfigurationError
 from servescope.settings.values import is_loopback
+from servescope.web.settings import ApiSettings
 from tests.support.api_door import LIMITS, Door, bounds, ended, fill, play
 from tests.support.prometheus import Point
 from tests.support.prometheus import running as running_prometheus

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from servescope.collector.api.bounds import Bounds
-from servescope.collector.api.gate import Reads
+from servescope.web.bounds import Bounds
+from servescope.web.gate import Reads
 from tests.conftest import ROOT
 from tests.support.api_door import LIMITS, Door, Held, bounds, door, ended, fill, play
 from tests.support.waiting import wait_for_async

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from servescope.collector.api.events import MOST_BODY_BYTES
-from servescope.collector.api.settings import ApiSettings
+from servescope.web.settings import ApiSettings
 from tests.support.api_door import LIMITS, Door, play
 
 TOKEN = "ev3nts-t0ken"  # the tests' own

@@ -13,11 +13,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from servescope.collector.api.bounds import Bounds
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, format_series, make_labels
+from servescope.web.bounds import Bounds
 from tests.support.exposed_metrics import OPENMETRICS, fetch, scrape_everything
 from tests.support.served_collector import Scene, play, scene
 

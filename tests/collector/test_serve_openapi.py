@@ -14,8 +14,8 @@ import pytest
 import schemathesis
 from jsonschema import Draft202012Validator
 
-from servescope.collector.api.settings import ApiSettings
-from servescope.collector.openapi import describe
+from servescope.collector.api.openapi import describe
+from servescope.web.settings import ApiSettings
 from tests.conftest import ROOT
 from tests.support.api_door import LIMITS, Door, fill, play
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from servescope.collector.config import Configuration, read_configuration
-from servescope.collector.deployments import ScrapeSettings
-from servescope.collector.target import Target
-from servescope.collector.target_groups import read_file
-from servescope.collector.targets import Discovery
+from servescope.collector.discovery.targets import Discovery
+from servescope.collector.targets.deployments import ScrapeSettings
+from servescope.collector.targets.target import Target
+from servescope.collector.targets.target_groups import read_file
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
 from tests.support.prometheus import running
@@ -121,7 +121,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
     """Looking for changes costs no reading."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
     discovery = Discovery(configure(tmp_path, FILE_SD))
-    monkeypatch.setattr("servescope.collector.targets.read_file", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr("servescope.collector.discovery.targets.read_file", lambda *_, **__: pytest.fail("read again"))
     discovery.refresh()
 
     assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
@@ -331,7 +331,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monk
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr("servescope.collector.targets.read_file", read_then_changed)
+        patched.setattr("servescope.collector.discovery.targets.read_file", read_then_changed)
         discovery = Discovery(configure(tmp_path, FILE_SD))
     first = listed(discovery)
     discovery.refresh()
@@ -371,7 +371,7 @@ def test_a_file_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.Mo
     discovery = Discovery(configure(tmp_path, FILE_SD))
     write_targets(tmp_path, [{"targets": ["a:1", "b:2"]}])
     with monkeypatch.context() as patched:
-        patched.setattr("servescope.collector.targets.read_file", refuse_reading)
+        patched.setattr("servescope.collector.discovery.targets.read_file", refuse_reading)
         discovery.refresh()
         discovery.refresh()
     kept, problems = discovery.targets, discovery.problems

@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 
 from servescope.collector.exposition import Page, PageRenderer, Scraped
-from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.collector.scrape import Scrape
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
+from servescope.collector.scrapes.scrape import Scrape
 from tests.support.stepped_collector import World, play, write_targets
 from tests.support.waiting import wait_for
 

@@ -30,11 +30,11 @@ from servescope.contract.expressions import (
     rename,
     selector_promql,
 )
-from servescope.contract.extrapolation import LOOKBACK_MS, WindowBounds
 from servescope.contract.figures import FIGURES
-from servescope.contract.readings import bucket_quantile, evaluate, evaluate_increases
 from servescope.contract.samples import Sample, Series, Window, format_edge, make_labels
 from servescope.errors import ExpressionError
+from servescope.increments.extrapolation import LOOKBACK_MS, WindowBounds
+from servescope.increments.readings import bucket_quantile, evaluate, evaluate_increases
 
 ABSENT = math.nan
 SECOND = 1000

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
-from servescope.contract.incrementing import block_of, compute_increments, memory_ms
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Window
+from servescope.increments.accumulation import block_of, compute_increments, memory_ms
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 
 _IDENTITY = Identity("llama", "chat", "v2", replica="0")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from servescope.customers.policy import Resolution, Temporality
+from servescope.customers.policy.policy import Resolution, Temporality
 from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, Action, play
 
 names = st.sampled_from([*RATES])

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from servescope.collector.claims import Claim, Claims
+from servescope.collector.targets.claims import Claim, Claims
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import make_labels
-from servescope.customers.claimed_past import Claimants
 from servescope.customers.config import read_policies
-from servescope.customers.cursors import LaneId
-from servescope.customers.policy import Policy
-from servescope.customers.telemetry import CustomersTelemetry
+from servescope.customers.lanes.claimed_past import Claimants
+from servescope.customers.lanes.cursors import LaneId
+from servescope.customers.lanes.telemetry import CustomersTelemetry
+from servescope.customers.policy.policy import Policy
 from servescope.errors import ConfigurationError
 from servescope.settings.addresses import read_pattern
 from servescope.settings.clock import ProgramClock

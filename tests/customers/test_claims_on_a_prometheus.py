@@ -19,17 +19,17 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from servescope.collector.claims import Claim, Claims
+from servescope.collector.targets.claims import Claim, Claims
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import format_series, make_labels
-from servescope.customers.claimed_past import Claimants, ClaimedPast, claim_past
 from servescope.customers.config import read_policies
-from servescope.customers.explaining import explain_policy
-from servescope.customers.points import StreamPoint
-from servescope.customers.policy import Policy
-from servescope.customers.projection import Projector
-from servescope.customers.reading import EdgeReader
-from servescope.customers.totals import Totals
+from servescope.customers.documents.explaining import explain_policy
+from servescope.customers.lanes.claimed_past import Claimants, ClaimedPast, claim_past
+from servescope.customers.points.points import StreamPoint
+from servescope.customers.points.projection import Projector
+from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.totals import Totals
+from servescope.customers.policy.policy import Policy
 from servescope.settings.addresses import read_pattern
 from servescope.settings.clock import program_clock
 from servescope.store.history import History

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from servescope.customers.cursors import Gap, LaneId
-from servescope.customers.policy import Policy, Quotas, Temporality
+from servescope.customers.lanes.cursors import Gap, LaneId
+from servescope.customers.policy.policy import Policy, Quotas, Temporality
 from servescope.store.embedded import Store
 from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, T0, Action, Export, World, act, play, run, total
 from tests.support.customer_points import push_to

@@ -9,8 +9,8 @@ import pytest
 
 from servescope.contract.identity import Deployment
 from servescope.customers.config import CUSTOMERS_SETTINGS, read_policies
-from servescope.customers.policy import HashKey, Pull
-from servescope.customers.presets import PRESETS
+from servescope.customers.policy.policy import HashKey, Pull
+from servescope.customers.policy.presets import PRESETS
 from servescope.customers.running import read_startable
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS

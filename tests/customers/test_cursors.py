@@ -12,7 +12,7 @@ import pytest
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Series
-from servescope.customers.cursors import (
+from servescope.customers.lanes.cursors import (
     Acknowledgement,
     Cursor,
     CursorError,
@@ -22,8 +22,8 @@ from servescope.customers.cursors import (
     LaneId,
     RemovedError,
 )
-from servescope.customers.reading import FleetState
-from servescope.customers.tracks import TargetTrack
+from servescope.customers.points.reading import FleetState
+from servescope.customers.points.tracks import TargetTrack
 from servescope.store.records import StoreError
 
 SECRET = "endpoint-of-acme"

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
-from servescope.customers.edges import FleetEdge
-from servescope.customers.otlp import encode
-from servescope.customers.policy import Policy, Resolution, Temporality
-from servescope.customers.projection import Projector
-from servescope.customers.reading import EdgeReader
-from servescope.customers.totals import Totals, dump_totals, load_totals
+from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.projection import Projector
+from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.totals import Totals, dump_totals, load_totals
+from servescope.customers.policy.policy import Policy, Resolution, Temporality
+from servescope.customers.transports.otlp import encode
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from tests.support.otlp_rules import Ledger

@@ -20,9 +20,9 @@ import yaml
 
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Identity
-from servescope.customers.cursors import CursorFile, LaneId
-from servescope.customers.naming import known_labels
-from servescope.customers.policy import Naming
+from servescope.customers.lanes.cursors import CursorFile, LaneId
+from servescope.customers.points.naming import known_labels
+from servescope.customers.policy.policy import Naming
 from tests.support import prometheus, victoria_metrics
 from tests.support.commands import run
 from tests.support.full_past import write_full_past

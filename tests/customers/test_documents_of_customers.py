@@ -15,9 +15,9 @@ import yaml
 from servescope.cli import main
 from servescope.contract.identity import Deployment
 from servescope.customers.config import read_policies
-from servescope.customers.documents import make_bundles, render_document, render_files
-from servescope.customers.naming import describe_metric
-from servescope.customers.policy import Naming, Policy, Push
+from servescope.customers.documents.documents import make_bundles, render_document, render_files
+from servescope.customers.points.naming import describe_metric
+from servescope.customers.policy.policy import Naming, Policy, Push
 from servescope.customers.stored_names import TRANSLATIONS
 from tests.support.customer_points import push_to
 from tests.support.customers_config import write_customers

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Series, Snapshot, make_labels
-from servescope.customers import reading
-from servescope.customers.edges import FleetEdge, TargetEdge
-from servescope.customers.reading import EdgeReader, FleetState
+from servescope.customers.points import reading
+from servescope.customers.points.edges import FleetEdge, TargetEdge
+from servescope.customers.points.reading import EdgeReader, FleetState
 from servescope.store import embedded
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus

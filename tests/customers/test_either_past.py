@@ -12,11 +12,11 @@ import pytest
 
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.customers.points import HistogramValue, StreamPoint
-from servescope.customers.policy import Policy
-from servescope.customers.projection import Projector
-from servescope.customers.reading import EdgeReader
-from servescope.customers.totals import Totals
+from servescope.customers.points.points import HistogramValue, StreamPoint
+from servescope.customers.points.projection import Projector
+from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.totals import Totals
+from servescope.customers.policy.policy import Policy
 from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.history import History

@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from servescope.customers.cursors import CursorFile, LaneId
-from servescope.customers.lanes import Lane, Route, Workers
-from servescope.customers.policy import Policy, Push, Temporality
-from servescope.customers.senders import make_sender
-from servescope.customers.telemetry import CustomersTelemetry
+from servescope.customers.lanes.cursors import CursorFile, LaneId
+from servescope.customers.lanes.lanes import Lane, Route, Workers
+from servescope.customers.lanes.telemetry import CustomersTelemetry
+from servescope.customers.policy.policy import Policy, Push, Temporality
+from servescope.customers.transports.senders import make_sender
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from tests.support.customer_points import push_to

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
-from servescope.customers.edges import FleetEdge
-from servescope.customers.otlp import encode
-from servescope.customers.page import render_openmetrics, render_text
-from servescope.customers.points import StreamPoint
-from servescope.customers.policy import HashKey, Policy
-from servescope.customers.projection import Projector
-from servescope.customers.reading import EdgeReader
-from servescope.customers.remote_write import encode_2
-from servescope.customers.totals import Totals, dump_totals, load_totals
+from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.points import StreamPoint
+from servescope.customers.points.projection import Projector
+from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.totals import Totals, dump_totals, load_totals
+from servescope.customers.policy.policy import HashKey, Policy
+from servescope.customers.transports.otlp import encode
+from servescope.customers.transports.page import render_openmetrics, render_text
+from servescope.customers.transports.remote_write import encode_2
 from servescope.settings.access import AccessError
 from servescope.store.embedded import Store
 from servescope.store.prometheus.figure_queries import matchers
@@ -185,7 +185,7 @@ def test_a_hash_does_not_show_which_names_were_tried(keys: dict[str, str]) -> No
     """Without the key, no list of names yields the hashes: those of another key, and plain digests, are all others."""
     import hashlib
 
-    from servescope.customers.hashing import ReplicaHash
+    from servescope.customers.points.hashing import ReplicaHash
 
     ours, theirs = ReplicaHash(keys["acme"], "acme"), ReplicaHash(keys["globex"], "acme")
     guessed = {ours.name(name, ours.refresh()) for name in LOOK_ALIKES}

@@ -12,19 +12,20 @@ import pytest
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Identity
-from servescope.customers.cursors import CursorFile, Gap, LaneId
-from servescope.customers.lanes import Lane, Route, Workers
-from servescope.customers.points import Accepted, SendError, StreamPoint
-from servescope.customers.policy import Policy
-from servescope.customers.statements import (
+from servescope.customers.documents.statements import (
     describe_statement,
     describe_statuses,
     read_statement,
     read_statuses,
 )
-from servescope.customers.telemetry import CustomersTelemetry
+from servescope.customers.lanes.cursors import CursorFile, Gap, LaneId
+from servescope.customers.lanes.lanes import Lane, Route, Workers
+from servescope.customers.lanes.telemetry import CustomersTelemetry
+from servescope.customers.points.points import Accepted, StreamPoint
+from servescope.customers.policy.policy import Policy
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from servescope.web.posting import SendError
 from tests.support.filling_clock import ENGINE, START, FillingClock
 
 MINUTE = 60_000

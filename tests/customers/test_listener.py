@@ -15,11 +15,11 @@ from prometheus_client import Metric
 from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from servescope.customers.listener import PullAccess, make_pull_application
-from servescope.customers.page import CustomerPage
-from servescope.customers.points import HistogramValue
-from servescope.customers.policy import Pull
-from servescope.customers.telemetry import CustomersTelemetry
+from servescope.customers.lanes.listener import PullAccess, make_pull_application
+from servescope.customers.lanes.telemetry import CustomersTelemetry
+from servescope.customers.points.points import HistogramValue
+from servescope.customers.policy.policy import Pull
+from servescope.customers.transports.page import CustomerPage
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.settings.clock import ProgramClock
 from tests.support.customer_points import MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, stream

@@ -19,10 +19,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from servescope.customers.cursors import LaneId
-from servescope.customers.points import Accepted, SendError
-from servescope.customers.policy import Push, Temporality
+from servescope.customers.lanes.cursors import LaneId
+from servescope.customers.points.points import Accepted
+from servescope.customers.policy.policy import Push, Temporality
 from servescope.store.embedded import Store
+from servescope.web.posting import SendError
 from tests.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
 from tests.support.customer_points import kind_of_each, push_to
 from tests.support.faulty_servers import answering, sending

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.customers.batches import BatchLimit, split
-from servescope.customers.otlp import count_bytes, encode
-from servescope.customers.points import StreamPoint
-from servescope.customers.policy import Temporality
+from servescope.customers.points.points import StreamPoint
+from servescope.customers.policy.policy import Temporality
+from servescope.customers.transports.batches import BatchLimit, split
+from servescope.customers.transports.otlp import count_bytes, encode
 from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, WAITING, kind_of_each, point, stream
 from tests.support.drawn_points import points
 from tests.support.otlp_rules import Key, Ledger, Received

@@ -11,10 +11,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from servescope.customers.points import Accepted, SendError
-from servescope.customers.policy import Push
-from servescope.customers.senders import make_sender
+from servescope.customers.points.points import Accepted
+from servescope.customers.policy.policy import Push
+from servescope.customers.transports.senders import make_sender
 from servescope.settings.access import Access, Proxy, Tls
+from servescope.web.posting import SendError
 from tests.support.authorities import Authority
 from tests.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
 from tests.support.otlp_backends import GrpcBackend, aborting, grpc_backend

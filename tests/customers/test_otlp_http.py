@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from servescope.customers.points import SendError
-from servescope.customers.senders import make_sender
+from servescope.customers.transports.senders import make_sender
 from servescope.settings.access import Access, Proxy, Tls
+from servescope.web.posting import SendError
 from tests.support.authorities import Authority
 from tests.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
 from tests.support.faulty_servers import Serve, answering, handling, head, sending, whole

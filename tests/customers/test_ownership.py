@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Deployment
-from servescope.customers.cursors import CursorFile, Gap, LaneId
-from servescope.customers.ownership import NOBODY, NOT_YET_MS, Ownership, pass_on
-from servescope.customers.policy import Policy, Protocol, Push, Resolution, Temporality
+from servescope.customers.lanes.cursors import CursorFile, Gap, LaneId
+from servescope.customers.policy.ownership import NOBODY, NOT_YET_MS, Ownership, pass_on
+from servescope.customers.policy.policy import Policy, Protocol, Push, Resolution, Temporality
 from servescope.store.embedded import Store
 from tests.support import prometheus as prometheus_server
 from tests.support import victoria_metrics as victoria_metrics_server

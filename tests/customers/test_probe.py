@@ -12,10 +12,10 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from servescope.cli import main
 from servescope.contract.identity import Deployment
-from servescope.customers.points import REASONS
-from servescope.customers.policy import Policy
-from servescope.customers.probe import MEANINGS, PROBE, ProbeOutcome, send_probe
+from servescope.customers.documents.probe import MEANINGS, PROBE, ProbeOutcome, send_probe
+from servescope.customers.policy.policy import Policy
 from servescope.settings.access import Access
+from servescope.web.posting import REASONS
 from tests.support.customer_points import T0, push_to
 from tests.support.customers_config import CUSTOMERS, write_customers
 from tests.support.otlp_backends import HttpBackend, grpc_backend, http_backend, refusing

@@ -12,11 +12,11 @@ from prometheus_client import generate_latest
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
-from servescope.customers.cursors import CursorFile
-from servescope.customers.policy import Policy, Pull, Push
-from servescope.customers.program import CustomersProgram
+from servescope.customers.documents.statements import remove_customer
+from servescope.customers.lanes.cursors import CursorFile
+from servescope.customers.lanes.program import CustomersProgram
+from servescope.customers.policy.policy import Policy, Pull, Push
 from servescope.customers.running import read_startable
-from servescope.customers.statements import remove_customer
 from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import TEXT
 from servescope.settings.access import Access, Tls

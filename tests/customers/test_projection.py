@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.customers.otlp import encode
-from servescope.customers.points import HistogramValue, StreamPoint
-from servescope.customers.policy import HashKey, Naming, Policy, Quotas, Resolution
-from servescope.customers.projection import Projection, Projector
-from servescope.customers.prometheus_series import labels_of
-from servescope.customers.totals import Totals, dump_totals, load_totals
+from servescope.customers.points.points import HistogramValue, StreamPoint
+from servescope.customers.points.projection import Projection, Projector
+from servescope.customers.points.prometheus_series import labels_of
+from servescope.customers.points.totals import Totals, dump_totals, load_totals
+from servescope.customers.policy.policy import HashKey, Naming, Policy, Quotas, Resolution
+from servescope.customers.transports.otlp import encode
 from servescope.settings.access import AccessError
 from tests.support.customer_edges import BORN, MINUTE, T0, Seen, fleet, histogram, series, target
 

@@ -18,14 +18,14 @@ import pytest
 
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Series, make_labels
-from servescope.customers.edges import FleetEdge
-from servescope.customers.otlp import encode
-from servescope.customers.points import Accepted, StreamPoint
-from servescope.customers.policy import Policy, Push, Temporality
-from servescope.customers.projection import Projector
-from servescope.customers.reading import EdgeReader
-from servescope.customers.remote_write_sender import RemoteWriteSender
-from servescope.customers.totals import Totals
+from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.points import Accepted, StreamPoint
+from servescope.customers.points.projection import Projector
+from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.totals import Totals
+from servescope.customers.policy.policy import Policy, Push, Temporality
+from servescope.customers.transports.otlp import encode
+from servescope.customers.transports.remote_write_sender import RemoteWriteSender
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from tests.support import prometheus as prometheus_server

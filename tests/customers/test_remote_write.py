@@ -10,9 +10,10 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.customers.batches import split
-from servescope.customers.points import Accepted, SendError, StreamPoint
-from servescope.customers.remote_write import count_bytes, encode_1, encode_2
+from servescope.customers.points.points import Accepted, StreamPoint
+from servescope.customers.transports.batches import split
+from servescope.customers.transports.remote_write import count_bytes, encode_1, encode_2
+from servescope.web.posting import SendError
 from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, push_to, stream
 from tests.support.drawn_points import points
 from tests.support.otlp_backends import refusing

@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client import generate_latest
 
-from servescope.customers.cursors import CursorFile
-from servescope.customers.program import CustomersProgram
+from servescope.customers.lanes.cursors import CursorFile
+from servescope.customers.lanes.program import CustomersProgram
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from tests.support.answering import Handler, answering

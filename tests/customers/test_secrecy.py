@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from servescope.customers.config import read_policies
+from servescope.customers.policy.secrecy import files_of, secrets_of
 from servescope.customers.running import read_startable
-from servescope.customers.secrecy import files_of, secrets_of
 from tests.support.customers_config import write_customers
 
 SECRETS = ("acme.key", "acme.token", "datadog.key")

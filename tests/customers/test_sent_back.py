@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from servescope.customers.policy import Protocol
+from servescope.customers.policy.policy import Protocol
 from servescope.settings.access import Access
 from tests.support.answering import Handler, answering
 from tests.support.customer_export import CUSTOMERS, exporting

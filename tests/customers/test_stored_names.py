@@ -12,9 +12,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Kind
-from servescope.customers.naming import describe_figure
-from servescope.customers.points import Descriptor
-from servescope.customers.policy import Naming, OtlpBackend, Policy
+from servescope.customers.points.naming import describe_figure
+from servescope.customers.points.points import Descriptor
+from servescope.customers.policy.policy import Naming, OtlpBackend, Policy
 from servescope.customers.stored_names import TRANSLATIONS, StoredNames
 from servescope.exposition.otlp_names import UNITS
 from tests.support.otlp_prometheus import stored_name

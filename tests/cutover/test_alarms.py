@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from servescope.contract.events import Event, EventKind
 from servescope.contract.samples import make_labels
-from servescope.cutover.alarms import firing_pages
 from servescope.cutover.judgement import Judgement
-from servescope.judge.text import describe_judgement
+from servescope.cutover.verdict.alarms import firing_pages
+from servescope.judge.report.text import describe_judgement
 from tests.support.cutover_evidence import Side, plan_of
 from tests.support.cutover_worlds import Phase, make_world
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servescope.contract.metrics import METRICS
-from servescope.cutover.calibration import (
+from servescope.cutover.comparison.calibration import (
     ONLINE_BURN_IN,
     calibrate_means,
     coefficient2_from_buckets,
@@ -17,9 +17,9 @@ from servescope.cutover.calibration import (
     scaled_tau2,
     student_factor,
 )
-from servescope.cutover.effects import BlockEffects
-from servescope.cutover.plan import Noise
-from servescope.cutover.sequences import Floats
+from servescope.cutover.plan.plan import Noise
+from servescope.cutover.statistics.effects import BlockEffects
+from servescope.cutover.statistics.sequences import Floats
 
 EDGES = np.array(METRICS["time_to_first_token_seconds"].edges)
 CV2 = 0.6

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.cutover.change import log_evidence_of_harm, log_mixed, restart_weights, schedule
-from servescope.cutover.effects import BlockEffects
-from servescope.cutover.sequences import Floats
+from servescope.cutover.statistics.change import log_evidence_of_harm, log_mixed, restart_weights, schedule
+from servescope.cutover.statistics.effects import BlockEffects
+from servescope.cutover.statistics.sequences import Floats
 
 
 def _evidence(effects: Floats, variance: float = 0.008, **options: float) -> Floats:

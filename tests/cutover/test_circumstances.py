@@ -8,7 +8,7 @@ import pytest
 
 from servescope.contract.events import Event
 from servescope.contract.samples import make_labels
-from servescope.cutover.circumstances import configuration_notes
+from servescope.cutover.verdict.context import configuration_notes
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 RECORDED, OTHER = "0a" * 32, "0b" * 32

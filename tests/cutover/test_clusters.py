@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from servescope.contract.judged import JUDGED
-from servescope.cutover.clusters import cluster, incidents, pairs_in
-from servescope.cutover.counts import log_evidence_above
-from servescope.cutover.folding import PodSums
-from servescope.cutover.freezing import freeze
-from servescope.cutover.paths import ArmSums, Levels, MetricPath, events_path
-from servescope.cutover.plan import FrozenPlan, Noise
-from servescope.cutover.plan_files import preset_metrics
-from servescope.cutover.sequences import Floats
+from servescope.cutover.comparison.clusters import cluster, incidents, pairs_in
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath, events_path
+from servescope.cutover.evidence.folding import PodSums
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.plan.plan import FrozenPlan, Noise
+from servescope.cutover.statistics.counts import log_evidence_above
+from servescope.cutover.statistics.sequences import Floats
 from tests.support.cutover_evidence import Story, evidence_of, plan_of
 
 ERRORS = next(each for each in preset_metrics() if each.name == "request_error_share")

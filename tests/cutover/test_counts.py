@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from servescope.cutover.change import schedule
-from servescope.cutover.counts import (
+from servescope.cutover.statistics.change import schedule
+from servescope.cutover.statistics.counts import (
     BETTER_RATIOS,
     CLUSTER_BLOCKS,
     WORSE_RATIOS,
@@ -21,7 +21,7 @@ from servescope.cutover.counts import (
     log_evidence_rarer,
     ratio_interval,
 )
-from servescope.cutover.sequences import Floats
+from servescope.cutover.statistics.sequences import Floats
 
 events = hnp.arrays(np.float64, 12, elements=st.integers(0, 5).map(float))
 requests = hnp.arrays(np.float64, 12, elements=st.integers(5, 500).map(float))

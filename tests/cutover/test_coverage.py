@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.contract.batches import read_histogram
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import fold, read_families
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, Evidence
+from servescope.cutover.evidence.folding import fold, read_families
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import fold_evidence, judge, judge_folded
-from servescope.cutover.plan import Arm
+from servescope.cutover.plan.plan import Arm
+from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
+from servescope.increments.batches import read_histogram
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
 from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, plan_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from servescope.cutover.effects import (
+from servescope.cutover.statistics.effects import (
     BlockEffects,
     effect_path,
     inflation,
@@ -18,7 +18,7 @@ from servescope.cutover.effects import (
     ratio_effects,
     reversed_effects,
 )
-from servescope.cutover.sequences import Floats
+from servescope.cutover.statistics.sequences import Floats
 
 counts = hnp.arrays(np.float64, 30, elements=st.integers(0, 60).map(float))
 sums = hnp.arrays(np.float64, 30, elements=st.floats(0.1, 100.0))

@@ -8,16 +8,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Series, make_labels
-from servescope.cutover.agreement import DURATION
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.floods import flooded, log_evidence_of_flood
-from servescope.cutover.folding import PodSums
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.floods import flooded, log_evidence_of_flood
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.agreement import DURATION
+from servescope.cutover.evidence.evidence import Decision, Evidence
+from servescope.cutover.evidence.folding import PodSums
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import judge
-from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
 from tests.support.failing import Fails, with_failures
 

@@ -10,15 +10,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.effects import BlockEffects
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
-from servescope.cutover.gross import gross_harm
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.comparison.gross import gross_harm
+from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import judge
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.sequences import Floats
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.cutover.statistics.effects import BlockEffects
+from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
 
 STORY = Story(past_hours=26, hours=2, v1=Side(pods=6), v2=Side(pods=2, warm=False))

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, make_labels
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import judge
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=25, hours=3, v1=Side(pods=6), v2=Side(pods=2))

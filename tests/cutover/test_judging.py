@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servescope.contract.increments import TargetIncrements
-from servescope.cutover.evidence import Decision, DecisionKind, Evidence
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, DecisionKind, Evidence
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import judge
-from servescope.cutover.plan import FrozenPlan, Stage
+from servescope.cutover.plan.plan import FrozenPlan, Stage
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 V1 = Side(pods=6)

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servescope.cutover.leaving_out import Remaining, without_one
-from servescope.cutover.paths import ArmSums, Levels, MetricPath, mean_path, ratio_path
-from servescope.cutover.plan import MetricPlan, Noise
-from servescope.cutover.sequences import Floats
+from servescope.cutover.comparison.leaving_out import Remaining, without_one
+from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath, mean_path, ratio_path
+from servescope.cutover.plan.plan import MetricPlan, Noise
+from servescope.cutover.statistics.sequences import Floats
 
 BLOCKS = 24
 METRIC = MetricPlan("time_to_first_token_seconds", "mean", "lower", margin=0.1, floor=0.02)

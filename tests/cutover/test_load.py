@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from servescope.cutover.load import jumped, load_range, relate, saturated, slowed
-from servescope.cutover.sequences import Floats
+from servescope.cutover.conditions.load import jumped, load_range, relate, saturated, slowed
+from servescope.cutover.statistics.sequences import Floats
 
 NO = np.zeros(24, dtype=np.bool_)
 YES = ~NO

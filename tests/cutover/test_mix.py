@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from servescope.cutover.effects import mean_effects
-from servescope.cutover.mix import (
+from servescope.cutover.statistics.effects import mean_effects
+from servescope.cutover.statistics.mix import (
     Prompts,
     PromptSlope,
     adjusted_effects,
@@ -18,7 +18,7 @@ from servescope.cutover.mix import (
     learn_slope,
     log_evidence_of_difference,
 )
-from servescope.cutover.sequences import Floats
+from servescope.cutover.statistics.sequences import Floats
 
 TOKENS_CV2 = math.expm1(1.0)
 CV2 = math.expm1(0.49)

@@ -12,11 +12,11 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import StratifiedTable
 from statsmodels.stats.multitest import multipletests
 
-from servescope.cutover.calibration import long_run_variance, student_factor
-from servescope.cutover.counts import EventCounts, log_likelihoods
-from servescope.cutover.sequences import Floats
-from servescope.cutover.several import holm
-from servescope.cutover.slow_fractions import slow_fractions
+from servescope.cutover.comparison.calibration import long_run_variance, student_factor
+from servescope.cutover.statistics.counts import EventCounts, log_likelihoods
+from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.statistics.several import holm
+from servescope.cutover.statistics.slow_fractions import slow_fractions
 
 
 @given(hnp.arrays(np.float64, 60, elements=st.floats(-5.0, 5.0)), st.integers(1, 20))

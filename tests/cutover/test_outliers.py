@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from servescope.contract.identity import Identity, replica_of
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.comparison.outliers import ReplicaNoise, arm_outliers, find_outliers
+from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement, MetricJudgement
-from servescope.cutover.judging import judge
-from servescope.cutover.outliers import ReplicaNoise, arm_outliers, find_outliers
-from servescope.cutover.plan import MetricPlan
-from servescope.cutover.sequences import Floats
+from servescope.cutover.plan.plan import MetricPlan
+from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
-from servescope.contract.increments import TargetIncrements
-from servescope.cutover.evidence import Decision
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement, MetricJudgement
-from servescope.cutover.judging import judge
-from servescope.cutover.plan import Stage
+from servescope.cutover.plan.plan import Stage
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=26, hours=4, v1=Side(pods=6), v2=Side(pods=2))

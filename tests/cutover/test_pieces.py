@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servescope.cutover import change, counts, pieces
-from servescope.cutover.effects import mean_effects
-from servescope.cutover.pieces import Piece, compare_pieces, compute_pieces
+from servescope.cutover.statistics import change, counts, pieces
+from servescope.cutover.statistics.effects import mean_effects
+from servescope.cutover.statistics.pieces import Piece, compare_pieces, compute_pieces
 
 LENGTH = 700
 

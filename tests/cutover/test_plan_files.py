@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from servescope.contract.identity import Identity
-from servescope.cutover.plan import CutoverPlan, FrozenPlan, PlanChangedError
-from servescope.cutover.plan_files import check_arms, parse_plan
+from servescope.cutover.plan.files import check_arms, parse_plan
+from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan, PlanChangedError
 from servescope.errors import ConfigurationError, UsageError
 
 LEAST = """

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servescope.cutover.effects import effect_path, mean_effects
-from servescope.cutover.evidence import Evidence
-from servescope.cutover.freezing import freeze_from
-from servescope.cutover.plan import FrozenPlan, Stage
-from servescope.cutover.planning import MetricForecast, StageForecast, forecast_stages
-from servescope.cutover.sequences import split_alpha
+from servescope.cutover.comparison.freezing import freeze_from
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.cutover.forecast.duration import MetricForecast, StageForecast, forecast_stages
+from servescope.cutover.plan.plan import FrozenPlan, Stage
+from servescope.cutover.statistics.effects import effect_path, mean_effects
+from servescope.cutover.statistics.sequences import split_alpha
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=26, hours=0, v1=Side(pods=8), v2=Side(pods=0))

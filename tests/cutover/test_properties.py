@@ -8,14 +8,14 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import fold_evidence, judge, judge_folded
-from servescope.cutover.plan import Arm, FrozenPlan, MetricPlan
+from servescope.cutover.plan.plan import Arm, FrozenPlan, MetricPlan
+from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 from tests.support.damaged_evidence import (
     DAMAGES,

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, Evidence
+from servescope.cutover.evidence.stages import course_of, section_part
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import judge
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.stages import course_of, section_part
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import BLOCK_MS
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
@@ -37,9 +37,9 @@ def judged(story: Story, hours: float, *decisions: Decision) -> Judgement:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sections of five hours with four of those before: weeks take long."""
-    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", 5 * HOUR_MS)
-    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", 4 * HOUR_MS)
-    monkeypatch.setattr("servescope.cutover.windows.LEAD_MS", 2 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.SECTION_MS", 5 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.OVERLAP_MS", 4 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.windows.LEAD_MS", 2 * HOUR_MS)
 
 
 def test_a_stage_of_months_has_sections_of_four_weeks() -> None:
@@ -98,7 +98,7 @@ def test_harm_of_an_earlier_section_is_known_until_it_is_acknowledged() -> None:
 def test_the_overall_ratio_has_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several sections as of one, though a section's evidence overlaps that of the one before."""
     several = {each.name: each.overall for each in judged(HARMED, 11).metrics}
-    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", DAY_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.SECTION_MS", DAY_MS)
     for metric in judged(HARMED, 11).metrics:
         found = several[metric.name]
         assert (found is None) == (metric.overall is None)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Evidence
-from servescope.cutover.self_test import clopper_pearson, run_self_test
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.cutover.forecast.self_test import clopper_pearson, run_self_test
+from servescope.increments.blocks import BLOCK_MS
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=48, hours=0, v1=Side(pods=4), v2=Side(pods=0))

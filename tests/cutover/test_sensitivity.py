@@ -18,17 +18,17 @@ from benchmarks._judge_requests import BLOCKS_PER_HOUR, Setting, Weather, autore
 from benchmarks._judge_traffic import Cutover, Harm, Scene, World, draw_cutover, draw_past, show, show_past
 from benchmarks._judge_trials import judge_evidence, one_stage
 from benchmarks._judge_worlds_tables import world_trials
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
-from servescope.cutover.given import Given, learn
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.comparison.given import Given, learn
+from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement, MetricJudgement
-from servescope.cutover.judging import judge
-from servescope.cutover.mix import Prompts
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.sequences import Floats
-from servescope.judge.report import render_report
-from servescope.judge.text import explain_judgement
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.cutover.statistics.mix import Prompts
+from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.verdict.judge import judge
+from servescope.increments.blocks import BLOCK_MS
+from servescope.judge.report.report import render_report
+from servescope.judge.report.text import explain_judgement
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 SHARE = 0.25

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from servescope.cutover.normal import normal_probability
-from servescope.cutover.sequences import (
+from servescope.cutover.statistics.normal import normal_probability
+from servescope.cutover.statistics.sequences import (
     accumulate,
     half_width,
     information_to_settle,

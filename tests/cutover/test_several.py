@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from servescope.cutover.sequences import Floats
-from servescope.cutover.several import holm
-from servescope.cutover.shares import differs, log_evidence_of_mismatch, off_plan
+from servescope.cutover.evidence.shares import differs, log_evidence_of_mismatch, off_plan
+from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.statistics.several import holm
 
 
 @given(hnp.arrays(np.float64, (5, 20), elements=st.floats(-10.0, 10.0)))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from servescope.cutover.change import schedule
-from servescope.cutover.sequences import Floats
-from servescope.cutover.slow_fractions import (
+from servescope.cutover.statistics.change import schedule
+from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.statistics.slow_fractions import (
     SlowFractions,
     choose_edges,
     difference_path,

@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.counts import (
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.judgement import EffectSpan, Judgement, MetricJudgement, OverallRatio
+from servescope.cutover.statistics.counts import (
     BETTER_RATIOS,
     WORSE_RATIOS,
     EventCounts,
@@ -17,8 +18,7 @@ from servescope.cutover.counts import (
     most_likely,
     ratio_interval,
 )
-from servescope.cutover.evidence import Decision
-from servescope.cutover.judgement import EffectSpan, Judgement, MetricJudgement, OverallRatio
+from servescope.increments.blocks import BLOCK_MS
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, World, make_world
 

@@ -19,8 +19,8 @@ from benchmarks._judge_traffic import (
     show,
     show_past,
 )
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Evidence
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.increments.blocks import BLOCK_MS
 
 SHARE = 0.25
 # No drift and no differing pods, so that the day's mean is the truth to within its sampling.

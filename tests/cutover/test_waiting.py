@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.plan import Stage
-from servescope.judge.text import describe_judgement
+from servescope.cutover.plan.plan import Stage
+from servescope.increments.blocks import BLOCK_MS
+from servescope.judge.report.text import describe_judgement
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, make_world
 from tests.support.failing import with_failures

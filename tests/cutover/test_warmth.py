@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series
-from servescope.cutover.folding import ArmFold, fold
-from servescope.cutover.sequences import Floats
-from servescope.cutover.warming import ArmWarmth, Timed, warm_mean_of, warm_pods
-from servescope.cutover.warmth import (
+from servescope.cutover.conditions.replica_warmth import ArmWarmth, Timed, warm_mean_of, warm_pods
+from servescope.cutover.conditions.warmth import (
     MOST_SECONDS,
     cold_start_cost,
     collapses,
@@ -26,6 +23,9 @@ from servescope.cutover.warmth import (
     warm_up_seconds,
     warmth,
 )
+from servescope.cutover.evidence.folding import ArmFold, fold
+from servescope.cutover.statistics.sequences import Floats
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import START_MS, Side, Story, evidence_of, plan_of, slowed
 
 BLOCKS = 160

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from servescope.contract.judged import JUDGED
-from servescope.cutover.evidence import Decision
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.comparison.paths import ArmSums
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import MetricJudgement
-from servescope.cutover.judging import judge
-from servescope.cutover.paths import ArmSums
-from servescope.cutover.plan_files import preset_metrics
-from servescope.cutover.tracks import DEGRADED, HEALTHY, MetricTrack
-from servescope.cutover.wording import explain
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.verdict.judge import judge
+from servescope.cutover.verdict.tracks import DEGRADED, HEALTHY, MetricTrack
+from servescope.cutover.verdict.wording import explain
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=26, hours=3, v1=Side(pods=6), v2=Side(pods=2))

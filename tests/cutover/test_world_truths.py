@@ -19,7 +19,7 @@ from benchmarks._judge_worlds import (
     OUTAGE_SHARES,
     WORLDS,
 )
-from servescope.contract.increments import BLOCK_MS
+from servescope.increments.blocks import BLOCK_MS
 
 SHARE = 0.25
 V1_PODS, V2_PODS = PODS[SHARE]

@@ -11,8 +11,8 @@ import pytest
 
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
-from servescope.emulator.faults import make_fault
-from servescope.emulator.scenario import read_scenario
+from servescope.emulator.faults.faults import make_fault
+from servescope.emulator.scenario.scenario import read_scenario
 from tests.support.observed_stack import START_SECONDS, ObservedStack
 
 STEP_SECONDS = 15.0

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.demo.opening import INTERVAL_SECONDS, JOURNAL, STORE, Opening, open_cutover, put_files
-from servescope.emulator.faults import make_fault
-from servescope.emulator.recording import StackRecorder
+from servescope.emulator.faults.faults import make_fault
+from servescope.emulator.scenario.recording import StackRecorder
 from servescope.judge.case import judge_case
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import current_run, write_decision
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import current_run, write_decision
 from servescope.store.embedded import Store
 
 OPENS_AT = 1_792_926_000.0

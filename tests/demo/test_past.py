@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.demo.past import PastLoad, write_past
-from servescope.emulator.faults import Faults
-from servescope.emulator.recording import START_MS, StackRecorder
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
+from servescope.emulator.faults.faults import Faults
+from servescope.emulator.scenario.recording import START_MS, StackRecorder
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 
 MINUTES = 8

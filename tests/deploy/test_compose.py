@@ -14,8 +14,8 @@ from jsonschema import Draft201909Validator
 from alerts.__main__ import render_deployed
 from alerts.alertmanager import configuration
 from servescope.customers.config import read_policies
-from servescope.emulator.server import format_configuration
-from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.server.server import format_configuration
 from tests.conftest import ROOT
 from tests.support.compose import Service, read_compose
 from tests.support.promtool import run

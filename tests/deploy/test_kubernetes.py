@@ -20,8 +20,8 @@ from alerts.rules import Format, render_bundle
 from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.own_metrics import OWN_METRICS
-from servescope.probe.config import SETTINGS
-from servescope.probe.prober import CLAIMED
+from servescope.translate.config import SETTINGS
+from servescope.translate.prober import CLAIMED
 from tests.conftest import ROOT
 from tests.support.manifests import (
     APPLIED,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from servescope.contract.own_metrics import CUSTOMERS_JOB, JUDGE_JOB
-from servescope.customers.policy import Policy
+from servescope.customers.policy.policy import Policy
+from servescope.customers.policy.secrecy import files_of
 from servescope.customers.running import read_startable
-from servescope.customers.secrecy import files_of
 from tests.conftest import ROOT
 from tests.support.manifests import APPLIED, Container, Document, Peer, containers, may_reach, only, render
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from servescope.contract.metrics import METRICS
-from servescope.emulator.stack import V1, V2
+from servescope.emulator.deployment.stack import V1, V2
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from tests.metricsql import compare_alerts, compare_rules

@@ -17,10 +17,10 @@ import pytest
 
 from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.contract.identity import IDENTITY_LABELS, Identity
-from servescope.probe.config import read_probe_configuration
-from servescope.probe.outer import read_outer
 from servescope.settings.addresses import read_address
 from servescope.sources.map_files import load_sources
+from servescope.translate.config import read_probe_configuration
+from servescope.translate.outer import read_outer
 from tests.live.stack import Program
 from tests.support.past_one_machine import (
     AGENTS,

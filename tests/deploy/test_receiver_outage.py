@@ -13,7 +13,7 @@ import yaml
 from cramjam import snappy
 
 from servescope.contract.own_metrics import COVERAGE_SERIES
-from servescope.customers.remote_write_messages import WriteRequest
+from servescope.customers.transports.remote_write_messages import WriteRequest
 from tests.conftest import ROOT
 from tests.support.past_one_machine import PastOneMachine, kill, past_one_machine, unsent_seconds
 from tests.support.prometheus import Prometheus, Range, running

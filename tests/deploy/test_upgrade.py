@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from servescope.customers.cursors import CursorFile
+from servescope.customers.lanes.cursors import CursorFile
 from servescope.errors import ServescopeError
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.journal.journal import CutoverJournal
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 

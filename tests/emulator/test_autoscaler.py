@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from servescope.contract.identity import Identity
-from servescope.emulator.autoscaler import Autoscaler, ConcurrencyAutoscaler, Load, TokenAutoscaler
-from servescope.emulator.disaggregation import Disaggregation
+from servescope.emulator.deployment.autoscaler import Autoscaler, ConcurrencyAutoscaler, Load, TokenAutoscaler
+from servescope.emulator.deployment.disaggregation import Disaggregation
 from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.testing import value

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from servescope.emulator.cache import BlockCache, Lease
+from servescope.emulator.engine.cache import BlockCache, Lease
 from servescope.errors import UsageError
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.emulator.calibration import COLUMNS, calibrate
-from servescope.emulator.costs import StepCost
+from servescope.emulator.engine.calibration import COLUMNS, calibrate
+from servescope.emulator.engine.costs import StepCost
 from servescope.errors import UsageError
 
 HEADER = "prefill_tokens,decoding,context_tokens,seconds"

@@ -15,13 +15,13 @@ import pytest
 pytest.importorskip("aiohttp", reason="the emulator's server needs the extra 'emulator'")
 
 from servescope.cli import main
-from servescope.emulator import server
-from servescope.emulator.control import MOST_BODY_BYTES, Control, is_loopback
-from servescope.emulator.control_client import ControlClient, ControlError
-from servescope.emulator.fault_kinds import KINDS
-from servescope.emulator.faults import Faults
-from servescope.emulator.server import RunningEmulator
-from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.faults.faults import Faults
+from servescope.emulator.faults.kinds import KINDS
+from servescope.emulator.server import server
+from servescope.emulator.server.control import MOST_BODY_BYTES, Control, is_loopback
+from servescope.emulator.server.control_client import ControlClient, ControlError
+from servescope.emulator.server.server import RunningEmulator
 from servescope.errors import UsageError
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -185,7 +185,7 @@ def test_page_of_a_web_site_may_not_switch(client: ControlClient) -> None:
 
 def test_other_machines_may_only_look(client: ControlClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a token a client of another machine changes nothing, and may still read."""
-    monkeypatch.setattr("servescope.emulator.control.is_loopback", lambda address: False)
+    monkeypatch.setattr("servescope.emulator.server.control.is_loopback", lambda address: False)
     for method, path in (("POST", "/faults"), ("DELETE", "/faults"), ("DELETE", "/faults/1"), ("PUT", "/traffic")):
         status, answer = ask(client.url, method, path, {"kind": "error-burst"})
         assert status == 403

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.scrape import Limits
-from servescope.collector.target import Target as ScrapedTarget
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target as ScrapedTarget
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.costs import TransferCost
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.stack import V2, EmulatedStack
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, RouterEffects
+from servescope.emulator.engine.costs import TransferCost
 from servescope.emulator.router.configuration import RouterRuntime
-from servescope.emulator.server import format_configuration, format_file_sd
-from servescope.emulator.stack import V2, EmulatedStack
+from servescope.emulator.server.server import format_configuration, format_file_sd
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.requests import Cancel, WorkloadRequest

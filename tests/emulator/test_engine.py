@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.emulator.speculation import Speculation
+from servescope.emulator.engine.speculation import Speculation
 from servescope.errors import UsageError
 from tests.support.engines import PLAIN, Bench
 

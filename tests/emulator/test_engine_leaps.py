@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample
-from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.costs import StepCost
 from servescope.emulator.effects import EngineEffects
-from servescope.emulator.engine import Engine
-from servescope.emulator.engine_parameters import EngineParameters, EngineRole
-from servescope.emulator.gpu import EmulatedGpu
-from servescope.emulator.serving import Serving
-from servescope.emulator.speculation import Speculation
+from servescope.emulator.engine.cache import CacheChanges
+from servescope.emulator.engine.costs import StepCost
+from servescope.emulator.engine.engine import Engine
+from servescope.emulator.engine.gpu import EmulatedGpu
+from servescope.emulator.engine.parameters import EngineParameters, EngineRole
+from servescope.emulator.engine.serving import Serving
+from servescope.emulator.engine.speculation import Speculation
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.engine import EngineInstruments
 

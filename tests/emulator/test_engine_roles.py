@@ -8,11 +8,11 @@ import pytest
 
 from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.costs import StepCost
-from servescope.emulator.engine import Engine
-from servescope.emulator.engine_parameters import EngineParameters, EngineRole
-from servescope.emulator.gpu import EmulatedGpu
-from servescope.emulator.serving import Serving
+from servescope.emulator.engine.costs import StepCost
+from servescope.emulator.engine.engine import Engine
+from servescope.emulator.engine.gpu import EmulatedGpu
+from servescope.emulator.engine.parameters import EngineParameters, EngineRole
+from servescope.emulator.engine.serving import Serving
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments

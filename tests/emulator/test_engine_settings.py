@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from servescope.emulator.engine_parameters import EngineParameters
-from servescope.emulator.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, EngineSettings, parse_engine
-from servescope.emulator.hardware import size_engine
+from servescope.emulator.engine.hardware import size_engine
+from servescope.emulator.engine.parameters import EngineParameters
+from servescope.emulator.scenario.engine_settings import ENGINE_SETTINGS, RUNTIME_SETTINGS, EngineSettings, parse_engine
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import Table
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.emulator.effects import ExpositionEffects
-from servescope.emulator.exposition_faults import distort, keep_beginning
+from servescope.emulator.faults.exposition_faults import distort, keep_beginning
 
 NOW = 1_800_000_000.25
 PAGE = b"""# HELP time_to_first_token_seconds Time to the first token, so that } and # are met.

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.emulator.composition import Effects, compose
 from servescope.emulator.effects import EngineEffects, RouterEffects, TrafficEffects
-from servescope.emulator.fault_kinds import KINDS, FaultKind, describe_kind, find_kind
-from servescope.emulator.faults import FAULT_SETTINGS, Fault, make_fault, parse_fault, parse_faults
-from servescope.emulator.truths import Truth
+from servescope.emulator.faults.composition import Effects, compose
+from servescope.emulator.faults.faults import FAULT_SETTINGS, Fault, make_fault, parse_fault, parse_faults
+from servescope.emulator.faults.kinds import KINDS, FaultKind, describe_kind, find_kind
+from servescope.emulator.faults.truths import Truth
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import Table
 

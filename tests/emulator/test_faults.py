@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.emulator.deployment import EmulatedDeployment
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, ExpositionEffects
-from servescope.emulator.engine import Engine
-from servescope.emulator.fault_kinds import KINDS
-from servescope.emulator.faults import Fault, Faults, make_fault, parse_fault
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.engine.engine import Engine
+from servescope.emulator.faults.faults import Fault, Faults, make_fault, parse_fault
+from servescope.emulator.faults.kinds import KINDS
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError

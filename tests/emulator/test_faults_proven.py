@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from servescope.emulator.disaggregation import Disaggregation
-from servescope.emulator.fault_kinds import GROUPS, KINDS
-from servescope.emulator.faults import Fault, make_fault, parse_fault
-from servescope.emulator.stack import V1, V2
+from servescope.emulator.deployment.disaggregation import Disaggregation
+from servescope.emulator.deployment.stack import V1, V2
+from servescope.emulator.faults.faults import Fault, make_fault, parse_fault
+from servescope.emulator.faults.kinds import GROUPS, KINDS
 from servescope.emulator.workload.mixes import Mix
 from tests.support.observed_stack import STEADY, ObservedStack, list_broken, observed
 

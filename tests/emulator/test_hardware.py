@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servescope.emulator.hardware import list_hardware, list_models, size_engine
+from servescope.emulator.engine.hardware import list_hardware, list_models, size_engine
 from servescope.errors import UsageError
 
 

@@ -13,12 +13,13 @@ import msgpack
 import pytest
 import zmq
 
-from servescope.emulator import openai_api, server
 from servescope.emulator.block_contents import BlockContents
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.kv_events import Endpoint, KvEvents, parse_endpoint
-from servescope.emulator.openai_api import OpenAiSettings
-from servescope.emulator.stack import MODEL, EmulatedStack
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.stack import MODEL, EmulatedStack
+from servescope.emulator.openai import api as openai_api
+from servescope.emulator.openai.api import OpenAiSettings
+from servescope.emulator.server import server
+from servescope.emulator.server.kv_events import Endpoint, KvEvents, parse_endpoint
 from servescope.emulator.tokens import tokenize_conversation
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM
 from servescope.errors import UsageError

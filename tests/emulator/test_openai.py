@@ -17,11 +17,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from servescope.emulator import openai_api, server
-from servescope.emulator.openai_api import OpenAiSettings
-from servescope.emulator.openai_requests import ApiLimits
-from servescope.emulator.server import RunningEmulator
-from servescope.emulator.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.deployment.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.openai import api as openai_api
+from servescope.emulator.openai.api import OpenAiSettings
+from servescope.emulator.openai.requests import ApiLimits
+from servescope.emulator.server import server
+from servescope.emulator.server.server import RunningEmulator
 from servescope.emulator.tokens import tokenize
 from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.support.waiting import deadline_seconds, wait_for

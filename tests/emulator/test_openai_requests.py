@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.emulator.openai_errors import ApiError
-from servescope.emulator.openai_requests import (
+from servescope.emulator.openai.errors import ApiError
+from servescope.emulator.openai.requests import (
     ApiLimits,
     Embedding,
     Generation,

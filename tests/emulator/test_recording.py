@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from servescope import cli
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.emulator.recording import START_MS, record
-from servescope.emulator.scenario import Scenario, make_scenario
+from servescope.emulator.scenario.recording import START_MS, record
+from servescope.emulator.scenario.scenario import Scenario, make_scenario
 from servescope.errors import UsageError
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 
 SMALL = """

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from servescope import cli
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.disaggregation import Disaggregation
-from servescope.emulator.rehearsing import PAST_HOURS, draft_rehearsal
-from servescope.emulator.scenario import Scenario, make_scenario
+from servescope.emulator.deployment.disaggregation import Disaggregation
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.scenario.rehearsing import PAST_HOURS, draft_rehearsal
+from servescope.emulator.scenario.scenario import Scenario, make_scenario
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.drafting import draft_plan
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
-from servescope.migration.traffic import ServedHistogram, ServedTraffic
+from servescope.migration.traffic.traffic import ServedHistogram, ServedTraffic
 from tests.support.configurations import draw_configuration
 from tests.support.migrations import V1, move_of
 

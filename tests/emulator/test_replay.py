@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from servescope import cli
 from servescope.emulator.replay import ReplaySettings, replay
+from servescope.emulator.reuse import UNLIMITED, measure_reuse
 from servescope.emulator.workload.plans import ReplayedTraffic
-from servescope.emulator.workload.reuse import UNLIMITED, measure_reuse
 from servescope.emulator.workload.traces import read_trace
 
 TRACES = Path(__file__).parent / "traces"

@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.deployment_plan import DeploymentPlan
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.replica import BackOff, ColdStart, PhaseOfStart, Start
+from servescope.emulator.deployment.stack import V2
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
-from servescope.emulator.replica import BackOff, ColdStart, PhaseOfStart, Start
-from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.migration.scaling import TokenScaling

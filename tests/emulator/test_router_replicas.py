@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import EmulatedDeployment
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.stack import V2
 from servescope.emulator.router.configuration import DecisionCost, KvRouterParameters, RouterRuntime
 from servescope.emulator.router.placement import Placement
 from servescope.emulator.router.replicas import RouterReplicas
-from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.router import RouterInstruments

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from servescope.emulator.deployment_plan import DeploymentPlan
+from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.router.configuration import KvRouterParameters, parse_routing
-from servescope.emulator.scenario import make_scenario
+from servescope.emulator.scenario.scenario import make_scenario
 from servescope.errors import ConfigurationError, UsageError
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from servescope.emulator.configured import read_workers
+from servescope.emulator.deployment.configured import read_workers
 from servescope.emulator.routing_trial import try_routers
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS
 from servescope.errors import UsageError
+from servescope.migration.advice.routing_advice import advise_routing
 from servescope.migration.report import migration_schema
-from servescope.migration.routing_advice import advise_routing
 from tests.support.commands import run
 
 AZURE = Path(__file__).parent / "traces" / "azure.csv"

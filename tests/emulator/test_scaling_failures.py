@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.deployment_plan import DeploymentPlan
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.replica import ColdStart, HealthCheck
+from servescope.emulator.deployment.stack import V2
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
-from servescope.emulator.replica import ColdStart, HealthCheck
-from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.testing import value
 from servescope.migration.scaling import TokenScaling

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from servescope import cli
-from servescope.emulator.disaggregation import Disaggregation
-from servescope.emulator.faults import Faults
-from servescope.emulator.replica import ColdStart, HealthCheck
+from servescope.emulator.deployment.disaggregation import Disaggregation
+from servescope.emulator.deployment.replica import ColdStart, HealthCheck
+from servescope.emulator.faults.faults import Faults
 from servescope.emulator.router.configuration import KvRouterParameters
-from servescope.emulator.scenario import Scenario, make_scenario, read_scenario
+from servescope.emulator.scenario.scenario import Scenario, make_scenario, read_scenario
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import ConfigurationError
 from servescope.exposition.rendering import render

@@ -18,9 +18,9 @@ import pytest
 from aiohttp import web
 
 from servescope.cli import main
-from servescope.emulator import server
-from servescope.emulator.server import RunningEmulator
-from servescope.emulator.stack import V2, EmulatedStack
+from servescope.emulator.deployment.stack import V2, EmulatedStack
+from servescope.emulator.server import server
+from servescope.emulator.server.server import RunningEmulator
 from servescope.errors import ServescopeError, UsageError
 from servescope.migration.scaling import TokenScaling
 from tests.support.waiting import deadline_seconds, wait_for

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from servescope.emulator.speculation import DECODING_TYPES, Speculation, parse_speculation, speculate
+from servescope.emulator.engine.speculation import DECODING_TYPES, Speculation, parse_speculation, speculate
 from servescope.errors import UsageError
 
 EAGLE = {"decoding_type": "Eagle", "speculative_model_dir": "/models/eagle"}

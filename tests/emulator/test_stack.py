@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.replica import ColdStart
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.replica import ColdStart
+from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError

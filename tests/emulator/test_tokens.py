@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.emulator.tokens import HIGHEST_ID, chain_blocks, compose_answer, embed, tokenize, tokenize_conversation
+from servescope.emulator.tokens import (
+    HIGHEST_ID,
+    chain_blocks,
+    compose_answer,
+    embed,
+    tokenize,
+    tokenize_conversation,
+)
 
 
 @given(st.text())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from servescope.emulator.sizing import fit_to_trace
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.deployment.sizing import fit_to_trace
+from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic, ReplayedTraffic, TrafficPlan, parse_traffic

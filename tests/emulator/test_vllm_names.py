@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from servescope.contract.metrics import OUTCOMES
-from servescope.emulator.deployment import EmulatedDeployment, EmulatedTarget
-from servescope.emulator.stack import V1, EmulatedStack
-from servescope.emulator.vllm_names import VllmPages
+from servescope.emulator.deployment.deployment import EmulatedDeployment, EmulatedTarget
+from servescope.emulator.deployment.stack import V1, EmulatedStack
+from servescope.emulator.server.vllm_names import VllmPages
 from servescope.emulator.workload.mixes import Mix
 from servescope.exposition.rendering import render
 from servescope.sources.inspection import Report, inspect

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.serve import make_application
 from servescope.collector.collector import Collector
 from servescope.collector.config import CollectorSettings, Configuration
-from servescope.collector.deployments import DeploymentSettings, TargetSettings
-from servescope.collector.scrape import Limits
-from servescope.collector.serve import make_application
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.deployments import DeploymentSettings, TargetSettings
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Deployment
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED
 from servescope.store.embedded import Store
+from servescope.web.bounds import Bounds
 from tests.support.filled_prometheus import SCRAPE_SECONDS, SECONDS, START_SECONDS
 
 Covered = Mapping[str, Mapping[str, str | None]]

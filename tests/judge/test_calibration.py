@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.plan import Arm, CutoverPlan, Stage
-from servescope.cutover.plan_files import preset_metrics
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import read_calibration
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory

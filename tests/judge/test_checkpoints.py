@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision
-from servescope.cutover.folding import Folded
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.windows import compacted, expanded, map_arrays
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.windows import compacted, expanded, map_arrays
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import WatchedCase, fold_case, freeze_plan, judge_case
-from servescope.judge.checkpoints import Checkpoint
-from servescope.judge.fold_codec import decode, encode
+from servescope.judge.checkpoints.checkpoints import Checkpoint
+from servescope.judge.checkpoints.fold_codec import decode, encode
 from tests.support.commands import run
 from tests.support.cutover_evidence import Side, Story, plan_of
 from tests.support.cutover_past import MadePast, given, made_past
@@ -39,8 +39,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of an hour that are final two hours later, stages that are judged with an hour before: days take long."""
     monkeypatch.setattr("servescope.judge.case._READ_MS", HOUR_MS + 3 * BLOCK_MS)
     monkeypatch.setattr("servescope.judge.case.FINAL_MS", 2 * HOUR_MS)
-    monkeypatch.setattr("servescope.cutover.windows.LEAD_MS", HOUR_MS)
-    monkeypatch.setattr("servescope.judge.folds._WORTHWHILE", 3)
+    monkeypatch.setattr("servescope.cutover.evidence.windows.LEAD_MS", HOUR_MS)
+    monkeypatch.setattr("servescope.judge.checkpoints.folds._WORTHWHILE", 3)
 
 
 @dataclass
@@ -75,8 +75,8 @@ def case(tmp_path: Path) -> Case:
 @pytest.fixture(params=[28 * 24, 2])
 def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sections of a stage that are longer than it, and such of two hours with one of those before."""
-    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", request.param * HOUR_MS)
-    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.SECTION_MS", request.param * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.OVERLAP_MS", HOUR_MS)
 
 
 @pytest.mark.usefixtures("sections")
@@ -118,8 +118,8 @@ def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pyte
 
 def test_what_is_held_of_a_long_stage_is_bounded(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose stage was never moved on is judged by the blocks of its latest section and of what goes before."""
-    monkeypatch.setattr("servescope.cutover.stages.SECTION_MS", 2 * HOUR_MS)
-    monkeypatch.setattr("servescope.cutover.stages.OVERLAP_MS", HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.SECTION_MS", 2 * HOUR_MS)
+    monkeypatch.setattr("servescope.cutover.evidence.stages.OVERLAP_MS", HOUR_MS)
     watched = WatchedCase(case.past)
     for hours in (5, 10, 11):
         case.past.now_ms = STORY.started_ms + hours * HOUR_MS
@@ -189,7 +189,7 @@ def test_a_file_that_another_process_has_locked_keeps_what_it_has(
     case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The judgement is the same, and waits for the lock twice at most: what is kept may be of samples that are gone."""
-    monkeypatch.setattr("servescope.judge.checkpoints._BUSY_SECONDS", 0.0)
+    monkeypatch.setattr("servescope.judge.checkpoints.checkpoints._BUSY_SECONDS", 0.0)
     at_ms = STORY.started_ms + 11 * HOUR_MS
     whole = case.judge(at_ms, kept=True)
     kept = [each.hash for each in case.checkpoint.read()]
@@ -200,14 +200,14 @@ def test_a_file_that_another_process_has_locked_keeps_what_it_has(
     assert "database is locked; from there on the samples are read again" in caplog.text
 
     # It may answer again at any time.
-    monkeypatch.setattr("servescope.judge.checkpoints._logger.warning", lambda *_: other.close())
+    monkeypatch.setattr("servescope.judge.checkpoints.checkpoints._logger.warning", lambda *_: other.close())
     assert list(case.checkpoint.sound(0)) == []
     assert [each.hash for each in case.checkpoint.read()] == kept
 
 
 def test_what_could_not_be_kept_is_kept_later(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what follows it, so that no part is missing between others."""
-    monkeypatch.setattr("servescope.judge.checkpoints._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("servescope.judge.checkpoints.checkpoints._PAUSE_SECONDS", 0.0)
     at_ms = STORY.started_ms + 11 * HOUR_MS
     case.judge(at_ms, kept=True)
     parts = list(case.checkpoint.read())

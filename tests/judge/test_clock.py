@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.judge.case import freeze_plan
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import RunError, current_run, start_run, write_changes, write_decision
-from servescope.judge.text import moment
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import RunError, current_run, start_run, write_changes, write_decision
+from servescope.judge.report.text import moment
 from servescope.judge.watching import Watcher, describe_resumption
 from servescope.settings.clock import ProgramClock
 from tests.support.commands import run

@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.schema import judgement_schema
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.report.schema import judgement_schema
 from tests.support.commands import Done, run
 from tests.support.cutover_evidence import Side, Story
 from tests.support.cutover_past import MadePast, given, made_past

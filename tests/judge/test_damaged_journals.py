@@ -11,10 +11,10 @@ import pytest
 
 from app.journals import draw_decisions, draw_runs, export_runs, list_decisions
 from app.journals import list_runs as table_of_runs
-from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
-from servescope.judge.journal import CutoverJournal, JournalEntry
-from servescope.judge.runs import CutoverRun, list_runs, start_run, summarise, write_changes, write_decision
+from servescope.judge.journal.journal import CutoverJournal, JournalEntry
+from servescope.judge.journal.runs import CutoverRun, list_runs, start_run, summarise, write_changes, write_decision
 from tests.support.commands import run
 from tests.support.cutover_plans import LEAST_PLAN, frozen_plan
 from tests.support.damaged_journals import damage

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from servescope.collector.config import make_configuration
 from servescope.contract.identity import Identity
-from servescope.cutover.plan import CutoverPlan
-from servescope.cutover.plan_files import check_arms, parse_plan
+from servescope.cutover.plan.files import check_arms, parse_plan
+from servescope.cutover.plan.plan import CutoverPlan
 from servescope.judge.drafting import draft_collector, draft_plan
-from servescope.migration.checklist import make_checklist
 from servescope.migration.moves import Move
+from servescope.migration.translation.checklist import make_checklist
 from tests.support.configurations import draw_configuration
 from tests.support.migrations import V1, move_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from servescope.contract.increments import TargetIncrements
+from servescope.increments.blocks import TargetIncrements
 from tests.support.commands import run
 from tests.support.cutover_evidence import Side, Story, evidence_of
 from tests.support.cutover_past import MadePast, given, made_past

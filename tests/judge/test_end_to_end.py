@@ -13,11 +13,11 @@ from typing import Final
 
 import pytest
 
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.plan_files import parse_plan
-from servescope.emulator.recording import START_MS, record
-from servescope.emulator.scenario import make_scenario
+from servescope.cutover.plan.files import parse_plan
+from servescope.emulator.scenario.recording import START_MS, record
+from servescope.emulator.scenario.scenario import make_scenario
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.store.embedded import Store
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import list_runs, start_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import list_runs, start_run
 from tests.support.cutover_plans import frozen_plan
 from tests.support.waiting import deadline_seconds
 
 WATCHING = """
 import sys, time, logging
 from pathlib import Path
-from servescope.collector.api.settings import ApiSettings
+from servescope.web.settings import ApiSettings
 from servescope.judge.case import WatchedCase
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import current_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import current_run
 from servescope.judge.watching import Watcher, watch_until_signalled
 from servescope.settings.clock import program_clock
 
@@ -44,7 +44,7 @@ import argparse, sys
 from pathlib import Path
 from servescope.cli import main
 from servescope.judge import verbs
-from servescope.judge.journal import CutoverJournal
+from servescope.judge.journal.journal import CutoverJournal
 
 def run(arguments):
     journal = CutoverJournal(Path(sys.argv[1]))

@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.api.settings import ApiSettings
 from servescope.contract.identity import Identity
 from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS, OWN_METRICS
 from servescope.cutover.judgement import VERDICTS, Verdict
-from servescope.cutover.plan import Arm
-from servescope.judge.schema import judgement_schema
+from servescope.cutover.plan.plan import Arm
+from servescope.judge.report.schema import judgement_schema
+from servescope.web.settings import ApiSettings
 from tests.support.cutover_plans import frozen_plan
 from tests.support.judgements import judgement
 from tests.support.served_judge import JudgeScene, play_judge

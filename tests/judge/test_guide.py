@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from servescope.contract.judged import JUDGED
-from servescope.cutover.plan_files import _METRIC_SETTINGS, _PLAN_SETTINGS, _STAGE_SETTINGS, parse_plan
+from servescope.cutover.plan.files import _METRIC_SETTINGS, _PLAN_SETTINGS, _STAGE_SETTINGS, parse_plan
 from servescope.judge import command
 from servescope.judge.command import DEFAULT_LISTEN
 from servescope.judge.verbs import VERBS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servescope.judge.journal import FIRST_PREVIOUS, CutoverJournal, JournalDamagedError, JournalError
+from servescope.judge.journal.journal import FIRST_PREVIOUS, CutoverJournal, JournalDamagedError, JournalError
 
 AT_MS = 1_795_000_000_000
 

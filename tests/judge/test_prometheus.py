@@ -14,17 +14,17 @@ from typing import cast
 
 import pytest
 
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.plan_files import parse_plan
-from servescope.emulator.faults import Faults, parse_fault
-from servescope.emulator.stack import V1, EmulatedStack
+from servescope.cutover.plan.files import parse_plan
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.emulator.deployment.stack import V1, EmulatedStack
+from servescope.emulator.faults.faults import Faults, parse_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.judge.reading import Past
 from servescope.migration.scaling import ConcurrencyScaling

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from servescope.contract.events import Event
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.judgement import VERDICTS, Cause, PromptMix, Verdict
-from servescope.cutover.planning import MetricForecast, StageForecast
-from servescope.judge.report import Recorded, render_report
-from servescope.judge.text import (
+from servescope.judge.report.report import Recorded, render_report
+from servescope.judge.report.text import (
     describe_forecast,
     describe_judgement,
     duration,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import PlanChangedError
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import (
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.plan import PlanChangedError
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import (
     RunError,
     check_unchanged,
     current_run,

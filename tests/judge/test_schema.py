@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from servescope.cutover.judgement import VERDICTS, Verdict
-from servescope.judge.schema import judgement_schema
+from servescope.judge.report.schema import judgement_schema
 from tests.support.judgements import judgement
 
 VALIDATOR = jsonschema.Draft202012Validator(

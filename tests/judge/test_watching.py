@@ -12,16 +12,16 @@ import aiohttp
 import numpy as np
 import pytest
 
-from servescope.collector.api.settings import ApiSettings
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Decision
+from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import WatchedCase, freeze_plan, judge_case
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import current_run, start_run, write_decision
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import current_run, start_run, write_decision
 from servescope.judge.watching import Watcher, describe_resumption, serve
 from servescope.settings.clock import ProgramClock
+from servescope.web.settings import ApiSettings
 from tests.support.cutover_evidence import Side, Story, plan_of
 from tests.support.cutover_past import MadePast, made_past
 from tests.support.waiting import wait_for_async

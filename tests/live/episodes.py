@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from alerts.alertmanager import MIGRATION_WINDOW
-from servescope.emulator.faults import Fault, parse_fault
+from servescope.emulator.faults.faults import Fault, parse_fault
 from tests.live import harm, judges
 from tests.live.deployments import find_emulator
 from tests.live.stack import LiveStack

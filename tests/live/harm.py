@@ -14,7 +14,7 @@ from typing import Final
 
 import yaml
 
-from servescope.emulator.faults import parse_fault
+from servescope.emulator.faults.faults import parse_fault
 from servescope.errors import ServescopeError
 from tests.live.customers import CONFIGURATION, METRIC, OTHER_METRIC
 from tests.live.deployments import EMULATED, find_emulator

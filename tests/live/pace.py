@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from servescope.emulator.control_client import ControlClient
+from servescope.emulator.server.control_client import ControlClient
 
 _LEAST = 0.99
 """Below this share, durations that were measured are too far off."""

@@ -21,7 +21,7 @@ import yaml
 from alerts.alertmanager import MIGRATION_WINDOW, RECEIVERS, SECRETS
 from alerts.receivers import TEMPLATES_FOLDER, Receiver
 from servescope.contract.own_metrics import JUDGE_JOB
-from servescope.emulator.control_client import ControlClient
+from servescope.emulator.server.control_client import ControlClient
 from servescope.errors import ServescopeError
 from tests.live.compression import compress_alertmanager, compress_rules, milliseconds
 from tests.live.customers import Backend, customer_targets, receiving, write_customers

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS
-from servescope.migration.advice import Answer
-from servescope.migration.advising import advise
-from servescope.migration.disaggregation_advice import advise_disaggregation
-from servescope.migration.routing_advice import RoutedTraffic, RoutingTrial, advise_routing, advise_routing_of
-from servescope.migration.speculation_advice import advise_speculation
-from servescope.migration.traffic import ServedHistogram, ServedTraffic
+from servescope.increments.blocks import BLOCK_MS
+from servescope.migration.advice.advice import Answer
+from servescope.migration.advice.advising import advise
+from servescope.migration.advice.disaggregation_advice import advise_disaggregation
+from servescope.migration.advice.routing_advice import RoutedTraffic, RoutingTrial, advise_routing, advise_routing_of
+from servescope.migration.advice.speculation_advice import advise_speculation
+from servescope.migration.traffic.traffic import ServedHistogram, ServedTraffic
 
 BY_LOAD = RoutedTraffic(0.10, 1.0, 4.0, 1.05, 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from servescope.emulator.stack import LOOKAHEAD
+from servescope.emulator.deployment.stack import LOOKAHEAD
 from servescope.migration.report import migration_schema
 from servescope.settings.values import format_instant
 from tests.support.commands import Done, run

@@ -16,19 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.migration import list_fields
-from servescope.migration.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
-from servescope.migration.backend_server import (
+from servescope.migration.document.document import DocumentError, read_document
+from servescope.migration.document.json_document import read_json
+from servescope.migration.fields.backend_server import (
     ALGORITHMS,
     BACKEND_SERVER,
     PARSERS,
     check_backend_server,
     find_part,
 )
-from servescope.migration.backend_translation import BackendAnswers, BackendMigration, translate_backend
-from servescope.migration.config_yaml import check_config
-from servescope.migration.document import DocumentError, read_document
-from servescope.migration.json_document import read_json
+from servescope.migration.fields.config_yaml import check_config
 from servescope.migration.report import migration_schema
+from servescope.migration.translation.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
+from servescope.migration.translation.backend_translation import BackendAnswers, BackendMigration, translate_backend
 from tests.support.commands import run
 
 # The documented default configurations, the second one without the comma that makes it no JSON.

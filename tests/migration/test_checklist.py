@@ -9,10 +9,10 @@ import pytest
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.migration.checklist import Checklist, _had, _has, make_checklist, write_checklist
+from servescope.migration.translation.checklist import Checklist, _had, _has, make_checklist, write_checklist
 from tests.support.migrations import V1 as CONFIG
 from tests.support.migrations import move_of, report_of
 

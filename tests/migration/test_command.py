@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from servescope.migration.document import LARGEST_BYTES
+from servescope.migration.document.document import LARGEST_BYTES
 from servescope.migration.report import migration_schema
 from tests.support.commands import Done, run
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.migration.coupling import bound_product, spread_most, spread_part
-from servescope.migration.traffic import Floats, SizeDistribution
+from servescope.migration.traffic.coupling import bound_product, spread_most, spread_part
+from servescope.migration.traffic.traffic import Floats, SizeDistribution
 
 EDGES = (1.0, 2.0, 5.0, 10.0, 20.0)
 SIZES = st.lists(st.floats(0, 60), min_size=1, max_size=30)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.errors import ConfigurationError
-from servescope.migration.document import LARGEST_BYTES, DocumentError, decode, is_same, read_document
+from servescope.migration.document.document import LARGEST_BYTES, DocumentError, decode, is_same, read_document
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + level)}: &{chr(98 + level)} [{','.join(['*' + chr(97 + level)] * 9)}]\n" for level in range(10)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.emulator.recording import START_MS
+from servescope.emulator.scenario.recording import START_MS
 from servescope.emulator.workload.mixes import Mix
 from servescope.errors import UsageError
-from servescope.migration.in_flight import reconstruct_in_flight
-from servescope.migration.traffic import ServedTraffic
-from servescope.migration.traffic_reading import find_deployment, read_traffic
+from servescope.migration.traffic.in_flight import reconstruct_in_flight
+from servescope.migration.traffic.traffic import ServedTraffic
+from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
 from servescope.store.embedded import Store
 from tests.migration.conftest import SERVED_MIX
 from tests.support.served_traffic import EmulatedPast, record_past

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servescope.migration.document import LARGEST_BYTES, DocumentError, is_same
-from servescope.migration.json_document import read_json, read_named
+from servescope.migration.document.document import LARGEST_BYTES, DocumentError, is_same
+from servescope.migration.document.json_document import read_json, read_named
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.migration.masking import MASK
+from servescope.migration.fields.masking import MASK
 from tests.support.commands import Done, run
 
 TOKEN, SIGNATURE, PASSWORD = "hf_abcdefghijklmnopqrstuvwxyz0123", "0123456789abcdef0123", "hunter2/hunter2"

@@ -10,10 +10,10 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from servescope.migration.document import DocumentError, read_document
+from servescope.migration.document.document import DocumentError, read_document
+from servescope.migration.fields.masking import MASK, hash_configuration, mask_document, mask_error, mask_values
 from servescope.migration.masked_report import mask_report
-from servescope.migration.masking import MASK, hash_configuration, mask_document, mask_error, mask_values
-from servescope.migration.translation import translate
+from servescope.migration.translation.translation import translate
 from tests.migration.oracle.cases import make_cases
 from tests.support.migrations import report_of
 

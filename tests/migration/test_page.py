@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from servescope.migration.document import read_document
-from servescope.migration.fates import FATES
-from servescope.migration.translation import translate
+from servescope.migration.document.document import read_document
+from servescope.migration.translation.fates import FATES
+from servescope.migration.translation.translation import translate
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")

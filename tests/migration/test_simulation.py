@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.emulator.recording import START_MS
-from servescope.emulator.stack import V1
+from servescope.emulator.deployment.stack import V1
+from servescope.emulator.scenario.recording import START_MS
 from servescope.emulator.workload.mixes import Mix
-from servescope.migration.in_flight import reconstruct_in_flight
+from servescope.increments.blocks import BLOCK_MS
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
-from servescope.migration.simulation import (
+from servescope.migration.traffic.in_flight import reconstruct_in_flight
+from servescope.migration.traffic.simulation import (
     ReplicaCapacity,
     ServedLoad,
     TargetSimulation,
@@ -23,8 +23,8 @@ from servescope.migration.simulation import (
     recommend_target,
     simulate_target,
 )
-from servescope.migration.traffic import ServedTraffic
-from servescope.migration.traffic_reading import find_deployment, read_traffic
+from servescope.migration.traffic.traffic import ServedTraffic
+from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
 from servescope.store.embedded import Store
 from tests.support.served_traffic import EmulatedPast, record_past
 

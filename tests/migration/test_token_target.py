@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS
-from servescope.emulator.recording import START_MS
+from servescope.emulator.scenario.recording import START_MS
 from servescope.errors import UsageError
+from servescope.increments.blocks import BLOCK_MS
 from servescope.migration.report import migration_schema
-from servescope.migration.token_target import TargetOptions, measure_targets
-from servescope.migration.traffic import ServedHistogram, ServedTraffic
+from servescope.migration.traffic.token_target import TargetOptions, measure_targets
+from servescope.migration.traffic.traffic import ServedHistogram, ServedTraffic
 from servescope.settings.values import format_instant
 from tests.support.commands import Done, run
 from tests.support.served_traffic import EmulatedPast

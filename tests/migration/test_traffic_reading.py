@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.samples import Series, make_labels
 from servescope.errors import UsageError
-from servescope.migration.traffic import ServedTraffic
-from servescope.migration.traffic_reading import find_deployment, read_traffic
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
+from servescope.migration.traffic.traffic import ServedTraffic
+from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
 from servescope.store.history import History
 
 BLOCKS = 4

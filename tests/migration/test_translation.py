@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.errors import ConfigurationError
-from servescope.migration.document import DocumentError, is_same, read_document
-from servescope.migration.fates import FATES
-from servescope.migration.translation import Answers, Migration, translate
-from servescope.migration.trt_llm import V1_BUILD, V1_RUNTIME, Stack
+from servescope.migration.document.document import DocumentError, is_same, read_document
+from servescope.migration.fields.trt_llm import V1_BUILD, V1_RUNTIME, Stack
+from servescope.migration.translation.fates import FATES
+from servescope.migration.translation.translation import Answers, Migration, translate
 from tests.support.configurations import Style, draw_configuration
 
 # The documented pair of files, rebuilt.

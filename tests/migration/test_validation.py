@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from servescope.migration.body import check_body, is_management_body, make_body
-from servescope.migration.config_yaml import check_config
-from servescope.migration.document import read_document
+from servescope.migration.document.document import read_document
+from servescope.migration.fields.body import check_body, is_management_body, make_body
+from servescope.migration.fields.config_yaml import check_config
 
 V1 = "trt_llm:\n  build:\n    checkpoint_repository: {source: HF, repo: a/b}\n"
 V2 = "trt_llm:\n  inference_stack: v2\n  runtime: {}\n  build:\n    checkpoint_repository: {source: HF, repo: a/b}\n"

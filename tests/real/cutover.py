@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from servescope.contract.increments import BLOCK_MS
 from servescope.errors import ServescopeError
+from servescope.increments.blocks import BLOCK_MS
 from tests.real.claims import Claim
 from tests.real.client import Counts, merge, send_all
 from tests.real.collector import SCRAPE_SECONDS, run_collector

@@ -20,9 +20,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from alerts.recording import recording_rule
-from servescope.collector.derive import count_targets, derive_figures
-from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.collector.target import Target
+from servescope.collector.figures.derive import count_targets, derive_figures
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
+from servescope.collector.targets.target import Target
 from servescope.contract.expressions import Level
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity

@@ -16,9 +16,9 @@ import pytest
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Series, Snapshot, make_labels
 from servescope.errors import UsageError
+from servescope.increments.blocks import BLOCK_MS
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.embedded import Store
 from servescope.store.future import FutureRows

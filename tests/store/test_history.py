@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from alerts.recording import recording_rule
-from servescope.collector.derive import Derivation, count_targets, derive_figures
-from servescope.collector.recent_scrapes import RecentScrapes
+from servescope.collector.figures.derive import Derivation, count_targets, derive_figures
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Level
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity

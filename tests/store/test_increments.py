@@ -15,10 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
-from servescope.contract.incrementing import block_of, compute_increments
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample, Series, Snapshot, make_labels
+from servescope.increments.accumulation import block_of, compute_increments
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from servescope.store.writer import Kept, Round, StoreWriter

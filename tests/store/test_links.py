@@ -13,12 +13,12 @@ import pytest
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, Snapshot
-from servescope.customers.cursors import CursorFile
-from servescope.cutover.plan_files import parse_plan
+from servescope.customers.lanes.cursors import CursorFile
+from servescope.cutover.plan.files import parse_plan
 from servescope.demo.opening import STORE, put_files
 from servescope.errors import UsageError
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store
 from servescope.store.records import StoreError, TargetStatus

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from benchmarks._scraped_fleet import FORMS, SCRAPE_MS, write_fleet
 from servescope.contract.identity import Deployment
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import make_labels
+from servescope.increments.blocks import BLOCK_MS
 from servescope.store.prometheus.client import Prometheus, PrometheusError
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.steps import AT_ONCE, at_once

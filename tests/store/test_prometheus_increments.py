@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import format_series, make_labels
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics

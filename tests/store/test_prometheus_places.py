@@ -12,7 +12,7 @@ import pytest
 
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS
+from servescope.increments.blocks import BLOCK_MS
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from tests.support.fake_targets import FakeTarget, Incident

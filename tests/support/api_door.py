@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 
-from servescope.collector.api.bounds import Bounds
-from servescope.collector.api.listening import Listener
-from servescope.collector.api.settings import ApiSettings
-from servescope.collector.serve import make_application
+from servescope.collector.api.serve import make_application
+from servescope.web.bounds import Bounds
+from servescope.web.listening import Listener
+from servescope.web.settings import ApiSettings
 from tests.support.served_collector import Scene, collecting, engine
 from tests.support.waiting import deadline_seconds
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from alerts.rules import Format, render_bundle
 from servescope.contract.samples import Labels, make_labels
-from servescope.customers.prometheus_series import STALE
-from servescope.customers.remote_write_messages import WriteRequest
-from servescope.emulator.faults import Faults, make_fault
-from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.customers.points.prometheus_series import STALE
+from servescope.customers.transports.remote_write_messages import WriteRequest
+from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render

@@ -9,11 +9,10 @@ import numpy as np
 from app.judging import CutoverView, make_view
 from servescope.contract.events import Event
 from servescope.contract.identity import Identity
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import fold
+from servescope.cutover.evidence.evidence import Decision, Evidence
+from servescope.cutover.evidence.folding import fold
 from servescope.cutover.judgement import (
     ArmFigures,
     Cause,
@@ -24,10 +23,11 @@ from servescope.cutover.judgement import (
     Verdict,
     VerdictChange,
 )
-from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, Stage
-from servescope.cutover.plan_files import preset_metrics
-from servescope.judge.journal import JournalEntry
-from servescope.judge.runs import CutoverRun
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.plan.plan import Arm, CutoverPlan, FrozenPlan, Stage
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
+from servescope.judge.journal.journal import JournalEntry
+from servescope.judge.journal.runs import CutoverRun
 from tests.support.judgements import AT_MS, judgement
 
 NOW_MS = AT_MS

@@ -18,9 +18,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Snapshot
-from servescope.customers.cursors import CursorFile, Gap, LaneId
-from servescope.customers.policy import Policy, Push, Resolution, Temporality
-from servescope.customers.program import CustomersProgram
+from servescope.customers.lanes.cursors import CursorFile, Gap, LaneId
+from servescope.customers.lanes.program import CustomersProgram
+from servescope.customers.policy.policy import Policy, Push, Resolution, Temporality
 from servescope.errors import ServescopeError
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus

@@ -10,11 +10,11 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from servescope.collector.claims import Claim, ScrapedAt
-from servescope.contract.extrapolation import LOOKBACK_MS
+from servescope.collector.targets.claims import Claim, ScrapedAt
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import format_series, make_labels
+from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.addresses import read_address, read_pattern
 
 SCRAPE_MS: Final = 15_000

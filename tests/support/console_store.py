@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from servescope.contract.events import Event, EventKind
 from servescope.contract.figures import figure_key
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES
 from servescope.contract.samples import make_labels
+from servescope.increments.blocks import BLOCK_MS
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus
 from tests.support.cutover_evidence import HOUR, INTERVAL_MS, Side, Story, evidence_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.customers.edges import FleetEdge, TargetEdge
+from servescope.customers.points.edges import FleetEdge, TargetEdge
 
 T0 = 1_700_000_040_000
 MINUTE = 60_000

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servescope.contract.identity import Deployment
-from servescope.customers.cursors import Acknowledgement, Cursor, CursorFile, Delivery, Gap, LaneId
-from servescope.customers.reading import FleetState
+from servescope.customers.lanes.cursors import Acknowledgement, Cursor, CursorFile, Delivery, Gap, LaneId
+from servescope.customers.points.reading import FleetState
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 TOKEN = "the-token-of-a-backend"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from servescope.contract.samples import make_labels
-from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
-from servescope.customers.policy import Protocol, Push, Temporality
+from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
+from servescope.customers.policy.policy import Protocol, Push, Temporality
 from servescope.settings.access import Access
 
 REQUESTS = Descriptor("servescope.requests", "requests_total", "{request}", "Requests.", "counter", whole=True)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Identity
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.cutover.evidence import Evidence
-from servescope.cutover.plan import Arm, CutoverPlan, Stage
-from servescope.cutover.plan_files import preset_metrics
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.cutover.plan.files import preset_metrics
+from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 
 Floats = NDArray[np.float64]
 START_MS = 1_800_000_000_000 // BLOCK_MS * BLOCK_MS

@@ -12,11 +12,11 @@ import numpy as np
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Window
-from servescope.cutover.evidence import Evidence
+from servescope.cutover.evidence.evidence import Evidence
 from servescope.errors import ServescopeError
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 from tests.support.cutover_evidence import INTERVAL_MS, Story, evidence_of
 

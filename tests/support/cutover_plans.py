@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, MetricPlan, Noise, Stage
+from servescope.cutover.plan.plan import Arm, CutoverPlan, FrozenPlan, MetricPlan, Noise, Stage
 from tests.support.judgements import START_MS
 
 LEAST_PLAN = """\

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from servescope.alerting.alerts import ALERTS
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.samples import make_labels
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan_files import parse_plan
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.files import parse_plan
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.judge.case import freeze_plan, judge_case
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run, summarise, write_decision
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run, summarise, write_decision
 from servescope.settings.clock import CLOCK_VARIABLE, EmulatedTime
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store

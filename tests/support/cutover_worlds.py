@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Series
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
+from servescope.cutover.comparison.freezing import freeze
+from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import fold_evidence, judge_folded
-from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.cutover.verdict.judge import fold_evidence, judge_folded
+from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import INTERVAL_MS, Side, Story, plan_of
 from tests.support.cutover_store import Step, make_targets
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Evidence
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 
 Damage = Callable[[Evidence, np.random.Generator], Evidence]
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from alerts.recording import render_recording_rules
 from servescope.contract.expressions import Expression, Quantile, Vector, promql
-from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.readings import WindowReadings, compute
 from servescope.contract.samples import Labels, Series, Window
 from servescope.contract.types import Figure
+from servescope.increments.extrapolation import WindowBounds
+from servescope.increments.readings import WindowReadings, compute
 from tests.support.fake_targets import FakeTarget, serving
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.waiting import wait_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from servescope.contract.samples import make_labels
-from servescope.customers.points import Descriptor, HistogramValue, Stream, StreamPoint
+from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
 from tests.support.customer_points import point
 
 _TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from servescope.contract.identity import Identity
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS
+from servescope.increments.blocks import BLOCK_MS
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics

@@ -17,8 +17,8 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
-from servescope.emulator.faults import Faults, make_fault
-from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.support.beside_the_emulator import beside_the_emulator

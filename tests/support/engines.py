@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from servescope.contract.identity import Identity
-from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.costs import StepCost
-from servescope.emulator.engine import Engine
-from servescope.emulator.engine_parameters import EngineParameters
-from servescope.emulator.gpu import EmulatedGpu
-from servescope.emulator.serving import Serving
+from servescope.emulator.engine.cache import CacheChanges
+from servescope.emulator.engine.costs import StepCost
+from servescope.emulator.engine.engine import Engine
+from servescope.emulator.engine.gpu import EmulatedGpu
+from servescope.emulator.engine.parameters import EngineParameters
+from servescope.emulator.engine.serving import Serving
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.engine import EngineInstruments
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, make_labels
-from servescope.cutover.evidence import Evidence
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Story
 
 Fails = Callable[[str, int, int], float]

@@ -15,7 +15,7 @@ from servescope.contract.identity import Deployment
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.samples import format_series, make_labels
 from servescope.cutover.judgement import VERDICTS
-from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render

@@ -14,11 +14,11 @@ from servescope.alerting.alerts import ALERTS
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import make_labels
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import FrozenPlan
-from servescope.cutover.plan_files import parse_plan
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run, write_decision
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.files import parse_plan
+from servescope.cutover.plan.plan import FrozenPlan
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run, write_decision
 from servescope.settings.tables import parse_document
 from servescope.settings.toml_text import quote
 from servescope.store.embedded import Store

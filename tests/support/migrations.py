@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from servescope.migration.body import make_body
-from servescope.migration.document import read_document
+from servescope.migration.document.document import read_document
+from servescope.migration.fields.body import make_body
 from servescope.migration.files import MigrationOptions, report_document
 from servescope.migration.moves import Move, read_move
 from servescope.migration.report import FileReport
-from servescope.migration.translation import Answers
+from servescope.migration.translation.translation import Answers
 
 V1 = """\
 model_name: Mine 70B

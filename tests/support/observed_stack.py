@@ -11,18 +11,19 @@ from urllib.parse import urlsplit
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target as ScrapedTarget
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.exposition_faults import distort
-from servescope.emulator.faults import Fault, Faults
-from servescope.emulator.server import format_configuration, format_file_sd
-from servescope.emulator.stack import V2, EmulatedStack
-from servescope.emulator.truths import DUPLICATES, TARGETS_UP, Truth
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target as ScrapedTarget
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.stack import V2, EmulatedStack
+from servescope.emulator.faults.exposition_faults import distort
+from servescope.emulator.faults.faults import Fault, Faults
+from servescope.emulator.faults.truths import DUPLICATES, TARGETS_UP, Truth
+from servescope.emulator.server.server import format_configuration, format_file_sd
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
 from servescope.store.embedded import Store
+from servescope.web.connections import FetchError
 
 # The wall-clock time at the emulated time 0.
 START_SECONDS = 1_800_000_000.0
@@ -120,14 +121,14 @@ class ObservedStack:
         path = urlsplit(scraped.url).path
         target = next((each for each in self.stack.targets() if each.path == path), None)
         if target is None:
-            raise ScrapeError("http_error", "HTTP 410")
+            raise FetchError("http_error", "HTTP 410")
         effects = self.faults.exposition(target)
         if effects.unreachable:
-            raise ScrapeError("unreachable", "server disconnected")
+            raise FetchError("unreachable", "server disconnected")
         if effects.delay_seconds > self._timeout_seconds:
-            raise ScrapeError("timeout", "no answer in time")
+            raise FetchError("timeout", "no answer in time")
         if effects.kept_share < 1:
-            raise ScrapeError("unreachable", "the connection ended within the body")
+            raise FetchError("unreachable", "the connection ended within the body")
         return distort(render(target.instruments), effects, now_seconds=self._read_clock())
 
 

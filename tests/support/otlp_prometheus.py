@@ -15,8 +15,8 @@ from cramjam import snappy
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import DataPointFlags, Metric
 
-from servescope.customers.prometheus_series import STALE
-from servescope.customers.remote_write_messages import WriteRequest
+from servescope.customers.points.prometheus_series import STALE
+from servescope.customers.transports.remote_write_messages import WriteRequest
 from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.waiting import deadline_seconds
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from servescope.settings.access import Access
 from servescope.store.embedded import Store
+from servescope.web.connections import FetchError
 
 START = 1_800_000_000
 CONFIGURATION = """
@@ -50,7 +51,7 @@ class Receivers:
         if url in self.hung:
             await asyncio.sleep(3600)
         if url in self.down:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+            raise FetchError("unreachable", "cannot connect: Connection refused")
         self.posts.append((url, json.loads(body)))
 
     def sent(self, name: str) -> list[tuple[str, str, Any]]:
@@ -88,7 +89,7 @@ class Scene:
 
     async def _fetch(self, target: Target, _: Limits, /) -> bytes:
         if not self.up:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+            raise FetchError("unreachable", "cannot connect: Connection refused")
         return (
             'replica_count_by_status{deployment_id="x",status="active"} 1\n'
             f'replica_count_by_status{{deployment_id="x",status="failed"}} {self.failed}\n'

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.emulator.faults import Faults, make_fault
-from servescope.emulator.stack import V1, V2, EmulatedStack
+from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
+from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render

@@ -9,10 +9,11 @@ from typing import Any
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.deployments import HttpDiscoverySettings
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.deployments import HttpDiscoverySettings
+from servescope.collector.targets.target import Target
 from servescope.store.embedded import Store
+from servescope.web.connections import FetchError
 from tests.support.stepped_collector import page
 
 START = 1_800_000_000
@@ -73,8 +74,8 @@ class World:
         self.write(configuration)
         self.seconds = float(START)
         self.asked: list[tuple[float, str]] = []
-        self.refusals: dict[str, list[ScrapeError | None]] = {}
-        self.lists: dict[str, bytes | ScrapeError] = {}
+        self.refusals: dict[str, list[FetchError | None]] = {}
+        self.lists: dict[str, bytes | FetchError] = {}
         self.lists_asked: list[str] = []
         self._calls: _ThreadCalls | None = None
         first = read_configuration(self.path)
@@ -99,7 +100,7 @@ class World:
     async def fetch_list(self, settings: HttpDiscoverySettings, /) -> bytes:
         self.lists_asked.append(settings.url)
         found = self.lists[settings.url]
-        if isinstance(found, ScrapeError):
+        if isinstance(found, FetchError):
             raise found
         return found
 

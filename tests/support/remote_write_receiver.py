@@ -13,7 +13,7 @@ from aiohttp import web
 from cramjam import snappy
 
 from servescope.contract.samples import Labels
-from servescope.customers.remote_write_messages import Request, WriteRequest
+from servescope.customers.transports.remote_write_messages import Request, WriteRequest
 from tests.support.loopback import running
 from tests.support.otlp_backends import HttpFault
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import CollectorSettings, Configuration
-from servescope.collector.deployments import DeploymentSettings, TargetSettings
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
-from servescope.collector.watched import Watched
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.targets.deployments import DeploymentSettings, TargetSettings
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Sample, Window
 from servescope.store.embedded import Store
+from servescope.web.connections import FetchError
 from tests.support.fake_targets import render
 
 Figures = Mapping[Deployment, Mapping[str, float]]
@@ -58,7 +59,7 @@ async def _replay(
     async def fetch(target: Target, _: Limits, /) -> bytes:
         samples = list(_samples(by_url[target.url].window, now_ms))
         if not samples:
-            raise ScrapeError("unreachable", "the scrape failed")
+            raise FetchError("unreachable", "the scrape failed")
         return render(samples).encode()
 
     configuration = _configuration(members, folder / "servescope.db", window_ms)

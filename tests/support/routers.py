@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from servescope.contract.identity import Identity
-from servescope.emulator.cache import CacheChanges
 from servescope.emulator.clock import VirtualClock
+from servescope.emulator.engine.cache import CacheChanges
 from servescope.emulator.router.configuration import (
     UNBOUNDED,
     DecisionCost,

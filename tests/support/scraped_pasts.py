@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.samples import Series
+from servescope.increments.blocks import BLOCK_MS
 
 Page = Mapping[Series, float]
 """One scrape; an empty one failed."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from servescope.customers.points import Accepted, SendError, StreamPoint
-from servescope.customers.policy import Push
-from servescope.customers.senders import make_sender
+from servescope.customers.points.points import Accepted, StreamPoint
+from servescope.customers.policy.policy import Push
+from servescope.customers.transports.senders import make_sender
+from servescope.web.posting import SendError
 from tests.support.customer_points import kind_of_each
 
 

@@ -13,13 +13,14 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.api.bounds import Bounds
+from servescope.collector.api.serve import make_application
 from servescope.collector.collector import Collector
 from servescope.collector.config import make_configuration
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.serve import make_application
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from servescope.store.embedded import Store
+from servescope.web.bounds import Bounds
+from servescope.web.connections import FetchError
 from tests.support.loopback import running
 
 START = 1_800_000_000
@@ -53,7 +54,7 @@ class Pages:
     async def __call__(self, target: Target, _: Limits, /) -> bytes:
         text = self.texts.get(target.identity.replica)
         if text is None:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+            raise FetchError("unreachable", "cannot connect: Connection refused")
         return text.encode()
 
 

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from servescope.collector.api.settings import ApiSettings
-from servescope.cutover.plan import FrozenPlan
+from servescope.cutover.plan.plan import FrozenPlan
 from servescope.judge.gate import make_application
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.latest import Latest
-from servescope.judge.runs import CutoverRun, start_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import CutoverRun, start_run
+from servescope.judge.report.latest import Latest
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.settings.clock import ProgramClock
+from servescope.web.settings import ApiSettings
 from tests.support.cutover_plans import frozen_plan
 from tests.support.judgements import AT_MS
 from tests.support.loopback import running

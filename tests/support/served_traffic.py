@@ -9,11 +9,11 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.emulator.autoscaler import Load
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.faults import Faults
-from servescope.emulator.recording import START_MS, StackRecorder
-from servescope.emulator.stack import V1, EmulatedStack
+from servescope.emulator.deployment.autoscaler import Load
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.stack import V1, EmulatedStack
+from servescope.emulator.faults.faults import Faults
+from servescope.emulator.scenario.recording import START_MS, StackRecorder
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.store.embedded import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from servescope.contract.events import Event
-from servescope.contract.increments import TargetIncrements
+from servescope.increments.blocks import TargetIncrements
 from servescope.store.embedded import Store
 from tests.support.stepped_collector import CHAT, START, World, write_targets
 from tests.support.waiting import wait_for

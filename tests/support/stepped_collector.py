@@ -9,10 +9,11 @@ from pathlib import Path
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Deployment
 from servescope.store.embedded import Store
+from servescope.web.connections import FetchError
 
 START = 1_800_000_000
 
@@ -92,7 +93,7 @@ class World:
         self.asked.append(target.url)
         count = self.answers.get(target.identity.replica)
         if count is None:
-            raise ScrapeError("unreachable", "cannot connect: Connection refused")
+            raise FetchError("unreachable", "cannot connect: Connection refused")
         return self.pages.get(target.identity.replica, page)(count).encode()
 
     async def step(self, count: float | None = None, *, seconds: float = 15.0) -> dict[str, float]:

@@ -15,8 +15,8 @@ from servescope.collector.paging.recent_values import reduced
 from servescope.contract.expressions import Expression, Increase, Matchers, Vector, matches
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
-from servescope.contract.readings import evaluate
 from servescope.contract.samples import Labels, Series, Window, make_labels
+from servescope.increments.readings import evaluate
 from tests.support.alert_stories import STALE, firing
 
 _MINUTE_MS = 60_000

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, make_labels
-from servescope.customers.edges import TargetEdge
-from servescope.customers.naming import known_labels
-from servescope.customers.policy import HashKey, Naming, Policy, Resolution
+from servescope.customers.points.edges import TargetEdge
+from servescope.customers.points.naming import known_labels
+from servescope.customers.policy.policy import HashKey, Naming, Policy, Resolution
 from servescope.customers.selection import select_figures, select_metrics
 from tests.support.customer_edges import Seen, histogram, target
 

@@ -12,15 +12,15 @@ import aiohttp
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.collector.api.listening import Listener
-from servescope.collector.connections import open_session
-from servescope.collector.fetch import HttpFetch
+from servescope.collector.scrapes.fetch import HttpFetch
 from servescope.contract.samples import Labels, make_labels
-from servescope.probe.allowed import AllowedResolver
-from servescope.probe.config import read_probe_configuration
-from servescope.probe.prober import Prober
-from servescope.probe.serve import make_translate_application
-from servescope.probe.telemetry import ProbeTelemetry
+from servescope.translate.allowed import AllowedResolver
+from servescope.translate.config import read_probe_configuration
+from servescope.translate.prober import Prober
+from servescope.translate.serve import make_translate_application
+from servescope.translate.telemetry import ProbeTelemetry
+from servescope.web.connections import open_session
+from servescope.web.listening import Listener
 from tests.support.loopback import Handler, serving
 from tests.support.waiting import deadline_seconds
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from servescope.contract.batches import TargetBatch, batches
 from servescope.contract.identity import Identity
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series
-from servescope.cutover.folding import ArmFold, fold
-from servescope.cutover.plan import CutoverPlan
+from servescope.cutover.evidence.folding import ArmFold, fold
+from servescope.cutover.plan.plan import CutoverPlan
+from servescope.increments.batches import TargetBatch, batches
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.sources.reader import Reader
 
 _IDENTITY = Identity("llama", "chat-v1", "v1", replica="r")

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import count
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.costs import StepCost
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.deployment_plan import DeploymentPlan
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.stack import V2
+from servescope.emulator.engine.costs import StepCost
 from servescope.emulator.router.configuration import KvRouterParameters
 from servescope.emulator.router.kv import KvRouter
 from servescope.emulator.router.placement import Router
-from servescope.emulator.stack import V2
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.migration.scaling import TokenScaling
 from tests.truth.figures import Figures

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks._dynamo import replay_with_dynamo
-from servescope.emulator.deployment import EmulatedDeployment
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.sizing import WorkerSettings
+from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.emulator.replay import ReplaySettings, plan_workers
 from servescope.emulator.router.configuration import KvRouterParameters
-from servescope.emulator.sizing import WorkerSettings
-from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.traces import survey_trace
 from tests.truth.emulated import COST, clamp_costs, read_figures

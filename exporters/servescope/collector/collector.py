@@ -13,21 +13,21 @@ from dataclasses import dataclass, fields, replace
 
 from servescope.collector.clock import Clock
 from servescope.collector.config import CollectorSettings, Configuration
-from servescope.collector.deployments import slowest_interval_ms
-from servescope.collector.derive import Deriver
-from servescope.collector.discovery import DiscoveryLoop, FetchList
+from servescope.collector.discovery.loop import DiscoveryLoop, FetchList
+from servescope.collector.discovery.targets import Discovery, check_targets
 from servescope.collector.evaluation import Evaluation, EvaluationLoop
 from servescope.collector.exposition import Gauges
+from servescope.collector.figures.derive import Deriver
 from servescope.collector.fleet import Fleet, Health
 from servescope.collector.own_series import OwnSeries
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.notifier import Post
-from servescope.collector.recording import Recorder
-from servescope.collector.scrape import Fetch, Scrape
+from servescope.collector.recording.recorder import Recorder
+from servescope.collector.scrapes.scrape import Fetch, Scrape
+from servescope.collector.scrapes.target_state import Watched
 from servescope.collector.scraping import ScrapeLoop
-from servescope.collector.targets import Discovery, check_targets
+from servescope.collector.targets.deployments import slowest_interval_ms
 from servescope.collector.telemetry import Telemetry, watch_event_loop
-from servescope.collector.watched import Watched
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.values import format_duration
 from servescope.sources.page import DEFAULT_LIMITS

@@ -20,9 +20,9 @@ from servescope.settings.clock import program_clock
 from servescope.settings.values import parse_address
 
 if TYPE_CHECKING:
-    from servescope.collector.api.listening import Listener
-    from servescope.collector.api.settings import ApiSettings
     from servescope.collector.collector import Collector
+    from servescope.web.listening import Listener
+    from servescope.web.settings import ApiSettings
 
 _logger = logging.getLogger(__name__)
 
@@ -124,11 +124,11 @@ async def collect(
     Whenever `reload` is set, the configuration that `reread` returns is applied.
     """
     from servescope.collector.collector import Collector
-    from servescope.collector.connections import open_session
-    from servescope.collector.fetch import HttpFetch
-    from servescope.collector.resolver import Resolver
-    from servescope.collector.targets import check_targets
+    from servescope.collector.discovery.targets import check_targets
+    from servescope.collector.scrapes.fetch import HttpFetch
     from servescope.store.embedded import Store
+    from servescope.web.connections import open_session
+    from servescope.web.resolver import Resolver
 
     # Before there is a store: a configuration that cannot run leaves nothing behind.
     check_targets(configuration)
@@ -206,8 +206,8 @@ def cannot_listen(host: str, port: int, error: OSError) -> ServescopeError:
 
 
 async def _serve(collector: Collector, api: ApiSettings) -> Listener:
-    from servescope.collector.api.listening import Listener
-    from servescope.collector.serve import make_application
+    from servescope.collector.api.serve import make_application
+    from servescope.web.listening import Listener
 
     host, port = collector.settings.listen
     listener = Listener(make_application(collector, api), certificates=api.certificates())

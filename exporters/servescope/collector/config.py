@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from servescope.collector.api.settings import API_KEYS, ApiSettings, read_api
-from servescope.collector.deployments import (
+from servescope.collector.paging.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
+from servescope.collector.targets.deployments import (
     DEPLOYMENT_SETTINGS,
     DeploymentSettings,
     ScrapeSettings,
@@ -22,14 +22,14 @@ from servescope.collector.deployments import (
     read_deployments,
     read_limits,
 )
-from servescope.collector.paging.settings import ALERTING_SETTINGS, AlertingSettings, read_alerting
 from servescope.collector.traffic_split import TRAFFIC_SPLIT_SETTINGS, ConfiguredTraffic, read_traffic_split
-from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
+from servescope.increments.extrapolation import WindowBounds
 from servescope.settings.tables import Setting, Table, read_document
 from servescope.settings.values import format_duration, parse_address
 from servescope.sources.page import DEFAULT_LIMITS, PageLimits
+from servescope.web.settings import API_KEYS, ApiSettings, read_api
 
 DEFAULT_FILE = "servescope.toml"
 DEFAULT_PORT = 9900

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from servescope.collector.clock import Clock
-from servescope.collector.derive import Derivation, Members, count_targets
+from servescope.collector.figures.derive import Derivation, Members, count_targets
 from servescope.collector.fleet import Fleet
 from servescope.collector.own_series import OwnSeries
-from servescope.collector.pacing import next_due_ms
+from servescope.collector.scrapes.pacing import next_due_ms
+from servescope.collector.scrapes.target_state import Watched
 from servescope.collector.telemetry import Telemetry
-from servescope.collector.watched import Watched
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Sample
 

@@ -9,13 +9,13 @@ from typing import Literal
 
 from servescope.collector.clock import Clock
 from servescope.collector.config import CollectorSettings
-from servescope.collector.derive import Deriver
-from servescope.collector.pacing import Pacer
+from servescope.collector.figures.derive import Deriver
 from servescope.collector.paging.manager import AlertManager
-from servescope.collector.recent_scrapes import RecentScrapes
-from servescope.collector.recording import Recorder
-from servescope.collector.target import Target
-from servescope.collector.watched import Watched
+from servescope.collector.recording.recorder import Recorder
+from servescope.collector.scrapes.pacing import Pacer
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
+from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Snapshot
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS

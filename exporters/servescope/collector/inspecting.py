@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from servescope.collector.deployments import ScrapeSettings, check_url
-from servescope.collector.scrape import Limits, ScrapeError
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.deployments import ScrapeSettings, check_url
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.errors import UsageError, require_extra
 from servescope.settings.access import Access, Proxy
@@ -19,6 +19,7 @@ from servescope.sources.inspection import InspectionError, inspect
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition
 from servescope.sources.report import render_json, render_text
+from servescope.web.connections import FetchError
 
 TIMEOUT_SECONDS = 10.0
 LEAST_SECONDS, MOST_SECONDS = 0.001, 1e9
@@ -119,8 +120,8 @@ def _read_expositions(arguments: argparse.Namespace) -> tuple[Exposition, ...]:
 
 async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) -> tuple[Exposition, ...]:
     """The exposition at a URL, fetched as the collector does, and again after the seconds."""
-    from servescope.collector.connections import open_session
-    from servescope.collector.fetch import HttpFetch
+    from servescope.collector.scrapes.fetch import HttpFetch
+    from servescope.web.connections import open_session
 
     access = Access(proxy=Proxy(from_environment=True))
     target = Target(check_url(url), Identity("inspected", "inspected", "inspected"), access=access)
@@ -132,7 +133,7 @@ async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) ->
                 return (earlier,)
             await asyncio.sleep(seconds)
             return earlier, parse_exposition(await fetch(target, limits), limits)
-        except (ScrapeError, ParseError) as error:
+        except (FetchError, ParseError) as error:
             # A proxy of the environment may answer with the credentials that it was sent.
             raise InspectionError(access.conceal(f"{target.url}: {error}")) from error
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from servescope.collector.clock import Clock
 from servescope.collector.fleet import Fleet
-from servescope.collector.pacing import believe_hold, format_instant, hold_ms, next_due_ms, scrape_offset_ms
-from servescope.collector.scrape import Fetch, Scrape, scrape_target
+from servescope.collector.scrapes.pacing import believe_hold, format_instant, hold_ms, next_due_ms, scrape_offset_ms
+from servescope.collector.scrapes.scrape import Fetch, Scrape, scrape_target
+from servescope.collector.scrapes.target_state import Watched
 from servescope.collector.telemetry import Telemetry
-from servescope.collector.watched import Watched
 
 # First scrapes start at once instead of spread over an interval, but not all at the same instant.
 _FIRST_SCRAPES_APART_MS = 10

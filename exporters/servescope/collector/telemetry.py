@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
-from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_gauge, make_histogram
-from servescope.collector.scrape import OUTCOMES, Scrape
+from servescope.collector.scrapes.scrape import OUTCOMES, Scrape
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import make_labels
+from servescope.web.telemetry import ApiTelemetry, make_counter, make_gauge, make_histogram
 
 _logger = logging.getLogger(__name__)
 

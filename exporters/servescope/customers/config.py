@@ -15,12 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast, get_args
 
-from servescope.collector.claims import CLAIM_KEYS, Claims
-from servescope.collector.deployments import Collected, read_collected
+from servescope.collector.targets.claims import CLAIM_KEYS, Claims
+from servescope.collector.targets.deployments import Collected, read_collected
 from servescope.contract.identity import GROUP_LABELS, ROLLOUT_PHASES, Deployment, Group, Identity, describe_group
-from servescope.customers.destinations import PULL_SETTINGS, PUSH_SETTINGS, read_pull, read_pushes
-from servescope.customers.hashing import ReplicaHash
-from servescope.customers.naming import (
+from servescope.customers.points.hashing import ReplicaHash
+from servescope.customers.points.naming import (
     KEY_LABEL,
     OTEL_LABELS,
     WINDOW_LABEL,
@@ -29,8 +28,9 @@ from servescope.customers.naming import (
     label_name,
     service_name,
 )
-from servescope.customers.policy import HashKey, Naming, Policy, Pull, Push, Quotas, Resolution
-from servescope.customers.prometheus_series import safe_name
+from servescope.customers.points.prometheus_series import safe_name
+from servescope.customers.policy.destinations import PULL_SETTINGS, PUSH_SETTINGS, read_pull, read_pushes
+from servescope.customers.policy.policy import HashKey, Naming, Policy, Pull, Push, Quotas, Resolution
 from servescope.customers.selection import select_figures, select_metrics
 from servescope.customers.stored_names import StoredNames, translation_at
 from servescope.errors import ConfigurationError, UsageError

@@ -17,20 +17,15 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from servescope.collector.api.bounds import Bounds
-from servescope.collector.api.certificates import Certificates
-from servescope.collector.api.gate import GATE, Gate
-from servescope.collector.api.listening import Listener
-from servescope.collector.api.settings import ApiSettings, read_api
-from servescope.customers.claimed_past import ClaimedPast, apply_claims, claim_past
 from servescope.customers.config import read_policies, read_usable_policies
-from servescope.customers.cursors import CursorFile
-from servescope.customers.listener import make_pull_application
-from servescope.customers.policy import Policy
-from servescope.customers.program import CustomersProgram
-from servescope.customers.prometheus_past import warn_of_prometheus
-from servescope.customers.secrecy import warn_of_loose_files
-from servescope.customers.telemetry import CustomersTelemetry
+from servescope.customers.lanes.claimed_past import ClaimedPast, apply_claims, claim_past
+from servescope.customers.lanes.cursors import CursorFile
+from servescope.customers.lanes.listener import make_pull_application
+from servescope.customers.lanes.program import CustomersProgram
+from servescope.customers.lanes.prometheus_past import warn_of_prometheus
+from servescope.customers.lanes.telemetry import CustomersTelemetry
+from servescope.customers.policy.policy import Policy
+from servescope.customers.policy.secrecy import warn_of_loose_files
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
 from servescope.settings.clock import program_clock
@@ -38,6 +33,11 @@ from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
 from servescope.store.opening import open_past
+from servescope.web.bounds import Bounds
+from servescope.web.certificates import Certificates
+from servescope.web.gate import GATE, Gate
+from servescope.web.listening import Listener
+from servescope.web.settings import ApiSettings, read_api
 
 _logger = logging.getLogger(__name__)
 

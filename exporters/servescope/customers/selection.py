@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
-from servescope.customers.policy import Resolution
-from servescope.customers.projection import MERGED_GAUGES
+from servescope.customers.points.projection import MERGED_GAUGES
+from servescope.customers.policy.policy import Resolution
 from servescope.errors import UsageError
 
 ALL: Final = "all"

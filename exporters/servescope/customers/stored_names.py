@@ -17,7 +17,7 @@ from servescope.contract.expressions import Matchers
 from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, Deployment
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import format_edge
-from servescope.customers.naming import (
+from servescope.customers.points.naming import (
     RESOURCE_LABELS,
     describe_figure,
     describe_metric,
@@ -25,9 +25,9 @@ from servescope.customers.naming import (
     label_name,
     service_name,
 )
-from servescope.customers.points import Descriptor
-from servescope.customers.policy import OtlpBackend, Policy, Pull, Push
-from servescope.customers.prometheus_series import safe_name
+from servescope.customers.points.points import Descriptor
+from servescope.customers.points.prometheus_series import safe_name
+from servescope.customers.policy.policy import OtlpBackend, Policy, Pull, Push
 
 JOB: Final = "job"
 """The label that Prometheus makes of `service.name`."""

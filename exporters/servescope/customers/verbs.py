@@ -11,19 +11,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from servescope.customers.checking import check
 from servescope.customers.config import find_policy, read_policies, read_usable_policies
-from servescope.customers.cursors import CursorFile, LaneId, find_cursors, lanes_of
-from servescope.customers.documents import document
-from servescope.customers.probe import send_probe
-from servescope.customers.running import serve_customers
-from servescope.customers.statements import (
+from servescope.customers.documents.checking import check
+from servescope.customers.documents.documents import document
+from servescope.customers.documents.probe import send_probe
+from servescope.customers.documents.statements import (
     describe_statement,
     describe_statuses,
     read_statement,
     read_statuses,
     remove_customer,
 )
+from servescope.customers.lanes.cursors import CursorFile, LaneId, find_cursors, lanes_of
+from servescope.customers.running import serve_customers
 from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
 from servescope.store.spans import read_instant

@@ -26,7 +26,7 @@ from servescope.settings.clock import CLOCK_VARIABLE
 
 if TYPE_CHECKING:
     from servescope.demo.pacing import Pace
-    from servescope.emulator.server import RunningEmulator
+    from servescope.emulator.server.server import RunningEmulator
 
 _CONSOLE_PORT, _COLLECTOR_PORT, _EMULATOR_PORT = 8501, 9900, 9800
 # Generous: a part that ended is noticed at once, and the first start on a slow machine compiles what it imports.
@@ -118,8 +118,8 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
     """
     from servescope.demo import opening
     from servescope.demo.pacing import FULL_SPEED, Pace
-    from servescope.emulator import server
-    from servescope.emulator.control import Control
+    from servescope.emulator.server import server
+    from servescope.emulator.server.control import Control
 
     opens_at = opening.choose_opening()
     opening.put_files(folder, opens_at)

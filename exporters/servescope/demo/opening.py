@@ -11,22 +11,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan_files import parse_plan
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.files import parse_plan
 from servescope.demo.pacing import FULL_SPEED, NEVER
 from servescope.demo.past import PastLoad, write_past
-from servescope.emulator.deployment_settings import DescribedDeployment
-from servescope.emulator.faults import Faults
-from servescope.emulator.recording import StackRecorder
-from servescope.emulator.scenario import Scenario, read_scenario
-from servescope.emulator.server import format_configuration
-from servescope.emulator.stack import EmulatedStack
+from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.faults.faults import Faults
+from servescope.emulator.scenario.deployment_settings import DescribedDeployment
+from servescope.emulator.scenario.recording import StackRecorder
+from servescope.emulator.scenario.scenario import Scenario, read_scenario
+from servescope.emulator.server.server import format_configuration
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import ServescopeError
+from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan, judge_case
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import start_run, summarise, write_decision
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import start_run, summarise, write_decision
 from servescope.settings.clock import EmulatedTime
 from servescope.settings.tables import read_document
 from servescope.settings.values import format_duration

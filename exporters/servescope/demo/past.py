@@ -19,11 +19,11 @@ from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.requirements import objectives_of, requirements_of
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.judged import PROMPT_SIZES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series, Snapshot, Window
 from servescope.demo.figures import derive_blocks
+from servescope.increments.blocks import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.store.embedded import Store
 
 Floats = NDArray[np.float64]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servescope.emulator import serving_options
-from servescope.emulator.control_client import TOKEN_VARIABLE
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.faults import Fault, Faults, parse_fault
-from servescope.emulator.sizing import fit_to_trace
-from servescope.emulator.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.sizing import fit_to_trace
+from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.faults.faults import Fault, Faults, parse_fault
+from servescope.emulator.server.control_client import TOKEN_VARIABLE
 from servescope.emulator.traffic_arguments import configure_traffic, plan_traffic
 from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
 from servescope.emulator.workload.traces import survey_trace
@@ -23,7 +23,7 @@ from servescope.errors import UsageError, require_extra
 from servescope.settings.values import format_instant
 
 if TYPE_CHECKING:
-    from servescope.emulator.server import RunningEmulator
+    from servescope.emulator.server.server import RunningEmulator
 
 _ADDRESS = "127.0.0.1"
 _STACKS: dict[str, tuple[DeploymentPlan, ...]] = {
@@ -124,8 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.hours is not None:
         raise UsageError("--hours has no meaning without --record")
     require_extra("emulator", "aiohttp")
-    from servescope.emulator import server
-    from servescope.emulator.control import Control
+    from servescope.emulator.server import server
+    from servescope.emulator.server.control import Control
 
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
@@ -160,8 +160,8 @@ def _record(arguments: argparse.Namespace) -> int:
     if arguments.scenario is None:
         raise UsageError("--record goes with --scenario, which says what is recorded")
     _check_said_by_scenario(arguments, "port", "speed_up", "traffic", "fault", "seconds")
-    from servescope.emulator.recording import record
-    from servescope.emulator.scenario import read_scenario
+    from servescope.emulator.scenario.recording import record
+    from servescope.emulator.scenario.scenario import read_scenario
 
     began = time.perf_counter()
     recording = record(read_scenario(arguments.scenario), arguments.record, hours=arguments.hours or 24.0)
@@ -175,7 +175,7 @@ def _build_stack(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence
     """The stack of the arguments, and the faults of its scenario."""
     if arguments.scenario is None:
         return _build_preset(arguments), ()
-    from servescope.emulator.scenario import read_scenario
+    from servescope.emulator.scenario.scenario import read_scenario
 
     _check_said_by_scenario(arguments)
     scenario = read_scenario(arguments.scenario)

@@ -16,20 +16,20 @@ from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Sample
 from servescope.contract.types import Figure
-from servescope.emulator.deployment import EmulatedDeployment
-from servescope.emulator.deployment_plan import DeploymentPlan
-from servescope.emulator.engine_parameters import EngineParameters
-from servescope.emulator.hardware import DEFAULT_MODEL, list_hardware, list_models
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.deployment.sizing import WorkerSettings, size_for_trace
+from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.engine.hardware import DEFAULT_MODEL, list_hardware, list_models
+from servescope.emulator.engine.parameters import EngineParameters
+from servescope.emulator.reuse import UNLIMITED, Reuse, measure_reuse
 from servescope.emulator.router.configuration import KvRouterParameters
-from servescope.emulator.sizing import WorkerSettings, size_for_trace
-from servescope.emulator.stack import EmulatedStack
 from servescope.emulator.workload.plans import ReplayedTraffic
-from servescope.emulator.workload.reuse import UNLIMITED, Reuse, measure_reuse
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey, read_trace, survey_trace
 from servescope.errors import UsageError
+from servescope.increments.readings import evaluate_increases
 from servescope.migration.scaling import TokenScaling
 
 ROUTERS: Final = ("kv", "least-load")

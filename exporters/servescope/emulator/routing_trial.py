@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from servescope.emulator.configured import read_workers
+from servescope.emulator.deployment.configured import read_workers
 from servescope.emulator.replay import MOST_WORKERS, ReplayReport, ReplaySettings, replay
 from servescope.emulator.router.configuration import parse_routing
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, read_trace, survey_trace
 from servescope.errors import UsageError
-from servescope.migration.routing_advice import RoutedTraffic, RoutingTrial
+from servescope.migration.advice.routing_advice import RoutedTraffic, RoutingTrial
 
 
 def try_routers(

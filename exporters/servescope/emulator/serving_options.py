@@ -13,8 +13,8 @@ from servescope.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
     from servescope.emulator.block_contents import BlockContents
-    from servescope.emulator.server import Pages, RouteAdder
-    from servescope.emulator.stack import EmulatedStack
+    from servescope.emulator.deployment.stack import EmulatedStack
+    from servescope.emulator.server.server import Pages, RouteAdder
 
 API_KEY_VARIABLE = "SERVESCOPE_EMULATOR_API_KEY"
 _MOST_KEY_CHARACTERS = 1024
@@ -60,10 +60,10 @@ class Served:
 
 def prepare(arguments: argparse.Namespace, stack: EmulatedStack) -> Served:
     """What the arguments ask for. Raises UsageError."""
-    from servescope.emulator import openai_api
     from servescope.emulator.block_contents import BlockContents
-    from servescope.emulator.server import OwnPages
-    from servescope.emulator.vllm_names import VllmPages
+    from servescope.emulator.openai import api as openai_api
+    from servescope.emulator.server.server import OwnPages
+    from servescope.emulator.server.vllm_names import VllmPages
 
     contents = BlockContents() if arguments.kv_events else None
     settings = openai_api.OpenAiSettings(api_key=_read_key(arguments), seed=arguments.seed, contents=contents)
@@ -80,7 +80,7 @@ def _publish_events(
     arguments: argparse.Namespace, stack: EmulatedStack, pages: Pages, add_api: RouteAdder, contents: BlockContents
 ) -> Served:
     require_extra("emulator", "msgspec", "zmq")
-    from servescope.emulator.kv_events import KvEvents, parse_endpoint
+    from servescope.emulator.server.kv_events import KvEvents, parse_endpoint
 
     replay = arguments.kv_events_replay
     events = KvEvents(

@@ -6,13 +6,13 @@ import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from servescope.cutover.evidence import Decision
-from servescope.cutover.plan import CutoverPlan, FrozenPlan
-from servescope.cutover.plan_files import parse_plan
+from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.plan.files import parse_plan
+from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
 from servescope.errors import UsageError
 from servescope.judge.case import check_decisions, freeze_plan
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.runs import CutoverRun, check_unchanged, current_run
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import CutoverRun, check_unchanged, current_run
 from servescope.settings.tables import read_document
 from servescope.settings.values import format_instant
 from servescope.store.history import History

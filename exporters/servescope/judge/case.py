@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from servescope.contract.events import Event
-from servescope.contract.increments import BLOCK_MS
-from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.folding import Folded
-from servescope.cutover.freezing import freeze_from
+from servescope.cutover.comparison.freezing import freeze_from
+from servescope.cutover.evidence.evidence import Decision, Evidence
+from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.stages import course_of
+from servescope.cutover.forecast.duration import StageForecast, forecast_stages
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.judging import find_stale, first_block, judge_folded
-from servescope.cutover.plan import CutoverPlan, FrozenPlan
-from servescope.cutover.plan_files import check_arms
-from servescope.cutover.planning import StageForecast, forecast_stages
-from servescope.cutover.stages import course_of
+from servescope.cutover.plan.files import check_arms
+from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
+from servescope.cutover.verdict.judge import find_stale, first_block, judge_folded
 from servescope.errors import ServescopeError
-from servescope.judge.checkpoints import Checkpoint
-from servescope.judge.folds import FINAL_MS, Parts
+from servescope.increments.blocks import BLOCK_MS
+from servescope.judge.checkpoints.checkpoints import Checkpoint
+from servescope.judge.checkpoints.folds import FINAL_MS, Parts
 from servescope.judge.reading import closed_until, find_identities, last_scraped, read_evidence, refresh_evidence
 from servescope.settings.clock import AHEAD_MS
 from servescope.settings.values import format_instant

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from servescope.cutover.evidence import DECISION_KINDS
+from servescope.cutover.evidence.evidence import DECISION_KINDS
 from servescope.judge import verbs
 from servescope.judge.ending import ended_in_time
 from servescope.store.prometheus.options import configure_past

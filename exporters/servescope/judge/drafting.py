@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER, JUDGED, JudgedMetric
-from servescope.cutover.plan import USUAL_STAGES
-from servescope.migration.checklist import make_checklist
+from servescope.cutover.plan.plan import USUAL_STAGES
 from servescope.migration.moves import Move
+from servescope.migration.translation.checklist import make_checklist
 from servescope.settings.toml_text import quote, remark
 
 

@@ -13,15 +13,15 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from servescope.collector.api.answers import json_answer, json_bytes
-from servescope.collector.api.bounds import Bounds
-from servescope.collector.api.gate import GATE, Gate
-from servescope.collector.api.settings import ApiSettings
 from servescope.cutover.judgement import Judgement, Verdict
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
-from servescope.judge.latest import Latest
+from servescope.judge.report.latest import Latest
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.settings.clock import ProgramClock
+from servescope.web.answers import json_answer, json_bytes
+from servescope.web.bounds import Bounds
+from servescope.web.gate import GATE, Gate
+from servescope.web.settings import ApiSettings
 
 _REFUSED: Final = 409
 """The status of a gate that is closed: the request was understood, the cutover is not in that state."""

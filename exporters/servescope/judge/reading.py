@@ -10,12 +10,12 @@ import numpy as np
 
 from servescope.contract.events import Event
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
-from servescope.contract.incrementing import block_of
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
-from servescope.cutover.evidence import Evidence
-from servescope.cutover.folding import Folded, read_families
-from servescope.cutover.plan import Arm, CutoverPlan
+from servescope.cutover.evidence.evidence import Evidence
+from servescope.cutover.evidence.folding import Folded, read_families
+from servescope.cutover.plan.plan import Arm, CutoverPlan
 from servescope.errors import ServescopeError
+from servescope.increments.accumulation import block_of
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.history import History
 from servescope.store.records import TargetStatus
 

@@ -10,12 +10,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from servescope import __version__
-from servescope.collector.client_telemetry import ApiTelemetry, make_counter, make_histogram
 from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.cutover.judgement import VERDICTS, Judgement, MetricJudgement
-from servescope.judge.latest import Latest
+from servescope.judge.report.latest import Latest
 from servescope.settings.clock import ProgramClock
+from servescope.web.telemetry import ApiTelemetry, make_counter, make_histogram
 
 _SEVERITIES: Final = ("beyond margin", "probable")
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from servescope.cutover.evidence import Decision, DecisionKind
+from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.judge.arguments import (
@@ -21,10 +21,9 @@ from servescope.judge.arguments import (
     read_plan,
 )
 from servescope.judge.case import forecast_case, freeze_plan, judge_case, resume_case
-from servescope.judge.checkpoints import Checkpoint
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.report import Recorded, render_report
-from servescope.judge.runs import (
+from servescope.judge.checkpoints.checkpoints import Checkpoint
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import (
     CutoverRun,
     next_stage,
     start_run,
@@ -32,9 +31,17 @@ from servescope.judge.runs import (
     write_changes,
     write_decision,
 )
-from servescope.judge.text import CONFIGURED, describe_forecast, describe_judgement, explain_judgement, moment, share
+from servescope.judge.journal.written import with_written_harm
+from servescope.judge.report.report import Recorded, render_report
+from servescope.judge.report.text import (
+    CONFIGURED,
+    describe_forecast,
+    describe_judgement,
+    explain_judgement,
+    moment,
+    share,
+)
 from servescope.judge.verifying import verify
-from servescope.judge.written import with_written_harm
 from servescope.store.opening import DEFAULT_STORE, open_past, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(

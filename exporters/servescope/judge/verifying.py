@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.folding import ArmFold, Folded
-from servescope.cutover.windows import compacted
+from servescope.cutover.evidence.folding import ArmFold, Folded
+from servescope.cutover.evidence.windows import compacted
 from servescope.errors import UsageError
 from servescope.judge.arguments import find_journal, open_run, read_plan
 from servescope.judge.case import fold_case, restore_case
-from servescope.judge.checkpoints import Checkpoint, CheckpointError, KeptPart
-from servescope.judge.fold_codec import encode
-from servescope.judge.journal import CutoverJournal, JournalDamagedError, JournalError
-from servescope.judge.runs import CutoverRun, list_runs
+from servescope.judge.checkpoints.checkpoints import Checkpoint, CheckpointError, KeptPart
+from servescope.judge.checkpoints.fold_codec import encode
+from servescope.judge.journal.journal import CutoverJournal, JournalDamagedError, JournalError
+from servescope.judge.journal.runs import CutoverRun, list_runs
 from servescope.settings.values import format_instant
 from servescope.store.history import History
 from servescope.store.opening import open_past, read_time

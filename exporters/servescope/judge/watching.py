@@ -11,26 +11,26 @@ import time
 from pathlib import Path
 from typing import Final
 
-from servescope.collector.api.listening import Listener
-from servescope.collector.api.settings import ApiSettings, read_api
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError, UsageError
 from servescope.judge.arguments import find_journal, open_run, read_plan
 from servescope.judge.case import WatchedCase
-from servescope.judge.checkpoints import Checkpoint
+from servescope.judge.checkpoints.checkpoints import Checkpoint
 from servescope.judge.ending import Worker
 from servescope.judge.gate import make_application
-from servescope.judge.journal import CutoverJournal
-from servescope.judge.latest import Latest
-from servescope.judge.runs import CutoverRun, current_run, write_changes
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import CutoverRun, current_run, write_changes
+from servescope.judge.journal.written import with_written_harm
+from servescope.judge.report.latest import Latest
+from servescope.judge.report.text import moment
 from servescope.judge.telemetry import JudgeTelemetry
-from servescope.judge.text import moment
-from servescope.judge.written import with_written_harm
 from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
 from servescope.store.opening import open_past
+from servescope.web.listening import Listener
+from servescope.web.settings import ApiSettings, read_api
 
 _PERIOD_SECONDS: Final = 15.0
 """How often it is judged, in seconds of the program's clock: as often as is usually scraped."""

@@ -14,9 +14,9 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.store.prometheus.options import configure_past
 
 if TYPE_CHECKING:
-    from servescope.migration.advice import Advice
+    from servescope.migration.advice.advice import Advice
     from servescope.migration.report import FileReport
-    from servescope.migration.token_target import TokenTargets
+    from servescope.migration.traffic.token_target import TokenTargets
 
 FORMATS: Final = ("text", "diff", "json")
 
@@ -124,8 +124,8 @@ def migrate(arguments: argparse.Namespace, numbers: TokenTargets | None = None) 
 @contextmanager
 def _wrong_usage(arguments: argparse.Namespace) -> Iterator[None]:
     """Errors as those of the usage; what one of reading quotes of a file is masked."""
-    from servescope.migration.document import DocumentError
-    from servescope.migration.masking import mask_reading
+    from servescope.migration.document.document import DocumentError
+    from servescope.migration.fields.masking import mask_reading
 
     try:
         yield
@@ -167,8 +167,8 @@ def show(
 def _describe(shown: Sequence[FileReport], numbers: TokenTargets | None, advice: Sequence[Advice]) -> str:
     """The reports with their diffs, the numbers from traffic, and the advice on it, for a person."""
     from servescope.migration import report
-    from servescope.migration.advice import describe_advice
-    from servescope.migration.token_report import describe_targets
+    from servescope.migration.advice.advice import describe_advice
+    from servescope.migration.traffic.token_report import describe_targets
 
     parts = ["\n".join(f"{report.describe(each)}{_indented(report.diff(each))}" for each in shown)]
     if numbers is not None:

@@ -10,21 +10,21 @@ from pathlib import Path
 from stat import S_ISREG
 
 from servescope.errors import ServescopeError, UsageError
-from servescope.migration.backend_server import check_backend_server, find_part
-from servescope.migration.backend_translation import BackendAnswers, BackendMigration, translate_backend
-from servescope.migration.body import ManagementBody, check_body, is_management_body, make_body, with_speculation
-from servescope.migration.config_yaml import ACCELERATORS, CONFIG
-from servescope.migration.document import LARGEST_BYTES, Document, DocumentError, decode
+from servescope.migration.document.document import LARGEST_BYTES, Document, DocumentError, decode
+from servescope.migration.document.json_document import is_named_json, read_named
+from servescope.migration.fields.backend_server import check_backend_server, find_part
+from servescope.migration.fields.body import ManagementBody, check_body, is_management_body, make_body, with_speculation
+from servescope.migration.fields.config_yaml import ACCELERATORS, CONFIG
+from servescope.migration.fields.llm_config import SPECULATIVE, require
+from servescope.migration.fields.masking import Masker
+from servescope.migration.fields.meaning import describe_backend_move, describe_meaning, describe_rollback, token_target
+from servescope.migration.fields.trt_llm import LARGEST_V2_BATCH_TOKENS, V2_BUILD_TABLE, V2_RUNTIME, Stack
 from servescope.migration.finding import follow
-from servescope.migration.json_document import is_named_json, read_named
-from servescope.migration.llm_config import SPECULATIVE, require
-from servescope.migration.masking import Masker
-from servescope.migration.meaning import describe_backend_move, describe_meaning, describe_rollback, token_target
-from servescope.migration.measuring import CHOOSING, measure
 from servescope.migration.report import FileReport, NewFile
-from servescope.migration.token_target import TokenTargets
-from servescope.migration.translation import Answers, Migration, translate
-from servescope.migration.trt_llm import LARGEST_V2_BATCH_TOKENS, V2_BUILD_TABLE, V2_RUNTIME, Stack
+from servescope.migration.traffic.measuring import CHOOSING, measure
+from servescope.migration.traffic.token_target import TokenTargets
+from servescope.migration.translation.backend_translation import BackendAnswers, BackendMigration, translate_backend
+from servescope.migration.translation.translation import Answers, Migration, translate
 from servescope.migration.writing import create_files, remove_leftovers, replace_file
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from servescope.errors import UsageError
-from servescope.migration.document import DocumentError
+from servescope.migration.document.document import DocumentError
 from servescope.migration.report import FileReport
 
 NAMES: Final = ("config.yaml", "config.yml")

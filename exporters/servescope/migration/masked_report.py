@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from servescope.migration.body import ManagementBody
-from servescope.migration.document import Document, DocumentError
-from servescope.migration.json_document import read_named
-from servescope.migration.llm_config import make_call
-from servescope.migration.masking import MASK, Masker, mask_error, mask_text, mask_values
+from servescope.migration.document.document import Document, DocumentError
+from servescope.migration.document.json_document import read_named
+from servescope.migration.document.shapes import ConfigurationFinding
+from servescope.migration.fields.body import ManagementBody
+from servescope.migration.fields.llm_config import make_call
+from servescope.migration.fields.masking import MASK, Masker, mask_error, mask_text, mask_values
 from servescope.migration.report import FileReport, NewFile
-from servescope.migration.shapes import ConfigurationFinding
-from servescope.migration.translation import FieldChange, Migration
+from servescope.migration.translation.translation import FieldChange, Migration
 
 
 def mask_report(report: FileReport) -> FileReport:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from servescope.errors import UsageError
+from servescope.migration.fields.masking import hash_configuration, mask_document
 from servescope.migration.masked_report import mask_report
-from servescope.migration.masking import hash_configuration, mask_document
 from servescope.migration.report import FileReport
-from servescope.migration.translation import FieldChange
+from servescope.migration.translation.translation import FieldChange
 
 _UNNAMED: Final = "model"
 _LONGEST_NAME: Final = 80

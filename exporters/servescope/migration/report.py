@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 from unicodedata import category
 
-from servescope.migration.advice import ADVICE_TITLES, Advice, Answer
-from servescope.migration.body import ManagementBody
-from servescope.migration.checklist import Checklist, make_checklist
-from servescope.migration.document import BREAK, Document
-from servescope.migration.fates import MEANINGS
-from servescope.migration.masking import hash_configuration
-from servescope.migration.meaning import TITLES, MeaningChange
-from servescope.migration.shapes import ConfigurationFinding, show
-from servescope.migration.token_report import targets_json, targets_schema
-from servescope.migration.token_target import TokenTargets
-from servescope.migration.translation import FieldChange, Migration, Question
+from servescope.migration.advice.advice import ADVICE_TITLES, Advice, Answer
+from servescope.migration.document.document import BREAK, Document
+from servescope.migration.document.shapes import ConfigurationFinding, show
+from servescope.migration.fields.body import ManagementBody
+from servescope.migration.fields.masking import hash_configuration
+from servescope.migration.fields.meaning import TITLES, MeaningChange
+from servescope.migration.traffic.token_report import targets_json, targets_schema
+from servescope.migration.traffic.token_target import TokenTargets
+from servescope.migration.translation.checklist import Checklist, make_checklist
+from servescope.migration.translation.fates import MEANINGS
+from servescope.migration.translation.translation import FieldChange, Migration, Question
 
 Status = Literal["unchanged", "changed", "asked", "error"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.errors import UsageError
-from servescope.migration.llm_config import AUTOSCALING, AUTOSCALING_SETTINGS
+from servescope.migration.fields.llm_config import AUTOSCALING, AUTOSCALING_SETTINGS
 
 MOST_REPLICAS = 1000
 """How many replicas a deployment may have; each is emulated whole, in the memory of one process."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from servescope.migration.document import DocumentError
+from servescope.migration.document.document import DocumentError
 from servescope.migration.report import NewFile
 
 _PREFIX: Final = ".servescope-migrate-"

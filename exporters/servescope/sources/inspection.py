@@ -15,10 +15,10 @@ from servescope.contract.expressions import Difference, Expression, Level, Quant
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
-from servescope.contract.readings import evaluate_increases
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
+from servescope.increments.readings import evaluate_increases
 from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source, Status

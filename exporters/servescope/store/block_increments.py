@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servescope.contract.incrementing import compute_increments, memory_ms
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Window
+from servescope.increments.accumulation import compute_increments, memory_ms
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.increments import ATTEMPTS
 from servescope.store.owners import Owners
 from servescope.store.rows import OwnedRows

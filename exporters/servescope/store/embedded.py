@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from servescope.contract.events import EVENT_KINDS, Event, EventKind
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.samples import Series, Snapshot, Window
+from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, believed_ms
 from servescope.settings.values import format_instant
 from servescope.store.alerts import AlertTables, Sums

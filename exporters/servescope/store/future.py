@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from servescope.contract.events import Event
-from servescope.contract.increments import BLOCK_MS
+from servescope.increments.blocks import BLOCK_MS
 from servescope.settings.clock import AHEAD_MS
 from servescope.settings.values import format_instant
 from servescope.store.alerts import AlertTables

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.increments import TargetIncrements
 from servescope.contract.samples import Window
+from servescope.increments.blocks import TargetIncrements
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 
 

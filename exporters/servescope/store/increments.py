@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.samples import Series
+from servescope.increments.blocks import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.store.packing import Indexes, Keys
 from servescope.store.records import TargetStatus
 from servescope.store.segments import Segment, sample_names

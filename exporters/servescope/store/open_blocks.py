@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from servescope.contract.incrementing import block_of
-from servescope.contract.increments import BLOCK_MS
+from servescope.increments.accumulation import block_of
+from servescope.increments.blocks import BLOCK_MS
 from servescope.store.schema import LATEST_MS
 
 

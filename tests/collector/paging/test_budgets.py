@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from servescope.collector.paging.budgets import SPACING_MS, Budgets
 from servescope.contract.expressions import Vector
-from servescope.contract.extrapolation import Floats
 from servescope.contract.identity import Deployment
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.samples import Series, Snapshot
 from servescope.contract.types import Objective
+from servescope.increments.extrapolation import Floats
 
 START = 1_800_000_000_000
 STEP = 15_000

@@ -23,8 +23,8 @@ from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import LONGEST_READ
 from servescope.contract.samples import Labels, Sample, format_series
-from servescope.emulator.faults import parse_fault
-from servescope.emulator.stack import V1, V2
+from servescope.emulator.deployment.stack import V1, V2
+from servescope.emulator.faults.faults import parse_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.settings.values import format_duration
 from servescope.store.embedded import Store

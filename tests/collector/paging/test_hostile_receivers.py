@@ -14,15 +14,15 @@ import pytest
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active
-from servescope.collector.connections import open_session
-from servescope.collector.fetch import HttpFetch
 from servescope.collector.paging import notifier as notifying
 from servescope.collector.paging.notifier import Batch, Notifier
 from servescope.collector.paging.payloads import AlertPayload
 from servescope.collector.paging.settings import AlertingSettings, ReceiverSettings
 from servescope.collector.paging.states import AlertInstance
+from servescope.collector.scrapes.fetch import HttpFetch
 from servescope.collector.telemetry import Telemetry
 from servescope.settings.access import Access
+from servescope.web.connections import open_session
 from tests.support.echoes import echoes, shows
 from tests.support.faulty_servers import (
     Serve,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.scrape import Limits
-from servescope.collector.target import Target
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
 from tests.support.paging import ALERTMANAGER, WEBHOOK, Scene, play
 
 GONE = "ServescopeDeploymentGone"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from servescope.collector.connections import open_session
-from servescope.collector.fetch import HttpFetch
-from servescope.collector.scrape import ScrapeError
+from servescope.collector.scrapes.fetch import HttpFetch
 from servescope.settings.access import Access
+from servescope.web.connections import FetchError, open_session
 
 TOKEN = "t0ken-of-the-tests"
 
@@ -72,7 +71,7 @@ def test_a_status_other_than_2xx_fails(tmp_path: Path, status: int, outcome: str
         asked.append(request.path)
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
-    with pytest.raises(ScrapeError) as raised:
+    with pytest.raises(FetchError) as raised:
         posting(answer, Access(bearer_token_file="token", directory=str(tmp_path)))
     assert (raised.value.outcome, asked) == (outcome, ["/hook"])
     assert f"HTTP status {status}" in str(raised.value)
@@ -86,7 +85,7 @@ def test_a_receiver_that_does_not_answer_fails(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         return web.Response()
 
-    with pytest.raises(ScrapeError, match=r"no answer within 0\.2 s"):
+    with pytest.raises(FetchError, match=r"no answer within 0\.2 s"):
         posting(hang, Access(), seconds=0.2)
-    with pytest.raises(ScrapeError, match="secret file 'gone' cannot be read"):
+    with pytest.raises(FetchError, match="secret file 'gone' cannot be read"):
         posting(_take, Access(bearer_token_file="gone", directory=str(tmp_path)))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.scrape import ScrapeError
 from servescope.settings.access import Access
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import Round, StoreWriter
+from servescope.web.connections import FetchError
 from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
 from tests.support.waiting import deadline_seconds
 
@@ -25,7 +25,7 @@ class Choosy(Receivers):
     """Receivers that refuse notifications of one alert, as one that finds it too large or malformed."""
 
     refused = ""
-    error = ScrapeError("status", "HTTP status 400 Bad Request")
+    error = FetchError("status", "HTTP status 400 Bad Request")
 
     async def __call__(self, url: str, access: Access, body: bytes, seconds: float, /) -> None:
         if self.refused and self.refused.encode() in body:
@@ -107,15 +107,15 @@ def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_
 @pytest.mark.parametrize(
     "error",
     [
-        ScrapeError("status", "HTTP status 400 Bad Request"),
-        ScrapeError("rate_limited", "HTTP status 429 Too Many Requests", retry_after_seconds=3600.0),
-        ScrapeError("timeout", "no answer within 10 s"),
-        ScrapeError("unreachable", "connection lost: Connection reset by peer"),
+        FetchError("status", "HTTP status 400 Bad Request"),
+        FetchError("rate_limited", "HTTP status 429 Too Many Requests", retry_after_seconds=3600.0),
+        FetchError("timeout", "no answer within 10 s"),
+        FetchError("unreachable", "connection lost: Connection reset by peer"),
     ],
     ids=lambda error: error.outcome,
 )
 def test_a_refused_notification_delays_no_other(
-    tmp_path: Path, receiver: str, error: ScrapeError, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, receiver: str, error: FetchError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither by a status nor by a failure, now and later; the reason stays visible."""
     monkeypatch.setattr("servescope.collector.paging.notifier.MAX_ALERTS_PER_REQUEST", 1)
@@ -234,7 +234,7 @@ def test_figures_that_could_not_be_derived_resolve_nothing(tmp_path: Path, monke
         await scene.steps(21)
         with monkeypatch.context() as patch:
             patch.setattr(
-                "servescope.collector.derive.Deriver.derive",
+                "servescope.collector.figures.derive.Deriver.derive",
                 lambda _, members, at_ms: {each: RuntimeError("a bug") for each in members},
             )
             await scene.steps(45)

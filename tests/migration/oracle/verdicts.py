@@ -13,10 +13,10 @@ from typing import Final
 
 import install
 from servescope.errors import ConfigurationError
-from servescope.migration.config_yaml import check_config
-from servescope.migration.document import read_document
-from servescope.migration.translation import translate
-from servescope.migration.trt_llm import TRUSS
+from servescope.migration.document.document import read_document
+from servescope.migration.fields.config_yaml import check_config
+from servescope.migration.fields.trt_llm import TRUSS
+from servescope.migration.translation.translation import translate
 from tests.conftest import ROOT
 from tests.migration.oracle.cases import make_cases
 

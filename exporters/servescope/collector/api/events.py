@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from servescope.collector.api.answers import RequestError, json_bytes
 from servescope.collector.api.parameters import TimeRange
 from servescope.contract.events import Event
 from servescope.contract.identity import IDENTITY_LABELS
@@ -17,6 +16,7 @@ from servescope.contract.samples import make_labels
 from servescope.settings.clock import AHEAD_MS
 from servescope.settings.values import format_instant
 from servescope.store.schema import LATEST_MS
+from servescope.web.answers import RequestError, json_bytes
 
 MOST_BODY_BYTES: Final = 16_384
 MOST_TEXT: Final = 1_024

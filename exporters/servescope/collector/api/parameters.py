@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from servescope.collector.api.answers import RequestError, UnknownError
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS
 from servescope.store.schema import LATEST_MS
+from servescope.web.answers import RequestError, UnknownError
 
 DEFAULT_RANGE_MS: Final = 3_600_000
 DEFAULT_EVENTS_RANGE_MS: Final = 7 * 86_400_000

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.api.answers import json_bytes
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
@@ -21,6 +20,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Window
 from servescope.contract.types import Band, Figure, Metric
 from servescope.store.records import FigureTable, TargetStatus
+from servescope.web.answers import json_bytes
 
 
 def deployments_json(latest: Mapping[Deployment, tuple[int, dict[str, float]]]) -> bytes:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servescope.collector.claims import Claims, read_scraped_at
 from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configuration, read_configuration
 from servescope.collector.importing.tables import EngineMatch, check_match, check_source, read_import_tables
-from servescope.collector.rights import Rights
+from servescope.collector.targets.claims import Claims, read_scraped_at
+from servescope.collector.targets.rights import Rights
 from servescope.contract.identity import ROLES, Identity, describe_group
 from servescope.errors import UsageError, require_extra
 from servescope.settings.clock import AHEAD_MS, program_clock

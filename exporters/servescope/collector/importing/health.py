@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.derive import count_targets
+from servescope.collector.figures.derive import count_targets
 from servescope.collector.importing.targets import TargetStretch, is_within
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Sample, Window

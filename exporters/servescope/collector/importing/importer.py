@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from servescope.collector.config import CollectorSettings
-from servescope.collector.derive import derive_figures
+from servescope.collector.figures.derive import derive_figures
 from servescope.collector.importing.health import TargetHealth, count_replicas, failed_healths
 from servescope.collector.importing.targets import ImportedScrape, ImportedTarget, Tally, TargetStretch, is_within
 from servescope.contract.events import Event
-from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
+from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.clock import program_clock
 from servescope.settings.values import format_instant
 from servescope.store.embedded import Store

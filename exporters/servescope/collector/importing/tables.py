@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from servescope.collector.config import Configuration
-from servescope.collector.deployments import DeploymentSettings
+from servescope.collector.targets.deployments import DeploymentSettings
 from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.target import Target
+from servescope.collector.targets.target import Target
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, Snapshot, Window
 from servescope.sources.cache import SeriesCache

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from servescope.collector.paging.recent_values import RecentValues
 from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
-from servescope.contract.extrapolation import Floats
 from servescope.contract.identity import Deployment
 from servescope.contract.objectives import ENDED
 from servescope.contract.samples import Labels, Series, Snapshot
 from servescope.contract.types import Objective
 from servescope.errors import UsageError
+from servescope.increments.extrapolation import Floats
 
 Sums = Mapping[Deployment, Sequence[float]]
 """By deployment, the increase of each part since it was first seen, then the number of comparisons of each.

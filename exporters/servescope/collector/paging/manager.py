@@ -13,7 +13,7 @@ from typing import Final
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, duration_ms, is_evaluated_by_collector
 from servescope.alerting.records import Alert, Extreme, Lately, Own, Shown, Total
-from servescope.collector.derive import Derivation
+from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.annotations import annotate, list_others
 from servescope.collector.paging.notifier import Batch, LastSent, Notifier, Post
 from servescope.collector.paging.payloads import AlertPayload
@@ -24,11 +24,11 @@ from servescope.collector.paging.view import CollectorView, span_ms_of
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.events import Event
 from servescope.contract.expressions import Vector
-from servescope.contract.extrapolation import WindowBounds
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import ENGINE_ROLES, Deployment
 from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
 from servescope.contract.samples import Labels, Snapshot, make_labels
+from servescope.increments.extrapolation import WindowBounds
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import Round

@@ -23,16 +23,16 @@ from servescope.alerting.grouping import group_labels
 from servescope.collector.paging.payloads import AlertPayload, Json, alertmanager_payload, webhook_payload
 from servescope.collector.paging.settings import AlertingSettings, ReceiverSettings
 from servescope.collector.paging.states import RESOLVED_KEPT_MS, AlertInstance, Key
-from servescope.collector.scrape import ScrapeError
 from servescope.collector.telemetry import Telemetry
 from servescope.settings.access import Access
 from servescope.settings.concealing import secrets_of_query
+from servescope.web.connections import FetchError
 
 _logger = logging.getLogger(__name__)
 
 SentState = Literal["firing", "resolved"]
 Post = Callable[[str, Access, bytes, float], Awaitable[None]]
-"""Posts JSON to a URL within so many seconds; raises ScrapeError."""
+"""Posts JSON to a URL within so many seconds; raises FetchError."""
 
 MAX_ALERTS_PER_REQUEST: Final = 64
 """The most alerts in one request to an Alertmanager, as with Prometheus."""
@@ -284,7 +284,7 @@ class Notifier:
                     channel.receiver.body(batch, part), ensure_ascii=False, separators=(",", ":")
                 ).encode()
                 await post(channel.receiver.url, channel.access, body, TIMEOUT_SECONDS)
-            except ScrapeError as error:
+            except FetchError as error:
                 self._on_failure(channel, channel.access.conceal(str(error), *channel.secrets()), part)
                 if error.outcome not in ("status", "rate_limited"):
                     return False

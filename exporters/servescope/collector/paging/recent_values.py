@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.extrapolation import Floats
+from servescope.increments.extrapolation import Floats
 from servescope.settings.clock import BELIEVED_AFTER_MS, believed_ms
 
 Key = TypeVar("Key", bound=Hashable)

@@ -25,13 +25,13 @@ from servescope.alerting.records import (
     conditions_of,
     terms,
 )
-from servescope.collector.derive import Asked
+from servescope.collector.figures.derive import Asked
 from servescope.contract.expressions import Increase, Level, Rate
-from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.own_metrics import FOREIGN_SERIES
 from servescope.contract.types import Objective
 from servescope.errors import UsageError
+from servescope.increments.extrapolation import LOOKBACK_MS
 
 
 @dataclass(frozen=True, slots=True)

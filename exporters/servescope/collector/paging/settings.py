@@ -13,8 +13,8 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.links import RUNBOOKS, is_runbooks
 from servescope.alerting.records import Severity
-from servescope.collector.deployments import check_url
 from servescope.collector.paging.annotations import Links
+from servescope.collector.targets.deployments import check_url
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access

@@ -11,15 +11,15 @@ import numpy as np
 
 from servescope.alerting.evaluation import duration_ms, values_of
 from servescope.alerting.records import Badness, Lately, Measured, Over, Own, RequestsEnded, Shown, labels_of
-from servescope.collector.derive import Derivation
+from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
 from servescope.collector.paging.requirements import Requirements, objectives_of
 from servescope.contract.expressions import Matchers, Vector, matches
-from servescope.contract.extrapolation import LOOKBACK_MS, Range, WindowBounds, sample_changes
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.contract.types import Objective
+from servescope.increments.extrapolation import LOOKBACK_MS, Range, WindowBounds, sample_changes
 from servescope.store.records import FigureTable
 
 

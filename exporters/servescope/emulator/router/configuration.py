@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from servescope.errors import UsageError
-from servescope.migration.llm_config import ROUTING, require
+from servescope.migration.fields.llm_config import ROUTING, require
 
 # Far above all that makes sense, and so far below what a float holds that costs can be added and compared.
 _LARGEST = 1e100

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
-from servescope.emulator.cache import CacheChanges
+from servescope.emulator.engine.cache import CacheChanges
 
 KEPT_EVENTS = 1000
 """How many of its last events a worker can send again."""

@@ -9,11 +9,11 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.extrapolation import LOOKBACK_MS
 from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels
 from servescope.contract.types import DEFAULT_WINDOW
+from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.values import parse_duration
 from servescope.store.prometheus.batches import AskedTargets
 from servescope.store.prometheus.client import Prometheus

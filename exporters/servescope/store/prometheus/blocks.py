@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import IDENTITY_LABELS
-from servescope.contract.increments import BLOCK_MS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, make_labels
+from servescope.increments.blocks import BLOCK_MS
 from servescope.store.prometheus.batches import AskedTargets
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.places import PLACE_LABELS, Key, key_of

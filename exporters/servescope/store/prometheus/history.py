@@ -13,11 +13,11 @@ import numpy as np
 from servescope.contract.events import Event
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
-from servescope.contract.increments import TargetIncrements
 from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
 from servescope.contract.samples import Labels, Window
 from servescope.contract.types import Figure
+from servescope.increments.blocks import TargetIncrements
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.prometheus.client import (
     MAX_STEPS,

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.incrementing import GAP_INTERVALS
-from servescope.contract.increments import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, make_labels
+from servescope.increments.accumulation import GAP_INTERVALS
+from servescope.increments.blocks import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
 from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.blocks import Blocks, Flags, Floats, in_parts, series_of
 from servescope.store.prometheus.client import PartialError, Prometheus, Track

@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.incrementing import GAP_INTERVALS, compute_increments, memory_ms
-from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.samples import Labels, Series, Window
+from servescope.increments.accumulation import GAP_INTERVALS, compute_increments, memory_ms
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.store.prometheus.blocks import Blocks, Flags, Floats
 from servescope.store.prometheus.client import Track
 from servescope.store.prometheus.scrapes import own_series_of, place_samples

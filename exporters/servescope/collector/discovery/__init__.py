@@ -1,0 +1,1 @@
+"""Discovery: the targets that files and servers list now."""

@@ -1,0 +1,221 @@
+"""The loop that discovers: reads lists of targets, and has the fleet follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from servescope.collector.clock import Clock
+from servescope.collector.config import Configuration
+from servescope.collector.discovery.targets import Discovery, ListKey
+from servescope.collector.fleet import Fleet
+from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scraping import ScrapeLoop
+from servescope.collector.targets.deployments import HttpDiscoverySettings, slowest_interval_ms
+from servescope.collector.targets.target import Target
+from servescope.collector.telemetry import Telemetry
+from servescope.contract.samples import Snapshot
+from servescope.settings.clock import AHEAD_MS
+from servescope.store.records import StoreError
+from servescope.web.connections import FetchError
+
+_logger = logging.getLogger(__name__)
+
+FetchList = Callable[[HttpDiscoverySettings], Awaitable[bytes]]
+
+
+class DiscoveryLoop:
+    """Reads the lists of targets, starts to watch new targets and retires those no longer listed.
+
+    `fetch_list` asks the URLs of `http_sd`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        fleet: Fleet,
+        scraping: ScrapeLoop,
+        clock: Clock,
+        telemetry: Telemetry,
+        fetch_list: FetchList | None,
+    ) -> None:
+        self.discovery = Discovery(configuration)
+        self._fleet, self._scraping, self._clock, self._telemetry = fleet, scraping, clock, telemetry
+        self._fetch_list = fetch_list
+        self._slowest_ms = slowest_interval_ms(configuration.deployments, configuration.collector.scrape_interval_ms)
+        # The targets that the fleet follows; the same object has nothing new.
+        self._followed: tuple[Target, ...] | None = None
+        self._running = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._asking: dict[ListKey, asyncio.Task[None]] = {}
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Start to scrape, to ask http_sd, and to read the lists again and again."""
+        self._tasks = tasks
+        self._start_tasks()
+        tasks.create_task(self._discover_regularly())
+
+    def stop(self) -> None:
+        """Start no task any more; the task group has ended."""
+        self._tasks = None
+
+    async def discover(self) -> None:
+        """Read the lists of targets that changed, and have the fleet follow them."""
+        async with self._running:
+            started = time.perf_counter()
+            # A long file takes its time to be read, which scrapes need not wait for.
+            self.discovery.apply(await asyncio.to_thread(self.discovery.read_files))
+            await self._follow()
+            self._telemetry.discovery_seconds.observe(time.perf_counter() - started)
+
+    async def apply(self, configuration: Configuration, then: Callable[[], None]) -> None:
+        """Follow the lists of another configuration; `then` is called before the first target changes."""
+        async with self._running:
+            self.discovery = Discovery(configuration, self.discovery)
+            self._followed = None
+            then()
+            await self._follow()
+
+    async def ask(self, key: ListKey) -> float:
+        """Ask one http_sd for its list now and keep the answer for the next `discover`.
+
+        Returns the seconds it wants to be left alone for, 0 when it does not.
+        """
+        settings = key.settings
+        if self._fetch_list is None or not isinstance(settings, HttpDiscoverySettings):
+            self.discovery.note_failure(key, "this collector was made without a way to ask it")
+            return 0.0
+        try:
+            body = await self._fetch_list(settings)
+        except FetchError as error:
+            self.discovery.note_failure(key, str(error))
+            return error.retry_after_seconds or 0.0
+        # A long list takes its time to be read, which scrapes need not wait for.
+        self.discovery.commit(key, await asyncio.to_thread(self.discovery.read_answer, key, body))
+        return 0.0
+
+    async def recall_alerts(self) -> None:
+        """Restore the alerts as they were before a restart, once."""
+        settle_ms = 2 * (self._slowest_ms + self._fleet.settings.evaluation_interval_ms)
+        recorder = self._fleet.recorder
+        try:
+            await self._fleet.alerts.begin(recorder.history, self._clock.now_ms, settle_ms)
+        except StoreError as error:
+            recorder.report_error(error)
+        except Exception:
+            # A damaged past of alerts must not keep the collector from starting.
+            self._telemetry.report_fault("refill", "the stored alerts could not be read; they start anew")
+
+    # --- Following ----------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        fleet, targets = self._fleet, self.discovery.targets
+        if targets is self._followed:
+            if fleet.forget_spent():
+                fleet.settle_supplies()
+            return
+        listed = {target.target_id: target for target in targets}
+        fleet.pacer.set_targets(listed.values())
+        for target_id in [target_id for target_id in fleet.listed if target_id not in listed]:
+            fleet.retire(target_id)
+            _logger.info("%s is no longer listed", target_id)
+        for target_id, target in listed.items():
+            known = fleet.listed.get(target_id)
+            if known is None:
+                fleet.listed[target_id] = await self._watch(target)
+            elif known.target != target:
+                fleet.change(known, target)
+        fleet.forget_spent()
+        fleet.settle_supplies()
+        self._count_lists()
+        self._start_tasks()
+        self._followed = targets
+
+    async def _watch(self, target: Target) -> Watched:
+        returning = self._fleet.leaving.pop(target.target_id, None)
+        if returning is not None:
+            if returning.target != target:
+                self._fleet.change(returning, target)
+            return returning
+        await self.recall_alerts()
+        watched = self._fleet.watch(target)
+        try:
+            await self._refill(watched)
+        except StoreError as error:
+            self._fleet.recorder.report_error(error)
+        except Exception:
+            # A damaged row of one target's past must not keep the collector from starting.
+            message = f"the past of {target.target_id} could not be read from the store; it starts anew"
+            self._telemetry.report_fault("refill", message)
+        return watched
+
+    async def _refill(self, watched: Watched) -> None:
+        """Read the scrapes that are still in the window from the store, as after a restart."""
+        fleet, target_id, now_ms = self._fleet, watched.target.target_id, self._clock.now_ms
+        hold_ms = watched.recent.hold_ms
+        oldest_ms = now_ms - hold_ms
+        # The first scrape after an outage is compared with what was counted before it.
+        known_ms = fleet.alerts.known_until_ms
+        first_ms = min(oldest_ms, known_ms - hold_ms) if known_ms else oldest_ms
+        # Those that are a small correction of the clock ahead, too: the next ones must not come before them.
+        scrapes = await self._read_scrapes(target_id, first_ms, now_ms + AHEAD_MS)
+        for time_ms, snapshot in scrapes:
+            if snapshot is not None:
+                fleet.alerts.count(target_id, watched.deployment, snapshot, is_known=time_ms <= known_ms)
+        held = [scrape for scrape in scrapes if scrape[0] >= oldest_ms]
+        last_ms = await asyncio.to_thread(fleet.recorder.history.last_scrape_ms, target_id, oldest_ms - 1)
+        if last_ms is not None and (not held or last_ms < held[0][0] - hold_ms):
+            # The clock may be ahead: once it is set right, the window is that of before.
+            await fleet.recall(watched, await self._read_scrapes(target_id, last_ms - hold_ms, last_ms))
+        await fleet.recall(watched, held)
+
+    async def _read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
+        return await asyncio.to_thread(self._fleet.recorder.history.read_scrapes, target_id, start_ms, end_ms)
+
+    def _count_lists(self) -> None:
+        lists = self.discovery.lists()
+        self._telemetry.set_discovered(
+            kept=sum(each.targets for each in lists), dropped=sum(each.dropped for each in lists)
+        )
+
+    # --- Tasks --------------------------------------------------------------------------------------------------------
+
+    def _start_tasks(self) -> None:
+        """Have tasks for the targets and lists that have none yet, once the collector runs."""
+        if self._tasks is None:
+            return
+        self._scraping.start(self._tasks)
+        lists = {key: key.settings for key in self.discovery.http_lists()}
+        for key in [key for key in self._asking if key not in lists]:
+            self._asking.pop(key).cancel()
+        for key, settings in lists.items():
+            if key not in self._asking and isinstance(settings, HttpDiscoverySettings):
+                asking = self._ask_regularly(key, settings.refresh_interval_ms)
+                self._asking[key] = self._tasks.create_task(asking)
+
+    async def _discover_regularly(self) -> None:
+        while True:
+            await self._clock.sleep(self._fleet.settings.discovery_interval_ms / 1000)
+            await self._discover_safely()
+
+    async def _discover_safely(self) -> None:
+        try:
+            await self.discover()
+        except Exception:
+            # An error of ours with a list must not end the scraping of the targets already known.
+            message = "the lists of targets could not be applied; the former targets stay"
+            self._telemetry.report_fault("discover", message)
+
+    async def _ask_regularly(self, key: ListKey, interval_ms: int) -> None:
+        while True:
+            wait_seconds = interval_ms / 1000
+            try:
+                wait_seconds = max(wait_seconds, await self.ask(key))
+            except Exception:
+                # An error of ours with one list must not end the reading of it.
+                message = f"the list of {key.place} could not be read; its former targets stay"
+                self._telemetry.report_fault("discover", message)
+            await self._discover_safely()
+            await self._clock.sleep(wait_seconds)

@@ -1,0 +1,1 @@
+"""Derived figures: rates of series, grouped and computed for all deployments at once."""

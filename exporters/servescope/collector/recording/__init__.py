@@ -1,0 +1,1 @@
+"""Handing scrapes, figures and events to the store."""

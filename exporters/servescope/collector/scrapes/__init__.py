@@ -1,0 +1,1 @@
+"""Scrapes: fetched at their pace, read, and the recent ones of each target."""

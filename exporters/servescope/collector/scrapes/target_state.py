@@ -1,0 +1,162 @@
+"""One target: how its pages are read, its recent scrapes, its health, and what is logged of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+
+from servescope.collector.scrapes.lapses import Lapses
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes
+from servescope.collector.scrapes.scrape import Limits, Scrape
+from servescope.collector.targets.target import Target
+from servescope.contract.identity import Deployment
+from servescope.contract.samples import Labels
+from servescope.settings.clock import not_after
+from servescope.sources.reader import Reader
+from servescope.store.records import TargetStatus
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One target; used in one event loop only."""
+
+    target: Target
+    reader: Reader
+    recent: RecentScrapes
+    status: TargetStatus = field(init=False)
+    limits: Limits = field(init=False)
+    # The identity labels of its series, made once: every evaluation reads those of all targets.
+    labels: Labels = field(init=False)
+    # Scrapes that were all too old at a time, by which the clock may have been ahead, and that time.
+    former: tuple[int, RecentScrapes] | None = None
+    task: asyncio.Task[None] | None = None
+    # True while the task only waits for its next scrape, and may be cancelled.
+    resting: bool = False
+    next_scrape_ms: int | None = None
+    held_until_ms: int = 0
+    refusals: int = 0
+    # Which of its failures, and of its missing metrics, were logged.
+    lapses: Lapses = field(default_factory=Lapses)
+    missed: Lapses = field(default_factory=Lapses)
+
+    def __post_init__(self) -> None:
+        target = self.target
+        self.status = TargetStatus(target.target_id, target.url, target.identity, target.source or "")
+        self.limits = _limits(target)
+        self.labels = target.identity.labels()
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment the target belongs to."""
+        return self.target.identity.deployment()
+
+    def change(self, target: Target) -> None:
+        """Use another address or interval from the next scrape on."""
+        has_other_interval = target.scraping != self.target.scraping
+        self.target, self.limits, self.labels = target, _limits(target), target.identity.labels()
+        self.status = replace(self.status, url=target.url)
+        if has_other_interval and self.resting:
+            # A scrape in progress is not cancelled: the one after it is at the new interval anyway.
+            self.stop()
+
+    def set_aside(self, recent: RecentScrapes, now_ms: int) -> None:
+        """Have a new memory in place of one of which all is too old; for an hour, the clock may be set right."""
+        self.former, self.recent = (now_ms, self.recent), recent
+
+    def forget_after(self, time_ms: int, by_ms: int) -> None:
+        """Forget what is later than an instant, to which the clock was set back by so much."""
+        self.recent.forget_after(time_ms)
+        if self.recent.last_ms is None and self.former is not None:
+            (_, self.recent), self.former = self.former, None
+            self.recent.forget_after(time_ms)
+        self.held_until_ms -= by_ms
+        # It was scraped all the same, and before now.
+        self.status = replace(
+            self.status,
+            last_scrape_ms=not_after(time_ms, self.status.last_scrape_ms),
+            last_success_ms=not_after(time_ms, self.status.last_success_ms),
+        )
+
+    def stop(self) -> None:
+        """End the task that scrapes it."""
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+
+    def report(self, scrape: Scrape) -> None:
+        """Report a booked scrape in the status and in the log."""
+        self._log_change(scrape)
+        former, healthy = self.status, scrape.snapshot is not None
+        self.status = replace(
+            former,
+            source=self.reader.source or former.source,
+            versions=self.reader.versions,
+            layer=self.reader.layer or former.layer,
+            healthy=healthy,
+            last_scrape_ms=scrape.time_ms,
+            last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
+            duration_seconds=scrape.duration_seconds,
+            samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
+            error=scrape.error,
+            coverage=self.reader.coverage if healthy else former.coverage,
+            warnings=self._warnings() if healthy else [],
+            missing_metrics=self.reader.missing,
+        )
+
+    def _warnings(self) -> list[str]:
+        """What is wrong with a scrape that succeeded."""
+        left_out = self.recent.left_out
+        warnings = [self.target.access.conceal(each) for each in self.reader.warnings]
+        if not left_out:
+            return warnings
+        limited = (
+            f"{left_out} new series are left out, as {len(self.recent)} are held already, "
+            f"which is max_held_series; there is room again when old ones have left the window"
+        )
+        return [*warnings, limited]
+
+    def _log_change(self, scrape: Scrape) -> None:
+        """Log that the target fails and that it recovers; less and less often when it flaps."""
+        name, now_ms = self.target.target_id, scrape.time_ms
+        if report := self.lapses.note("scrape", now_ms, is_wrong=scrape.error is not None):
+            if report.is_wrong:
+                _logger.warning("%s: %s%s", name, scrape.error, report.counted("failed "))
+            else:
+                _logger.info("%s answers again%s", name, report.counted("failed "))
+        if scrape.snapshot is not None:
+            left_out = scrape.dropped.get("series_limit", 0)
+            if report := self.lapses.note("series", now_ms, is_wrong=bool(left_out)):
+                held = (
+                    f"{left_out} new series are left out (max_held_series)"
+                    if left_out
+                    else "all its series are held again"
+                )
+                _logger.warning("%s: %s%s", name, held, report.counted("left out "))
+        self._log_missing(now_ms)
+
+    def _log_missing(self, now_ms: int) -> None:
+        """Log which metrics are missing, and which are back."""
+        missing = self.reader.missing
+        if not missing and not self.missed:
+            return
+        gone, back = [], []
+        for name in {**missing, **dict.fromkeys(self.missed)}:
+            report = self.missed.note(name, now_ms, is_wrong=name in missing)
+            if report and report.is_wrong:
+                gone.append(f"{name} (was {missing[name]}{report.counted('missing ')})")
+            elif report:
+                counted = report.counted("missing ").removeprefix("; ")
+                back.append(f"{name} ({counted})" if counted else name)
+        if gone:
+            listed = ", ".join(gone)
+            _logger.warning("%s: metrics that were exposed are missing: %s", self.target.target_id, listed)
+        if back:
+            _logger.info("%s: metrics are there again: %s", self.target.target_id, ", ".join(back))
+
+
+def _limits(target: Target) -> Limits:
+    scraping = target.scraping
+    return Limits(scraping.timeout_ms / 1000, scraping.max_body_bytes, **scraping.by_name())

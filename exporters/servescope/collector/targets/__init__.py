@@ -1,0 +1,1 @@
+"""What is scraped: targets, their deployments, and who may claim them."""

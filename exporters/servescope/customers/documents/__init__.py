@@ -1,0 +1,1 @@
+"""What operators and customers read of an export: documents, statements, checks."""

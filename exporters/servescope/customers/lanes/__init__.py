@@ -1,0 +1,1 @@
+"""Lanes: what was delivered to each destination, and what is next."""

@@ -1,0 +1,1 @@
+"""What a customer may receive, and where it is sent."""

@@ -1,0 +1,1 @@
+"""How points leave: OTLP, remote write, and pages that are scraped."""

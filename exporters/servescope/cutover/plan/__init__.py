@@ -1,0 +1,1 @@
+"""The plan of a cutover, and its file."""

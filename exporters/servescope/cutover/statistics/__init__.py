@@ -1,0 +1,1 @@
+"""The mathematics of a judgement: sequences of bounds and evidence, over arrays alone."""

@@ -1,0 +1,174 @@
+"""The effect of each block: the logarithm of v2's mean or ratio over v1's, with its sampling variance (4.3, 4.7).
+
+Both arms are compared within the same span of time, so that load, trend and shared trouble cancel. Effects are ln(v2 ÷
+v1); a caller for whom higher is better takes `reversed_effects`, so that everywhere else higher is worse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from servescope.cutover.statistics.sequences import EffectPath, Floats, accumulate, zero_unknown
+
+ENOUGH_REQUESTS = 20.0
+"""Requests that the smaller arm needs in a block for its mean to be nearly normal."""
+FEWEST_REQUESTS = 5.0
+"""Requests below which a block that could not grow further is left out."""
+MOST_MERGED = 3
+"""Blocks of five minutes that are merged at most."""
+_PRIOR_BLOCKS = 24.0
+"""Blocks for which the predicted variance counts when it is compared with the realised one."""
+_LEAST_KEPT = 0.01
+_LEAST_VARIANCE = 1e-12
+_LOCAL_BLOCKS = 24
+"""Five-minute blocks, two hours, around whose mean the realised variance is taken."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockEffects:
+    """The effects of K blocks of one or several five-minute blocks each, (K,) arrays.
+
+    `effects` are ln(v2 ÷ v1) and `sampling` their variances from the requests alone; `merged` is how many five-minute
+    blocks each has, and `last` the index of the latest of these: the effect is known once that one has been scraped.
+    """
+
+    effects: Floats
+    sampling: Floats
+    merged: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def variances(self, tau2: float, inflation: ArrayLike = 1.0) -> Floats:
+        """The variances with the excess `tau2` of a five-minute block, which merged blocks average; times inflation."""
+        return np.asarray((self.sampling + tau2 / self.merged) * np.asarray(inflation, dtype=float))
+
+
+def reversed_effects(blocks: BlockEffects) -> BlockEffects:
+    """The same with v2 and v1 exchanged."""
+    return replace(blocks, effects=-blocks.effects)
+
+
+def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = ENOUGH_REQUESTS,
+                 most: int = MOST_MERGED) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    """The first and the last index of each block that results when short ones are merged until both arms have `enough`.
+
+    Blocks are merged forwards, by their counts alone, so that a block that is there never changes when later ones come;
+    the latest that is not complete is left out. `v1_requests` and `v2_requests` are those of consecutive five-minute
+    blocks, (B,), 0 where there were none.
+    """
+    fewest = np.minimum(zero_unknown(v1_requests), zero_unknown(v2_requests))
+    if (fewest >= enough).all():
+        every = np.arange(fewest.size, dtype=np.int64)
+        return every, every
+    firsts, lasts = [], []
+    first, least_v1, least_v2 = 0, 0.0, 0.0
+    counts = zip(zero_unknown(v1_requests).tolist(), zero_unknown(v2_requests).tolist(), strict=True)
+    for block, (v1, v2) in enumerate(counts):
+        least_v1, least_v2 = least_v1 + v1, least_v2 + v2
+        if min(least_v1, least_v2) >= enough or block - first + 1 == most:
+            firsts.append(first)
+            lasts.append(block)
+            first, least_v1, least_v2 = block + 1, 0.0, 0.0
+    return np.array(firsts, dtype=np.int64), np.array(lasts, dtype=np.int64)
+
+
+def merged_sums(values: Floats, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> Floats:
+    """The sums over merged blocks along the last axis: (..., B) to (..., K)."""
+    running = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(zero_unknown(values), axis=-1)], axis=-1)
+    return np.asarray(running[..., lasts + 1] - running[..., firsts])
+
+
+def mean_effects(v1_count: Floats, v1_sum: Floats, v2_count: Floats, v2_sum: Floats, cv2: float, *,
+                 enough: float = ENOUGH_REQUESTS, most: int = MOST_MERGED) -> BlockEffects:  # fmt: skip
+    """The effects of a histogram's mean, from observations and their sums per arm and consecutive block, (B,) each.
+
+    `cv2` is the squared coefficient of variation of one observation; the logarithm of a mean of few is low by half of
+    it ÷ n, which is added back. Blocks in which an arm has less than `FEWEST_REQUESTS` have an infinite variance.
+    """
+    firsts, lasts = merge_blocks(v1_count, v2_count, enough=enough, most=most)
+    n1, s1, n2, s2 = (merged_sums(values, firsts, lasts) for values in (v1_count, v1_sum, v2_count, v2_sum))
+    known = (n1 >= FEWEST_REQUESTS) & (n2 >= FEWEST_REQUESTS) & (s1 > 0.0) & (s2 > 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        effects = np.log(s2 / n2) - np.log(s1 / n1) + 0.5 * cv2 * (1.0 / n2 - 1.0 / n1)
+        sampling = cv2 * (1.0 / n1 + 1.0 / n2)
+    return BlockEffects(np.where(known, effects, 0.0), np.where(known, sampling, np.inf), lasts - firsts + 1, lasts)
+
+
+def ratio_effects(v1_part: Floats, v1_whole: Floats, v2_part: Floats, v2_whole: Floats, *, least_whole: float,
+                  most: int = MOST_MERGED) -> BlockEffects:  # fmt: skip
+    """The effects of a ratio of two counters' sums, part ÷ whole, per arm, pod and consecutive block: (P, B) each.
+
+    The variance is the delta method's on what is left of each pod, part − ratio · whole (4.7); where an arm has one pod
+    only, it comes from the differences between that pod's consecutive blocks so far, and its first block is left out.
+    Blocks in which an arm's whole is below `least_whole`, or its part 0, have an infinite variance.
+    """
+    firsts, lasts = merge_blocks(
+        np.nansum(v1_whole, axis=0), np.nansum(v2_whole, axis=0), enough=least_whole, most=most
+    )
+    arms = [
+        _ratio(merged_sums(part, firsts, lasts), merged_sums(whole, firsts, lasts), least_whole)
+        for part, whole in ((v1_part, v1_whole), (v2_part, v2_whole))
+    ]
+    known = np.isfinite(arms[0][1]) & np.isfinite(arms[1][1])
+    return BlockEffects(
+        np.where(known, arms[1][0] - arms[0][0], 0.0),
+        np.where(known, arms[0][1] + arms[1][1], np.inf),
+        lasts - firsts + 1,
+        lasts,
+    )
+
+
+def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Floats]:
+    """The logarithm of one arm's ratio per block, and its variance: (K,) each."""
+    pods = whole.shape[0]
+    total, base = part.sum(axis=0), whole.sum(axis=0)
+    known = (base >= least_whole) & (total > 0.0)
+    ratio = np.divide(total, base, out=np.zeros_like(total), where=known)
+    logarithm = np.log(np.where(known, ratio, 1.0))
+    if pods > 1:
+        residuals = part - ratio * whole
+        # What is left of a pod is smaller the more of the ratio is its own: by 1 − 2·h + Σh² where its share is h.
+        shares = np.divide(whole, base, out=np.zeros_like(whole), where=known & (whole > 0.0))
+        kept = np.maximum(_LEAST_KEPT, 1.0 - 2.0 * shares + np.square(shares).sum(axis=0))
+        spread = (np.square(residuals) / kept).sum(axis=0)
+        variance = np.divide(spread, np.square(total), out=np.full_like(total, np.inf), where=known)
+    else:
+        steps = np.square(np.diff(logarithm[known]))
+        variance = np.full_like(logarithm, np.inf)
+        variance[np.flatnonzero(known)[1:]] = 0.5 * np.cumsum(steps) / np.arange(1, steps.size + 1)
+    # A ratio that never moved is not known to every digit.
+    return logarithm, np.where(known, np.maximum(variance, _LEAST_VARIANCE), np.inf)
+
+
+def effect_path(blocks: BlockEffects, tau2: float, *, persistent: ArrayLike = 0.0) -> EffectPath:
+    """The running estimate over the blocks, with the variance inflated where v2 is noisier than v1's past predicts."""
+    return accumulate(blocks.effects, blocks.variances(tau2, inflation(blocks, tau2)), persistent)
+
+
+def inflation(blocks: BlockEffects, tau2: float) -> Floats:
+    """By how much each block's variance exceeds the predicted one, judged by the blocks before it: (K,), at least 1.
+
+    The realised variance is that around the mean of the blocks of the two hours before, which neither an effect nor its
+    slow change enlarges. It is shrunk towards the predicted one, and never makes bounds narrower than predicted (10).
+    """
+    variances = blocks.variances(tau2)
+    known = np.flatnonzero(np.isfinite(variances))
+    factor = np.ones(variances.shape)
+    weights, effects = 1.0 / variances[known], blocks.effects[known]
+    information = np.concatenate([[0.0], np.cumsum(weights)])
+    total = np.concatenate([[0.0], np.cumsum(weights * effects)])
+    first = np.searchsorted(blocks.last[known], blocks.last[known] - _LOCAL_BLOCKS, side="left")
+    local = information[:-1] - information[first]
+    seen = local > 0.0
+    mean = np.divide(total[:-1] - total[first], local, out=np.zeros_like(local), where=seen)
+    ratio = np.square(effects - mean) / (variances[known] + np.divide(1.0, local, out=np.zeros_like(local), where=seen))
+    realised = (_PRIOR_BLOCKS + np.cumsum(np.where(seen, ratio, 0.0))) / (_PRIOR_BLOCKS + np.cumsum(seen))
+    factor[known[1:]] = np.maximum(1.0, realised[:-1])
+    return factor
+
+
+def pod_variance(pod_tau2: float, v1_pods: ArrayLike, v2_pods: ArrayLike) -> Floats:
+    """The variance that pods that differ for good leave in an effect, however long one waits: τ²·(1/P1 + 1/P2)."""
+    return np.asarray(pod_tau2 * (1.0 / np.asarray(v1_pods, float) + 1.0 / np.asarray(v2_pods, float)))

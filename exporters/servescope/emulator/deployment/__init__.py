@@ -1,0 +1,1 @@
+"""Emulated deployments: replicas, their router and autoscaler, and the stack of them."""

@@ -1,0 +1,1 @@
+"""One emulated engine: its scheduler, cache, costs and speculation."""

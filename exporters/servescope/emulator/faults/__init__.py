@@ -1,0 +1,1 @@
+"""Faults: what each does, and what it makes true."""

@@ -1,0 +1,1 @@
+"""The emulated stack as clients of OpenAI's API meet it."""

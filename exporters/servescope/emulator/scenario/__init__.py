@@ -1,0 +1,1 @@
+"""Scenarios: what is emulated, from a file, a rehearsal or a recording."""

@@ -1,0 +1,1 @@
+"""What counters gained: over resets, windows and blocks of five minutes, in arrays."""

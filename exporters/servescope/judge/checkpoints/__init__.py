@@ -1,0 +1,1 @@
+"""Checkpoints of a run: folded blocks, kept beside its journal."""

@@ -1,0 +1,1 @@
+"""The journal of cutovers, and the runs in it."""

@@ -1,0 +1,1 @@
+"""Advice on what v2 adds, from the traffic at hand."""

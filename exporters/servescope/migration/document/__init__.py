@@ -1,0 +1,1 @@
+"""Documents: read with the place of every node, and edited in place."""

@@ -1,0 +1,1 @@
+"""The traffic that a deployment served, and the token target that follows from it."""

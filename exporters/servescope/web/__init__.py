@@ -1,0 +1,1 @@
+"""The HTTP door that programs share: listening, the gate, TLS, tokens, and connections to others."""

@@ -153,10 +153,10 @@ def alert_groups(alerts: Sequence[Alert] | None = None, options: Options = DEFAU
 def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     """The rule of one alert."""
     rule: dict[str, Any] = {"alert": alert.name, "expr": options.rule_expression(alert)}
-    if alert.wait:
-        rule["for"] = alert.wait
-    if alert.keep:
-        rule["keep_firing_for"] = alert.keep
+    if alert.for_:
+        rule["for"] = alert.for_
+    if alert.keep_firing_for:
+        rule["keep_firing_for"] = alert.keep_firing_for
     labels = {**alert.labels, "team": options.team, **options.labels.get(alert.name, {})}
     annotations = {**annotations_of(alert, options), **also_firing(alert, options), **parts_down(alert, options)}
     if is_kept_unknown(alert):

@@ -44,10 +44,10 @@ def sections_of(alert: Alert, options: Options = DEFAULTS) -> tuple[Section, ...
 
 def render_index(alerts: Iterable[Alert]) -> str:
     """The list of all alerts: what pages comes first, and of that what fires soonest."""
-    ordered = sorted(alerts, key=lambda alert: (_SEVERITIES.index(alert.severity), seconds(alert.wait or "0s")))
+    ordered = sorted(alerts, key=lambda alert: (_SEVERITIES.index(alert.severity), seconds(alert.for_ or "0s")))
     rows = [
-        f"| [{alert.name}]({alert.name}.md) | {alert.severity} | {alert.component} | {alert.wait or '–'} | "
-        f"{alert.keep or '–'} | {alert.summary} |"
+        f"| [{alert.name}]({alert.name}.md) | {alert.severity} | {alert.component} | {alert.for_ or '–'} | "
+        f"{alert.keep_firing_for or '–'} | {alert.summary} |"
         for alert in ordered
     ]
     head = ["| alert | severity | component | for | keep firing for | summary |", "|---|---|---|---|---|---|"]

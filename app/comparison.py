@@ -18,7 +18,7 @@ from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.identity import Deployment
 from servescope.cutover.evidence.evidence import Decision
-from servescope.cutover.evidence.folding import ArmFold, Floats, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, Floats
 from servescope.cutover.judgement import Judgement, MetricJudgement
 from servescope.cutover.plan.files import preset_metrics
 from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
@@ -103,7 +103,7 @@ def _selects(arm: Arm, deployment: Deployment) -> bool:
 # --- The worst span ---------------------------------------------------------------------------------------------------
 
 
-def find_worst(folded: Folded, metrics: Sequence[MetricJudgement], start_ms: int) -> dict[str, WorstSpan]:
+def find_worst(folded: ArmArrays, metrics: Sequence[MetricJudgement], start_ms: int) -> dict[str, WorstSpan]:
     """By metric, the block from `start_ms` on in which the right side was furthest to the worse."""
     found = {}
     for metric in metrics:
@@ -114,7 +114,7 @@ def find_worst(folded: Folded, metrics: Sequence[MetricJudgement], start_ms: int
     return found
 
 
-def _worst_block(folded: Folded, metric: MetricJudgement, start_ms: int) -> WorstSpan | None:
+def _worst_block(folded: ArmArrays, metric: MetricJudgement, start_ms: int) -> WorstSpan | None:
     left, right = (_values(arm, metric.name) for arm in (folded.v1, folded.v2))
     # Of shares the difference counts: a rejection where there was none is no infinite harm.
     with np.errstate(divide="ignore", invalid="ignore"):

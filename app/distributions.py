@@ -12,7 +12,7 @@ from app import display
 from app.charts import HEIGHT, Chart, axis_label
 from app.colors import V1, V2
 from servescope.contract.metrics import METRICS
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 
 # A share that no line can be distinguished by from 0.
 _NOTHING = 0.001
@@ -29,7 +29,7 @@ class EdgeShares:
     observed: tuple[float, float]
 
 
-def compare_distributions(metric: str, folded: Folded, since_ms: int) -> EdgeShares | None:
+def compare_distributions(metric: str, folded: ArmArrays, since_ms: int) -> EdgeShares | None:
     """The distribution of a histogram in both arms over the blocks from an instant on; None where either has none."""
     arms = [arm.distributions.get(metric) for arm in (folded.v1, folded.v2)]
     known = [each for each in arms if each is not None]

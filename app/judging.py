@@ -14,7 +14,7 @@ from app.selection import TimeRange
 from servescope.contract.events import Event
 from servescope.cutover.conditions.replica_warmth import warm_arms
 from servescope.cutover.evidence.evidence import Decision
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.increments.blocks import BLOCK_MS
@@ -51,7 +51,7 @@ class CutoverView:
 def make_view(
     frozen: FrozenPlan,
     decisions: tuple[Decision, ...],
-    folded: Folded,
+    folded: ArmArrays,
     events: Sequence[Event],
     judgement: Judgement,
 ) -> CutoverView:
@@ -71,7 +71,7 @@ def make_view(
     )
 
 
-def count_warm(frozen: FrozenPlan, folded: Folded) -> tuple[WarmReplicas, WarmReplicas]:
+def count_warm(frozen: FrozenPlan, folded: ArmArrays) -> tuple[WarmReplicas, WarmReplicas]:
     """The replicas of both arms in the last block: an autoscaler's young ones are not warm yet."""
     if not folded.blocks.size:
         return WarmReplicas(0, 0), WarmReplicas(0, 0)
@@ -83,7 +83,7 @@ def count_warm(frozen: FrozenPlan, folded: Folded) -> tuple[WarmReplicas, WarmRe
     return v1, v2
 
 
-def observe_share(folded: Folded) -> pd.Series[float]:
+def observe_share(folded: ArmArrays) -> pd.Series[float]:
     """v2's share of the requests that both arms finished, by the start of the block."""
     v1, v2 = (np.nansum(arm.traffic["requests"], axis=0) for arm in (folded.v1, folded.v2))
     total = v1 + v2

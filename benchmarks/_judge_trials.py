@@ -33,7 +33,7 @@ from benchmarks._judge_traffic import (
 )
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.evidence.stages import course_of
 from servescope.cutover.plan.files import parse_plan
 from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
@@ -174,7 +174,7 @@ def _make(
             # The noise is v1's alone, so that any day of this past freezes the same plan.
             frozen = freeze(one_stage(share), show_past(cutover), started_ms)
         minutes = observe(cutover, cutover.v1) if any(harms.values()) else None
-        folded: Folded | None = None
+        folded: ArmArrays | None = None
         for harm, rivalled in harms.items():
             # A harm is in v2 alone: v1 is folded once.
             folded, stage = judge_evidence(frozen, show(cutover, harm), folded)
@@ -182,14 +182,14 @@ def _make(
             yield replace(_trial(stage, share, past_seed, seed, harm, confounder, rivals), world=world.name)
 
 
-def judge_evidence(frozen: FrozenPlan, evidence: Evidence, former: Folded | None) -> tuple[Folded, StageTrack]:
+def judge_evidence(frozen: FrozenPlan, evidence: Evidence, former: ArmArrays | None) -> tuple[ArmArrays, StageTrack]:
     """Every block of the one stage; `former` is what v1 was folded to before, where it is the same."""
     decisions = [Decision("start", frozen.started_ms, stage=0)]
     at_ms = evidence.observed_until_ms
     if former is not None:
         v2 = tuple(each for each in evidence.targets if frozen.plan.v2.selects(each.identity))
         fresh = fold_evidence(frozen, replace(evidence, targets=v2), decisions, at_ms)
-        folded = Folded(former.v1, fresh.v2, former.edges)
+        folded = ArmArrays(former.v1, fresh.v2, former.edges)
     else:
         folded = fold_evidence(frozen, evidence, decisions, at_ms)
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)

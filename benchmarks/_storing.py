@@ -30,7 +30,7 @@ from servescope.sources.parse import ParseError, parse_exposition
 from servescope.sources.reader import Reader, ReadError
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from servescope.store.writer import Round
+from servescope.store.writer import WriteBatch
 
 _NOW = 1_800_000_000_000
 _STEP_MS = 15_000
@@ -251,7 +251,7 @@ def _print_load(hour: Samples, folder: Path) -> None:
         for step in range(rounds):
             for number in range(8):
                 snapshot = Snapshot(twice, shown[:, step % _HOUR] + step // _HOUR * growth)
-                round_ = Round(scrapes=[(f"chat-v2/engine-{number}", _NOW + step * _STEP_MS, snapshot)])
+                round_ = WriteBatch(scrapes=[(f"chat-v2/engine-{number}", _NOW + step * _STEP_MS, snapshot)])
                 started = time.process_time()
                 with store.transaction():
                     round_.write(store)
@@ -262,11 +262,11 @@ def _print_load(hour: Samples, folder: Path) -> None:
             packing += time.process_time() - started
         started = time.process_time()
         with store.transaction():
-            Round(targets=[status(number) for number in range(1000)]).write(store)
+            WriteBatch(targets=[status(number) for number in range(1000)]).write(store)
         first = time.process_time() - started
         started = time.process_time()
         with store.transaction():
-            Round(
+            WriteBatch(
                 targets=[status(number) for number in range(1000)],
                 listed=frozenset(status(number).target_id for number in range(1000)),
             ).write(store)

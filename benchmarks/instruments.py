@@ -20,7 +20,7 @@ from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
-from servescope.instruments.journal import FOLD_EVERY
+from servescope.instruments.record_buffer import FOLD_EVERY
 
 _SECONDS = 30.0
 _DRAFT_LENGTH = 8

@@ -10,7 +10,7 @@ from dashboards.conditions import Compiler
 from dashboards.options import Options
 from dashboards.panels import HARM_AXIS, LIMIT, UNITS, WHO, NoData, Panel, absence, harm_steps, worst
 from dashboards.queries import Query, compile_expression, compile_figure, compile_own, legend
-from servescope.alerting.records import Badness
+from servescope.alerting.records import BadRatio
 from servescope.contract.expressions import Expression, Level, level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.types import Objective
@@ -58,7 +58,7 @@ def _of_several(by_replica: str, options: Options) -> str:
 
 def attainment(objective: Objective, window: str, options: Options) -> str:
     """The share of requests that met an objective, over a window."""
-    return f"1 - ({Compiler(options).term(Badness(objective, window))})"
+    return f"1 - ({Compiler(options).term(BadRatio(objective, window))})"
 
 
 def state_number(
@@ -85,7 +85,7 @@ def beside_old(expression: Expression, options: Options, *, times: float = 1.0, 
 def harm_panel(options: Options, *, limit: int = 0) -> Panel:
     """The share of failed and rejected requests of each deployment, with the lines of its objective."""
     objective = options.objectives["requests"]
-    query = Query(Compiler(options).term(Badness(objective, "5m")), legend(options, *WHO))
+    query = Query(Compiler(options).term(BadRatio(objective, "5m")), legend(options, *WHO))
     return Panel(
         title="Failed or rejected",
         kind="timeseries",
@@ -103,7 +103,7 @@ def harm_panel(options: Options, *, limit: int = 0) -> Panel:
 
 def harm_column(options: Options) -> str:
     """The same for a table, which joins figures by their labels: without the name of the recorded series."""
-    return f"max by ({_deployment(options)}) ({Compiler(options).term(Badness(options.objectives['requests'], '5m'))})"
+    return f"max by ({_deployment(options)}) ({Compiler(options).term(BadRatio(options.objectives['requests'], '5m'))})"
 
 
 def replicas_column(options: Options, *statuses: str) -> str:
@@ -119,7 +119,7 @@ def unrecorded(no_data: NoData) -> NoData:
 
 def kept_over_days(objective: Objective, options: Options) -> str:
     """The share of requests over 3 days that met an objective, over all phases of a deployment together."""
-    bad = f"({Compiler(options).term(Badness(objective, '3d'))})"
+    bad = f"({Compiler(options).term(BadRatio(objective, '3d'))})"
     # A phase of a few requests must not count as much as the one before it.
     requests = f"sum_over_time(({compile_figure('request_rate', options)})[3d:10m])"
     weights = f"({requests} and on ({_deployment(options)}) {bad})"
@@ -133,7 +133,7 @@ def budget_left(objective: Objective, options: Options) -> str:
     Every 10 minutes count the same, and those without a request, or before the deployment began, spend nothing. For an
     hour after a change of phase both phases have a value, and the worse one counts.
     """
-    worst = f"max by ({_phaseless(options)}) ({Compiler(options).term(Badness(objective, '1h'))})"
+    worst = f"max by ({_phaseless(options)}) ({Compiler(options).term(BadRatio(objective, '1h'))})"
     moments = _BUDGET_DAYS * 24 * 60 // _BUDGET_STEP_MINUTES
     spent = f"sum_over_time(({worst})[{_BUDGET_DAYS}d:{_BUDGET_STEP_MINUTES}m]) / {moments}"
     return f"1 - {spent} / {objective.budget!r}"

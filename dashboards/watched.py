@@ -36,29 +36,29 @@ from dashboards.panels import (
 from dashboards.queries import Query, legend
 from servescope.alerting.links import compared, panel_title
 from servescope.alerting.records import (
+    AdHocExpression,
     Alert,
     All,
     Any,
-    Badness,
+    BadRatio,
     Compare,
     Condition,
     Count,
+    Disappeared,
     Except,
     Extreme,
-    Lately,
-    Measured,
-    Over,
-    Own,
+    FigureRef,
+    OverTime,
     Present,
     Product,
     Quotient,
     RequestsEnded,
     Scaled,
+    SelfMetric,
     Shifted,
-    Shown,
+    Subquery,
     Term,
     Total,
-    Vanished,
     labels_of,
     terms,
 )
@@ -216,9 +216,9 @@ def _worst_lately(query: Query, *, lowest: bool) -> Query:
 
 def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
     """The series that alerts compare; for an objective its bad share over the shortest and all long windows."""
-    if isinstance(term, Badness):
+    if isinstance(term, BadRatio):
         for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
-            share = compiler.term(Badness(term.objective, window))
+            share = compiler.term(BadRatio(term.objective, window))
             yield Query(share, f"{legend(compiler.options, *WHO)} {window}")
     else:
         yield Query(compiler.term(term), _legend(term, compiler.options))
@@ -239,7 +239,7 @@ def _lines(alerts: Sequence[Alert], compiler: Compiler) -> Iterator[Query]:
 
 def _legend(value: Term | Condition, options: Options) -> str:
     labels = labels_of(value)
-    if isinstance(value, Own) and not labels:
+    if isinstance(value, SelfMetric) and not labels:
         return legend(options, "instance")
     settled = {"rollout_phase", *(("model_name",) if "deployment_id" in labels else ())}
     return legend(options, *(label for label in labels if label not in settled))
@@ -273,8 +273,8 @@ def edges(alert: Alert) -> dict[float, str]:
 
 def _is_shown(compare: Compare, alert: Alert) -> bool:
     term = compared(alert.condition)
-    if isinstance(term, Badness):
-        return isinstance(compare.left, Badness) and compare.left.objective == term.objective
+    if isinstance(term, BadRatio):
+        return isinstance(compare.left, BadRatio) and compare.left.objective == term.objective
     return compare.left == term
 
 
@@ -351,26 +351,26 @@ _PER_SECOND: Mapping[Unit, Unit] = {
 
 def _unit(term: Term) -> Unit | OwnUnit:
     match term:
-        case Shown(figure, _):
+        case FigureRef(figure, _):
             return FIGURES[figure].unit
-        case Own(name, _, _, _):
+        case SelfMetric(name, _, _, _):
             return OWN_METRICS[name].unit
-        case Measured(Level(name, _, _)):
+        case AdHocExpression(Level(name, _, _)):
             return METRICS[name].unit
-        case Measured(expression):
+        case AdHocExpression(expression):
             names = leaves(expression)
             return _PER_SECOND[METRICS[SAMPLE_FAMILIES[names.pop()]].unit] if len(names) == 1 else "ratio"
-        case Quotient(Own(name, _, _, _), _) if name.endswith("_sum"):
-            return _unit(Own(name.removesuffix("_sum")))
-        case Badness() | Quotient():
+        case Quotient(SelfMetric(name, _, _, _), _) if name.endswith("_sum"):
+            return _unit(SelfMetric(name.removesuffix("_sum")))
+        case BadRatio() | Quotient():
             return "ratio"
         case RequestsEnded() | Product():
             return "requests"
-        case Over("changes", _, _, _):
+        case OverTime("changes", _, _, _):
             return "events"
-        case Over(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
+        case OverTime(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
             return _unit(shown)
-        case Lately(_, of):
+        case Subquery(_, of):
             return _unit(of)
         case Count():
             return "alerts"
@@ -380,9 +380,13 @@ def _unit(term: Term) -> Unit | OwnUnit:
 
 def _absence(term: Term) -> NoData:
     match term:
-        case Own(name, _, _, _) | Quotient(Own(name, _, _, _), _) | Extreme(_, Own(name, _, _, _), _):
+        case (
+            SelfMetric(name, _, _, _)
+            | Quotient(SelfMetric(name, _, _, _), _)
+            | Extreme(_, SelfMetric(name, _, _, _), _)
+        ):
             return absent_own(name)
-        case Quotient(Shown() as numerator, _):
+        case Quotient(FigureRef() as numerator, _):
             declared = _absence(numerator)
             return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
     expression, idle = _expression(term)
@@ -399,7 +403,7 @@ def _absence_of_all(condition: Condition) -> NoData:
     """Why a condition without a comparison can have no series: usually because all is well."""
     if _looks_for_lost(condition):
         return NoData("idle", "nothing is missing; or the collector is not scraped")
-    off = [_absence(term) for term in terms(condition) if isinstance(term, Shown)]
+    off = [_absence(term) for term in terms(condition) if isinstance(term, FigureRef)]
     reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
     return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
 
@@ -409,9 +413,9 @@ def _looks_for_lost(condition: Condition) -> bool:
     match condition:
         case All((first, *_)) | Any((first, *_)) | Except(first, _):
             return _looks_for_lost(first)
-        case Vanished():
+        case Disappeared():
             return True
-        case Present(Lately()):
+        case Present(Subquery()):
             return True
         case _:
             return False
@@ -419,7 +423,7 @@ def _looks_for_lost(condition: Condition) -> bool:
 
 def _where(term: Term) -> Matchers:
     match term:
-        case Shown(_, where) | Over(_, Shown(_, where), _, _):
+        case FigureRef(_, where) | OverTime(_, FigureRef(_, where), _, _):
             return where
         case _:
             return ()
@@ -428,15 +432,15 @@ def _where(term: Term) -> Matchers:
 def _expression(term: Term) -> tuple[Expression, bool]:
     """What a term is made of, and whether it is absent without traffic."""
     match term:
-        case Shown(figure, _):
+        case FigureRef(figure, _):
             return FIGURES[figure].expression, FIGURES[figure].idle == "absent"
-        case Measured(expression):
+        case AdHocExpression(expression):
             return expression, False
-        case Badness(objective, _):
+        case BadRatio(objective, _):
             return objective.bad, True
-        case Over(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
+        case OverTime(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
             return _expression(shown)
-        case Lately(_, of):
+        case Subquery(_, of):
             return _expression(of)
         case Quotient(numerator, _):
             return _expression(numerator)[0], True
@@ -457,7 +461,7 @@ def _axis(unit: str, thresholds: Sequence[Threshold], term: Term | None) -> tupl
         return 0.0, 1.0
     if unit != UNITS["ratio"]:
         return None
-    if isinstance(term, Shown) and term.figure in HARM_FIGURES:
+    if isinstance(term, FigureRef) and term.figure in HARM_FIGURES:
         return HARM_AXIS
     highest = max((each.value for each in thresholds if each.value is not None), default=1.0)
     return (0.0, 2 * highest) if _LOWEST_SHARE < highest < _MIDDLE_SHARE else (0.0, 1.0)

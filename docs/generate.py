@@ -415,9 +415,9 @@ def _differences(mix: object) -> Iterator[tuple[str, str]]:
 
 def _scenario() -> Iterator[str]:
     from servescope.emulator.faults.faults import FAULT_SETTINGS
-    from servescope.emulator.scenario.scenario import SHARE_SETTINGS
     from servescope.emulator.scenario import deployment_settings as deployment
     from servescope.emulator.scenario import engine_settings as engine
+    from servescope.emulator.scenario.scenario import SHARE_SETTINGS
 
     tables = {
         "[[deployments]]": deployment.DEPLOYMENT_SETTINGS,

@@ -12,14 +12,14 @@ import pytest
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, active_now, advance, duration_ms
 from servescope.alerting.records import (
+    AdHocExpression,
     Alert,
-    Badness,
-    Lately,
-    Measured,
-    Over,
-    Own,
+    BadRatio,
+    FigureRef,
+    OverTime,
     RequestsEnded,
-    Shown,
+    SelfMetric,
+    Subquery,
     conditions_of,
     terms,
 )
@@ -47,7 +47,7 @@ FAULTS = {
 
 def _is_of_figures(alert: Alert) -> bool:
     read = [term for condition in conditions_of(alert) for term in terms(condition)]
-    is_of_more = any(isinstance(term, Own | Badness | RequestsEnded | Lately) for term in read)
+    is_of_more = any(isinstance(term, SelfMetric | BadRatio | RequestsEnded | Subquery) for term in read)
     return not is_of_more and alert.name not in _FLOORS
 
 
@@ -75,14 +75,14 @@ class Watched:
         self._past.append(seen)
         return now_ms
 
-    def figure(self, shown: Shown) -> Vector:
+    def figure(self, shown: FigureRef) -> Vector:
         found = self._past[-1].get(shown.figure, {})
         return {labels: value for labels, value in found.items() if matches(dict(labels), shown.where)}
 
-    def over(self, over: Over) -> Vector:
+    def over(self, over: OverTime) -> Vector:
         return over_past(over, self.past(over.shown, over.window, over.before))
 
-    def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
+    def past(self, shown: FigureRef, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
         last = len(self._past) - int(duration_ms(before) / 1000 / STEP_SECONDS)
         first = max(last - int(duration_ms(window) / 1000 / STEP_SECONDS) - 1, 0)
         found: dict[Labels, list[float]] = {}
@@ -92,20 +92,20 @@ class Watched:
                     found.setdefault(labels, []).append(value)
         return found
 
-    def measured(self, _: Measured) -> Vector:
+    def measured(self, _: AdHocExpression) -> Vector:
         # What is no figure is not on the collector's page; the floors of traffic are proven with promtool.
-        return {labels: 1e6 for labels, value in self.figure(Shown("request_rate")).items() if value > 0}
+        return {labels: 1e6 for labels, value in self.figure(FigureRef("request_rate")).items() if value > 0}
 
-    def own(self, own: Own, before: str = "") -> Vector:
+    def own(self, own: SelfMetric, before: str = "") -> Vector:
         raise AssertionError(f"{own.name}: no alert tried here reads the collector's own series")
 
-    def highest(self, own: Own, window: str) -> Vector:
+    def highest(self, own: SelfMetric, window: str) -> Vector:
         raise AssertionError(f"{own.name}: no alert tried here reads the collector's own series")
 
-    def lately(self, lately: Lately) -> Vector:
+    def lately(self, lately: Subquery) -> Vector:
         raise AssertionError(f"{lately}: no alert tried here samples a past")
 
-    def badness(self, badness: Badness) -> Vector:
+    def badness(self, badness: BadRatio) -> Vector:
         raise AssertionError(f"{badness}: no alert tried here reads an objective")
 
     def ended(self, ended: RequestsEnded) -> Vector:
@@ -152,6 +152,6 @@ def test_an_alert_fires_during_its_fault_and_resolves_after_it(tmp_path: Path, f
 
         assert not any(passes(WARM_SECONDS))
         on = stack.faults.switch_on(parse_fault(fault))
-        assert any(passes(duration_ms(alert.wait) / 1000 + 1800))
+        assert any(passes(duration_ms(alert.for_) / 1000 + 1800))
         stack.faults.switch_off(on.number)
-        assert not all(passes(duration_ms(alert.keep) / 1000 + 1800))
+        assert not all(passes(duration_ms(alert.keep_firing_for) / 1000 + 1800))

@@ -399,7 +399,7 @@ def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path
     story = next(each for each in stories_of(name) if any(_expected(each)))
     last = max(_expected(story))
     (expected,) = [check["exp_alerts"][0] for check in story["alert_rule_test"] if check["eval_time"] == f"{last}m"]
-    fires = last - minutes(alert.keep)
+    fires = last - minutes(alert.keep_firing_for)
     target = {label: expected["exp_labels"].get(label, text) for label, text in TARGET.items()}
     lost, up = series("servescope_target_unseen", {**target, "why": "agent"}), series("servescope_target_up", target)
     given = {each["series"]: each["values"].split()[: fires + 1] for each in story["input_series"]}

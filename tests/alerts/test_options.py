@@ -435,7 +435,7 @@ def test_alerts_wait_as_long_as_is_chosen() -> None:
     assert "at all times for 95 minutes" in render(options)["runbooks/ServescopeColdStartSlow.md"]
     assert "for more than 20 minutes" in ALERTS["ServescopeColdStartSlow"].description
     assert "for" not in rules["ServescopeQueueGrowing"]
-    assert rules["ServescopeReplicasFailed"]["for"] == ALERTS["ServescopeReplicasFailed"].wait
+    assert rules["ServescopeReplicasFailed"]["for"] == ALERTS["ServescopeReplicasFailed"].for_
 
 
 # --- Alertmanager -----------------------------------------------------------------------------------------------------

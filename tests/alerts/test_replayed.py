@@ -17,7 +17,7 @@ import pytest
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import Own, terms
+from servescope.alerting.records import SelfMetric, terms
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
@@ -46,7 +46,7 @@ DEPLOYMENTS = 2
 _TRAFFIC = GeneratedTraffic(Mix(requests_per_second=2.0))
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)((?:\{.*\})?) (\S+)$", re.MULTILINE)
 _OF_THE_DEPLOYMENTS = [
-    alert for alert in ALERTS.values() if not any(isinstance(term, Own) for term in terms(alert.condition))
+    alert for alert in ALERTS.values() if not any(isinstance(term, SelfMetric) for term in terms(alert.condition))
 ]
 """Those that read what is replayed; the collector's own series are not."""
 
@@ -131,7 +131,7 @@ def _firing(replayed: Replayed) -> list[Fired]:
     found = []
     for alert in _OF_THE_DEPLOYMENTS:
         start_ms = START_SECONDS * 1000
-        waits_ms = minutes(alert.wait) * 60_000
+        waits_ms = minutes(alert.for_) * 60_000
         expression = alert_promql(alert)
         for series in replayed.server.query_range(
             expression, start_ms=start_ms, end_ms=replayed.end_ms, step_ms=60_000

@@ -23,7 +23,7 @@ from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title
 from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import Alert, Badness, Shown, labels_of, terms
+from servescope.alerting.records import Alert, BadRatio, FigureRef, labels_of, terms
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import (
     ABORTS_TRAFFIC,
@@ -119,7 +119,7 @@ def test_links_set_what_the_alert_is_about() -> None:
 
 def test_it_waits_long_enough_or_says_why_not(alert: Alert) -> None:
     """Five minutes, or a reason."""
-    assert minutes(alert.wait) >= 5 or alert.waits_less
+    assert minutes(alert.for_) >= 5 or alert.waits_less
 
 
 def test_the_expression_compares_and_matches_explicitly(alert: Alert) -> None:
@@ -137,7 +137,7 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
     """A share, or a latency, of next to nothing says nothing."""
     absent_when_idle = {name for name, figure in FIGURES.items() if figure.idle == "absent"}
     needs_traffic = any(
-        isinstance(term, Badness) or (isinstance(term, Shown) and term.figure in absent_when_idle)
+        isinstance(term, BadRatio) or (isinstance(term, FigureRef) and term.figure in absent_when_idle)
         for term in terms(alert.condition)
     )
     floors = (

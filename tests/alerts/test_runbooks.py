@@ -164,6 +164,6 @@ def test_the_index_begins_with_what_pages() -> None:
 
     assert {name for name, _ in rows} == ALERTS.keys()
     assert severities == sorted(severities, key=("critical", "warning", "info", "none").index)
-    assert ALERTS[rows[0][0]].wait == min(
-        (each.wait for each in ALERTS.values() if each.severity == "critical"), key=lambda wait: int(wait[:-1])
+    assert ALERTS[rows[0][0]].for_ == min(
+        (each.for_ for each in ALERTS.values() if each.severity == "critical"), key=lambda wait: int(wait[:-1])
     )

@@ -13,7 +13,7 @@ from alerts.options import Options, make_options
 from alerts.rules import alert_groups
 from alerts.without_collector import without_collector_group
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import Own, conditions_of, terms
+from servescope.alerting.records import SelfMetric, conditions_of, terms
 from servescope.contract.own_metrics import OWN_METRICS
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import STALE, TARGET, series
@@ -74,7 +74,7 @@ def test_what_is_recorded_is_a_collectors_series() -> None:
         for name in OF_TARGETS
         for condition in conditions_of(ALERTS[name])
         for term in terms(condition)
-        if isinstance(term, Own) and term.name.startswith("servescope_target")
+        if isinstance(term, SelfMetric) and term.name.startswith("servescope_target")
     }
     recorded = {rule["record"] for rule in (*without_collector_group()["rules"], *fleet_rules())}
 

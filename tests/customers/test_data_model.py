@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
-from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.projection import Projector
 from servescope.customers.points.reading import EdgeReader
 from servescope.customers.points.totals import Totals, dump_totals, load_totals
@@ -53,7 +53,7 @@ def test_any_past_keeps_the_rules(
             assert tokens(ledger) == pytest.approx(gained(edges)), (resolution, temporality, labels)
 
 
-def read_edges(path: Path, replicas: Mapping[str, dict[int, Page]]) -> list[FleetEdge]:
+def read_edges(path: Path, replicas: Mapping[str, dict[int, Page]]) -> list[IntervalSnapshot]:
     """The edges of a lane over the scrapes of these replicas."""
     with Store(path) as store:
         for replica, past in replicas.items():
@@ -70,7 +70,7 @@ def read_edges(path: Path, replicas: Mapping[str, dict[int, Page]]) -> list[Flee
         return [edge for edge, _ in EdgeReader(store, [CHAT], METRICS, ()).read(None, edges)]
 
 
-def deliver(policy: Policy, temporality: Temporality, edges: list[FleetEdge]) -> Ledger:
+def deliver(policy: Policy, temporality: Temporality, edges: list[IntervalSnapshot]) -> Ledger:
     """What a receiver has of the edges, each sent by a process of its own."""
     ledger, totals = Ledger(), Totals()
     for edge in edges:
@@ -85,7 +85,7 @@ def tokens(ledger: Ledger) -> float:
     return math.fsum(ledger.total(key) for key in ledger.named("output_tokens_total"))
 
 
-def gained(edges: list[FleetEdge]) -> float:
+def gained(edges: list[IntervalSnapshot]) -> float:
     """The output tokens that were counted after the first edge."""
     return math.fsum(
         gain

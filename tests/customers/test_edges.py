@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Series, Snapshot, make_labels
 from servescope.customers.points import reading
-from servescope.customers.points.edges import FleetEdge, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
 from servescope.customers.points.reading import EdgeReader, FleetState
 from servescope.store import embedded
 from servescope.store.embedded import Store
@@ -49,24 +49,24 @@ def counted(tokens: float, started: float | None = None, **more: float) -> Page:
     return page if started is None else {**page, START: started / 1000}
 
 
-def read(store: Store, edges: Sequence[int], state: FleetState | None = None) -> list[FleetEdge]:
+def read(store: Store, edges: Sequence[int], state: FleetState | None = None) -> list[IntervalSnapshot]:
     reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
     return [edge for edge, _ in reader.read(state, edges)]
 
 
-def of(edge: FleetEdge, series: Series, identity: Identity = ENGINE) -> tuple[float, float, float, bool]:
+def of(edge: IntervalSnapshot, series: Series, identity: Identity = ENGINE) -> tuple[float, float, float, bool]:
     """Value, gain, count and end of a series at an edge."""
     target = _target(edge, identity)
     row = target.series.index(series)
     return tuple(part[row].item() for part in (target.values, target.gains, target.counted, target.ended))
 
 
-def since(edge: FleetEdge, identity: Identity = ENGINE) -> int:
+def since(edge: IntervalSnapshot, identity: Identity = ENGINE) -> int:
     """Since when the counters of a target count."""
     return _target(edge, identity).since_ms
 
 
-def _target(edge: FleetEdge, identity: Identity) -> TargetEdge:
+def _target(edge: IntervalSnapshot, identity: Identity) -> TargetEdge:
     (target,) = (target for target in edge.targets if target.identity == identity)
     return target
 
@@ -294,18 +294,18 @@ def test_a_lane_goes_on_after_more_than_the_store_reads_at_once(store: Store, mo
     assert of(edge, TOKENS)[1] == hours[-1] / 1000
 
 
-def _gains(edge: FleetEdge) -> Iterator[tuple[Series, float]]:
+def _gains(edge: IntervalSnapshot) -> Iterator[tuple[Series, float]]:
     """What each series gained, nothing where that is not known."""
     for target in edge.targets:
         yield from zip(target.series, np.nan_to_num(target.gains).tolist(), strict=True)
 
 
-def _compare(edge: FleetEdge, known: FleetEdge) -> None:
+def _compare(edge: IntervalSnapshot, known: IntervalSnapshot) -> None:
     assert (edge.time_ms, edge.before_ms) == (known.time_ms, known.before_ms)
     assert _shown(edge) == _shown(known)
 
 
-def _shown(edge: FleetEdge) -> dict[Series, tuple[float | str, ...]]:
+def _shown(edge: IntervalSnapshot) -> dict[Series, tuple[float | str, ...]]:
     """What an edge has of its series."""
     return {
         name: tuple("absent" if each != each else each for each in (value, gain, count, ended, target.since_ms))
@@ -319,7 +319,7 @@ def _shown(edge: FleetEdge) -> dict[Series, tuple[float | str, ...]]:
     }
 
 
-def _check_counts(before: Sequence[TargetEdge], after: FleetEdge) -> None:
+def _check_counts(before: Sequence[TargetEdge], after: IntervalSnapshot) -> None:
     """What a target counted rises by what it gained since its baseline, which is no earlier than before."""
     assert after.before_ms is not None
     was = {target.identity: target for target in before}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
-from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projector
 from servescope.customers.points.reading import EdgeReader
@@ -51,7 +51,7 @@ def sent(points: Sequence[StreamPoint]) -> list[bytes]:
     ]
 
 
-def stream(policy: Policy, edges: Sequence[FleetEdge]) -> list[list[bytes]]:
+def stream(policy: Policy, edges: Sequence[IntervalSnapshot]) -> list[list[bytes]]:
     """What leaves of the edges, one after the other."""
     projector, totals, found = Projector(policy), Totals(), []
     for edge in edges:

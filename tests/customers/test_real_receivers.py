@@ -18,7 +18,7 @@ import pytest
 
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Series, make_labels
-from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import Accepted, StreamPoint
 from servescope.customers.points.projection import Projector
 from servescope.customers.points.reading import EdgeReader
@@ -66,12 +66,12 @@ def policy_of(deployments: frozenset[Deployment]) -> Policy:
     return Policy("acme", deployments, EXPORTED, labels=LABELS, replicas="plain", resolution="replica")
 
 
-def read_edges(store: Store, policy: Policy) -> list[FleetEdge]:
+def read_edges(store: Store, policy: Policy) -> list[IntervalSnapshot]:
     reader = EdgeReader(store, policy.deployments, policy.metrics, ())
     return [edge for edge, _ in reader.read(None, EDGES)]
 
 
-def project(policy: Policy, edges: Iterable[FleetEdge], temporality: Temporality) -> list[list[StreamPoint]]:
+def project(policy: Policy, edges: Iterable[IntervalSnapshot], temporality: Temporality) -> list[list[StreamPoint]]:
     """The points of each edge."""
     projector, totals, found = Projector(policy), Totals(), []
     for edge in edges:

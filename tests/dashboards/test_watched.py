@@ -18,7 +18,7 @@ from dashboards.queries import CUSTOMERS_VARIABLES, HEALTH_VARIABLES, SCOPE
 from dashboards.watched import edges, starts
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import CUSTOMERS, HEALTH, compared, panel_title
-from servescope.alerting.records import Alert, Badness, Compare, Condition, Shown, Term
+from servescope.alerting.records import Alert, BadRatio, Compare, Condition, FigureRef, Term
 from servescope.contract.figures import FIGURES
 from tests.support.boards import NAMES, panels, read_board
 
@@ -86,7 +86,7 @@ def test_the_colour_is_the_alert_s(alert: Alert) -> None:
         holds = {"<": below, "<=": edge, ">": above, ">=": edge, "==": edge}[operator]
         if _is_banded(alert):
             bad = {*bad, "yellow"}
-        assert _color(steps, holds) in bad or isinstance(compared(alert.condition), Badness), (edge, operator, steps)
+        assert _color(steps, holds) in bad or isinstance(compared(alert.condition), BadRatio), (edge, operator, steps)
         if len(edges(alert)) == 1 and not _shares_its_panel(alert):
             well = {"<": edge, "<=": above, ">": edge, ">=": below, "==": above}[operator]
             assert _color(steps, well) == "green", (edge, operator, steps)
@@ -106,7 +106,7 @@ def _shares_its_panel(alert: Alert) -> bool:
 def _is_banded(alert: Alert) -> bool:
     """Whether the panel has the colours of a band, which are quieter."""
     term = compared(alert.condition)
-    return isinstance(term, Shown) and FIGURES[term.figure].band is not None
+    return isinstance(term, FigureRef) and FIGURES[term.figure].band is not None
 
 
 PARTS_OF_AN_ALERTS_SHARE = {
@@ -124,13 +124,13 @@ def test_every_red_has_an_alert() -> None:
         FIGURES[term.figure].record()
         for alert in ALERTS.values()
         for term in (compared(alert.condition),)
-        if isinstance(term, Shown)
+        if isinstance(term, FigureRef)
     }
     figures |= {
         term.objective.record("5m")
         for alert in ALERTS.values()
         for term in (compared(alert.condition),)
-        if isinstance(term, Badness)
+        if isinstance(term, BadRatio)
     }
     unexplained = {
         (name, panel["title"])

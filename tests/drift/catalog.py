@@ -11,17 +11,17 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.listing import unknown
 from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import (
+    Absent,
+    AdHocExpression,
     Alert,
     Always,
-    Badness,
+    BadRatio,
     Compare,
-    Gone,
-    Measured,
-    Own,
+    FigureRef,
     RequestsEnded,
     Scaled,
+    SelfMetric,
     Shifted,
-    Shown,
     conditions_of,
     labels_of,
 )
@@ -147,12 +147,12 @@ def _alert_rules() -> Iterator[tuple[Key, object]]:
             tuple(sorted(read | ({"ALERTS"} if kept or alert.lasts else set()))),
         )
         yield ("alerting.rules.yml", f"{about}, labels"), tuple(sorted(alert.labels.items()))
-        yield ("alerting.rules.yml", f"{about}, waits and keeps"), (alert.wait or None, alert.keep or None)
+        yield ("alerting.rules.yml", f"{about}, waits and keeps"), (alert.for_ or None, alert.keep_firing_for or None)
 
 
 def _numbers(part: object) -> Iterator[tuple[str, float]]:
     match part:
-        case Gone() | Always():
+        case Absent() | Always():
             yield "==", 1.0
         case Compare(left, operator, float(right)):
             yield operator, right
@@ -170,13 +170,13 @@ def _numbers(part: object) -> Iterator[tuple[str, float]]:
 
 def _names(part: object) -> Iterator[str]:
     match part:
-        case Shown(figure):
+        case FigureRef(figure):
             yield FIGURES[figure].record()
-        case Own(name) | Gone(name):
+        case SelfMetric(name) | Absent(name):
             yield name
-        case Measured(expression):
+        case AdHocExpression(expression):
             yield from leaves(expression)
-        case Badness(objective, window):
+        case BadRatio(objective, window):
             yield objective.record(window)
         case RequestsEnded(window):
             yield record_ended(window)
@@ -188,7 +188,7 @@ def _names(part: object) -> Iterator[str]:
 def _parts(part: object) -> Iterator[object]:
     if isinstance(part, tuple):
         yield from part
-    elif is_dataclass(part) and not isinstance(part, Measured | Badness):
+    elif is_dataclass(part) and not isinstance(part, AdHocExpression | BadRatio):
         for each in fields(part):
             yield getattr(part, each.name)
 
@@ -215,7 +215,7 @@ def _runbooks(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
     for alert in ALERTS.values():
         page = f"{alert.name}.md"
         yield (page, "says the rule's own expression"), True
-        yield (page, "severity and wait"), (alert.severity, alert.wait or None)
+        yield (page, "severity and wait"), (alert.severity, alert.for_ or None)
         for key in ((page, "numbers in prose"), ("alerting.rules.yml", f"description of {alert.name}, numbers")):
             said = files.get(key, frozenset())
             # A text may leave out numbers of its rule, but contains no other.
@@ -238,8 +238,8 @@ def _allowed_numbers(alert: Alert) -> frozenset[str]:
 def _durations(alert: Alert) -> Iterator[str]:
     """The windows, the offsets and the wait of an alert, and a window with the wait after it."""
     windows = {WINDOW, *_windows(conditions_of(alert))}
-    yield from (alert.wait, alert.keep, *windows)
-    yield from (format_duration(parse_duration(window) + parse_duration(alert.wait or "0s")) for window in windows)
+    yield from (alert.for_, alert.keep_firing_for, *windows)
+    yield from (format_duration(parse_duration(window) + parse_duration(alert.for_ or "0s")) for window in windows)
 
 
 def _windows(part: object) -> Iterator[str]:

@@ -17,15 +17,15 @@ from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE
 from servescope.alerting.alerts import ALERTS as CATALOG
 from servescope.alerting.links import HEALTH
 from servescope.alerting.records import (
+    AdHocExpression,
     All,
     Any,
-    Badness,
+    BadRatio,
     Condition,
     Count,
     Except,
-    Measured,
+    FigureRef,
     RequestsEnded,
-    Shown,
     Term,
     terms,
 )
@@ -202,12 +202,12 @@ def needs_of(condition: Condition) -> list[Term]:
 def _of_any_stack(term: Term) -> Term | None:
     """A term that reads an engine's series itself, None for any other."""
     match term:
-        case Shown(figure, where):
-            return Shown(figure, tuple(each for each in where if each[0] != "inference_stack"))
-        case Measured():
+        case FigureRef(figure, where):
+            return FigureRef(figure, tuple(each for each in where if each[0] != "inference_stack"))
+        case AdHocExpression():
             return term
-        case Badness(objective, _):
-            return Badness(objective, _WINDOW)
+        case BadRatio(objective, _):
+            return BadRatio(objective, _WINDOW)
         case RequestsEnded():
             return RequestsEnded(_WINDOW)
         case _:

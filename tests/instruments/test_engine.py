@@ -22,8 +22,8 @@ from servescope.contract.samples import Sample
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.instruments.engine import EngineInstruments
-from servescope.instruments.journal import DROP_BEYOND, FOLD_EVERY
 from servescope.instruments.ledger import Distribution
+from servescope.instruments.record_buffer import DROP_BEYOND, FOLD_EVERY
 from servescope.instruments.request import Request
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.testing import FakeClock, value

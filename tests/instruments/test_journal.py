@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from servescope.instruments.journal import DROP_BEYOND, FOLD_AT_MOST, FOLD_EVERY, Journal, Mark
 from servescope.instruments.ledger import Trailing
+from servescope.instruments.record_buffer import DROP_BEYOND, FOLD_AT_MOST, FOLD_EVERY, Mark, RecordBuffer
 from servescope.instruments.testing import FakeClock
 
 
@@ -17,7 +17,7 @@ class Booked:
         self.marks: list[Mark] = []
         self.dropped = 0
         self.lock = threading.Lock()
-        self.journal: Journal[int] = Journal(self._book, lock=self.lock, on_drop=self._drop, **options)  # type: ignore[arg-type]
+        self.journal: RecordBuffer[int] = RecordBuffer(self._book, lock=self.lock, on_drop=self._drop, **options)  # type: ignore[arg-type]
 
     def fold(self) -> None:
         with self.lock:
@@ -52,7 +52,7 @@ def test_a_fold_ends_though_a_record_was_dropped_meanwhile() -> None:
         if len(booked) == len(records):
             journal.records.pop()
 
-    journal: Journal[int] = Journal(book, lock=threading.Lock())
+    journal: RecordBuffer[int] = RecordBuffer(book, lock=threading.Lock())
     for number in range(FOLD_AT_MOST + 1):
         journal.append(number)
     journal.fold()
@@ -107,7 +107,7 @@ def test_a_journal_without_on_drop_drops_nothing() -> None:
     """Records that others depend on stay, however many wait."""
     records: list[int] = []
     lock = threading.Lock()
-    journal: Journal[int] = Journal(lambda stretch, _: records.extend(stretch), lock=lock)
+    journal: RecordBuffer[int] = RecordBuffer(lambda stretch, _: records.extend(stretch), lock=lock)
     with lock:
         journal.records.extend(range(DROP_BEYOND))
         assert journal.write(DROP_BEYOND)

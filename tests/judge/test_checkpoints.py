@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from servescope.cutover.evidence.evidence import Decision
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.evidence.windows import compacted, expanded, map_arrays
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.increments.blocks import BLOCK_MS
@@ -301,7 +301,7 @@ def test_folded_blocks_are_the_same_after_writing_and_reading(case: Case) -> Non
             decode(damaged)
 
 
-def _arrays(folded: Folded) -> list[NDArray[Any]]:
+def _arrays(folded: ArmArrays) -> list[NDArray[Any]]:
     found: list[NDArray[Any]] = []
 
     def collect(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:

@@ -154,7 +154,7 @@ def _count_messages(watch: Watch, outcome: Outcome) -> None:
 def _await_firing(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
     for outcome in outcomes:
         alert = ALERTS[outcome.alert]
-        allowed = _seconds(stack, alert.wait, episode.fires_within)
+        allowed = _seconds(stack, alert.for_, episode.fires_within)
         received = _await_received(watch, outcome, "firing", since=began, until=began + allowed)
         if received is None:
             outcome.problems.append(f"reached nobody within {allowed:.0f} s")
@@ -167,7 +167,7 @@ def _await_firing(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Se
 def _await_muted(stack: LiveStack, watch: Watch, episode: Episode, outcomes: Sequence[Outcome], began: float) -> None:
     for written, by in episode.muted.items():
         place = episode.place(written)
-        until = began + _seconds(stack, ALERTS[place.alert].wait, episode.fires_within)
+        until = began + _seconds(stack, ALERTS[place.alert].for_, episode.fires_within)
         while not _is_muted(watch, place, by, began) and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         if not _is_muted(watch, place, by, began):
@@ -193,7 +193,7 @@ def _await_resolved(stack: LiveStack, watch: Watch, outcomes: Sequence[Outcome],
     for outcome in outcomes:
         if outcome.fired_after is None:
             continue
-        allowed = _seconds(stack, ALERTS[outcome.alert].keep, outcome.episode.resolves_within)
+        allowed = _seconds(stack, ALERTS[outcome.alert].keep_firing_for, outcome.episode.resolves_within)
         received = _await_received(watch, outcome, "resolved", since=undone, until=undone + allowed)
         if received is None:
             outcome.problems.append(f"not resolved within {allowed:.0f} s")

@@ -9,7 +9,7 @@ import pytest
 
 from servescope.contract.identity import Identity
 from servescope.errors import UsageError
-from servescope.instruments.journal import FOLD_EVERY
+from servescope.instruments.record_buffer import FOLD_EVERY
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
 from servescope.plugins.steps import MOST_AT_ONCE, StepInstruments

@@ -19,7 +19,7 @@ from servescope.contract.samples import Series, Snapshot
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, StoreError, TargetStatus
 from servescope.store.schema import SCRAPES
-from servescope.store.writer import Round, StoreWriter
+from servescope.store.writer import StoreWriter, WriteBatch
 from tests.support.waiting import wait_for
 
 CHAT = Deployment("llama", "chat", "v1")
@@ -50,7 +50,7 @@ class Writing:
         self.path = path
         self.store = Store(path)
         self.errors: list[StoreError] = []
-        self.dropped: list[Round] = []
+        self.dropped: list[WriteBatch] = []
         self.written = 0
         self.step = 0
         self.writer = StoreWriter(
@@ -59,17 +59,17 @@ class Writing:
             on_error=self.errors.append,
             on_dropped=self.dropped.append,
         )
-        self.submit(Round(targets=[STATUS], settings=(NOW, RecordedSettings(300_000, 15_000, 15_000, "closed"))))
+        self.submit(WriteBatch(targets=[STATUS], settings=(NOW, RecordedSettings(300_000, 15_000, 15_000, "closed"))))
 
     def _on_written(self, _: float) -> None:
         self.written += 1
 
-    def submit(self, round_: Round) -> None:
+    def submit(self, round_: WriteBatch) -> None:
         self.writer.submit(round_)
 
     def scrape(self) -> int:
         values = np.random.default_rng(self.step).random(len(SHOWN))
-        self.submit(Round(scrapes=[("chat/r0", NOW + self.step * STEP, Snapshot(SHOWN, values))]))
+        self.submit(WriteBatch(scrapes=[("chat/r0", NOW + self.step * STEP, Snapshot(SHOWN, values))]))
         self.step += 1
         return self.step - 1
 
@@ -299,14 +299,14 @@ def test_a_new_file_gets_its_targets_before_the_scrapes_that_wait(
     """Also when writing them failed at first: a store that does not know a target refuses its scrapes."""
     writing.scrape()
     writing.settle()
-    write, failures = Round.write, [StoreError("disk full")]
+    write, failures = WriteBatch.write, [StoreError("disk full")]
 
-    def fail_once(round_: Round, store: Store) -> None:
+    def fail_once(round_: WriteBatch, store: Store) -> None:
         if failures:
             raise failures.pop()
         write(round_, store)
 
-    monkeypatch.setattr(Round, "write", fail_once)
+    monkeypatch.setattr(WriteBatch, "write", fail_once)
     for ending in ("", "-wal", "-shm"):
         Path(f"{writing.path}{ending}").unlink()
     second = writing.scrape()

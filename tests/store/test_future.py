@@ -33,7 +33,7 @@ from servescope.store.records import (
     TargetStatus,
     UntimelyError,
 )
-from servescope.store.writer import Kept, Round, StoreWriter
+from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
 from tests.support.commands import run
 from tests.support.waiting import wait_for
 
@@ -345,11 +345,11 @@ class Writing:
             on_refused=self.refused.extend,
         )
 
-    def scrape(self, step: int, *, clock: float | None = None, keep: Kept | None = None) -> None:
+    def scrape(self, step: int, *, clock: float | None = None, keep: RetentionLimits | None = None) -> None:
         """Submit a scrape and an evaluation of a step, by a clock that shows that step unless it is another."""
         self.now_ms = at(step if clock is None else clock)
         self.writer.submit(
-            Round(
+            WriteBatch(
                 scrapes=[(TARGET, at(step), Snapshot((TOKENS,), np.array([float(step)])))],
                 figures=[(CHAT, at(step), {"request_rate": 1.0})],
                 sums=(at(step), {CHAT: [1.0, 1.0]}),
@@ -419,7 +419,7 @@ def test_retention_by_a_clock_that_was_set_forward_waits_for_an_hour(writing: Wr
     ahead = 30 * 5_760
     for minute in range(0, 64, 2):
         step = ahead + 4 * minute
-        keep = Kept(at(step) - 86_400_000, at(step) - 86_400_000, None, at(step))
+        keep = RetentionLimits(at(step) - 86_400_000, at(step) - 86_400_000, None, at(step))
         writing.scrape(step, keep=keep)
         if minute in (10, 20, 30):
             writing.writer.close()
@@ -436,8 +436,8 @@ def test_what_is_too_old_goes_also_where_no_target_is_left(writing: Writing) -> 
         writing.scrape(step)
     for step in range(10, 1_000, 10):
         writing.now_ms = at(step)
-        day = Kept(at(step) - 7_200_000, 0, None, at(step))
-        writing.writer.submit(Round(sums=(at(step), {}), keep=day if step == 990 else None))
+        day = RetentionLimits(at(step) - 7_200_000, 0, None, at(step))
+        writing.writer.submit(WriteBatch(sums=(at(step), {}), keep=day if step == 990 else None))
     wait_for(lambda: not writing.stored(), "retention")
 
 

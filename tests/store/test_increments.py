@@ -21,7 +21,7 @@ from servescope.increments.accumulation import block_of, compute_increments
 from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from servescope.store.writer import Kept, Round, StoreWriter
+from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 from tests.support.waiting import wait_for
 
@@ -157,10 +157,12 @@ def test_the_writer_closes_the_blocks_of_idle_targets(path: Path, store: Store) 
     failed: list[object] = []
     writer = StoreWriter(store, on_written=lambda _: None, on_error=failed.append, on_dropped=failed.append)
     other = Identity("llama", "chat", "v2", replica="1")
-    writer.submit(Round(targets=[STATUS, TargetStatus(other.target_id, "http://r1", other)]))
+    writer.submit(WriteBatch(targets=[STATUS, TargetStatus(other.target_id, "http://r1", other)]))
     for count in (1, 2):
-        writer.submit(Round(scrapes=[(TARGET, T0 + count * 15_000, snapshot({TOKENS: count}))]))
-    writer.submit(Round(scrapes=[(other.target_id, T0 + 400_000, snapshot({TOKENS: 1}))], keep=Kept(0, 0)))
+        writer.submit(WriteBatch(scrapes=[(TARGET, T0 + count * 15_000, snapshot({TOKENS: count}))]))
+    writer.submit(
+        WriteBatch(scrapes=[(other.target_id, T0 + 400_000, snapshot({TOKENS: 1}))], keep=RetentionLimits(0, 0))
+    )
     with Store(path, read_only=True) as reader:
         wait_for(lambda: reader.read_increments(CHAT, ["output_tokens_total"], 0, EVER), "increments")
         assert known(read(reader)) == {(T0, TOKENS): 1}

@@ -22,7 +22,7 @@ from servescope.judge.journal.runs import start_run
 from servescope.settings.tables import read_document
 from servescope.store.embedded import Store
 from servescope.store.records import StoreError, TargetStatus
-from servescope.store.writer import Round, StoreWriter
+from servescope.store.writer import StoreWriter, WriteBatch
 from tests.support.commands import Done, run
 from tests.support.customers_config import write_customers
 from tests.support.cutover_plans import LEAST_PLAN, frozen_plan
@@ -100,7 +100,7 @@ class Writing:
         for _ in range(times):
             snapshot = Snapshot((TOKENS,), np.array([float(self.step)]))
             self.writer.submit(
-                Round(targets=[STATUS], scrapes=[(IDENTITY.target_id, NOW + self.step * 15_000, snapshot)])
+                WriteBatch(targets=[STATUS], scrapes=[(IDENTITY.target_id, NOW + self.step * 15_000, snapshot)])
             )
             self.step += 1
             wait_for(lambda: not self.writer.backlog(), "the store")

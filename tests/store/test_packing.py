@@ -18,7 +18,7 @@ from servescope.store.embedded import Store
 from servescope.store.packing import Row
 from servescope.store.records import StoreError, TargetStatus, TooLargeError
 from servescope.store.schema import SCRAPES
-from servescope.store.writer import Kept, Round, StoreWriter
+from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
 from tests.support.waiting import deadline_seconds, wait_for
 
 CHAT = Deployment("llama", "chat", "v1")
@@ -524,12 +524,12 @@ def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
         on_pruned=pruned.append,
     )
     for step in range(600):
-        writer.submit(Round(scrapes=[("chat/r0", NOW + step * STEP, snapshot(step))], targets=[status("r0")]))
+        writer.submit(WriteBatch(scrapes=[("chat/r0", NOW + step * STEP, snapshot(step))], targets=[status("r0")]))
     writer.submit(
-        Round(
+        WriteBatch(
             figures=[(CHAT, NOW + 600 * STEP, {"a": 1.0})],
             listed=frozenset({"chat/r0"}),
-            keep=Kept(NOW + 300 * STEP, 0),
+            keep=RetentionLimits(NOW + 300 * STEP, 0),
         )
     )
     with Store(path, read_only=True) as reader:
@@ -546,11 +546,11 @@ def test_rows_of_an_idle_target_are_packed_where_no_figures_are_stored(path: Pat
     """Its rows are idle by the time of the other targets' scrapes."""
     failed: list[object] = []
     writer = StoreWriter(store, on_written=lambda _: None, on_error=failed.append, on_dropped=failed.append)
-    writer.submit(Round(targets=[status("r0"), status("r1")]))
+    writer.submit(WriteBatch(targets=[status("r0"), status("r1")]))
     for step in range(10):
-        writer.submit(Round(scrapes=[("chat/r0", NOW + step * STEP, snapshot(step))]))
-    writer.submit(Round(scrapes=[("chat/r1", NOW + 200 * STEP, snapshot(200))]))
-    writer.submit(Round(listed=frozenset({"chat/r1"}), keep=Kept(NOW - 1000 * STEP, 0)))
+        writer.submit(WriteBatch(scrapes=[("chat/r0", NOW + step * STEP, snapshot(step))]))
+    writer.submit(WriteBatch(scrapes=[("chat/r1", NOW + 200 * STEP, snapshot(200))]))
+    writer.submit(WriteBatch(listed=frozenset({"chat/r1"}), keep=RetentionLimits(NOW - 1000 * STEP, 0)))
     with Store(path, read_only=True) as reader:
         wait_for(lambda: spans_of_runs(reader), "packing")
         packed = len(spans_of_runs(reader)), count(reader, "recent_scrapes")

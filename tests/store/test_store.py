@@ -20,7 +20,7 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import StoreError, StorePathError, TargetStatus
-from servescope.store.writer import Round, StoreWriter
+from servescope.store.writer import StoreWriter, WriteBatch
 from tests.support.waiting import deadline_seconds
 
 CHAT = Deployment("llama", "chat", "v1")
@@ -443,7 +443,7 @@ def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) ->
     writer = StoreWriter(store, on_written=written.append, on_error=failed.append, on_dropped=failed.append)
     for step in range(3):
         writer.submit(
-            Round(
+            WriteBatch(
                 scrapes=[("chat/r0", NOW + step, snapshot(float(step)))],
                 figures=[(CHAT, NOW + step, {"a": float(step)})],
                 targets=[status()],
@@ -462,17 +462,17 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
     """While the store fails rounds wait, the oldest is dropped beyond the backlog, the rest is written later."""
     failing = threading.Event()
     failing.set()
-    write = Round.write
+    write = WriteBatch.write
 
-    def write_or_fail(round_: Round, store: Store) -> None:
+    def write_or_fail(round_: WriteBatch, store: Store) -> None:
         if failing.is_set():
             raise StoreError("disk full")
         write(round_, store)
 
-    monkeypatch.setattr(Round, "write", write_or_fail)
+    monkeypatch.setattr(WriteBatch, "write", write_or_fail)
     monkeypatch.setattr("servescope.store.writer._FIRST_PAUSE_SECONDS", 0.01)
     errors: list[StoreError] = []
-    dropped: list[Round] = []
+    dropped: list[WriteBatch] = []
     tried = threading.Semaphore(0)
 
     def on_error(error: StoreError) -> None:
@@ -482,7 +482,7 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
     monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 2)
     writer = StoreWriter(store, on_written=lambda _: None, on_error=on_error, on_dropped=dropped.append)
     for step in range(3):
-        writer.submit(Round(figures=[(CHAT, NOW + step, {"a": float(step)})]))
+        writer.submit(WriteBatch(figures=[(CHAT, NOW + step, {"a": float(step)})]))
         assert tried.acquire(timeout=deadline_seconds())
     failing.clear()
     assert writer.close(deadline_seconds())
@@ -496,10 +496,10 @@ def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatc
 def test_a_round_that_no_store_could_take_stops_no_other(path: Path, store: Store) -> None:
     """It is dropped and reported; what comes after it is written."""
     errors: list[StoreError] = []
-    dropped: list[Round] = []
+    dropped: list[WriteBatch] = []
     writer = StoreWriter(store, on_written=lambda _: None, on_error=errors.append, on_dropped=dropped.append)
-    writer.submit(Round(figures=[(CHAT, 1 << 80, {"a": 0.0})]))
-    writer.submit(Round(figures=[(CHAT, NOW, {"a": 1.0})]))
+    writer.submit(WriteBatch(figures=[(CHAT, 1 << 80, {"a": 0.0})]))
+    writer.submit(WriteBatch(figures=[(CHAT, NOW, {"a": 1.0})]))
 
     assert writer.close(deadline_seconds())
     assert [round_.figures[0][1] for round_ in dropped] == [1 << 80]
@@ -512,18 +512,18 @@ def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypat
     """A disk that does not answer costs the oldest rounds, never memory without bound."""
     writing, answers = threading.Event(), threading.Event()
 
-    def hang(_round: Round, _store: Store) -> None:
+    def hang(_round: WriteBatch, _store: Store) -> None:
         writing.set()
         answers.wait(deadline_seconds())
 
-    monkeypatch.setattr(Round, "write", hang)
-    dropped: list[Round] = []
+    monkeypatch.setattr(WriteBatch, "write", hang)
+    dropped: list[WriteBatch] = []
     monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 2)
     writer = StoreWriter(store, on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append)
-    writer.submit(Round())
+    writer.submit(WriteBatch())
     assert writing.wait(deadline_seconds())
     for step in range(5):
-        writer.submit(Round(figures=[(CHAT, step, {})]))
+        writer.submit(WriteBatch(figures=[(CHAT, step, {})]))
     given_up = [round_.figures[0][1] for round_ in dropped]
     answers.set()
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from servescope.alerting.records import (
+    Absent,
+    AdHocExpression,
     Alert,
     All,
     Always,
@@ -14,23 +16,21 @@ from servescope.alerting.records import (
     Compare,
     Condition,
     Count,
+    Disappeared,
     Except,
     Extreme,
-    Gone,
-    Lately,
-    Measured,
+    FigureRef,
     Operator,
-    Over,
-    Own,
+    OverTime,
     Present,
     Product,
     Quotient,
     Scaled,
+    SelfMetric,
     Shifted,
-    Shown,
+    Subquery,
     Term,
     Total,
-    Vanished,
 )
 from tests.support.alert_stories import minutes
 
@@ -52,20 +52,20 @@ def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
             # What it remembers ends after a day, which is longer than a story.
             if not what.startswith(_REMEMBERED):
                 yield f"what it lasts for: {what}", replace(alert, lasts=condition)
-    if alert.wait:
-        yield "for halved", replace(alert, wait=f"{minutes(alert.wait) // 2}m")
-        yield "for doubled", replace(alert, wait=f"{minutes(alert.wait) * 2}m")
-    if alert.keep:
-        yield "keep_firing_for halved", replace(alert, keep=f"{minutes(alert.keep) // 2}m")
-        yield "keep_firing_for dropped", replace(alert, keep="")
+    if alert.for_:
+        yield "for halved", replace(alert, for_=f"{minutes(alert.for_) // 2}m")
+        yield "for doubled", replace(alert, for_=f"{minutes(alert.for_) * 2}m")
+    if alert.keep_firing_for:
+        yield "keep_firing_for halved", replace(alert, keep_firing_for=f"{minutes(alert.keep_firing_for) // 2}m")
+        yield "keep_firing_for dropped", replace(alert, keep_firing_for="")
 
 
 def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
     match condition:
         case Compare(left, operator, right):
-            remembered = _REMEMBERED if isinstance(left, Lately) and left.window == "1d" else ""
+            remembered = _REMEMBERED if isinstance(left, Subquery) and left.window == "1d" else ""
             # An average of many values meets a number exactly by chance alone.
-            is_average = isinstance(left, Over) and left.function == "avg"
+            is_average = isinstance(left, OverTime) and left.function == "avg"
             for flipped in _FLIPPED[operator]:
                 if is_average and flipped.strip("=") == operator.strip("="):
                     continue
@@ -90,19 +90,19 @@ def _conditions(condition: Condition) -> Iterator[tuple[str, Condition]]:
                 yield what, Except(mutant, unless)
             for what, mutant in _conditions(unless):
                 yield what, Except(first, mutant)
-        case Vanished(own, before):
+        case Disappeared(own, before):
             yield "whether it is back dropped", Compare(own, ">=", -1.0)
             for what, mutated in _terms(own):
-                if isinstance(mutated, Own):
+                if isinstance(mutated, SelfMetric):
                     yield what, replace(condition, own=mutated)
             if condition.whatever:
-                yield "all labels asked for", Vanished(own, before)
+                yield "all labels asked for", Disappeared(own, before)
         case Present(term):
             for what, mutated in _terms(term):
                 # Whichever of several is taken, there is one.
                 if what != _OTHER_END:
                     yield what, Present(mutated)
-        case Gone() | Always():
+        case Absent() | Always():
             return
         case _:
             assert_never(condition)
@@ -117,26 +117,26 @@ def _shifted(value: float) -> tuple[float, ...]:
 
 def _terms(term: Term) -> Iterator[tuple[str, Term]]:
     match term:
-        case Shown(_, where) if where:
+        case FigureRef(_, where) if where:
             yield "matcher dropped", replace(term, where=())
-        case Own(_, _, where, _) if where:
+        case SelfMetric(_, _, where, _) if where:
             yield "matcher dropped", replace(term, where=())
-        case Over(_, shown, _, before):
+        case OverTime(_, shown, _, before):
             for what, mutant in _terms(shown):
-                if isinstance(mutant, Shown):
+                if isinstance(mutant, FigureRef):
                     yield what, replace(term, shown=mutant)
             if before:
                 yield "offset dropped", replace(term, before="")
         case Extreme(function, of, _):
             yield _OTHER_END, replace(term, function="min" if function == "max" else "max")
             for what, mutant in _terms(of):
-                if isinstance(mutant, Shown | Own):
+                if isinstance(mutant, FigureRef | SelfMetric):
                     yield what, replace(term, of=mutant)
-        case Lately(function, of, _, _, before):
+        case Subquery(function, of, _, _, before):
             yield _OTHER_END, replace(term, function="min" if function == "max" else "max")
             for what, mutant in _terms(of):
                 # How several are made one matters little to whether there is one.
-                if what != _OTHER_END and isinstance(mutant, Extreme | Total | Measured):
+                if what != _OTHER_END and isinstance(mutant, Extreme | Total | AdHocExpression):
                     yield f"{_REMEMBERED}{what}", replace(term, of=mutant)
             if before:
                 yield "offset dropped", replace(term, before="")

@@ -104,7 +104,7 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
     if proof.is_always:
         yield from _always(alert, proof)
         return
-    waits, keeps = minutes(alert.wait), minutes(alert.keep)
+    waits, keeps = minutes(alert.for_), minutes(alert.keep_firing_for)
     began = proof.lead + proof.lag
     ended = proof.lead + waits + proof.lag + proof.stays
     length = ended + proof.late + keeps + 10
@@ -147,7 +147,7 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
 
 def absent_test(alert: Alert, proof: Proof) -> dict[str, Any]:
     """Nothing is there at all: silence."""
-    at = minutes(alert.wait) + proof.lead
+    at = minutes(alert.for_) + proof.lead
     return {
         "name": "silent: nothing is there",
         "interval": "1m",

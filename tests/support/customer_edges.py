@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.customers.points.edges import FleetEdge, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
 
 T0 = 1_700_000_040_000
 MINUTE = 60_000
@@ -64,7 +64,7 @@ def fleet(
     *targets: TargetEdge,
     number: int = 1,
     figures: Mapping[Deployment, Mapping[str, float]] | None = None,
-) -> FleetEdge:
+) -> IntervalSnapshot:
     """The edge `number` minutes after T0; the first one of a lane is number 0."""
     time_ms = T0 + number * MINUTE
-    return FleetEdge(time_ms, time_ms - MINUTE if number else None, targets, figures or {}, 300_000)
+    return IntervalSnapshot(time_ms, time_ms - MINUTE if number else None, targets, figures or {}, 300_000)

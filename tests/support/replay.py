@@ -13,7 +13,7 @@ import numpy as np
 from servescope.collector.collector import Collector
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.scrapes.scrape import Limits
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.targets.deployments import DeploymentSettings, TargetSettings
 from servescope.collector.targets.target import Target
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
@@ -83,8 +83,8 @@ async def _replay(
 
 
 def _events(
-    watched: Sequence[Watched], by_url: Mapping[str, _Member], instants: Sequence[int]
-) -> list[tuple[int, Watched | None]]:
+    watched: Sequence[TargetState], by_url: Mapping[str, _Member], instants: Sequence[int]
+) -> list[tuple[int, TargetState | None]]:
     """Scrapes and evaluations in the order of time; at the same time, the scrapes come first."""
     scrapes = [(time, each) for each in watched for time in by_url[each.target.url].window.times.tolist()]
     return sorted([*scrapes, *((time, None) for time in instants)], key=lambda event: (event[0], event[1] is None))

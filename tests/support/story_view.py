@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from servescope.alerting.evaluation import Active, active_now, advance, duration_ms, values_of
-from servescope.alerting.records import Alert, Badness, Lately, Measured, Over, Own, RequestsEnded, Shown, Term
+from servescope.alerting.records import (
+    AdHocExpression,
+    Alert,
+    BadRatio,
+    FigureRef,
+    OverTime,
+    RequestsEnded,
+    SelfMetric,
+    Subquery,
+    Term,
+)
 from servescope.collector.paging.recent_values import reduced
 from servescope.contract.expressions import Expression, Increase, Matchers, Vector, matches
 from servescope.contract.figures import FIGURES
@@ -46,7 +56,7 @@ def _firing(alert: Alert, states: Mapping[Labels, Active]) -> list[dict[str, Any
     ]
 
 
-def over_past(over: Over, past: Mapping[Labels, Sequence[float]]) -> Vector:
+def over_past(over: OverTime, past: Mapping[Labels, Sequence[float]]) -> Vector:
     """An aggregate of a figure's values at the evaluations of a window, in order, as the collector computes it."""
     return {
         labels: float(reduced(over.function, np.array(values)[:, np.newaxis])[0])
@@ -63,15 +73,15 @@ class StoryView:
         self._sampled: dict[tuple[Term, int], Vector] = {}
         self.minute = 0
 
-    def figure(self, shown: Shown) -> Vector:
+    def figure(self, shown: FigureRef) -> Vector:
         """The figure as its recording rule left it."""
         return self._instant(FIGURES[shown.figure].record(), shown.where, self.minute)
 
-    def over(self, over: Over) -> Vector:
+    def over(self, over: OverTime) -> Vector:
         """An aggregate of the figure's past."""
         return over_past(over, self.past(over.shown, over.window, over.before))
 
-    def past(self, shown: Shown, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
+    def past(self, shown: FigureRef, window: str, before: str) -> Mapping[Labels, Sequence[float]]:
         """The figure's values minute by minute, of the window that ended so long before."""
         last = self.minute - duration_ms(before) // _MINUTE_MS
         first = last - duration_ms(window) // _MINUTE_MS
@@ -82,13 +92,13 @@ class StoryView:
                 found[labels] = _there(within)
         return found
 
-    def own(self, own: Own, before: str = "") -> Vector:
+    def own(self, own: SelfMetric, before: str = "") -> Vector:
         """The collector's own series, or their increase."""
         if own.increase_over:
             return self._evaluated(Increase(own.name, own.where), own.by, duration_ms(own.increase_over))
         return self._instant(own.name, own.where, self.minute - duration_ms(before) // _MINUTE_MS)
 
-    def highest(self, own: Own, window: str) -> Vector:
+    def highest(self, own: SelfMetric, window: str) -> Vector:
         """The highest values of the collector's own series within a past window."""
         first = max(self.minute - duration_ms(window) // _MINUTE_MS, 0)
         found: Vector = {}
@@ -98,7 +108,7 @@ class StoryView:
                 found[labels] = max(seen)
         return found
 
-    def lately(self, lately: Lately) -> Vector:
+    def lately(self, lately: Subquery) -> Vector:
         """The maximum or minimum of a term at the whole multiples of `every` within a past window."""
         now, every = self.minute, duration_ms(lately.every) // _MINUTE_MS
         last = now - duration_ms(lately.before) // _MINUTE_MS
@@ -114,11 +124,11 @@ class StoryView:
         self.minute = now
         return found
 
-    def measured(self, measured: Measured) -> Vector:
+    def measured(self, measured: AdHocExpression) -> Vector:
         """An expression over the default window."""
         return self._evaluated(measured.expression, measured.labels, _LOOKBACK_MINUTES * _MINUTE_MS)
 
-    def badness(self, badness: Badness) -> Vector:
+    def badness(self, badness: BadRatio) -> Vector:
         """An objective's bad share, as its recording rule left it."""
         return self._instant(badness.objective.record(badness.window), (), self.minute)
 

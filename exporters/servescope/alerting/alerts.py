@@ -40,8 +40,8 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *EXPORT_ALERTS,
         *TELEMETRY_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
-    chosen = (replace(alert, wait=choices.waits.get(alert.name, alert.wait)) for alert in alerts)
-    return MappingProxyType({alert.name: resolve(alert, choices, alert.wait) for alert in chosen})
+    chosen = (replace(alert, for_=choices.waits.get(alert.name, alert.for_)) for alert in alerts)
+    return MappingProxyType({alert.name: resolve(alert, choices, alert.for_) for alert in chosen})
 
 
 ALERTS: Final = make_alerts()

@@ -14,22 +14,22 @@ from servescope.alerting.records import (
     All,
     Compare,
     Except,
-    Look,
-    Over,
+    FigureRef,
+    FirstCheck,
+    OverTime,
     Present,
     Runbook,
-    Shown,
     by_replica,
 )
 from servescope.contract.bounds import SCALE_CHANGES
 from servescope.contract.expressions import Matchers
 
-_WANTED: Final = Shown("autoscaler_desired_scale")
-_SENT: Final = Shown("autoscaler_rounded_desired_scale")
-_ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
-_STARTING: Final = Shown("replica_count_by_status", (("status", ("starting",)),))
-_LEAST: Final = Shown("autoscaler_min_replicas")
-_MOST: Final = Shown("autoscaler_max_replicas")
+_WANTED: Final = FigureRef("autoscaler_desired_scale")
+_SENT: Final = FigureRef("autoscaler_rounded_desired_scale")
+_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
+_STARTING: Final = FigureRef("replica_count_by_status", (("status", ("starting",)),))
+_LEAST: Final = FigureRef("autoscaler_min_replicas")
+_MOST: Final = FigureRef("autoscaler_max_replicas")
 _AUTOSCALERS: Final[Matchers] = (("role", ("autoscaler",)),)
 _CHANGES: Final = bound(SCALE_CHANGES)
 
@@ -50,7 +50,7 @@ AUTOSCALING_ALERTS: Final = (
             "Raise max_replica, or target_in_flight_tokens if latency allows; otherwise limit the traffic.",
             "An upper bound set on purpose as a budget, above the lower bound or of an autoscaler that does not report "
             "its bounds; silence the alert then.",
-            Look(
+            FirstCheck(
                 _WANTED,
                 "above the scale sent, and rising.",
                 "falling: the load ends by itself.",
@@ -63,7 +63,7 @@ AUTOSCALING_ALERTS: Final = (
             "Whoever owns the budget of GPUs, if an alert on an objective pages too.",
             "The raw scale is not above the scale sent.",
         ),
-        "scale", "autoscaler_desired_scale", keep="5m",
+        "scale", "autoscaler_desired_scale", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeReplicasBelowDesired", "warning", "autoscaler", "scaling",
@@ -78,8 +78,8 @@ AUTOSCALING_ALERTS: Final = (
             "neither means that none were started: ask the orchestrator why (`kubectl get events`).",
             "Free or add capacity; fix the image or the volume that replicas start from.",
             f"A cold start that always takes longer than {waited()}.",
-            Look(
-                Shown("replica_count_by_status"),
+            FirstCheck(
+                FigureRef("replica_count_by_status"),
                 "`active` stays below the scale sent.",
                 "`starting` replicas are becoming `active`.",
                 by_replica("replica_start_time_seconds"),
@@ -90,7 +90,7 @@ AUTOSCALING_ALERTS: Final = (
             "Whoever owns the machines, if no GPU is free; now if a queue grows.",
             "As many replicas are active as were requested.",
         ),
-        "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
+        "scale", "replica_count_by_status", for_="15m", keep_firing_for="5m", panel="Replicas",
     ),
     Alert(
         "ServescopeReplicasAboveDesired", "info", "autoscaler", "scaling",
@@ -104,8 +104,8 @@ AUTOSCALING_ALERTS: Final = (
             "deployment too?",
             "Remove the replicas at the orchestrator, after their requests have ended.",
             "Replicas added by hand on purpose.",
-            Look(
-                Shown("replica_count_by_status"),
+            FirstCheck(
+                FigureRef("replica_count_by_status"),
                 "`active` stays above the scale sent.",
                 "`draining` replicas are ending.",
                 by_replica("concurrent_requests"),
@@ -116,7 +116,7 @@ AUTOSCALING_ALERTS: Final = (
             "Nobody.",
             "As many replicas are active as were requested.",
         ),
-        "scale", "replica_count_by_status", wait="15m", keep="5m", panel="Replicas",
+        "scale", "replica_count_by_status", for_="15m", keep_firing_for="5m", panel="Replicas",
     ),
     Alert(
         "ServescopeAutoscalerOvershoots", "warning", "autoscaler", "scaling",
@@ -124,7 +124,7 @@ AUTOSCALING_ALERTS: Final = (
             Compare(_STARTING, ">", 0.0),
             Compare(_ACTIVE, ">", _WANTED),
             # Replicas that a lower bound requests start whatever the load.
-            Compare(_SENT, ">", Over("min", _SENT, "1h")),
+            Compare(_SENT, ">", OverTime("min", _SENT, "1h")),
         )),
         "Replicas are starting that the load no longer requires.",
         f"{NUMBER} replicas of {WHO} are starting, although the active ones are already more than the load requires.",
@@ -135,7 +135,7 @@ AUTOSCALING_ALERTS: Final = (
             "Compare the tokens in flight with their average, and with the time a replica takes to start.",
             "Nothing tonight. Then increase autoscaling_window, or raise min_replica if bursts are usual.",
             "A short burst that is over before its replicas have started.",
-            Look(
+            FirstCheck(
                 _WANTED,
                 "below the active replicas, while others start.",
                 "it rises again: the replicas will be needed.",
@@ -145,11 +145,11 @@ AUTOSCALING_ALERTS: Final = (
             "Nobody.",
             "No replica is starting, or the load needs those that are.",
         ),
-        "scale", "autoscaler_desired_scale", wait="5m",
+        "scale", "autoscaler_desired_scale", for_="5m",
     ),
     Alert(
         "ServescopeAutoscalerFlapping", "warning", "autoscaler", "scaling",
-        Compare(Over("changes", _SENT, "1h"), ">=", _CHANGES),
+        Compare(OverTime("changes", _SENT, "1h"), ">=", _CHANGES),
         "The desired scale keeps changing.",
         f"The scale sent for {WHO} changed {_CHANGES:g} times or more within the last hour.",
         Runbook(
@@ -161,7 +161,7 @@ AUTOSCALING_ALERTS: Final = (
             "Set the replicas to the highest number of the last hour by hand until the morning. Then increase "
             "autoscaling_window, scale_down_delay and scale_down_half_life_seconds.",
             "A steep rise of the traffic, in as many steps upwards.",
-            Look(
+            FirstCheck(
                 _SENT,
                 "up and down with the same distance, again and again.",
                 "steps in one direction.",
@@ -171,11 +171,11 @@ AUTOSCALING_ALERTS: Final = (
             "Nobody at night. In the morning whoever owns the autoscaler's configuration.",
             "The scale sent stays the same for most of an hour.",
         ),
-        "scale", "autoscaler_rounded_desired_scale", wait="5m",
+        "scale", "autoscaler_rounded_desired_scale", for_="5m",
     ),
     Alert(
         "ServescopeAutoscalerInactive", "warning", "autoscaler", "scaling",
-        Except(All((Present(Over("max", _SENT, "6h")), Present(Shown("concurrent_requests")))), Present(_SENT)),
+        Except(All((Present(OverTime("max", _SENT, "6h")), Present(FigureRef("concurrent_requests")))), Present(_SENT)),
         "An autoscaler stopped reporting.",
         f"The autoscaler of {WHO} reports no desired scale any more; its maximum over the last 6 hours was {NUMBER}.",
         Runbook(
@@ -186,7 +186,7 @@ AUTOSCALING_ALERTS: Final = (
             "Check the targets with the role autoscaler, then its log and its leader election.",
             "Restart it; set the replicas by hand until it is back.",
             "A deployment whose autoscaler was removed on purpose; the alert resolves after 6 hours.",
-            Look(
+            FirstCheck(
                 _SENT,
                 "the line of the deployment ends.",
                 "the line goes on: its scrape failed for a while.",
@@ -200,14 +200,14 @@ AUTOSCALING_ALERTS: Final = (
             "Whoever runs the autoscaler, now if the traffic is about to rise, else in the morning.",
             "The desired scale is reported again.",
         ),
-        "scale", "autoscaler_rounded_desired_scale", keep="5m",
+        "scale", "autoscaler_rounded_desired_scale", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeAutoscalerFrozen", "warning", "autoscaler", "scaling",
         All((
-            Compare(Over("changes", Shown("autoscaler_in_flight_tokens"), "15m"), "==", 0.0),
-            Compare(Over("min", Shown("concurrent_requests"), "15m"), ">", 0.0),
-            Compare(Shown("output_tokens_per_second"), ">", 0.0),
+            Compare(OverTime("changes", FigureRef("autoscaler_in_flight_tokens"), "15m"), "==", 0.0),
+            Compare(OverTime("min", FigureRef("concurrent_requests"), "15m"), ">", 0.0),
+            Compare(FigureRef("output_tokens_per_second"), ">", 0.0),
         )),
         "An autoscaler no longer measures the load.",
         f"The in-flight tokens that the autoscaler of {WHO} reports have not changed for 15 minutes, although requests "
@@ -220,8 +220,8 @@ AUTOSCALING_ALERTS: Final = (
             "Check the autoscaler's log, and whether it still reaches the workers it counts.",
             "Restart it; set the replicas by hand until it follows the load.",
             "None known.",
-            Look(
-                Shown("autoscaler_in_flight_tokens"),
+            FirstCheck(
+                FigureRef("autoscaler_in_flight_tokens"),
                 "a straight line, while requests come and go.",
                 "it moves with the requests in flight.",
                 by_replica("concurrent_requests"),
@@ -232,6 +232,6 @@ AUTOSCALING_ALERTS: Final = (
             "Whoever runs the autoscaler, now if the traffic is about to rise, else in the morning.",
             "The tokens in flight move with the load.",
         ),
-        "scale", "autoscaler_in_flight_tokens", keep="5m",
+        "scale", "autoscaler_in_flight_tokens", keep_firing_for="5m",
     ),
 )  # fmt: skip

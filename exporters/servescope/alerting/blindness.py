@@ -17,12 +17,12 @@ from servescope.alerting.records import (
     Count,
     Except,
     Extreme,
-    Look,
-    Own,
+    FirstCheck,
     Present,
     Quotient,
     Runbook,
     Scaled,
+    SelfMetric,
     Shifted,
     Term,
 )
@@ -31,7 +31,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 from servescope.contract.own_metrics import UNSEEN_SERIES
 
 _UP: Final = Extreme("max", target_up(), IDENTITY_LABELS)
-_COUNTED_UP: Final = Own("servescope_targets", (*DEPLOYMENT_LABELS, "health"), (("health", ("up",)),))
+_COUNTED_UP: Final = SelfMetric("servescope_targets", (*DEPLOYMENT_LABELS, "health"), (("health", ("up",)),))
 
 _FAILING: Final[Condition] = Except(
     Except(
@@ -82,7 +82,7 @@ BLINDNESS_ALERTS: Final = (
             "collector goes on with its store. If nothing is dead, restore what the targets share: a network, a "
             "certificate, credentials. Until then read totals as those of the share that is seen.",
             "Replicas that were stopped by hand and are still listed, where no autoscaler says how many are wanted.",
-            Look(
+            FirstCheck(
                 SEEN,
                 f"below {_LEAST:%}, since one minute.",
                 "absent: every target is seen.",
@@ -98,7 +98,7 @@ BLINDNESS_ALERTS: Final = (
             "down.",
             "No target is unseen, and five minutes later totals are whole.",
         ),
-        "health", "servescope_targets", wait="3m", keep="5m", panel="Targets by health",
+        "health", "servescope_targets", for_="3m", keep_firing_for="5m", panel="Targets by health",
         waits_less="it must be known before the tickets and pages that it replaces, and before whole windows of totals "
         "are too low",
     ),

@@ -11,33 +11,33 @@ from servescope.alerting.records import (
     NUMBER,
     PERCENT,
     WHO,
+    AdHocExpression,
     Alert,
     All,
     Compare,
-    Look,
-    Measured,
-    Over,
+    FigureRef,
+    FirstCheck,
+    OverTime,
     Runbook,
     Scaled,
-    Shown,
     by_replica,
 )
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND
 from servescope.contract.bounds import EVENT_GAPS, HIT_RATE_KEPT, PROMPT_TRAFFIC
 from servescope.contract.expressions import Level, rate
 
-_SKEW: Final = Shown("kv_cache_hit_rate_skew")
+_SKEW: Final = FigureRef("kv_cache_hit_rate_skew")
 _BEHIND: Final = band_start("kv_cache_hit_rate_skew", 0)
 _CHURN: Final = band_start("kv_cache_hit_rate_skew", -1)
 _EFFICIENT: Final = band_start("kv_cache_hit_rate_efficiency", 0)
-_HIT_RATE: Final = Shown("kv_cache_hit_rate")
+_HIT_RATE: Final = FigureRef("kv_cache_hit_rate")
 _KEPT: Final = bound(HIT_RATE_KEPT)
-_ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
-_PROMPTS: Final = Compare(Measured(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
-_DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(Over("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
+_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
+_PROMPTS: Final = Compare(AdHocExpression(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
+_DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(OverTime("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
 
 _DEGRADED_STATE: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
-_DEGRADED: Final = Measured(_DEGRADED_STATE)
+_DEGRADED: Final = AdHocExpression(_DEGRADED_STATE)
 
 CACHE_ALERTS: Final = (
     Alert(
@@ -55,7 +55,7 @@ CACHE_ALERTS: Final = (
             "events.",
             SKEW_BAND.steps[-1].verdict.advice,
             "While many replicas are new or were restarted, their caches are empty before the router knows.",
-            Look(
+            FirstCheck(
                 _SKEW,
                 f"above {_CHURN:+%}, and level.",
                 "falling: new caches are being filled.",
@@ -67,7 +67,7 @@ CACHE_ALERTS: Final = (
             "Nobody at night, unless an alert on first tokens pages too.",
             f"The difference is below {_CHURN:+%}.",
         ),
-        "cache", "kv_cache_hit_rate_skew", keep="10m",
+        "cache", "kv_cache_hit_rate_skew", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeCacheEventsMissed", "warning", "router", "cache",
@@ -83,7 +83,7 @@ CACHE_ALERTS: Final = (
             "Check dropped events and the state of the router's index, then the network between workers and router.",
             SKEW_BAND.lowest.advice,
             "Right after the start of a router without a snapshot its index is empty and still filling.",
-            Look(
+            FirstCheck(
                 _SKEW,
                 f"below {_BEHIND:+%}, and level.",
                 "rising towards zero: the index is being filled.",
@@ -95,11 +95,11 @@ CACHE_ALERTS: Final = (
             "Nobody at night, unless an alert on first tokens pages too.",
             f"The difference is above {_BEHIND:+%}.",
         ),
-        "cache", "kv_cache_hit_rate_skew", keep="10m",
+        "cache", "kv_cache_hit_rate_skew", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeCacheEventGaps", "warning", "router", "cache",
-        Compare(Shown("router_event_gap_rate"), ">", bound(EVENT_GAPS)),
+        Compare(FigureRef("router_event_gap_rate"), ">", bound(EVENT_GAPS)),
         "Cache events of workers do not reach the router.",
         f"The router of {WHO} misses {NUMBER} cache events per second.",
         Runbook(
@@ -110,8 +110,8 @@ CACHE_ALERTS: Final = (
             "and router for full buffers and packet loss.",
             "Fix the transport. If the index does not recover, restart the router from a snapshot.",
             "A worker that restarts can leave a single gap, which is over before this alert fires.",
-            Look(
-                Shown("router_event_gap_rate"),
+            FirstCheck(
+                FigureRef("router_event_gap_rate"),
                 "above zero all the time.",
                 "a peak that is over: a worker was restarted.",
                 by_replica("router_event_gap_rate"),
@@ -122,7 +122,7 @@ CACHE_ALERTS: Final = (
             "Whoever owns the messaging, in the morning.",
             "There are no gaps any more, and the index is `exact` again.",
         ),
-        "cache", "router_event_gap_rate", keep="10m",
+        "cache", "router_event_gap_rate", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeRouterIndexDegraded", "warning", "router", "cache",
@@ -135,11 +135,11 @@ CACHE_ALERTS: Final = (
             "Check event gaps and dropped events, and whether recoveries are attempted and fail.",
             "Fix the event stream; restart the router from a snapshot.",
             "None known: the router itself reports this state.",
-            Look(
+            FirstCheck(
                 _DEGRADED,
                 "above zero and level: it does not recover.",
                 "zero: it has recovered.",
-                Measured(_DEGRADED_STATE, ("replica",)),
+                AdHocExpression(_DEGRADED_STATE, ("replica",)),
                 "One router alone: restart that one. All routers: the events of the workers.",
             ),
             (CACHE_EVENTS, PREFIX_CACHE),
@@ -147,11 +147,11 @@ CACHE_ALERTS: Final = (
             "Whoever owns the router, in the morning; now if an alert on first tokens pages too.",
             "The state is `exact` again.",
         ),
-        "cache", "router_event_gap_rate", keep="5m",
+        "cache", "router_event_gap_rate", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeRoutingInefficient", "warning", "router", "cache",
-        All((Compare(Shown("kv_cache_hit_rate_efficiency"), "<", _EFFICIENT), _PROMPTS)),
+        All((Compare(FigureRef("kv_cache_hit_rate_efficiency"), "<", _EFFICIENT), _PROMPTS)),
         "The router misses cache hits that are possible.",
         f"The workers of {WHO} serve {PERCENT} of the cache hits that the best placement would; {_EFFICIENT:%} and "
         "above is normal.",
@@ -163,8 +163,8 @@ CACHE_ALERTS: Final = (
             "workers: the router avoids a saturated one.",
             EFFICIENCY_BAND.lowest.advice,
             "At saturation a router gives up cache hits to balance the load, which is correct.",
-            Look(
-                Shown("kv_cache_hit_rate_efficiency"),
+            FirstCheck(
+                FigureRef("kv_cache_hit_rate_efficiency"),
                 f"below {_EFFICIENT:%}, at a usual load.",
                 "low only while the load is high: the router balances.",
                 by_replica("concurrent_requests"),
@@ -177,7 +177,7 @@ CACHE_ALERTS: Final = (
             "Nobody at night. In the morning whoever owns the router's configuration.",
             f"The efficiency is {_EFFICIENT:%} or more at a usual load.",
         ),
-        "cache", "kv_cache_hit_rate_efficiency", wait="30m", keep="15m",
+        "cache", "kv_cache_hit_rate_efficiency", for_="30m", keep_firing_for="15m",
     ),
     Alert(
         "ServescopeCacheHitRateDropped", "warning", "router", "cache",
@@ -193,7 +193,7 @@ CACHE_ALERTS: Final = (
             "did. Look for restarts and scale-downs at that time.",
             "Nothing for new traffic. Otherwise follow the alerts on skew and efficiency, and slow down scale-downs.",
             "Another mix of prompts, as of a batch at night.",
-            Look(
+            FirstCheck(
                 _HIT_RATE,
                 "a step downwards at the time of a restart, a scale-down or a change of the router.",
                 "a slope downwards together with the best possible hit rate: other prompts.",
@@ -207,11 +207,11 @@ CACHE_ALERTS: Final = (
             "Nobody at night, unless an alert on first tokens pages too.",
             f"The hit rate is above {_KEPT:%} of its average over the last day.",
         ),
-        "cache", "kv_cache_hit_rate", wait="15m",
+        "cache", "kv_cache_hit_rate", for_="15m",
     ),
     Alert(
         "ServescopeScaleDownLosesCache", "warning", "autoscaler", "cache",
-        All((Compare(_ACTIVE, "<", Over("max", _ACTIVE, "30m")), _DROPPED, _PROMPTS)),
+        All((Compare(_ACTIVE, "<", OverTime("max", _ACTIVE, "30m")), _DROPPED, _PROMPTS)),
         "A scale-down lowered the KV cache hit rate.",
         f"{WHO} has {NUMBER} active replicas, fewer than 30 minutes ago, and its hit rate is below {_KEPT:%} of its "
         "average over the last day.",
@@ -224,7 +224,7 @@ CACHE_ALERTS: Final = (
             "Nothing tonight: the caches fill by themselves. Then increase scale_down_half_life_seconds and "
             "scale_down_delay.",
             "Replicas that left for another reason while the traffic changed.",
-            Look(
+            FirstCheck(
                 _HIT_RATE,
                 "a step downwards at the minute at which replicas left.",
                 "rising again.",

@@ -15,20 +15,20 @@ from servescope.alerting.records import (
     NUMBER,
     PERCENT,
     WHO,
+    AdHocExpression,
     Alert,
     All,
     Any,
     Compare,
     Condition,
     Extreme,
-    Look,
-    Measured,
-    Own,
+    FigureRef,
+    FirstCheck,
     Quotient,
     Runbook,
     Scaled,
+    SelfMetric,
     Shifted,
-    Shown,
     by_replica,
 )
 from servescope.contract.bounds import (
@@ -51,20 +51,20 @@ _ERRORS: Final = bound(WORSE_ERRORS)
 _SPEED: Final = bound(WORSE_SPEED)
 
 
-def _new(figure: str) -> Shown:
-    return Shown(figure, (("inference_stack", (_NEW,)),))
+def _new(figure: str) -> FigureRef:
+    return FigureRef(figure, (("inference_stack", (_NEW,)),))
 
 
 def _old(figure: str, worst: Literal["max", "min"]) -> Extreme:
     """The figure of the old stack's worst deployment of the same model in the same environment."""
-    return Extreme(worst, Shown(figure, (("inference_stack", (_OLD,)),)), _MODEL_LABELS)
+    return Extreme(worst, FigureRef(figure, (("inference_stack", (_OLD,)),)), _MODEL_LABELS)
 
 
 def _compared(is_worse: Condition) -> All:
     """A difference with enough traffic on both stacks, as a few requests differ by chance."""
     return All((
         is_worse,
-        Compare(Shown("request_rate"), ">=", _FLOOR),
+        Compare(FigureRef("request_rate"), ">=", _FLOOR),
         Compare(_old("request_rate", "max"), ">=", _FLOOR),
     ))  # fmt: skip
 
@@ -84,10 +84,10 @@ _CALL: Final = "The owner of the cutover, in the morning; at once if an alert on
 _FALSE_POSITIVES: Final = "A larger share of long prompts on one stack, or caches of the new stack that are still cold."
 
 
-def _looks(figure: str, bad: str, *, lowest: bool = False) -> Look:
+def _looks(figure: str, bad: str, *, lowest: bool = False) -> FirstCheck:
     """The figure of both stacks, and of the replicas of each."""
-    return Look(
-        Shown(figure),
+    return FirstCheck(
+        FigureRef(figure),
         f"the line of {_NEW} {bad} that of {_OLD}, and stays there.",
         "both lines are close together, or apart only while the share of the traffic changes.",
         by_replica(figure),
@@ -114,16 +114,16 @@ def _slower(name: str, figure: str, latency: str, notice: str, playbook: Playboo
             _looks(figure, "is above"), (playbook,), _AVOID, _CALL,
             f"The {latency} of both stacks is about the same again, at the same share of the traffic.",
         ),
-        "cutover", figure, wait="15m", keep="10m",
+        "cutover", figure, for_="15m", keep_firing_for="10m",
     )  # fmt: skip
 
 
 # Ended requests, since not every engine reports started ones.
 _ENDED: Final = rate("requests_total")
 _SPLIT: Final = Quotient(
-    Measured(_ENDED, ("inference_stack",), level=_MODEL_LABELS), Measured(_ENDED, level=_MODEL_LABELS)
+    AdHocExpression(_ENDED, ("inference_stack",), level=_MODEL_LABELS), AdHocExpression(_ENDED, level=_MODEL_LABELS)
 )
-_CONFIGURED: Final = Own("servescope_configured_traffic_ratio", (*_MODEL_LABELS, "inference_stack"))
+_CONFIGURED: Final = SelfMetric("servescope_configured_traffic_ratio", (*_MODEL_LABELS, "inference_stack"))
 
 CUTOVER_ALERTS: Final = (
     Alert(
@@ -133,7 +133,7 @@ CUTOVER_ALERTS: Final = (
                 Compare(_SPLIT, ">", Shifted(_CONFIGURED, _MARGIN)),
                 Compare(_SPLIT, "<", Shifted(_CONFIGURED, -_MARGIN)),
             )),
-            Compare(Measured(_ENDED, level=_MODEL_LABELS), ">=", bound(SPLIT_TRAFFIC)),
+            Compare(AdHocExpression(_ENDED, level=_MODEL_LABELS), ">=", bound(SPLIT_TRAFFIC)),
         )),
         "The traffic split between the stacks differs from the configured one.",
         f"Stack {{{{ $labels.inference_stack }}}} gets {PERCENT} of the requests of {{{{ $labels.model_name }}}}, more "
@@ -148,7 +148,7 @@ CUTOVER_ALERTS: Final = (
             "Set the gateway's weights; or change `[[traffic_split]]` if the plan changed. vLLM, SGLang, TensorRT-LLM "
             "and Dynamo have no weights between stacks.",
             "A cutover step whose weights changed before `[[traffic_split]]` did.",
-            Look(
+            FirstCheck(
                 _SPLIT,
                 "a stack's share is elsewhere than in the plan, since a change of the gateway.",
                 "the share moves towards the plan's: a step has just begun.",
@@ -158,7 +158,7 @@ CUTOVER_ALERTS: Final = (
             "The owner of the cutover, now if more users than planned are on the new stack.",
             "The share is within the margin of the plan.",
         ),
-        "cutover", "servescope_configured_traffic_ratio", wait="15m", keep="5m",
+        "cutover", "servescope_configured_traffic_ratio", for_="15m", keep_firing_for="5m",
     ),
     _slower(
         "ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "time to first token",
@@ -187,7 +187,7 @@ CUTOVER_ALERTS: Final = (
             "The owner of the cutover now: errors are the plainest harm there is.",
             "The shares of both stacks are about the same again.",
         ),
-        "cutover", "request_error_share", wait="15m", keep="10m",
+        "cutover", "request_error_share", for_="15m", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeNewStackSpeedLower", "warning", "cutover", "cutover",
@@ -204,6 +204,6 @@ CUTOVER_ALERTS: Final = (
             _looks("tps_per_request", "is below", lowest=True), (SPECULATION, OUTPUT_TOKENS), _AVOID, _CALL,
             "A request gets about as many tokens per second on both stacks.",
         ),
-        "cutover", "tps_per_request", wait="15m", keep="10m",
+        "cutover", "tps_per_request", for_="15m", keep_firing_for="10m",
     ),
 )  # fmt: skip

@@ -13,31 +13,31 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Final, Protocol, assert_never
 
 from servescope.alerting.records import (
+    Absent,
+    AdHocExpression,
     Alert,
     All,
     Always,
     Any,
-    Badness,
+    BadRatio,
     Compare,
     Condition,
     Count,
+    Disappeared,
     Except,
     Extreme,
-    Gone,
-    Lately,
-    Measured,
-    Over,
-    Own,
+    FigureRef,
+    OverTime,
     Present,
     Product,
     Quotient,
     RequestsEnded,
     Scaled,
+    SelfMetric,
     Shifted,
-    Shown,
+    Subquery,
     Term,
     Total,
-    Vanished,
     conditions_of,
     is_grouped,
     labels_of,
@@ -55,25 +55,25 @@ _RESTRICTED: Final = 1 << 15
 class View(Protocol):
     """What an evaluation reads, at its instant; absent values are not in a vector."""
 
-    def figure(self, shown: Shown) -> Vector:
+    def figure(self, shown: FigureRef) -> Vector:
         """A figure's values, by the deployment's labels and the figure's own."""
 
-    def over(self, over: Over) -> Vector:
+    def over(self, over: OverTime) -> Vector:
         """An aggregate of a figure's values at the evaluations of a past window."""
 
-    def own(self, own: Own, before: str = "") -> Vector:
+    def own(self, own: SelfMetric, before: str = "") -> Vector:
         """The collector's own series now, or `before` ago."""
 
-    def highest(self, own: Own, window: str) -> Vector:
+    def highest(self, own: SelfMetric, window: str) -> Vector:
         """The highest values of one of the collector's own series within a past window."""
 
-    def lately(self, lately: Lately) -> Vector:
+    def lately(self, lately: Subquery) -> Vector:
         """The maximum or minimum of a term over a past window."""
 
-    def measured(self, measured: Measured) -> Vector:
+    def measured(self, measured: AdHocExpression) -> Vector:
         """An expression over the default window, by `measured.labels`."""
 
-    def badness(self, badness: Badness) -> Vector:
+    def badness(self, badness: BadRatio) -> Vector:
         """An objective's bad share over its window."""
 
     def ended(self, ended: RequestsEnded) -> Vector:
@@ -82,13 +82,15 @@ class View(Protocol):
 
 def is_evaluated_by_collector(alert: Alert) -> bool:
     """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
-    read = [own_family(term.name) for each in conditions_of(alert) for term in terms(each) if isinstance(term, Own)]
+    read = [
+        own_family(term.name) for each in conditions_of(alert) for term in terms(each) if isinstance(term, SelfMetric)
+    ]
     # Of `up`, which Prometheus makes, the catalog says that it is about a collector.
     # What rules record of other programs does not exist for a collector.
     ours = all(
         record and record.program in ("collector", "rules") and record.name not in FOREIGN_SERIES for record in read
     )
-    return ours and not isinstance(alert.condition, Gone)
+    return ours and not isinstance(alert.condition, Absent)
 
 
 def active_now(alert: Alert, before: Mapping[Labels, Active], view: View) -> Vector:
@@ -125,13 +127,13 @@ def holding(condition: Condition, view: View) -> Vector:
         case Except(first, unless):
             held = holding(first, view)
             return _keep(held, first, unless, view, present=False) if held else held
-        case Vanished(own, before):
+        case Disappeared(own, before):
             same = condition.on
             now = {_restrict(labels, same) for labels in view.own(own)}
             past = view.highest(own, before) if condition.at_any_time else view.own(own, before)
             return {labels: value for labels, value in past.items() if _restrict(labels, same) not in now}
-        case Gone(name):
-            return {} if view.own(Own(name)) else {(): 1.0}
+        case Absent(name):
+            return {} if view.own(SelfMetric(name)) else {(): 1.0}
         case Always():
             return {(): 1.0}
         case All():
@@ -143,21 +145,21 @@ def holding(condition: Condition, view: View) -> Vector:
 def values_of(term: Term, view: View) -> Vector:
     """The values of a term now."""
     match term:
-        case Shown():
+        case FigureRef():
             return view.figure(term)
-        case Own():
+        case SelfMetric():
             return view.own(term)
-        case Measured():
+        case AdHocExpression():
             return view.measured(term)
-        case Badness():
+        case BadRatio():
             return view.badness(term)
         case RequestsEnded():
             return view.ended(term)
-        case Over():
+        case OverTime():
             return view.over(term)
         case Extreme(function, of, by):
             extremes: Vector = {}
-            for labels, value in (view.figure(of) if isinstance(of, Shown) else view.own(of)).items():
+            for labels, value in (view.figure(of) if isinstance(of, FigureRef) else view.own(of)).items():
                 group = _restrict(labels, by)
                 extremes[group] = _EXTREMES[function](value, extremes.get(group, value))
             return extremes
@@ -167,7 +169,7 @@ def values_of(term: Term, view: View) -> Vector:
                 group = _restrict(labels, by)
                 totals[group] = totals.get(group, 0.0) + value
             return totals
-        case Lately():
+        case Subquery():
             return view.lately(term)
         case Count(condition):
             count = len(holding(condition, view))
@@ -239,7 +241,7 @@ def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: 
 
     A firing alert that is not in the result is resolved.
     """
-    waits_ms, keeps_ms = duration_ms(alert.wait), duration_ms(alert.keep)
+    waits_ms, keeps_ms = duration_ms(alert.for_), duration_ms(alert.keep_firing_for)
     after: dict[Labels, Active] = {}
     for labels, value in held.items():
         known = before.get(labels, Active(value, at_ms))

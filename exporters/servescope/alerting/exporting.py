@@ -6,16 +6,16 @@ from typing import Final
 
 from servescope.alerting.choices import bound, waited
 from servescope.alerting.links import CUSTOMERS
-from servescope.alerting.records import Alert, All, Compare, Look, Own, Runbook, Vanished
+from servescope.alerting.records import Alert, All, Compare, Disappeared, FirstCheck, Runbook, SelfMetric
 from servescope.contract.bounds import LANE_FAILING, LANE_LAG
 from servescope.contract.own_metrics import LANE_LABELS
 
 _LANE: Final = "{{ $labels.customer }} ({{ $labels.destination }})"
-_LAG: Final = Own("servescope_customer_lag_seconds", LANE_LABELS)
-_FAILING: Final = Own("servescope_customer_failing_seconds", LANE_LABELS)
-_EXPORTED: Final = Own("servescope_customer_exported_series", LANE_LABELS)
-_GAPS: Final = Own("servescope_customer_recent_gap_seconds", LANE_LABELS)
-_LANES: Final = Own("servescope_customer_lanes", ("job", "instance"))
+_LAG: Final = SelfMetric("servescope_customer_lag_seconds", LANE_LABELS)
+_FAILING: Final = SelfMetric("servescope_customer_failing_seconds", LANE_LABELS)
+_EXPORTED: Final = SelfMetric("servescope_customer_exported_series", LANE_LABELS)
+_GAPS: Final = SelfMetric("servescope_customer_recent_gap_seconds", LANE_LABELS)
+_LANES: Final = SelfMetric("servescope_customer_lanes", ("job", "instance"))
 
 EXPORT_ALERTS: Final = (
     Alert(
@@ -35,7 +35,7 @@ EXPORT_ALERTS: Final = (
             "certificate's names and dates. `unreachable`: check the proxy and what the network lets out. "
             "Otherwise ask the customer. Then let it catch up by itself.",
             "A backend under maintenance that was announced.",
-            Look(
+            FirstCheck(
                 _FAILING,
                 "the line rises and does not fall back.",
                 "the line falls to the bottom again and again: single requests fail, and are repeated.",
@@ -46,7 +46,7 @@ EXPORT_ALERTS: Final = (
             "older than `max_age`, a day by default, is given up.",
             "The line is at the bottom, and the lag falls to less than two intervals.",
         ),
-        CUSTOMERS, "servescope_customer_failing_seconds", wait="5m", panel="Failing",
+        CUSTOMERS, "servescope_customer_failing_seconds", for_="5m", panel="Failing",
     ),
     Alert(
         "ServescopeCustomerExportLags", "warning", "customers", "customers",
@@ -63,7 +63,7 @@ EXPORT_ALERTS: Final = (
             "A quota that is too low: raise it, or export fewer series. Slow requests: ask the customer, or have "
             "larger requests (`max_request_size`). All customers: give the process a core of its own.",
             "The first minutes after an outage, or a new destination that receives the past first.",
-            Look(
+            FirstCheck(
                 _LAG,
                 "the line rises, or stays high.",
                 "the line falls: at that rate it is back soon.",
@@ -73,7 +73,7 @@ EXPORT_ALERTS: Final = (
             "Nobody at night, unless it rises for all customers: then whoever runs the collectors.",
             "The lag is less than two intervals.",
         ),
-        CUSTOMERS, "servescope_customer_lag_seconds", wait="10m", panel="Lag",
+        CUSTOMERS, "servescope_customer_lag_seconds", for_="10m", panel="Lag",
     ),
     Alert(
         "ServescopeCustomerGetsNothing", "warning", "customers", "customers",
@@ -89,7 +89,7 @@ EXPORT_ALERTS: Final = (
             "Correct the deployment's labels in the policy, or the quota. A deployment that is retired: remove it from "
             "the policy.",
             "Deployments that are scaled to zero: derived figures and counters end with their last replica.",
-            Look(
+            FirstCheck(
                 _EXPORTED,
                 "the line is at 0.",
                 "the line is above 0, or the deployments are scaled to zero on purpose.",
@@ -99,7 +99,7 @@ EXPORT_ALERTS: Final = (
             "Nobody at night. In the morning the owner of the policy.",
             "Series are exported again.",
         ),
-        CUSTOMERS, "servescope_customer_exported_series", wait="15m", panel="Exported series",
+        CUSTOMERS, "servescope_customer_exported_series", for_="15m", panel="Exported series",
     ),
     Alert(
         "ServescopeCustomerExportGap", "warning", "customers", "customers",
@@ -117,7 +117,7 @@ EXPORT_ALERTS: Final = (
             "Tell the customer which time is missing. `age` and `retention`: keep the store longer than the longest "
             "outage. Refusals: correct the preset or the naming, and look with `servescope customers test NAME`.",
             "An outage of the customer's that was longer than agreed.",
-            Look(
+            FirstCheck(
                 _GAPS,
                 "the line rises again and again.",
                 "it rose once, after a known outage.",
@@ -127,11 +127,11 @@ EXPORT_ALERTS: Final = (
             "The customer's contact, in the morning, with the statement.",
             "No further gap for an hour.",
         ),
-        CUSTOMERS, "servescope_customer_recent_gap_seconds", wait="5m", panel="Gaps",
+        CUSTOMERS, "servescope_customer_recent_gap_seconds", for_="5m", panel="Gaps",
     ),
     Alert(
         "ServescopeCustomersExportGone", "warning", "customers", "customers",
-        Vanished(_LANES, "6h", ("instance",), at_any_time=True),
+        Disappeared(_LANES, "6h", ("instance",), at_any_time=True),
         "The export to customers is gone.",
         "Customers were exported to within the last 6 hours, and the process is not scraped any more.",
         Runbook(
@@ -141,7 +141,7 @@ EXPORT_ALERTS: Final = (
             "Start it with the same configuration and cursors: it sends what is owed, in order. If it refuses to "
             "start, its message names the key of the configuration.",
             "An export that was stopped for good: the alert resolves 6 hours later.",
-            Look(
+            FirstCheck(
                 _LANES,
                 "the line ends.",
                 "the line goes on: only this alert is late.",
@@ -151,6 +151,6 @@ EXPORT_ALERTS: Final = (
             "Whoever runs the collectors, now: within the hour customers notice.",
             "The line goes on, and lags fall.",
         ),
-        CUSTOMERS, "servescope_customer_lanes", wait="5m", panel="Destinations",
+        CUSTOMERS, "servescope_customer_lanes", for_="5m", panel="Destinations",
     ),
 )  # fmt: skip

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from servescope.alerting.records import (
+    Absent,
+    AdHocExpression,
     All,
     Always,
     Any,
-    Badness,
+    BadRatio,
     Compare,
     Condition,
     Count,
+    Disappeared,
     Except,
-    Gone,
-    Measured,
+    FigureRef,
     Present,
     RequestsEnded,
-    Shown,
-    Vanished,
     terms,
 )
 from servescope.contract.expressions import leaves
@@ -54,7 +54,7 @@ def can_hold(condition: Condition, had: frozenset[str]) -> bool:
         case Compare() | Present():
             counted = [term.condition for term in terms(condition) if isinstance(term, Count)]
             return all(can_hold(each, had) for each in counted) if counted else _read(condition) <= had
-        case Gone() | Vanished() | Always():
+        case Absent() | Disappeared() | Always():
             return True
         case _:
             assert_never(condition)
@@ -65,13 +65,13 @@ def _read(condition: Condition) -> set[str]:
     names: set[str] = set()
     for term in terms(condition):
         match term:
-            case Shown("replica_count_by_status", (("status", statuses),)) if {*statuses} <= {*COUNTED_STATUSES}:
+            case FigureRef("replica_count_by_status", (("status", statuses),)) if {*statuses} <= {*COUNTED_STATUSES}:
                 continue  # the collector counts its own targets where no source reports them
-            case Shown(figure, _):
+            case FigureRef(figure, _):
                 names |= leaves(FIGURES[figure].expression)
-            case Measured(expression):
+            case AdHocExpression(expression):
                 names |= leaves(expression)
-            case Badness(objective, _):
+            case BadRatio(objective, _):
                 names |= leaves(objective.bad)
             case RequestsEnded():
                 names |= leaves(ENDED)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound, waited
-from servescope.alerting.records import WHO, Alert, Compare, Look, Own, Runbook, Vanished
+from servescope.alerting.records import WHO, Alert, Compare, Disappeared, FirstCheck, Runbook, SelfMetric
 from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.own_metrics import JUDGED_LABELS
 
 # A plan may name several deployments for v2; then only the labels that they share are on its series.
 _PLAN: Final = "{{ $labels.plan }} to {{ if $labels.deployment_id }}" + WHO + "{{ else }}several deployments{{ end }}"
-_AGE: Final = Own("servescope_judgement_age_seconds", JUDGED_LABELS)
+_AGE: Final = SelfMetric("servescope_judgement_age_seconds", JUDGED_LABELS)
 _LIMIT: Final = bound(JUDGEMENT_AGE)
-_OF_PLANS: Final = Own("servescope_judgement", (*JUDGED_LABELS, "verdict"))
+_OF_PLANS: Final = SelfMetric("servescope_judgement", (*JUDGED_LABELS, "verdict"))
 
 
-def _verdict(verdict: str) -> Own:
-    return Own("servescope_judgement", (*JUDGED_LABELS, "verdict"), (("verdict", (verdict,)),))
+def _verdict(verdict: str) -> SelfMetric:
+    return SelfMetric("servescope_judgement", (*JUDGED_LABELS, "verdict"), (("verdict", (verdict,)),))
 
 
 JUDGE_ALERTS: Final = (
@@ -40,7 +40,7 @@ JUDGE_ALERTS: Final = (
             "those of the gateway in front of both stacks: vLLM, SGLang, TensorRT-LLM and Dynamo have none.",
             "The plan bounds the probability of a false one, for a whole cutover. A deploy on one stack alone is no "
             "noise: exclude its time with a reason.",
-            Look(
+            FirstCheck(
                 _OF_PLANS,
                 "the line of `DEGRADED` is at its top, and the deploys on the page explain nothing.",
                 "another verdict; or a `DEGRADED` that somebody has acknowledged already.",
@@ -51,7 +51,7 @@ JUDGE_ALERTS: Final = (
             "minutes, move it back: that harms nobody.",
             "The verdict is acknowledged and another one takes its place, or the traffic is on v1 again.",
         ),
-        "cutover", "servescope_judgement", wait="1m", keep="10m", panel="Verdict",
+        "cutover", "servescope_judgement", for_="1m", keep_firing_for="10m", panel="Verdict",
         waits_less="a verdict is already certain at the confidence of the plan, and stays until it is acknowledged",
     ),
     Alert(
@@ -68,7 +68,7 @@ JUDGE_ALERTS: Final = (
             "Fix the scrapes or the selectors of the plan's arms. Until then watch the alerts on the new stack, which "
             "compare the two without the judge.",
             "A stage that has just begun, before v2 gets its first requests.",
-            Look(
+            FirstCheck(
                 _OF_PLANS,
                 "`NO DATA` since a change of targets, labels or the plan.",
                 "another verdict; or `NO DATA` since v2 has no traffic by plan.",
@@ -78,7 +78,7 @@ JUDGE_ALERTS: Final = (
             "The owner of the cutover, in the morning; if other targets are missing, whoever runs the collectors.",
             "Another verdict takes its place.",
         ),
-        "cutover", "servescope_judgement", wait="15m", panel="Verdict",
+        "cutover", "servescope_judgement", for_="15m", panel="Verdict",
     ),
     Alert(
         "ServescopeJudgementStale", "warning", "judge", "servescope",
@@ -92,17 +92,17 @@ JUDGE_ALERTS: Final = (
             "or the Prometheus does not answer, or the journal is damaged.",
             "Fix what the log names. The judge goes on from samples and journal, and reports what it missed.",
             "None known.",
-            Look(_AGE, "the age rises evenly.", f"the age stays below {_LIMIT:g} seconds."),
+            FirstCheck(_AGE, "the age rises evenly.", f"the age stays below {_LIMIT:g} seconds."),
             (),
             "Do not delete the journal: it has the decisions and what was looked at so far.",
             "The owner of the cutover, if a stage is about to begin.",
             "The age falls to a few seconds.",
         ),
-        "cutover", "servescope_judgement_age_seconds", wait="5m", panel="Age of the judgement",
+        "cutover", "servescope_judgement_age_seconds", for_="5m", panel="Age of the judgement",
     ),
     Alert(
         "ServescopeJudgeGone", "warning", "judge", "servescope",
-        Vanished(_AGE, "6h", GROUP_LABELS, at_any_time=True),
+        Disappeared(_AGE, "6h", GROUP_LABELS, at_any_time=True),
         "The judge of a cutover is gone.",
         f"The cutover {_PLAN} was judged within the last 6 hours, and its judge is not scraped any more.",
         Runbook(
@@ -112,7 +112,7 @@ JUDGE_ALERTS: Final = (
             "Check whether it runs, and the targets page of Prometheus.",
             "Start it with the same plan and journal: it resumes, and reports what it missed.",
             "A cutover that is over: the alert resolves 6 hours after its judge was stopped.",
-            Look(
+            FirstCheck(
                 _AGE,
                 "the line of the plan ends.",
                 "the line goes on: only this alert is late.",
@@ -122,6 +122,6 @@ JUDGE_ALERTS: Final = (
             "The owner of the cutover, if a stage is under way.",
             "The plan's judgement has an age again.",
         ),
-        "cutover", "servescope_judgement_age_seconds", wait="5m", panel="Age of the judgement",
+        "cutover", "servescope_judgement_age_seconds", for_="5m", panel="Age of the judgement",
     ),
 )  # fmt: skip

@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from servescope.alerting.records import Alert, All, Any, Badness, Compare, Condition, Except, Shown, Term, labels_of
+from servescope.alerting.records import (
+    Alert,
+    All,
+    Any,
+    BadRatio,
+    Compare,
+    Condition,
+    Except,
+    FigureRef,
+    Term,
+    labels_of,
+)
 from servescope.contract.figures import FIGURES
 
 DASHBOARD_PREFIX: Final = "servescope"
@@ -91,9 +102,9 @@ def panel_title(alert: Alert) -> str:
     if alert.panel:
         return alert.panel
     match compared(alert.condition):
-        case Shown(figure, ()):
+        case FigureRef(figure, ()):
             return FIGURES[figure].title
-        case Badness(objective, _):
+        case BadRatio(objective, _):
             return f"{objective.title}: bad share"
         case _:
             words = re.findall(r"[A-Z][a-z]+", alert.name)[1:]

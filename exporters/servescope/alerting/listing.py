@@ -10,11 +10,11 @@ from servescope.alerting.records import (
     Condition,
     Except,
     Extreme,
-    Lately,
-    Over,
-    Own,
+    FigureRef,
+    OverTime,
     Present,
-    Shown,
+    SelfMetric,
+    Subquery,
 )
 from servescope.contract.expressions import Matchers
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
@@ -30,33 +30,33 @@ ROUTERS: Final[Matchers] = (("role", ("router",)),)
 REMEMBERED: Final = "1d"
 """How long a deployment that is no longer listed is missed."""
 
-SENT: Final = Shown("autoscaler_rounded_desired_scale")
+SENT: Final = FigureRef("autoscaler_rounded_desired_scale")
 SCALED_TO_ZERO: Final = Compare(SENT, "==", 0.0)
-NONE_WANTED_LATELY: Final = Compare(Over("min", SENT, "20m"), "==", 0.0)
+NONE_WANTED_LATELY: Final = Compare(OverTime("min", SENT, "20m"), "==", 0.0)
 """The autoscaler requests no replica, or did not at some time within the 20 minutes of a cold start."""
 
 RETIRED: Final = Compare(
-    Own("servescope_configured_traffic_ratio", ("model_name", "environment", "inference_stack")), "==", 0.0
+    SelfMetric("servescope_configured_traffic_ratio", ("model_name", "environment", "inference_stack")), "==", 0.0
 )
 """The configured traffic split sends a stack no requests: no user is affected by what becomes of it."""
 
-COLLECTED: Final = Present(Own("servescope_build_info"))
+COLLECTED: Final = Present(SelfMetric("servescope_build_info"))
 """Without a collector nothing is listed: one alert reports that, and not one for each deployment."""
 
 
-def scrape_age(where: Matchers = ()) -> Own:
+def scrape_age(where: Matchers = ()) -> SelfMetric:
     """The series of targets that are there while a target is listed, whether or not its scrapes succeed."""
-    return Own(SCRAPE_AGE_SERIES, IDENTITY_LABELS, where)
+    return SelfMetric(SCRAPE_AGE_SERIES, IDENTITY_LABELS, where)
 
 
-def target_up(where: Matchers = ()) -> Own:
+def target_up(where: Matchers = ()) -> SelfMetric:
     """Whether the last scrape of each target succeeded; absent until it was scraped."""
-    return Own("servescope_target_up", IDENTITY_LABELS, where)
+    return SelfMetric("servescope_target_up", IDENTITY_LABELS, where)
 
 
 def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> Extreme:
     """The targets that nothing asks any more, or whose translator does not answer; a collector itself has none."""
-    return Extreme("max", Own(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)
+    return Extreme("max", SelfMetric(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)
 
 
 def listed(where: Matchers) -> Condition:
@@ -66,7 +66,7 @@ def listed(where: Matchers) -> Condition:
 
 def lately_listed(where: Matchers) -> Condition:
     """A deployment that has, or within a day had, such targets."""
-    return Present(Lately("max", Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED, every="15m"))
+    return Present(Subquery("max", Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED, every="15m"))
 
 
 def unless_unused(condition: Condition) -> Condition:

@@ -10,18 +10,18 @@ from servescope.alerting.records import (
     NUMBER,
     PERCENT,
     WHO,
+    AdHocExpression,
     Alert,
     All,
     Compare,
     Except,
-    Lately,
-    Look,
-    Measured,
-    Over,
+    FigureRef,
+    FirstCheck,
+    OverTime,
     Present,
     Quotient,
     Runbook,
-    Shown,
+    Subquery,
     by_replica,
 )
 from servescope.contract.bounds import COMPARED_TRAFFIC, KV_FULL, PREEMPTED_SHARE, QUEUE_FLOOR
@@ -30,20 +30,22 @@ from servescope.contract.expressions import level, rate
 _FULL: Final = bound(KV_FULL)
 _PREEMPTED: Final = bound(PREEMPTED_SHARE)
 _QUEUE: Final = bound(QUEUE_FLOOR)
-_GPU: Final = Measured(level("gpu_memory_usage"), ("replica", "gpu"))
+_GPU: Final = AdHocExpression(level("gpu_memory_usage"), ("replica", "gpu"))
 _PREEMPTS: Final = All((
     # What is rejected was never admitted, and would hide how often those that were are preempted.
-    Compare(Quotient(Shown("preemptions_rate"), Measured(rate("requests_total", outcome="ok"))), ">", _PREEMPTED),
-    Compare(Shown("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
+    Compare(
+        Quotient(FigureRef("preemptions_rate"), AdHocExpression(rate("requests_total", outcome="ok"))), ">", _PREEMPTED
+    ),
+    Compare(FigureRef("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
 ))  # fmt: skip
 
 MEMORY_ALERTS: Final = (
     Alert(
         "ServescopeGpuGone", "warning", "engine", "memory",
         All((
-            Except(Present(Lately("max", _GPU, "6h")), Present(_GPU)),
+            Except(Present(Subquery("max", _GPU, "6h")), Present(_GPU)),
             # A replica that is gone as a whole is another alert's.
-            Present(Measured(level("concurrent_requests"), ("replica",))),
+            Present(AdHocExpression(level("concurrent_requests"), ("replica",))),
         )),
         "A replica no longer reports one of its GPUs.",
         f"GPU {{{{ $labels.gpu }}}} of replica {{{{ $labels.replica }}}} of {WHO} was read within the last 6 hours and "
@@ -58,8 +60,8 @@ MEMORY_ALERTS: Final = (
             "restarted with fewer of them.",
             "Take the replica out of routing, drain the machine, and reset or replace the GPU.",
             "A process that was restarted on purpose with fewer GPUs.",
-            Look(
-                Shown("gpu_memory_usage"),
+            FirstCheck(
+                FigureRef("gpu_memory_usage"),
                 "down by the memory of a GPU, at one minute.",
                 "as before: the GPU is reported again.",
                 _GPU,
@@ -72,7 +74,7 @@ MEMORY_ALERTS: Final = (
             "Whoever owns the machines, now if several GPUs are gone, else in the morning.",
             "The GPU is reported again, or 6 hours have passed since it was.",
         ),
-        "scale", "gpu_memory_usage", wait="5m", keep="5m", panel="GPU memory",
+        "scale", "gpu_memory_usage", for_="5m", keep_firing_for="5m", panel="GPU memory",
     ),
     Alert(
         "ServescopeRequestsPreempted", "warning", "engine", "memory",
@@ -88,8 +90,8 @@ MEMORY_ALERTS: Final = (
             "Add replicas. If none can be had, limit the requests that run at the same time; that takes a restart of "
             "one replica after the other.",
             "Short bursts of very long prompts.",
-            Look(
-                Shown("preemptions_rate"),
+            FirstCheck(
+                FigureRef("preemptions_rate"),
                 "level and high, with a full KV cache.",
                 "a few during a burst, then none.",
                 by_replica("preemptions_rate"),
@@ -101,15 +103,15 @@ MEMORY_ALERTS: Final = (
             "Whoever owns the capacity, in the morning; now if an alert on an objective pages too.",
             "Preemptions are rare again.",
         ),
-        "cache", "preemptions_rate", wait="10m", keep="10m",
+        "cache", "preemptions_rate", for_="10m", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeKvCacheFull", "warning", "engine", "memory",
         Except(
             All((
                 # An engine that is full has some room for a moment whenever a request ends.
-                Compare(Over("avg", Shown("kv_cache_usage"), "5m"), ">=", _FULL),
-                Compare(Shown("queued_requests"), ">=", _QUEUE),
+                Compare(OverTime("avg", FigureRef("kv_cache_usage"), "5m"), ">=", _FULL),
+                Compare(FigureRef("queued_requests"), ">=", _QUEUE),
             )),
             # One alert of the two suffices.
             _PREEMPTS,
@@ -123,8 +125,8 @@ MEMORY_ALERTS: Final = (
             "is the cache smaller than before, as after a change of version or arguments?",
             "Add replicas; route part of the traffic to the other stack; limit the length of prompts at the gateway.",
             "A batch of offline requests sent at once.",
-            Look(
-                Shown("kv_cache_usage"),
+            FirstCheck(
+                FigureRef("kv_cache_usage"),
                 f"at {_FULL:%} or more, and level.",
                 "up and down below that.",
                 by_replica("kv_cache_usage"),
@@ -136,6 +138,6 @@ MEMORY_ALERTS: Final = (
             "Whoever owns the capacity, if the autoscaler cannot add replicas.",
             "The queue is gone.",
         ),
-        "cache", "kv_cache_usage", wait="10m", keep="10m", panel="KV cache in use",
+        "cache", "kv_cache_usage", for_="10m", keep_firing_for="10m", panel="KV cache in use",
     ),
 )  # fmt: skip

@@ -8,14 +8,14 @@ from servescope.alerting.choices import Name, bound, waited
 from servescope.alerting.records import (
     NUMBER,
     PERCENT,
+    Absent,
     Alert,
     Always,
     Compare,
-    Gone,
-    Look,
-    Own,
+    FirstCheck,
     Quotient,
     Runbook,
+    SelfMetric,
 )
 from servescope.contract.bounds import (
     FAILED_NOTIFICATIONS,
@@ -44,7 +44,7 @@ _LAG: Final = bound(LOOP_LAG)
 _COLLECTOR_ALERTS: Final = (
     Alert(
         "ServescopeCollectorGone", "critical", "collector", "servescope",
-        Gone("servescope_build_info"),
+        Absent("servescope_build_info"),
         "No collector is running.",
         "No servescope collector is scraped: there is no data for any other alert.",
         Runbook(
@@ -53,8 +53,8 @@ _COLLECTOR_ALERTS: Final = (
             "Check whether the collector runs and whether the targets page of Prometheus lists it.",
             "Start it, or fix the scrape configuration. Until then watch the gateway's own monitoring.",
             "None known.",
-            Look(
-                Own("servescope_build_info"),
+            FirstCheck(
+                SelfMetric("servescope_build_info"),
                 "no line at all.",
                 "a line for each collector that should run.",
             ),
@@ -63,11 +63,11 @@ _COLLECTOR_ALERTS: Final = (
             "Whoever runs the collectors, now: until it is back nobody is notified of anything else.",
             "Each collector has a line.",
         ),
-        "health", "servescope_build_info", wait="5m", panel="Collectors",
+        "health", "servescope_build_info", for_="5m", panel="Collectors",
     ),
     Alert(
         "ServescopeInternalErrors", "warning", "collector", "servescope",
-        Compare(Own("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"), ">", 0.0),
+        Compare(SelfMetric("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"), ">", 0.0),
         "The collector has internal errors again and again.",
         "The stage {{ $labels.stage }} of the collector keeps failing: within each 10 minutes of the last "
         f"{waited()}.",
@@ -78,8 +78,8 @@ _COLLECTOR_ALERTS: Final = (
             "The collector's log has a traceback for each error, with the stage and the target.",
             "Report it with the log; the previous version may not be affected.",
             "None known.",
-            Look(
-                Own("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"),
+            FirstCheck(
+                SelfMetric("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"),
                 "a stage stays above 0.",
                 "a single peak that is over.",
             ),
@@ -88,11 +88,11 @@ _COLLECTOR_ALERTS: Final = (
             "Nobody at night, unless the stage `evaluate` fails: then alerts are missing, call whoever runs it.",
             "10 minutes pass without an error.",
         ),
-        "health", "servescope_internal_errors_total", wait="15m",
+        "health", "servescope_internal_errors_total", for_="15m",
     ),
     Alert(
         "ServescopeDiscoveryFails", "warning", "collector", "servescope",
-        Compare(Own("servescope_discovery_problems", ("instance",)), ">", 0.0),
+        Compare(SelfMetric("servescope_discovery_problems", ("instance",)), ">", 0.0),
         "The collector cannot use a list of targets.",
         f"Number of problems with the lists of targets: {NUMBER}. Such a list keeps the targets that it named last.",
         Runbook(
@@ -102,8 +102,8 @@ _COLLECTOR_ALERTS: Final = (
             "`/api/v1/targets` and the Sources page of the console name each list, its problem and what was expected.",
             "Fix the list: the job that writes it, the URL, the credentials.",
             "A file that is replaced while it is read: that is over after the next look.",
-            Look(
-                Own("servescope_discovery_problems", ("instance",)),
+            FirstCheck(
+                SelfMetric("servescope_discovery_problems", ("instance",)),
                 "above 0 since one minute, on all collectors.",
                 "0 again.",
             ),
@@ -112,11 +112,11 @@ _COLLECTOR_ALERTS: Final = (
             "Whoever writes the lists, in the morning; now if a rollout is under way.",
             "The problem is no longer shown.",
         ),
-        "health", "servescope_discovery_problems", wait="10m", keep="5m",
+        "health", "servescope_discovery_problems", for_="10m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeStoreBehind", "warning", "collector", "servescope",
-        Compare(Own("servescope_store_queue_age_seconds", ("instance",)), ">", bound(STORE_QUEUE_AGE)),
+        Compare(SelfMetric("servescope_store_queue_age_seconds", ("instance",)), ">", bound(STORE_QUEUE_AGE)),
         "Scrapes wait to be written to the store.",
         "The oldest scrape that is not written to the store has waited for {{ $value | humanizeDuration }}.",
         Runbook(
@@ -125,8 +125,8 @@ _COLLECTOR_ALERTS: Final = (
             "Check the disk: is it full (`df -h`), slow (`iostat -x`), or is the file locked by another program?",
             "Free disk space, or move the store to a faster disk.",
             "A backup that reads the file.",
-            Look(
-                Own("servescope_store_queue_age_seconds", ("instance",)),
+            FirstCheck(
+                SelfMetric("servescope_store_queue_age_seconds", ("instance",)),
                 "rising evenly: nothing is written.",
                 "a saw, or falling: it catches up.",
             ),
@@ -135,11 +135,11 @@ _COLLECTOR_ALERTS: Final = (
             "Whoever runs the collectors, if the disk is full and is not yours.",
             "The age stays below the limit.",
         ),
-        "health", "servescope_store_queue_age_seconds", wait="5m", keep="5m",
+        "health", "servescope_store_queue_age_seconds", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeConfigurationRefused", "warning", "collector", "servescope",
-        Compare(Own("servescope_configuration_reload_success", ("instance",)), "==", 0.0),
+        Compare(SelfMetric("servescope_configuration_reload_success", ("instance",)), "==", 0.0),
         "The collector failed to reload its configuration.",
         "The last reload of the collector's configuration failed; the previous configuration stays active.",
         Runbook(
@@ -148,8 +148,8 @@ _COLLECTOR_ALERTS: Final = (
             "The collector's log names the file, the key, the value and what was expected.",
             "Fix the file and reload.",
             "None known.",
-            Look(
-                Own("servescope_configuration_reload_success", ("instance",)),
+            FirstCheck(
+                SelfMetric("servescope_configuration_reload_success", ("instance",)),
                 "0 since the minute of a change.",
                 "no longer 0: a later reload succeeded.",
             ),
@@ -158,11 +158,11 @@ _COLLECTOR_ALERTS: Final = (
             "Nobody at night: whoever changed the file, in the morning.",
             "A reload succeeds.",
         ),
-        "health", "servescope_configuration_reload_success", wait="5m",
+        "health", "servescope_configuration_reload_success", for_="5m",
     ),
     Alert(
         "ServescopeCollectorDown", "warning", "collector", "servescope",
-        Compare(Own(SCRAPED_UP, ("instance", "job"), (("job", (Name("collector_job"),)),)), "==", 0.0),
+        Compare(SelfMetric(SCRAPED_UP, ("instance", "job"), (("job", (Name("collector_job"),)),)), "==", 0.0),
         "Prometheus cannot scrape a collector.",
         "Prometheus' scrapes of the collector {{ $labels.instance }} fail.",
         Runbook(
@@ -171,8 +171,8 @@ _COLLECTOR_ALERTS: Final = (
             "Check whether it runs; the targets page of Prometheus shows the error of the last scrape.",
             "Start it, or fix the address, credentials or certificate in the scrape configuration.",
             "A collector that was removed and is still listed.",
-            Look(
-                Own(SCRAPED_UP, ("instance", "job"), (("job", (Name("collector_job"),)),)),
+            FirstCheck(
+                SelfMetric(SCRAPED_UP, ("instance", "job"), (("job", (Name("collector_job"),)),)),
                 "a collector stays at 0.",
                 "none is at 0: it was restarted.",
             ),
@@ -181,14 +181,14 @@ _COLLECTOR_ALERTS: Final = (
             "Whoever runs the collectors: in the morning if another one scrapes the same targets, else now.",
             "Its scrapes succeed.",
         ),
-        "health", SCRAPED_UP, wait="5m", keep="5m",
+        "health", SCRAPED_UP, for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeEventLoopLags", "warning", "collector", "servescope",
         Compare(
             Quotient(
-                Own("servescope_event_loop_lag_seconds_sum", ("instance",), increase_over="10m"),
-                Own("servescope_event_loop_lag_seconds_count", ("instance",), increase_over="10m"),
+                SelfMetric("servescope_event_loop_lag_seconds_sum", ("instance",), increase_over="10m"),
+                SelfMetric("servescope_event_loop_lag_seconds_count", ("instance",), increase_over="10m"),
             ),
             ">", _LAG,
         ),
@@ -202,10 +202,10 @@ _COLLECTOR_ALERTS: Final = (
             "machine's CPU.",
             "Give it more CPU, or increase the scrape interval.",
             "A machine that was suspended.",
-            Look(
+            FirstCheck(
                 Quotient(
-                    Own("servescope_event_loop_lag_seconds_sum", ("instance",), increase_over="10m"),
-                    Own("servescope_event_loop_lag_seconds_count", ("instance",), increase_over="10m"),
+                    SelfMetric("servescope_event_loop_lag_seconds_sum", ("instance",), increase_over="10m"),
+                    SelfMetric("servescope_event_loop_lag_seconds_count", ("instance",), increase_over="10m"),
                 ),
                 "rising with the number of targets or series.",
                 "a peak that is over.",
@@ -215,12 +215,12 @@ _COLLECTOR_ALERTS: Final = (
             "Nobody at night, as long as scrapes are not skipped.",
             f"It is less than {_LAG:g} seconds late.",
         ),
-        "health", "servescope_event_loop_lag_seconds", wait="5m", keep="5m",
+        "health", "servescope_event_loop_lag_seconds", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeSamplesDropped", "warning", "collector", "servescope",
         Compare(
-            Own(
+            SelfMetric(
                 "servescope_dropped_samples_total", ("instance", "reason"), (("reason", ("series_limit", "store")),),
                 increase_over="10m",
             ),
@@ -237,8 +237,8 @@ _COLLECTOR_ALERTS: Final = (
             "error.",
             "Raise max_held_series or drop labels at the target; free the store's disk.",
             "None known: what a rollout drops once, when it replaces all series, fires no alert.",
-            Look(
-                Own("servescope_dropped_samples_total", ("instance", "reason"), increase_over="10m"),
+            FirstCheck(
+                SelfMetric("servescope_dropped_samples_total", ("instance", "reason"), increase_over="10m"),
                 "a reason stays above 0.",
                 "a single peak: a rollout replaced all series.",
             ),
@@ -247,7 +247,7 @@ _COLLECTOR_ALERTS: Final = (
             "Nobody at night.",
             "10 minutes pass without a dropped sample.",
         ),
-        "health", "servescope_dropped_samples_total", wait="15m",
+        "health", "servescope_dropped_samples_total", for_="15m",
     ),
 )  # fmt: skip
 
@@ -258,7 +258,9 @@ _OWN_GROUPS: Final[Matchers] = (("rule_group", (Pattern(".+;servescope-.+"),)),)
 def _share(part: str, whole: str, by: tuple[str, ...], where: Matchers = ()) -> Quotient:
     """The increase of a counter for each increase of another, over ten minutes."""
     labels = ("instance", *by)
-    return Quotient(Own(part, labels, where, increase_over="10m"), Own(whole, labels, increase_over="10m"))
+    return Quotient(
+        SelfMetric(part, labels, where, increase_over="10m"), SelfMetric(whole, labels, increase_over="10m")
+    )
 
 
 _PROMETHEUS_ALERTS: Final = (
@@ -276,7 +278,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Fix what the error names. A match of many to many means that two collectors expose the same deployment "
             "and differ in a label that is not among the option `collector_labels`: name it there.",
             "None known: an evaluation that fails once fires no alert.",
-            Look(
+            FirstCheck(
                 _share(RULE_FAILURES, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS),
                 "a group stays above zero.",
                 "all groups are at zero.",
@@ -286,7 +288,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Whoever runs Prometheus, now if a group of alerts fails: those do not fire.",
             "The rules page shows no error.",
         ),
-        "health", RULE_FAILURES, wait="15m",
+        "health", RULE_FAILURES, for_="15m",
     ),
     Alert(
         "ServescopeRuleEvaluationMissed", "warning", "prometheus", "servescope",
@@ -301,7 +303,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Compare the duration of the group's last evaluation with its interval; check the CPU usage of Prometheus.",
             "Give Prometheus more CPU, or increase the evaluation interval.",
             "None known: a machine that was suspended once fires no alert.",
-            Look(
+            FirstCheck(
                 _share(RULES_MISSED, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS),
                 "a group stays above zero.",
                 "a peak that is over: Prometheus was restarted.",
@@ -311,7 +313,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Nobody at night, as long as few evaluations are missed.",
             "No evaluation is missed.",
         ),
-        "health", RULES_MISSED, wait="15m",
+        "health", RULES_MISSED, for_="15m",
     ),
     Alert(
         "ServescopeAlertsUnsent", "warning", "prometheus", "servescope",
@@ -325,7 +327,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Check whether the Alertmanager runs and answers (`/-/healthy`), and the log of Prometheus.",
             "Start it, or fix its address.",
             "None known: an Alertmanager that restarts fires no alert.",
-            Look(
+            FirstCheck(
                 _share(ALERTS_UNSENT, ALERTS_SENT, ("alertmanager",)),
                 "every Alertmanager is above zero: nobody is notified.",
                 "another one is at zero: it notifies.",
@@ -335,7 +337,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Whoever runs Alertmanager, now if none answers. Watch the firing alerts in Prometheus until then.",
             "No request fails any more.",
         ),
-        "health", ALERTS_UNSENT, wait="15m",
+        "health", ALERTS_UNSENT, for_="15m",
     ),
     Alert(
         "ServescopeNotificationsFail", "warning", "alertmanager", "servescope",
@@ -351,7 +353,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Alertmanager's log has the receiver's response: an expired key, a deleted channel, a rate limit.",
             "Fix the receiver or its secret. Until then send pages through another integration.",
             "None known: a short outage of the receiver, after which Alertmanager retries, fires no alert.",
-            Look(
+            FirstCheck(
                 _share(NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, ("integration",)),
                 "the integration of pages stays above zero.",
                 "only that of a chat: nobody misses a page.",
@@ -361,11 +363,11 @@ _PROMETHEUS_ALERTS: Final = (
             "Whoever owns the receiver, now if pages fail.",
             "The Watchdog arrives again.",
         ),
-        "health", NOTIFICATIONS_FAILED, wait="15m",
+        "health", NOTIFICATIONS_FAILED, for_="15m",
     ),
     Alert(
         "ServescopePrometheusConfigurationRefused", "warning", "prometheus", "servescope",
-        Compare(Own(PROMETHEUS_RELOADED, ("instance",)), "==", 0.0),
+        Compare(SelfMetric(PROMETHEUS_RELOADED, ("instance",)), "==", 0.0),
         "Prometheus failed to reload its configuration.",
         "The last reload of Prometheus {{ $labels.instance }} failed; its previous configuration and rules stay "
         "active.",
@@ -375,8 +377,8 @@ _PROMETHEUS_ALERTS: Final = (
             "The log of Prometheus names the file and the line; `promtool check config` shows the same.",
             "Fix the file and reload.",
             "None known.",
-            Look(
-                Own(PROMETHEUS_RELOADED, ("instance",)),
+            FirstCheck(
+                SelfMetric(PROMETHEUS_RELOADED, ("instance",)),
                 "0 since the minute of a change.",
                 "no longer 0: a later reload succeeded.",
             ),
@@ -385,11 +387,11 @@ _PROMETHEUS_ALERTS: Final = (
             "Nobody at night: whoever changed the file, in the morning.",
             "A reload of Prometheus succeeds.",
         ),
-        "health", PROMETHEUS_RELOADED, wait="5m",
+        "health", PROMETHEUS_RELOADED, for_="5m",
     ),
     Alert(
         "ServescopeAlertmanagerConfigurationRefused", "warning", "alertmanager", "servescope",
-        Compare(Own(ALERTMANAGER_RELOADED, ("instance",)), "==", 0.0),
+        Compare(SelfMetric(ALERTMANAGER_RELOADED, ("instance",)), "==", 0.0),
         "Alertmanager failed to reload its configuration.",
         "The last reload of Alertmanager {{ $labels.instance }} failed; its previous routes stay active.",
         Runbook(
@@ -398,8 +400,8 @@ _PROMETHEUS_ALERTS: Final = (
             "The log of Alertmanager names the error; `amtool check-config` shows the same.",
             "Fix the file or the template and reload.",
             "None known.",
-            Look(
-                Own(ALERTMANAGER_RELOADED, ("instance",)),
+            FirstCheck(
+                SelfMetric(ALERTMANAGER_RELOADED, ("instance",)),
                 "0 since the minute of a change.",
                 "no longer 0: a later reload succeeded.",
             ),
@@ -408,7 +410,7 @@ _PROMETHEUS_ALERTS: Final = (
             "Nobody at night: whoever changed the file, in the morning.",
             "A reload of Alertmanager succeeds.",
         ),
-        "health", ALERTMANAGER_RELOADED, wait="5m",
+        "health", ALERTMANAGER_RELOADED, for_="5m",
     ),
 )  # fmt: skip
 
@@ -423,8 +425,8 @@ _WATCHDOG: Final = Alert(
         "If it is missing, check the receiver, Alertmanager and Prometheus, in this order.",
         "Fix the part that is broken.",
         "None: it always fires.",
-        Look(
-            Own("servescope_build_info"),
+        FirstCheck(
+            SelfMetric("servescope_build_info"),
             "no answer at all: Prometheus itself is gone.",
             "a line for each collector: Prometheus works, look at Alertmanager and at the receiver.",
         ),
@@ -433,7 +435,7 @@ _WATCHDOG: Final = Alert(
         "Whoever runs Alertmanager and Prometheus, now, if it stopped arriving: nobody is notified of anything.",
         "It arrives again.",
     ),
-    "health", "servescope_build_info", wait="", waits_less="it always fires", panel="Collectors",
+    "health", "servescope_build_info", for_="", waits_less="it always fires", panel="Collectors",
 )  # fmt: skip
 
 MONITORING_ALERTS: Final = (*_COLLECTOR_ALERTS, *_PROMETHEUS_ALERTS, _WATCHDOG)

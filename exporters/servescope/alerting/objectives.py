@@ -11,7 +11,7 @@ from servescope.alerting.records import (
     Alert,
     All,
     Any,
-    Badness,
+    BadRatio,
     Compare,
     Condition,
     Product,
@@ -51,7 +51,7 @@ def _burn_alert(objective: Objective, severity: str) -> Alert:
         f"{objective.title}: the error budget is burning {'fast' if is_fast else 'too fast'}.",
         f"{PERCENT} of the {objective.counts} of {WHO} violate the objective: {objective.promise}.",
         violation_runbook(objective, rows, is_fast=is_fast),
-        "requests", _FIGURES[objective.name], wait="2m" if is_fast else "15m", keep="10m",
+        "requests", _FIGURES[objective.name], for_="2m" if is_fast else "15m", keep_firing_for="10m",
         waits_less="both windows must burn, the longer one for an hour or more" if is_fast else "",
     )  # fmt: skip
 
@@ -60,8 +60,8 @@ def _burns(objective: Objective, window: BurnWindow) -> Condition:
     """The error budget burns more than `factor` times too fast over both windows, by more than a few requests."""
     limit = round(window.factor * objective.budget, 12)
     return All((
-        Compare(Badness(objective, window.long), ">", limit),
-        Compare(Badness(objective, window.short), ">", limit),
+        Compare(BadRatio(objective, window.long), ">", limit),
+        Compare(BadRatio(objective, window.short), ">", limit),
         _are_not_few(objective, window.long),
     ))  # fmt: skip
 
@@ -69,7 +69,7 @@ def _burns(objective: Objective, window: BurnWindow) -> Condition:
 def _are_not_few(objective: Objective, window: str) -> Condition:
     """Enough requests were bad over the window, or all there were: on a quiet night one among few would page."""
     ended = RequestsEnded(window)
-    bad = Product(Badness(objective, window), ended)
+    bad = Product(BadRatio(objective, window), ended)
     return Any((
         Compare(bad, ">=", _ENOUGH),
         All((Compare(bad, ">=", _ALL), Compare(bad, ">=", Scaled(ended, ALL_BAD)))),

@@ -16,9 +16,9 @@ from servescope.alerting.records import (
     Compare,
     Except,
     Extreme,
-    Look,
+    FigureRef,
+    FirstCheck,
     Runbook,
-    Shown,
     by_replica,
 )
 from servescope.contract.bounds import COMPARED_TRAFFIC, KV_TRANSFER_TIME
@@ -28,7 +28,7 @@ from servescope.contract.metrics import PHASES
 _PHASED: Final[Matchers] = (("role", PHASES),)
 _LIMIT: Final = bound(KV_TRANSFER_TIME)
 _STUCK: Final = All((
-    Compare(Shown("kv_transfers_pending"), ">", 0.0), Compare(Shown("kv_transfer_bytes_per_second"), "==", 0.0)
+    Compare(FigureRef("kv_transfers_pending"), ">", 0.0), Compare(FigureRef("kv_transfer_bytes_per_second"), "==", 0.0)
 ))  # fmt: skip
 
 PHASE_ALERTS: Final = (
@@ -56,7 +56,7 @@ PHASE_ALERTS: Final = (
             "Restart the workers of that phase, or roll back their last change; route the traffic to the other stack.",
             "A network policy or credentials that affect only the collector; a phase that takes longer than 5 minutes "
             "to start.",
-            Look(
+            FirstCheck(
                 Extreme("max", target_up(_PHASED), (*ANY_PHASE, "role")),
                 "0 for one of the two roles.",
                 "neither role is at 0.",
@@ -69,7 +69,7 @@ PHASE_ALERTS: Final = (
             "The owner of the deployment, now, if no worker of the phase comes up again.",
             "One worker of the phase answers, and a request of yours is answered.",
         ),
-        "health", "servescope_target_up", wait="5m", keep="5m",
+        "health", "servescope_target_up", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeKvTransfersStuck", "critical", "engine", "serving",
@@ -86,8 +86,8 @@ PHASE_ALERTS: Final = (
             "Restart the decode workers whose links are broken, one after the other; route the traffic to the other "
             "stack.",
             "A single request with a transfer longer than 5 minutes.",
-            Look(
-                Shown("kv_transfers_pending"),
+            FirstCheck(
+                FigureRef("kv_transfers_pending"),
                 "level or rising.",
                 "falling, or nothing waits.",
                 by_replica("kv_transfers_pending"),
@@ -98,13 +98,13 @@ PHASE_ALERTS: Final = (
             "Whoever owns the network, now.",
             "KV is transferred, and the number that waits falls.",
         ),
-        "phases", "kv_transfers_pending", wait="5m", keep="5m",
+        "phases", "kv_transfers_pending", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeKvTransfersSlow", "warning", "engine", "serving",
         All((
-            Compare(Shown("kv_transfer_p95"), ">", _LIMIT),
-            Compare(Shown("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
+            Compare(FigureRef("kv_transfer_p95"), ">", _LIMIT),
+            Compare(FigureRef("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
         )),
         "KV takes long from prefill to decode workers.",
         f"The KV transfers of {WHO} have a 95th percentile of {{{{ $value | humanizeDuration }}}}.",
@@ -116,8 +116,8 @@ PHASE_ALERTS: Final = (
             "TCP? Workers log their transports at their start. Are prompts longer than before?",
             "Drain the worker with the slow link; restore the fast transport.",
             "A larger share of very long prompts.",
-            Look(
-                Shown("kv_transfer_p95"),
+            FirstCheck(
+                FigureRef("kv_transfer_p95"),
                 "up by a step, and level since.",
                 "up together with the input tokens per request: the prompts are longer.",
                 by_replica("kv_transfer_p95"),
@@ -128,6 +128,6 @@ PHASE_ALERTS: Final = (
             "Whoever owns the network, in the morning; now if transfers keep getting slower.",
             "Transfers take as long as before.",
         ),
-        "phases", "kv_transfer_p95", wait="10m", keep="10m",
+        "phases", "kv_transfer_p95", for_="10m", keep_firing_for="10m",
     ),
 )  # fmt: skip

@@ -9,31 +9,31 @@ from typing import Final, assert_never
 
 from servescope.alerting.listing import unknown
 from servescope.alerting.records import (
+    Absent,
+    AdHocExpression,
     Alert,
     All,
     Always,
     Any,
-    Badness,
+    BadRatio,
     Compare,
     Condition,
     Count,
+    Disappeared,
     Except,
     Extreme,
-    Gone,
-    Lately,
-    Measured,
-    Over,
-    Own,
+    FigureRef,
+    OverTime,
     Present,
     Product,
     Quotient,
     RequestsEnded,
     Scaled,
+    SelfMetric,
     Shifted,
-    Shown,
+    Subquery,
     Term,
     Total,
-    Vanished,
     is_grouped,
     labels_of,
     open_labels,
@@ -128,11 +128,11 @@ class ConditionCompiler(ABC):
                 return " or ".join(f"({self.condition(each)})" for each in conditions)
             case Except(each, unless):
                 return self._joined("unless", (each, unless))
-            case Vanished(own, before):
+            case Disappeared(own, before):
                 now = self._own_series(own)
                 past = f"max_over_time({now}[{before}])" if condition.at_any_time else f"{now} offset {before}"
                 return f"{self._once(own, past)} unless on ({self._names(condition.on)}) {now}"
-            case Gone() | Always():
+            case Absent() | Always():
                 return self._without_series(condition)
             case _:
                 assert_never(condition)
@@ -140,25 +140,27 @@ class ConditionCompiler(ABC):
     def term(self, term: Term) -> str:
         """The term as an expression, over the alert's windows."""
         match term:
-            case Shown():
+            case FigureRef():
                 return self._shown(term)
-            case Own():
+            case SelfMetric():
                 return self._own(term)
-            case Measured():
+            case AdHocExpression():
                 return self._measured(term)
-            case Badness():
+            case BadRatio():
                 return self._badness(term)
             case RequestsEnded():
                 return self._ended(term)
-            case Over(function, shown, window, before):
+            case OverTime(function, shown, window, before):
                 name = "changes" if function == "changes" else f"{function}_over_time"
                 return f"{name}({self._past(shown, window)}{_offset(before)})"
             case Extreme(function, of, by):
                 # An extreme is the same however many collectors there are.
-                return self._across(function, by, self._own_series(of) if isinstance(of, Own) else self._shown(of))
+                return self._across(
+                    function, by, self._own_series(of) if isinstance(of, SelfMetric) else self._shown(of)
+                )
             case Total(shown, by):
                 return self._across("sum", by, self._shown(shown))
-            case Lately(function, of, window, every, before):
+            case Subquery(function, of, window, every, before):
                 return f"{function}_over_time(({self.term(of)})[{window}:{every}]{_offset(before)})"
             case Count(condition):
                 by_names = self._names(())
@@ -193,14 +195,14 @@ class ConditionCompiler(ABC):
 
     def _is_compound(self, term: Term) -> bool:
         """Whether the term as an operand is written in parentheses."""
-        return isinstance(term, Quotient | Product | Scaled | Shifted | Measured)
+        return isinstance(term, Quotient | Product | Scaled | Shifted | AdHocExpression)
 
     def _on(self, left: Term, right: Term) -> str:
         """The matching of two terms: on the labels that identify the right one's values."""
         grouped = " group_left ()" if is_grouped(left, right) else ""
         return f"on ({self._names(open_labels(right))}){grouped}"
 
-    def _past(self, shown: Shown, window: str) -> str:
+    def _past(self, shown: FigureRef, window: str) -> str:
         """The values of a figure over a past window."""
         return f"{self._shown(shown)}[{window}]"
 
@@ -212,13 +214,13 @@ class ConditionCompiler(ABC):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
     @abstractmethod
-    def _shown(self, shown: Shown) -> str: ...
+    def _shown(self, shown: FigureRef) -> str: ...
 
-    def _own(self, own: Own) -> str:
+    def _own(self, own: SelfMetric) -> str:
         """One of the collector's own series; what several collectors say of the same is said once."""
         return self._own_series(own) if own.increase_over else self._once(own, self._own_series(own))
 
-    def _once(self, own: Own, series: str) -> str:
+    def _once(self, own: SelfMetric, series: str) -> str:
         if not own.by or set(own.by) & set(self._collectors()) or own.name in FOREIGN_SERIES:
             return series
         # The collector that has scraped a target last knows the most of it.
@@ -229,19 +231,19 @@ class ConditionCompiler(ABC):
         """The labels in which the series of several collectors differ."""
 
     @abstractmethod
-    def _own_series(self, own: Own) -> str: ...
+    def _own_series(self, own: SelfMetric) -> str: ...
 
     @abstractmethod
-    def _measured(self, measured: Measured) -> str: ...
+    def _measured(self, measured: AdHocExpression) -> str: ...
 
     @abstractmethod
-    def _badness(self, badness: Badness) -> str: ...
+    def _badness(self, badness: BadRatio) -> str: ...
 
     @abstractmethod
     def _ended(self, ended: RequestsEnded) -> str: ...
 
     @abstractmethod
-    def _without_series(self, condition: Gone | Always) -> str:
+    def _without_series(self, condition: Absent | Always) -> str:
         """A condition whose value has no series of its own."""
 
 
@@ -254,7 +256,7 @@ class _RuleCompiler(ConditionCompiler):
     extra: tuple[str, ...]
     collectors: tuple[str, ...]
 
-    def _shown(self, shown: Shown) -> str:
+    def _shown(self, shown: FigureRef) -> str:
         return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
 
     def _names(self, labels: Iterable[str]) -> str:
@@ -263,26 +265,26 @@ class _RuleCompiler(ConditionCompiler):
     def _collectors(self) -> Sequence[str]:
         return self.collectors
 
-    def _own_series(self, own: Own) -> str:
+    def _own_series(self, own: SelfMetric) -> str:
         scope = self._scope(own.name)
         if own.increase_over:
             increase = Increase(own.name, own.where)
             return promql(increase, window=own.increase_over, by=(*own.by, *self.extra), scope=scope, collectors=())
         return f"{own.name}{matchers_promql(own.where, scope)}"
 
-    def _measured(self, measured: Measured) -> str:
+    def _measured(self, measured: AdHocExpression) -> str:
         return promql(
             measured.expression, window=self.window, by=(*measured.labels, *self.extra), scope=self.scope,
             collectors=self.collectors,
         )  # fmt: skip
 
-    def _badness(self, badness: Badness) -> str:
+    def _badness(self, badness: BadRatio) -> str:
         return badness.objective.record(badness.window)
 
     def _ended(self, ended: RequestsEnded) -> str:
         return record_ended(ended.window)
 
-    def _without_series(self, condition: Gone | Always) -> str:
+    def _without_series(self, condition: Absent | Always) -> str:
         if isinstance(condition, Always):
             return "vector(1) == 1"
         return f"absent({condition.name}{matchers_promql((), self._scope(condition.name))}) == 1"

@@ -3,20 +3,20 @@
 A `Term` has one value per deployment (and per value of its other labels); a condition keeps those for which it holds.
 Thresholds are not defined here: they are the catalog's bands, bounds and objectives.
 
-Shown                 a figure, as recorded
-Own                   one of the collector's own series
-Measured              an expression of the contract's counters and gauges that is no figure
-Badness               the bad share of an objective over one of its windows
+FigureRef             a figure, as recorded
+SelfMetric            one of the collector's own series
+AdHocExpression       an expression of the contract's counters and gauges that is no figure
+BadRatio              the bad share of an objective over one of its windows
 RequestsEnded         how many requests ended over a window of objectives
-Over                  the average, maximum, minimum or number of changes of a figure over a past window
+OverTime              the average, maximum, minimum or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
 Total                 the sum of a figure over several deployments
-Lately                the maximum or minimum of one of these over a past window
+Subquery              the maximum or minimum of one of these over a past window
 Count                 for how many a condition holds
 Quotient, Product     a term ÷ another, a term × another
 Scaled, Shifted       a term × a number, a term + a number
 Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
-Gone, Vanished        of series
+Absent, Disappeared   of series
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Severity = Literal["critical", "warning", "info", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FigureRef:
     """A figure of the catalog, filtered by `where`."""
 
     figure: str
@@ -49,7 +49,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class SelfMetric:
     """A series of the collector itself, of a judge, or one of `FOREIGN_SERIES`, with its identifying labels.
 
     With `increase_over` it is the increase of a counter over that window.
@@ -62,7 +62,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AdHocExpression:
     """An expression that is not a figure, per deployment and per value of the labels in `by`.
 
     With `level` it is aggregated by those labels instead, for example over the deployments of a model.
@@ -78,13 +78,13 @@ class Measured:
         return (*self.level, *self.by)
 
 
-def by_replica(figure: str) -> Measured:
+def by_replica(figure: str) -> AdHocExpression:
     """A figure by the replicas that report its metrics."""
-    return Measured(FIGURES[figure].expression, ("replica", *FIGURES[figure].by))
+    return AdHocExpression(FIGURES[figure].expression, ("replica", *FIGURES[figure].by))
 
 
 @dataclass(frozen=True, slots=True)
-class Badness:
+class BadRatio:
     """The bad share of an objective over a window."""
 
     objective: Objective
@@ -99,11 +99,11 @@ class RequestsEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class OverTime:
     """An aggregate of a figure over a `window` that ended `before` ago."""
 
     function: Literal["avg", "max", "min", "changes"]
-    shown: Shown
+    shown: FigureRef
     window: str
     before: str = ""
 
@@ -113,7 +113,7 @@ class Extreme:
     """The maximum or minimum by the labels `by`, for example over the deployments of a model."""
 
     function: Literal["max", "min"]
-    of: Shown | Own
+    of: FigureRef | SelfMetric
     by: tuple[str, ...]
 
 
@@ -121,19 +121,19 @@ class Extreme:
 class Total:
     """The sum of a figure by the labels `by`, for example over the stacks of a model."""
 
-    shown: Shown
+    shown: FigureRef
     by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class Subquery:
     """The maximum or minimum of a term over a `window` that ended `before` ago, sampled at each `every`.
 
     What was absent at a sample is left out of it, and what was absent at all samples has no value.
     """
 
     function: Literal["max", "min"]
-    of: Extreme | Total | Measured
+    of: Extreme | Total | AdHocExpression
     window: str
     every: str = "5m"
     before: str = ""
@@ -179,8 +179,8 @@ class Shifted:
 
 
 Term = (
-    Shown | Own | Measured | Badness | RequestsEnded | Over | Extreme | Total | Lately | Count | Quotient | Product
-    | Scaled | Shifted
+    FigureRef | SelfMetric | AdHocExpression | BadRatio | RequestsEnded | OverTime | Extreme | Total | Subquery | Count
+    | Quotient | Product | Scaled | Shifted
 )  # fmt: skip
 
 
@@ -223,20 +223,20 @@ class Except:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Absent:
     """Holds if there is no such series."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Vanished:
+class Disappeared:
     """Holds for each series that existed `before` ago and does not now; the labels in `whatever` may differ.
 
     With `at_any_time` it existed at any time since then; its value is the highest one.
     """
 
-    own: Own
+    own: SelfMetric
     before: str
     whatever: tuple[str, ...] = ()
     at_any_time: bool = False
@@ -252,11 +252,11 @@ class Always:
     """Always holds."""
 
 
-Condition = Compare | Present | All | Any | Except | Gone | Vanished | Always
+Condition = Compare | Present | All | Any | Except | Absent | Disappeared | Always
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FirstCheck:
     """What to look at first: one query by deployment, and how a `bad` and a `good` answer look.
 
     `by_replica` asks the same of the replicas, or the targets, of a deployment, of which the worst ten are shown: the
@@ -284,7 +284,7 @@ class Runbook:
     diagnosis: str
     mitigation: str
     false_positives: str
-    first: Look
+    first: FirstCheck
     playbooks: tuple[Playbook, ...]
     avoid: str
     call: str
@@ -295,10 +295,10 @@ class Runbook:
 class Alert:
     """One alert.
 
-    `wait` and `keep` are Prometheus' `for` and `keep_firing_for`, "" for none. `summary` is a sentence about the
+    `for_` and `keep_firing_for` are Prometheus', "" for none. `summary` is a sentence about the
     condition; `description` may use `{{ $labels.… }}` of the condition's labels and `{{ $value }}`. A critical alert
     inhibits the warnings of its `family`. `figure` is shown by a panel of `dashboard`, that with the title `panel` if
-    given (see `servescope.alerting.links`). `waits_less` is the reason for a `wait` below five minutes. An alert that
+    given (see `servescope.alerting.links`). `waits_less` is the reason for a `for_` below five minutes. An alert that
     fires stays active while `lasts` holds, even if its `condition` no longer does; both have the same labels.
     """
 
@@ -312,8 +312,8 @@ class Alert:
     runbook: Runbook
     dashboard: str
     figure: str
-    wait: str = "10m"
-    keep: str = ""
+    for_: str = "10m"
+    keep_firing_for: str = ""
     waits_less: str = ""
     panel: str = ""
     lasts: Condition | None = None
@@ -341,15 +341,15 @@ NUMBER: Final = "{{ $value | humanize }}"
 def labels_of(value: Term | Condition) -> tuple[str, ...]:
     """The labels that the values of a term or a condition have."""
     match value:
-        case Shown(figure, _):
+        case FigureRef(figure, _):
             return (*DEPLOYMENT_LABELS, *FIGURES[figure].by)
-        case Own(_, by, _, _) | Extreme(_, _, by) | Total(_, by):
+        case SelfMetric(_, by, _, _) | Extreme(_, _, by) | Total(_, by):
             return by
-        case Measured():
+        case AdHocExpression():
             return value.labels
-        case Badness() | RequestsEnded():
+        case BadRatio() | RequestsEnded():
             return DEPLOYMENT_LABELS
-        case Over(_, shown, _, _):
+        case OverTime(_, shown, _, _):
             return labels_of(shown)
         case Scaled(term, _) | Shifted(term, _) | Present(term):
             return labels_of(term)
@@ -362,11 +362,11 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return labels_of(conditions[0])
         case Except(condition, _):
             return labels_of(condition)
-        case Vanished(own):
+        case Disappeared(own):
             return labels_of(own)
-        case Lately(_, of):
+        case Subquery(_, of):
             return labels_of(of)
-        case Count() | Gone() | Always():
+        case Count() | Absent() | Always():
             return ()
         case _:
             assert_never(value)
@@ -375,7 +375,12 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
 def open_labels(value: Term | Condition) -> tuple[str, ...]:
     """The labels that identify values: all but those with a single value by a matcher."""
     match value:
-        case Shown(_, where) | Own(_, _, where, _) | Over(_, Shown(_, where), _, _) | Compare(Shown(_, where), _, _):
+        case (
+            FigureRef(_, where)
+            | SelfMetric(_, _, where, _)
+            | OverTime(_, FigureRef(_, where), _, _)
+            | Compare(FigureRef(_, where), _, _)
+        ):
             settled = {label for label, values in where if len(values) == 1 and not isinstance(values[0], Pattern)}
             return tuple(label for label in labels_of(value) if label not in settled)
         case _:
@@ -407,10 +412,10 @@ def terms(condition: Condition) -> Iterator[Term]:
         case Except(each, unless):
             yield from terms(each)
             yield from terms(unless)
-        case Vanished(own, _):
+        case Disappeared(own, _):
             yield own
-        case Gone(name):
-            yield Own(name)
+        case Absent(name):
+            yield SelfMetric(name)
         case Always():
             return
         case _:
@@ -420,9 +425,9 @@ def terms(condition: Condition) -> Iterator[Term]:
 def _within(term: Term) -> Iterator[Term]:
     yield term
     match term:
-        case Over(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
+        case OverTime(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
             yield shown
-        case Lately(_, of):
+        case Subquery(_, of):
             yield from _within(of)
         case Count(condition):
             yield from terms(condition)

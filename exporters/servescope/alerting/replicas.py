@@ -15,18 +15,18 @@ from servescope.alerting.records import (
     Any,
     Compare,
     Except,
-    Look,
-    Over,
+    FigureRef,
+    FirstCheck,
+    OverTime,
     Runbook,
-    Shown,
     by_replica,
 )
 from servescope.contract.bounds import ACTIVE_REPLICAS, FAILURES_REPEATED
 
-_ACTIVE: Final = Shown("replica_count_by_status", (("status", ("active",)),))
-_STARTING: Final = Shown("replica_count_by_status", (("status", ("starting",)),))
-_FAILED: Final = Shown("replica_count_by_status", (("status", ("failed",)),))
-_LAST_START: Final = Shown("replica_start_time_seconds")
+_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
+_STARTING: Final = FigureRef("replica_count_by_status", (("status", ("starting",)),))
+_FAILED: Final = FigureRef("replica_count_by_status", (("status", ("failed",)),))
+_LAST_START: Final = FigureRef("replica_start_time_seconds")
 _FAILURES: Final = bound(FAILURES_REPEATED)
 
 REPLICA_ALERTS: Final = (
@@ -41,8 +41,8 @@ REPLICA_ALERTS: Final = (
             "Read the last log of a failed replica: GPU out of memory, a device error, a missing file.",
             "Let the orchestrator replace it; drain the machine if all of its replicas fail.",
             "None known.",
-            Look(
-                Shown("replica_count_by_status"),
+            FirstCheck(
+                FigureRef("replica_count_by_status"),
                 "`failed` above 0, and `active` below what was requested.",
                 "`failed` falls: they are being replaced.",
                 by_replica("replica_start_time_seconds"),
@@ -54,11 +54,11 @@ REPLICA_ALERTS: Final = (
             "Whoever owns the machines, if all replicas of one machine fail.",
             "No replica is `failed`.",
         ),
-        "scale", "replica_count_by_status", wait="5m", keep="5m",
+        "scale", "replica_count_by_status", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeReplicaCrashLoop", "warning", "autoscaler", "replicas",
-        Compare(Over("changes", _FAILED, "30m"), ">=", _FAILURES),
+        Compare(OverTime("changes", _FAILED, "30m"), ">=", _FAILURES),
         "Replicas fail repeatedly.",
         f"The number of failed replicas of {WHO} changed {_FAILURES:g} times or more within the last 30 minutes.",
         Runbook(
@@ -68,8 +68,8 @@ REPLICA_ALERTS: Final = (
             "load.",
             "Roll back to the last working version; drain the machine if all failures are on one.",
             "Replicas that are stopped by hand one after the other.",
-            Look(
-                Shown("replica_count_by_status"),
+            FirstCheck(
+                FigureRef("replica_count_by_status"),
                 "`starting` and `failed` take turns.",
                 "`active` is level again.",
                 by_replica("replica_start_time_seconds"),
@@ -81,16 +81,16 @@ REPLICA_ALERTS: Final = (
             "Whoever made the last change, now, if a rollback is not yours to do.",
             "No replica has failed for 30 minutes.",
         ),
-        "scale", "replica_count_by_status", wait="5m", keep="15m",
+        "scale", "replica_count_by_status", for_="5m", keep_firing_for="15m",
     ),
     Alert(
         "ServescopeColdStartSlow", "warning", "autoscaler", "replicas",
         Except(
-            Compare(Over("min", _STARTING, "5m"), ">", 0.0),
+            Compare(OverTime("min", _STARTING, "5m"), ">", 0.0),
             # In a rolling update one starts after the other, and each of them is soon active.
             Any((
-                Compare(_ACTIVE, ">", Over("min", _ACTIVE, "5m")),
-                Compare(_LAST_START, ">", Over("min", _LAST_START, "5m")),
+                Compare(_ACTIVE, ">", OverTime("min", _ACTIVE, "5m")),
+                Compare(_LAST_START, ">", OverTime("min", _LAST_START, "5m")),
             )),
         ),
         "Replicas take too long to start.",
@@ -106,8 +106,8 @@ REPLICA_ALERTS: Final = (
             "machines, or raise min_replica so that bursts do not wait for a start.",
             "A rolling update whose new replicas replace old ones within one scrape, on an engine that does not show "
             "when its process began.",
-            Look(
-                Shown("replica_count_by_status"),
+            FirstCheck(
+                FigureRef("replica_count_by_status"),
                 "`starting` is level, `active` is not rising.",
                 "`starting` falls and `active` rises: it was only slow.",
                 by_replica("replica_start_time_seconds"),
@@ -119,7 +119,7 @@ REPLICA_ALERTS: Final = (
             "Whoever owns the machines, if no GPU is free and a queue grows.",
             "The replicas are active.",
         ),
-        "scale", "replica_count_by_status", wait="15m", keep="5m",
+        "scale", "replica_count_by_status", for_="15m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeNoActiveReplica", "critical", "autoscaler", "replicas",
@@ -135,8 +135,8 @@ REPLICA_ALERTS: Final = (
             "A deployment that was removed by hand while its autoscaler still requests replicas; one whose first "
             "replicas take longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes to "
             "start before the alert can fire.",
-            Look(
-                Shown("replica_count_by_status"),
+            FirstCheck(
+                FigureRef("replica_count_by_status"),
                 "`active` at 0, and nothing is `starting`.",
                 "something is `starting`: see how far it is.",
                 target_up(ENGINES),
@@ -148,6 +148,6 @@ REPLICA_ALERTS: Final = (
             "The owner of the deployment and whoever owns the machines, now.",
             "A replica is active, and a request of yours is answered.",
         ),
-        "scale", "replica_count_by_status", wait="5m", keep="5m",
+        "scale", "replica_count_by_status", for_="5m", keep_firing_for="5m",
     ),
 )  # fmt: skip

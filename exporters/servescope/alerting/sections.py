@@ -13,7 +13,7 @@ from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.links import panel_title
 from servescope.alerting.playbooks.families import ENGINES, FAMILIES, Family
 from servescope.alerting.promises import objectives_of
-from servescope.alerting.records import Alert, Badness, Look, Runbook, Term, labels_of, terms
+from servescope.alerting.records import Alert, BadRatio, FirstCheck, Runbook, Term, labels_of, terms
 
 _WORST: Final = 10
 
@@ -54,7 +54,7 @@ def runbook_sections(
     """
     book = alert.runbook
     where = panel or f"*{panel_title(alert)}*"
-    waits = f"when this holds for {alert.wait}" if alert.wait else "when this holds"
+    waits = f"when this holds for {alert.for_}" if alert.for_ else "when this holds"
     return (
         Section("Meaning", book.meaning),
         Section("What users notice", book.impact),
@@ -69,7 +69,7 @@ def runbook_sections(
     )
 
 
-def _first(look: Look, panel: str, write: Callable[[Term], str], deployment: Sequence[str]) -> Iterator[Section]:
+def _first(look: FirstCheck, panel: str, write: Callable[[Term], str], deployment: Sequence[str]) -> Iterator[Section]:
     yield Section(
         "Open first", f"{panel}, or this query:\n\n- **Bad:** {look.bad}\n- **Good:** {look.good}", write(look.query)
     )
@@ -130,7 +130,7 @@ def _is_chosen(family: Family, sources: Sequence[str]) -> bool:
 
 def is_alive(alert: Alert, family: Family) -> bool:
     """Whether the alert can fire with the metrics of a family alone, by its source maps and their objectives."""
-    promised = {term.objective.name for term in terms(alert.condition) if isinstance(term, Badness)}
+    promised = {term.objective.name for term in terms(alert.condition) if isinstance(term, BadRatio)}
     return any(
         can_hold(alert.condition, metrics_of((source,))) and promised <= objectives_of((source,)).keys()
         for source in _SOURCES[family][:1]

@@ -11,25 +11,25 @@ from servescope.alerting.playbooks.latency import QUEUE
 from servescope.alerting.records import (
     NUMBER,
     WHO,
+    AdHocExpression,
     Alert,
     All,
     Any,
     Compare,
     Except,
     Extreme,
-    Look,
-    Measured,
-    Over,
+    FigureRef,
+    FirstCheck,
+    OverTime,
     Runbook,
     Scaled,
-    Shown,
     by_replica,
 )
 from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, SERVING_AGE
 from servescope.contract.expressions import level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
-_QUEUED: Final = Shown("queued_requests")
+_QUEUED: Final = FigureRef("queued_requests")
 _FLOOR: Final = bound(QUEUE_FLOOR)
 _FRESH: Final = bound(SERVING_AGE)
 _SHARE: Final = bound(QUEUE_SHARE)
@@ -39,9 +39,9 @@ SERVING_ALERTS: Final = (
         "ServescopeUpButNotServing", "critical", "engine", "serving",
         Except(
             All((
-                Compare(Measured(level("concurrent_requests"), ("replica",)), ">", 0.0),
-                Compare(Measured(rate("output_tokens_total"), ("replica",)), "==", 0.0),
-                Compare(Measured(rate("input_tokens_total"), ("replica",)), "==", 0.0),
+                Compare(AdHocExpression(level("concurrent_requests"), ("replica",)), ">", 0.0),
+                Compare(AdHocExpression(rate("output_tokens_total"), ("replica",)), "==", 0.0),
+                Compare(AdHocExpression(rate("input_tokens_total"), ("replica",)), "==", 0.0),
             )),
             # Counters that are not read do not move either.
             Compare(Extreme("min", scrape_age(ENGINES), (*DEPLOYMENT_LABELS, "replica")), ">", _FRESH),
@@ -57,8 +57,8 @@ SERVING_ALERTS: Final = (
             "a collective operation that waits for another GPU.",
             "Take the replica out of routing first. Then save its stacks (`py-spy dump --pid`), then restart it.",
             "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes.",
-            Look(
-                Shown("output_tokens_per_second"),
+            FirstCheck(
+                FigureRef("output_tokens_per_second"),
                 "fallen, while as many requests are in flight as before; 0 if no other replica serves.",
                 "as before: the others serve what this one does not.",
                 by_replica("output_tokens_per_second"),
@@ -72,16 +72,16 @@ SERVING_ALERTS: Final = (
             "Whoever owns the GPUs and the network, now, if several replicas hang at once or the same one hangs again.",
             "The replica's output tokens per second are above 0.",
         ),
-        "requests", "concurrent_requests", wait="5m", keep="5m", panel="Up but not serving",
+        "requests", "concurrent_requests", for_="5m", keep_firing_for="5m", panel="Up but not serving",
     ),
     Alert(
         "ServescopeQueueGrowing", "warning", "engine", "serving",
         All((
             Compare(_QUEUED, ">=", _FLOOR),
             Any((
-                Compare(_QUEUED, ">", Over("avg", _QUEUED, "5m", before="10m")),
+                Compare(_QUEUED, ">", OverTime("avg", _QUEUED, "5m", before="10m")),
                 # A queue that has stopped growing is as long as before, and everybody waits for all of it.
-                Compare(_QUEUED, ">", Scaled(Shown("concurrent_requests"), _SHARE)),
+                Compare(_QUEUED, ">", Scaled(FigureRef("concurrent_requests"), _SHARE)),
             )),
         )),
         "Requests arrive faster than they are served.",
@@ -96,7 +96,7 @@ SERVING_ALERTS: Final = (
             "that sends most, or route part of the traffic to the other stack.",
             "A batch of offline requests sent at once. Dynamo's frontend counts a request as queued until its first "
             "token: prompts that take longer than their answers look like a queue there; raise queue_share.",
-            Look(
+            FirstCheck(
                 _QUEUED,
                 "rising, or level and long.",
                 "falling: it drains, wait for it.",
@@ -111,6 +111,6 @@ SERVING_ALERTS: Final = (
             "are active.",
             f"The queue stays below {_FLOOR:g} requests.",
         ),
-        "requests", "queued_requests", wait="15m", keep="5m",
+        "requests", "queued_requests", for_="15m", keep_firing_for="5m",
     ),
 )  # fmt: skip

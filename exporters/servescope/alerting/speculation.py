@@ -9,28 +9,28 @@ from servescope.alerting.playbooks.latency import SPECULATION
 from servescope.alerting.records import (
     PERCENT,
     WHO,
+    AdHocExpression,
     Alert,
     All,
     Compare,
-    Look,
-    Measured,
+    FigureRef,
+    FirstCheck,
     Quotient,
     Runbook,
-    Shown,
     by_replica,
 )
 from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.bounds import DRAFT_TRAFFIC, LATE_POSITION
 from servescope.contract.expressions import rate
 
-_RATE: Final = Shown("speculation_rate")
+_RATE: Final = FigureRef("speculation_rate")
 _TUNE: Final = band_start("speculation_rate", 0)
 _ALIGNED: Final = band_start("speculation_rate", 1)
 _POSITIONS: Final = "spec_decode_accepted_tokens_per_second"
-_FIRST_POSITION: Final = Shown(_POSITIONS, (("position", ("0",)),))
+_FIRST_POSITION: Final = FigureRef(_POSITIONS, (("position", ("0",)),))
 _LATE: Final = bound(LATE_POSITION)
 _BY_REPLICA: Final = by_replica("speculation_rate")
-_DRAFTS: Final = Compare(Measured(rate("spec_decode_num_draft_tokens_total")), ">=", bound(DRAFT_TRAFFIC))
+_DRAFTS: Final = Compare(AdHocExpression(rate("spec_decode_num_draft_tokens_total")), ">=", bound(DRAFT_TRAFFIC))
 
 SPECULATION_ALERTS: Final = (
     Alert(
@@ -49,7 +49,7 @@ SPECULATION_ALERTS: Final = (
             f"{SPECULATION_BAND.lowest.advice} If only one replica is low, restart that one with the arguments of the "
             "others.",
             "Traffic of another kind, such as code instead of prose, lowers the acceptance for as long as it lasts.",
-            Look(
+            FirstCheck(
                 _RATE,
                 f"below {_TUNE:%}, and down by a step when a version or a draft changed.",
                 "well above that; or a slow change together with the kind of traffic.",
@@ -63,7 +63,7 @@ SPECULATION_ALERTS: Final = (
             "Nobody at night: it costs speed and no requests. In the morning whoever trains or chooses the draft.",
             f"The rate is above {_TUNE:%} again, or no draft tokens are proposed any more.",
         ),
-        "speculation", "speculation_rate", keep="10m",
+        "speculation", "speculation_rate", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeSpeculationNeedsTuning", "info", "engine", "speculation",
@@ -77,7 +77,7 @@ SPECULATION_ALERTS: Final = (
             "Compare the acceptance by draft position, and with other deployments of the same model.",
             f"Nothing at night. {SPECULATION_BAND.steps[0].verdict.advice}",
             "Many models and kinds of traffic do not allow a higher rate; silence the alert for them.",
-            Look(
+            FirstCheck(
                 _RATE,
                 f"below {_ALIGNED:%}, and higher before the last change of the model or the draft.",
                 f"{_ALIGNED:%} or more; or the same as ever for this traffic.",
@@ -90,12 +90,12 @@ SPECULATION_ALERTS: Final = (
             "Nobody. It is work for whoever trains or chooses the draft.",
             f"The rate is {_ALIGNED:%} or more.",
         ),
-        "speculation", "speculation_rate", wait="30m", keep="30m",
+        "speculation", "speculation_rate", for_="30m", keep_firing_for="30m",
     ),
     Alert(
         "ServescopeDraftCollapsesLate", "warning", "engine", "speculation",
         All((
-            Compare(Quotient(Shown(_POSITIONS), _FIRST_POSITION), "<", _LATE),
+            Compare(Quotient(FigureRef(_POSITIONS), _FIRST_POSITION), "<", _LATE),
             Compare(_FIRST_POSITION, ">=", bound(DRAFT_TRAFFIC)),
         )),
         "Late draft positions are almost never accepted.",
@@ -108,8 +108,8 @@ SPECULATION_ALERTS: Final = (
             "Find the first position at which the acceptance drops: that is the length to use.",
             "Shorten the draft (max_draft_len) to the positions that are accepted, at the next restart.",
             "A long draft chosen on purpose for rare, very regular output.",
-            Look(
-                Shown(_POSITIONS),
+            FirstCheck(
+                FigureRef(_POSITIONS),
                 "early positions are high, and from one position on next to nothing is accepted.",
                 "the acceptance falls evenly from each position to the next.",
                 by_replica(_POSITIONS),
@@ -122,6 +122,6 @@ SPECULATION_ALERTS: Final = (
             "Nobody at night. In the morning whoever chooses the length of the draft.",
             "No position is accepted as rarely as that.",
         ),
-        "speculation", _POSITIONS, keep="10m",
+        "speculation", _POSITIONS, keep_firing_for="10m",
     ),
 )  # fmt: skip

@@ -31,15 +31,15 @@ from servescope.alerting.records import (
     Any,
     Compare,
     Count,
+    Disappeared,
     Except,
     Extreme,
-    Look,
-    Over,
-    Own,
+    FirstCheck,
+    OverTime,
     Present,
     Quotient,
     Runbook,
-    Vanished,
+    SelfMetric,
 )
 from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN
 from servescope.contract.identity import ENGINE_ROLES, IDENTITY_LABELS, ROLES
@@ -49,8 +49,8 @@ _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
 _DOWN: Final = Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED)
 _WATCHED: Final = Except(Except(Present(_ENGINES_UP), NONE_WANTED_LATELY), RETIRED)
-_SCALED_DOWN: Final = Compare(SENT, "<", Over("max", SENT, "1h"))
-_MISSING: Final = Own("servescope_target_missing_metrics", IDENTITY_LABELS)
+_SCALED_DOWN: Final = Compare(SENT, "<", OverTime("max", SENT, "1h"))
+_MISSING: Final = SelfMetric("servescope_target_missing_metrics", IDENTITY_LABELS)
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
 _MOST: Final = bound(MOST_GONE)
 
@@ -69,7 +69,7 @@ TELEMETRY_ALERTS: Final = (
             "Fix what the error names: the address, the credentials, the timeout, a proxy that truncates responses. "
             "If the target is down, let the orchestrator replace it.",
             "A replica that was removed and is still listed.",
-            Look(
+            FirstCheck(
                 Extreme("min", target_up(), ANY_PHASE),
                 "0, and level: a target of the deployment does not answer.",
                 "no target of it is at 0 any more.",
@@ -83,14 +83,14 @@ TELEMETRY_ALERTS: Final = (
             "Nobody at night, as long as others of its role answer: if none does, another alert pages.",
             "The target's scrapes succeed.",
         ),
-        "health", "servescope_target_up", wait="5m", keep="5m",
+        "health", "servescope_target_up", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeTargetGone", "info", "telemetry", "telemetry",
         All((
             Any((
-                Except(Vanished(scrape_age(), "30m", (PHASE,)), _SCALED_DOWN),
-                Vanished(scrape_age(_OTHERS), "30m", (PHASE,)),
+                Except(Disappeared(scrape_age(), "30m", (PHASE,)), _SCALED_DOWN),
+                Disappeared(scrape_age(_OTHERS), "30m", (PHASE,)),
             )),
             COLLECTED,
         )),
@@ -103,7 +103,7 @@ TELEMETRY_ALERTS: Final = (
             "list?",
             "Fix the list, or the relabelling that drops the target.",
             "A rollout, which replaces each replica by one with another name; scaling down by hand.",
-            Look(
+            FirstCheck(
                 Extreme("max", scrape_age(), (*ANY_PHASE, "role")),
                 "a role of the deployment has no line any more.",
                 "every role that you expect has one.",
@@ -115,7 +115,7 @@ TELEMETRY_ALERTS: Final = (
             "Nobody at night. In the morning whoever owns the lists.",
             "The target is listed, or it is known to be replaced.",
         ),
-        "health", "servescope_target_up", wait="5m",
+        "health", "servescope_target_up", for_="5m",
     ),
     Alert(
         "ServescopeTelemetryStale", "warning", "telemetry", "telemetry",
@@ -133,7 +133,7 @@ TELEMETRY_ALERTS: Final = (
             "collector.",
             "Raise the limit or the interval; give the collector more CPU.",
             "A target with a scrape interval of about this length.",
-            Look(
+            FirstCheck(
                 Extreme("max", scrape_age(), ANY_PHASE),
                 "rising: the target is not scraped at all.",
                 "a saw whose teeth are as long as the scrape interval.",
@@ -145,7 +145,7 @@ TELEMETRY_ALERTS: Final = (
             "Nobody at night, unless all targets of a deployment are stale: then whoever runs the collectors.",
             f"The age stays below {_AGE_LIMIT:g} seconds.",
         ),
-        "health", "servescope_target_scrape_age_seconds", wait="5m", keep="5m",
+        "health", "servescope_target_scrape_age_seconds", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeDeploymentDown", "critical", "telemetry", "telemetry",
@@ -165,7 +165,7 @@ TELEMETRY_ALERTS: Final = (
             "A network policy, a certificate or credentials that affect only the collector; a new deployment that is "
             "listed and takes longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes "
             "to start before the alert can fire. A stack whose configured share of the traffic is 0 is left out.",
-            Look(
+            FirstCheck(
                 _ENGINES_UP,
                 "0: no engine of the deployment answers.",
                 "1: at least one answers again.",
@@ -180,7 +180,7 @@ TELEMETRY_ALERTS: Final = (
             "The owner of the deployment, now, if a request of yours is not answered and a rollback does not help.",
             "One engine answers, and a request of yours is answered.",
         ),
-        "health", "servescope_target_up", wait="5m", keep="5m",
+        "health", "servescope_target_up", for_="5m", keep_firing_for="5m",
         lasts=Except(unless_unused(lately_listed(ENGINES)), Compare(_ENGINES_UP, "==", 1.0)),
     ),
     Alert(
@@ -201,7 +201,7 @@ TELEMETRY_ALERTS: Final = (
             "day.",
             "A deployment that was removed on purpose. Deployments that are scaled to zero, or whose configured share "
             "of the traffic is 0, are left out.",
-            Look(
+            FirstCheck(
                 Extreme("min", scrape_age(ENGINES), ANY_PHASE),
                 "the deployment has no line, and it answers requests: nobody watches it.",
                 "the deployment has no line, and somebody removed it.",
@@ -214,7 +214,7 @@ TELEMETRY_ALERTS: Final = (
             "The owner of the deployment, now, if it serves and is not watched; else nobody.",
             "An engine of the deployment is listed.",
         ),
-        "health", "servescope_targets", wait="5m", panel="Targets of each deployment",
+        "health", "servescope_targets", for_="5m", panel="Targets of each deployment",
     ),
     Alert(
         "ServescopeMostDeploymentsGone", "critical", "telemetry", "telemetry",
@@ -233,7 +233,7 @@ TELEMETRY_ALERTS: Final = (
             "Restore the source of the lists: the orchestrator's API, the job that writes the files, the credentials. "
             "Until then watch the gateway's own monitoring.",
             "Several deployments that were removed within a day: set the shares of their stacks to 0, or silence it.",
-            Look(
+            FirstCheck(
                 Quotient(Count(GONE), Count(EXPECTED)),
                 f"above {_MOST:%}, since one minute.",
                 "falling: the lists come back.",
@@ -245,7 +245,7 @@ TELEMETRY_ALERTS: Final = (
             "Whoever owns the orchestrator or the job that writes the lists, now.",
             "The deployments are listed again.",
         ),
-        "health", "servescope_targets", wait="5m", keep="5m", panel="Targets of each deployment",
+        "health", "servescope_targets", for_="5m", keep_firing_for="5m", panel="Targets of each deployment",
     ),
     Alert(
         "ServescopeMostDeploymentsDown", "critical", "telemetry", "telemetry",
@@ -268,7 +268,7 @@ TELEMETRY_ALERTS: Final = (
             "collector; until then watch the gateway's own monitoring. If the cluster is down, follow its owner's plan "
             "for that, and route the traffic elsewhere.",
             "A change of a network policy or of credentials that affects the collector alone.",
-            Look(
+            FirstCheck(
                 Quotient(Count(_DOWN), Count(_WATCHED)),
                 f"above {_MOST:%}, since one minute.",
                 "falling: deployments answer again.",
@@ -282,7 +282,7 @@ TELEMETRY_ALERTS: Final = (
             "Whoever owns the network of the collector, now; the owner of the cluster if a request is not answered.",
             "Most deployments are scraped again; those that are not have pages of their own.",
         ),
-        "health", "servescope_target_up", wait="3m", keep="10m", panel="Targets of each deployment",
+        "health", "servescope_target_up", for_="3m", keep_firing_for="10m", panel="Targets of each deployment",
         waits_less="it must be known before the pages of single deployments that it replaces, though the first of them "
         "fails minutes before most do",
     ),
@@ -300,7 +300,7 @@ TELEMETRY_ALERTS: Final = (
             "exposes the metrics.",
             "A feature that was switched off, such as speculative decoding; an engine that was restarted, has had no "
             "request since, and exposes some metrics only from its first request on.",
-            Look(
+            FirstCheck(
                 Extreme("max", _MISSING, ANY_PHASE),
                 "up since the minute of a rollout.",
                 "0: all metrics are there again.",
@@ -313,6 +313,6 @@ TELEMETRY_ALERTS: Final = (
             "Nobody at night, unless a rollout is under way: then whoever does it, to stop it.",
             "No metric is missing.",
         ),
-        "health", "servescope_target_missing_metrics", keep="5m",
+        "health", "servescope_target_missing_metrics", keep_firing_for="5m",
     ),
 )  # fmt: skip

@@ -23,11 +23,11 @@ from servescope.alerting.records import (
     Compare,
     Except,
     Extreme,
-    Lately,
-    Look,
+    FigureRef,
+    FirstCheck,
     Present,
     Runbook,
-    Shown,
+    Subquery,
     Total,
     by_replica,
 )
@@ -35,11 +35,11 @@ from servescope.contract.bounds import STEADY_TRAFFIC
 
 MODEL_LABELS: Final = ("model_name", "environment")
 _FLOOR: Final = bound(STEADY_TRAFFIC)
-_SERVED: Final = Total(Shown("request_rate"), MODEL_LABELS)
-_IN_FLIGHT: Final = Total(Shown("concurrent_requests"), MODEL_LABELS)
+_SERVED: Final = Total(FigureRef("request_rate"), MODEL_LABELS)
+_IN_FLIGHT: Final = Total(FigureRef("concurrent_requests"), MODEL_LABELS)
 # Without the minutes in which the rate fell to 0.
-_HOUR_BEFORE: Final = Lately("min", _SERVED, "1h", every="1m", before="15m")
-_KNOWN_FOR_AN_HOUR: Final = Present(Lately("max", _SERVED, "5m", every="1m", before="75m"))
+_HOUR_BEFORE: Final = Subquery("min", _SERVED, "1h", every="1m", before="15m")
+_KNOWN_FOR_AN_HOUR: Final = Present(Subquery("max", _SERVED, "5m", every="1m", before="75m"))
 _ROUTERS_UP: Final = Extreme("max", target_up(ROUTERS), ANY_PHASE)
 
 TRAFFIC_ALERTS: Final = (
@@ -62,7 +62,7 @@ TRAFFIC_ALERTS: Final = (
             "A network policy, a certificate or credentials that affect only the collector: then requests are served "
             "as before. A router that was removed on purpose and is still listed. A stack whose configured share of "
             "the traffic is 0, or that is scaled to zero, is left out.",
-            Look(
+            FirstCheck(
                 _ROUTERS_UP,
                 "0: no router of the deployment answers.",
                 "1: at least one answers again.",
@@ -76,7 +76,7 @@ TRAFFIC_ALERTS: Final = (
             "Whoever owns the gateway, now, if the router does not stay up.",
             "The request rate of the engines is as before.",
         ),
-        "health", "servescope_target_up", wait="5m", keep="5m",
+        "health", "servescope_target_up", for_="5m", keep_firing_for="5m",
         lasts=Except(unless_unused(lately_listed(ROUTERS)), Compare(_ROUTERS_UP, "==", 1.0)),
     ),
     Alert(
@@ -103,7 +103,7 @@ TRAFFIC_ALERTS: Final = (
             "Roll back the last change of the gateway or the router; restore the route to the model.",
             "A batch job of more than an hour that ended; a model whose clients moved to another model: silence it "
             "until the model is removed.",
-            Look(
+            FirstCheck(
                 _SERVED,
                 "a fall to 0 within a minute, on all stacks: a failure.",
                 "a slow decline over an hour: clients stopped.",
@@ -116,9 +116,9 @@ TRAFFIC_ALERTS: Final = (
             "Whoever owns the gateway, now.",
             "The request rate is as before.",
         ),
-        "requests", "request_rate", wait="5m", keep="5m", panel="Requests",
+        "requests", "request_rate", for_="5m", keep_firing_for="5m", panel="Requests",
         lasts=Except(
-            Except(Compare(Lately("max", _SERVED, REMEMBERED), ">", 0.0), Compare(_SERVED, ">", 0.0)),
+            Except(Compare(Subquery("max", _SERVED, REMEMBERED), ">", 0.0), Compare(_SERVED, ">", 0.0)),
             Compare(_IN_FLIGHT, ">", 0.0),
         ),
     ),

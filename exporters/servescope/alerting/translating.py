@@ -12,28 +12,29 @@ from servescope.alerting.records import (
     Compare,
     Count,
     Extreme,
-    Look,
-    Own,
+    FirstCheck,
     Present,
     Quotient,
     Runbook,
+    SelfMetric,
 )
 from servescope.contract.bounds import FAILED_PROBES
 from servescope.contract.expressions import Matchers, Pattern
 from servescope.contract.own_metrics import AGENTS_JOB, SCRAPED_UP, TRANSLATE_JOB
 
 _PROCESS: Final = ("instance", "job")
-_AGENTS: Final = Own(SCRAPED_UP, _PROCESS, (("job", (AGENTS_JOB,)),))
-_TRANSLATORS: Final = Own(SCRAPED_UP, _PROCESS, (("job", (TRANSLATE_JOB,)),))
-_REFUSED: Final = Own("servescope_probe_refused_total", ("instance", "reason"), increase_over="10m")
+_AGENTS: Final = SelfMetric(SCRAPED_UP, _PROCESS, (("job", (AGENTS_JOB,)),))
+_TRANSLATORS: Final = SelfMetric(SCRAPED_UP, _PROCESS, (("job", (TRANSLATE_JOB,)),))
+_REFUSED: Final = SelfMetric("servescope_probe_refused_total", ("instance", "reason"), increase_over="10m")
 _PROBES, _BUILD = "servescope_probe_requests_total", "servescope_probe_build_info"
 # `ok` alone of all outcomes begins so.
 _NOT_OK: Final[Matchers] = (("outcome", (Pattern("[^o].*"),)),)
 _FAILED: Final = Quotient(
-    Own(_PROBES, ("instance",), _NOT_OK, increase_over="10m"), Own(_PROBES, ("instance",), increase_over="10m")
+    SelfMetric(_PROBES, ("instance",), _NOT_OK, increase_over="10m"),
+    SelfMetric(_PROBES, ("instance",), increase_over="10m"),
 )
 _MOST: Final = bound(FAILED_PROBES)
-_VERSIONS: Final = Extreme("max", Own(_BUILD, ("version",)), ("version",))
+_VERSIONS: Final = Extreme("max", SelfMetric(_BUILD, ("version",)), ("version",))
 
 TRANSLATE_ALERTS: Final = (
     Alert(
@@ -51,13 +52,13 @@ TRANSLATE_ALERTS: Final = (
             "Start it again: it continues with the same targets, and sends what its log on disk still holds. If its "
             "machine is lost, start one with the same number elsewhere.",
             "An agent that was removed and is still listed.",
-            Look(_AGENTS, "an agent stays at 0.", "none is at 0: it was restarted."),
+            FirstCheck(_AGENTS, "an agent stays at 0.", "none is at 0: it was restarted."),
             (),
             "Do not change how many agents there are meanwhile: each would get other targets.",
             "Whoever runs the agents: now if each target has one agent, in the morning if it has two.",
             "The agent answers, and the panel Targets of each deployment shows as many as before.",
         ),
-        "health", SCRAPED_UP, wait="5m", keep="5m",
+        "health", SCRAPED_UP, for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeTranslatorDown", "warning", "translate", "servescope",
@@ -74,13 +75,13 @@ TRANSLATE_ALERTS: Final = (
             "Start it: it keeps nothing, and answers at once. If it was killed for memory, give it more, or run more "
             "of them.",
             "A translator that was removed and is still listed.",
-            Look(_TRANSLATORS, "a translator stays at 0.", "none is at 0: it was restarted."),
+            FirstCheck(_TRANSLATORS, "a translator stays at 0.", "none is at 0: it was restarted."),
             (),
             "Do not remove the targets that count as down from their lists.",
             "Whoever runs the translators: now if it is the only one, in the morning if others answer.",
             "It answers, and its targets are up.",
         ),
-        "health", SCRAPED_UP, wait="5m", keep="5m",
+        "health", SCRAPED_UP, for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeProbesFail", "warning", "translate", "servescope",
@@ -97,13 +98,13 @@ TRANSLATE_ALERTS: Final = (
             "`timeout`: more CPU, or more translators. `busy`: targets that hang take all slots; more translators, or "
             "a higher `max_probes`. `translator`: a bug, its log has a traceback; start the previous version.",
             "Few targets, most of which are down.",
-            Look(_FAILED, "one translator is far above the others.", "all are low."),
+            FirstCheck(_FAILED, "one translator is far above the others.", "all are low."),
             (),
             "Do not restart engines before one of them is known not to answer.",
             "Whoever runs the translators: now if deployments count as down.",
             "Most probes succeed.",
         ),
-        "health", _PROBES, wait="5m", keep="5m",
+        "health", _PROBES, for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeProbesRefused", "warning", "translate", "servescope",
@@ -125,13 +126,13 @@ TRANSLATE_ALERTS: Final = (
             "that is missing in `[deployments.claims]`. If the requests come from elsewhere, give the translators "
             "tokens and a network policy.",
             "Requests of somebody who tries out addresses by hand, for longer than the alert waits.",
-            Look(_REFUSED, "a reason stays above 0, on all translators.", "0 again."),
+            FirstCheck(_REFUSED, "a reason stays above 0, on all translators.", "0 again."),
             (),
             "Do not allow all addresses: the translator would be a proxy to your network.",
             "Whoever owns the lists of targets, in the morning; now if a deployment counts as down.",
             "10 minutes pass without a refusal.",
         ),
-        "health", "servescope_probe_refused_total", wait="15m",
+        "health", "servescope_probe_refused_total", for_="15m",
     ),
     Alert(
         "ServescopeTranslatorVersionsMixed", "info", "translate", "servescope",
@@ -145,12 +146,12 @@ TRANSLATE_ALERTS: Final = (
             "Which of them has which version, and does the rollout go on?",
             "Complete the upgrade, or take it back.",
             "An upgrade that takes longer than an hour.",
-            Look(Own(_BUILD, ("version",)), "lines of two versions.", "all have the same."),
+            FirstCheck(SelfMetric(_BUILD, ("version",)), "lines of two versions.", "all have the same."),
             (),
             "Do not compare figures of before and after meanwhile.",
             "Nobody at night: whoever began the upgrade, in the morning.",
             "All have the same version.",
         ),
-        "health", _BUILD, wait="1h", panel="Translators",
+        "health", _BUILD, for_="1h", panel="Translators",
     ),
 )  # fmt: skip

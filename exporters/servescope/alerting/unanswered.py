@@ -15,14 +15,14 @@ from servescope.alerting.records import (
     Any,
     Compare,
     Except,
-    Look,
-    Over,
+    FigureRef,
+    FirstCheck,
+    OverTime,
     Present,
     Product,
     Runbook,
     Scaled,
     Shifted,
-    Shown,
     by_replica,
 )
 from servescope.contract.bounds import (
@@ -35,18 +35,18 @@ from servescope.contract.bounds import (
     HANGING_TIMES,
 )
 
-_ABORTED: Final = Shown("client_abort_share")
-_ABORTED_BEFORE: Final = Over("avg", _ABORTED, "1d", before="1h")
+_ABORTED: Final = FigureRef("client_abort_share")
+_ABORTED_BEFORE: Final = OverTime("avg", _ABORTED, "1d", before="1h")
 _MORE: Final = bound(ABORTS_MORE)
 _MOST: Final = bound(ABORTS_MOST)
 
-_IN_FLIGHT: Final = Shown("concurrent_requests")
+_IN_FLIGHT: Final = FigureRef("concurrent_requests")
 _TIMES: Final = bound(HANGING_TIMES)
 _SHARE: Final = bound(HANGING_SHARE)
 _FLOOR: Final = bound(HANGING_FLOOR)
 _GROWN: Final = bound(GROWN_TIMES)
 _ACCOUNTED_FOR: Final = Product(
-    Over("avg", Shown("request_rate"), "15m"), Over("avg", Shown("request_duration_mean"), "15m")
+    OverTime("avg", FigureRef("request_rate"), "15m"), OverTime("avg", FigureRef("request_duration_mean"), "15m")
 )
 """As many are in flight on average if each ends: the rate at which they end, times how long they took."""
 
@@ -57,10 +57,10 @@ UNANSWERED_ALERTS: Final = (
             Any((
                 Compare(_ABORTED, ">", Shifted(_ABORTED_BEFORE, _MORE)),
                 Except(
-                    Compare(Over("avg", _ABORTED, "15m"), ">", _MOST), Present(_ABORTED_BEFORE)
+                    Compare(OverTime("avg", _ABORTED, "15m"), ">", _MOST), Present(_ABORTED_BEFORE)
                 ),
             )),
-            Compare(Shown("request_rate"), ">=", bound(ABORTS_TRAFFIC)),
+            Compare(FigureRef("request_rate"), ">=", bound(ABORTS_TRAFFIC)),
         )),
         "Many clients hang up before they are answered.",
         f"{PERCENT} of the requests of {WHO} end because their client goes away, far more than over the day before.",
@@ -76,7 +76,7 @@ UNANSWERED_ALERTS: Final = (
             "shorter time limit, raise it.",
             "An application that stops answers on purpose, as a completion while somebody types: after a day it is the "
             "usual share. vLLM does not count a client that leaves before its answer is whole in every version.",
-            Look(
+            FirstCheck(
                 _ABORTED,
                 "up by a step, and level since: a change of a client, a gateway or the stack.",
                 "a short peak that is over: one application was restarted.",
@@ -90,7 +90,7 @@ UNANSWERED_ALERTS: Final = (
             "complain.",
             "The share is about what it was over the day before.",
         ),
-        "requests", "client_abort_share", keep="10m",
+        "requests", "client_abort_share", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeRequestsHang", "warning", "engine", "serving",
@@ -98,9 +98,11 @@ UNANSWERED_ALERTS: Final = (
             All((
                 Compare(_IN_FLIGHT, ">=", _FLOOR),
                 Any((
-                    Compare(Over("min", Shown("request_unended_share"), "15m"), ">", _SHARE),
+                    Compare(OverTime("min", FigureRef("request_unended_share"), "15m"), ">", _SHARE),
                     Compare(
-                        Over("min", _IN_FLIGHT, "15m"), ">", Scaled(Over("avg", _IN_FLIGHT, "1d", before="1h"), _GROWN)
+                        OverTime("min", _IN_FLIGHT, "15m"),
+                        ">",
+                        Scaled(OverTime("avg", _IN_FLIGHT, "1d", before="1h"), _GROWN),
                     ),
                 )),
             )),
@@ -121,7 +123,7 @@ UNANSWERED_ALERTS: Final = (
             "what hangs ends with the process. Of Dynamo restart the worker, not the frontend.",
             "A batch of requests that take far longer than all others, until the first of them end; a load of many "
             "times what the engines serve, which ServescopeQueueGrowing reports.",
-            Look(
+            FirstCheck(
                 _IN_FLIGHT,
                 "rising steadily, while the request rate does not.",
                 "rising with the request rate: there is more traffic, see the queue.",
@@ -134,6 +136,6 @@ UNANSWERED_ALERTS: Final = (
             "Whoever owns the engines, if requests hang on all replicas.",
             "The requests in flight are as many as before at the same request rate.",
         ),
-        "requests", "concurrent_requests", wait="15m", keep="5m",
+        "requests", "concurrent_requests", for_="15m", keep_firing_for="5m",
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from servescope.alerting.playbooks.failures import ERRORS
 from servescope.alerting.playbooks.families import Playbook
 from servescope.alerting.playbooks.latency import FIRST_TOKEN, OUTPUT_TOKENS, SPECULATION
 from servescope.alerting.playbooks.routing import PREFIX_CACHE
-from servescope.alerting.records import Badness, Look, Measured, Runbook
+from servescope.alerting.records import AdHocExpression, BadRatio, FirstCheck, Runbook
 from servescope.contract.bounds import ALL_BAD_REQUESTS, BAD_REQUESTS
 from servescope.contract.types import BurnWindow, Objective
 
@@ -110,11 +110,11 @@ def violation_runbook(objective: Objective, rows: Sequence[BurnWindow], *, is_fa
         violation.now if is_fast else f"{violation.now} None of it has to be done at night.",
         f"{violation.by_nature} A few bad requests among few do not suffice: over the longer window there are "
         f"{_ENOUGH:g} or more, or at least {_ALL:g} and no good one.",
-        Look(
-            Badness(objective, rows[0].short),
+        FirstCheck(
+            BadRatio(objective, rows[0].short),
             f"above {limit}, level or rising.",
             "falling below that: the alert is about the time before.",
-            Measured(objective.bad, ("replica",)),
+            AdHocExpression(objective.bad, ("replica",)),
             violation.apart,
         ),
         violation.playbooks,

@@ -18,13 +18,13 @@ from servescope.collector.discovery.targets import Discovery, check_targets
 from servescope.collector.evaluation import Evaluation, EvaluationLoop
 from servescope.collector.exposition import Gauges
 from servescope.collector.figures.derive import Deriver
-from servescope.collector.fleet import Fleet, Health
+from servescope.collector.fleet import Health, TargetRegistry
 from servescope.collector.own_series import OwnSeries
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.notifier import Post
 from servescope.collector.recording.recorder import Recorder
 from servescope.collector.scrapes.scrape import Fetch, Scrape
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.scraping import ScrapeLoop
 from servescope.collector.targets.deployments import slowest_interval_ms
 from servescope.collector.telemetry import Telemetry, watch_event_loop
@@ -94,7 +94,7 @@ class Collector:
             on_fault=lambda message: self.telemetry.report_fault("alert", message),
         )
         deriver = Deriver(settings.window_ms, settings.window_bounds, self.alerts.view.requirements.asked)
-        self.fleet = Fleet(settings, self._clock, deriver, self.alerts, self.recorder)
+        self.fleet = TargetRegistry(settings, self._clock, deriver, self.alerts, self.recorder)
         self.own = OwnSeries(self.fleet, self.telemetry, configuration.traffic_split)
         self._scraping = ScrapeLoop(self.fleet, fetch, self._clock, self.telemetry)
         self._discovering = DiscoveryLoop(
@@ -135,7 +135,7 @@ class Collector:
         return self.recorder.clock_problem
 
     @property
-    def watched(self) -> list[Watched]:
+    def watched(self) -> list[TargetState]:
         """Every listed target, by target id."""
         return self.fleet.watched
 
@@ -154,7 +154,7 @@ class Collector:
         """What is wrong with the lists of targets now, or with how many there are of one host."""
         return [*self.discovery.problems, *self.fleet.pacer.find_problems(self.settings.window_ms)]
 
-    def health(self, watched: Watched) -> Health:
+    def health(self, watched: TargetState) -> Health:
         """How the target's last scrape ended; unknown when that is longer ago than two scrapes may take."""
         return self.fleet.health(watched)
 
@@ -182,7 +182,7 @@ class Collector:
         """Read the lists of targets that changed; watch the new targets and retire those no longer listed."""
         await self._discovering.discover()
 
-    async def scrape(self, watched: Watched) -> Scrape:
+    async def scrape(self, watched: TargetState) -> Scrape:
         """Scrape one target now and book the result."""
         return await self._scraping.scrape(watched)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from servescope.collector.clock import Clock
 from servescope.collector.figures.derive import Derivation, Members, count_targets
-from servescope.collector.fleet import Fleet
+from servescope.collector.fleet import TargetRegistry
 from servescope.collector.own_series import OwnSeries
 from servescope.collector.scrapes.pacing import next_due_ms
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Sample
@@ -31,7 +31,12 @@ class EvaluationLoop:
     """Derives the figures of every deployment, and evaluates the alerts; `last` is None before the first evaluation."""
 
     def __init__(
-        self, fleet: Fleet, own: OwnSeries, clock: Clock, telemetry: Telemetry, problems: Callable[[], Collection[str]]
+        self,
+        fleet: TargetRegistry,
+        own: OwnSeries,
+        clock: Clock,
+        telemetry: Telemetry,
+        problems: Callable[[], Collection[str]],
     ) -> None:
         self.last: Evaluation | None = None
         self._fleet, self._own, self._clock, self._telemetry = fleet, own, clock, telemetry
@@ -70,7 +75,7 @@ class EvaluationLoop:
         return self.last
 
     def _derive(
-        self, by_deployment: dict[Deployment, list[Watched]], at_ms: int
+        self, by_deployment: dict[Deployment, list[TargetState]], at_ms: int
     ) -> tuple[dict[Deployment, Derivation], list[Deployment]]:
         """The figures by deployment, and the deployments whose derivation raised."""
         members = {
@@ -88,7 +93,7 @@ class EvaluationLoop:
                 derived[deployment] = found
         return derived, failed
 
-    def _count(self, deployment: Deployment, members: Iterable[Watched]) -> list[Sample]:
+    def _count(self, deployment: Deployment, members: Iterable[TargetState]) -> list[Sample]:
         """The replicas by status, by the collector's own scrapes; none where it has scraped no replica."""
         healthy = [
             watched.status.healthy

@@ -14,7 +14,7 @@ from servescope.collector.paging.manager import AlertManager
 from servescope.collector.recording.recorder import Recorder
 from servescope.collector.scrapes.pacing import Pacer
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.targets.target import Target
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels, Snapshot
@@ -26,7 +26,7 @@ from servescope.sources.reader import Reader
 Health = Literal["up", "down", "unknown"]
 
 
-class Fleet:
+class TargetRegistry:
     """The targets by target id, and the booking of their scrapes. Not thread safe.
 
     `listed` are scraped. `leaving` are no longer listed, and count until their last samples have left the window.
@@ -36,8 +36,8 @@ class Fleet:
         self, settings: CollectorSettings, clock: Clock, deriver: Deriver, alerts: AlertManager, recorder: Recorder
     ) -> None:
         self.settings = settings
-        self.listed: dict[str, Watched] = {}
-        self.leaving: dict[str, Watched] = {}
+        self.listed: dict[str, TargetState] = {}
+        self.leaving: dict[str, TargetState] = {}
         self.pacer = Pacer()
         self.deriver, self.alerts, self.recorder = deriver, alerts, recorder
         self._clock = clock
@@ -47,15 +47,15 @@ class Fleet:
     # --- The targets --------------------------------------------------------------------------------------------------
 
     @property
-    def watched(self) -> list[Watched]:
+    def watched(self) -> list[TargetState]:
         """Every listed target, by target id."""
         return [self.listed[target_id] for target_id in sorted(self.listed)]
 
-    def by_deployment(self) -> dict[Deployment, list[Watched]]:
+    def by_deployment(self) -> dict[Deployment, list[TargetState]]:
         """All targets that count, by deployment."""
         return _by_deployment((*self.listed.values(), *self.leaving.values()))
 
-    def health(self, watched: Watched) -> Health:
+    def health(self, watched: TargetState) -> Health:
         """How the target's last scrape ended; unknown when it was more than two intervals and a timeout ago."""
         status, target = watched.status, watched.target
         oldest = self._clock.now_ms - 2 * self.pacer.interval_ms(target) - target.scraping.timeout_ms
@@ -72,18 +72,18 @@ class Fleet:
 
     # --- Adding and retiring ------------------------------------------------------------------------------------------
 
-    def watch(self, target: Target) -> Watched:
+    def watch(self, target: Target) -> TargetState:
         """A new target to scrape, of which nothing is known yet."""
-        return Watched(target, self._reader(target), self._recent_scrapes(target))
+        return TargetState(target, self._reader(target), self._recent_scrapes(target))
 
-    async def recall(self, watched: Watched, scrapes: Iterable[tuple[int, Snapshot | None]]) -> None:
+    async def recall(self, watched: TargetState, scrapes: Iterable[tuple[int, Snapshot | None]]) -> None:
         """Keep in memory what was scraped of a new target before."""
         for time_ms, snapshot in scrapes:
             await self._look_up(watched, time_ms, snapshot)
             watched.recent.append(time_ms, snapshot)
         self.deriver.look_up(watched.deployment, watched.recent)
 
-    def change(self, watched: Watched, target: Target) -> None:
+    def change(self, watched: TargetState, target: Target) -> None:
         """Scrape the same target at another address, or read it in another way."""
         if target.source != watched.target.source:
             watched.reader = self._reader(target)
@@ -142,7 +142,7 @@ class Fleet:
 
     # --- Booking ------------------------------------------------------------------------------------------------------
 
-    async def make_room(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
+    async def make_room(self, watched: TargetState, time_ms: int, snapshot: Snapshot | None) -> None:
         """Prepare for a scrape, whose new series take a while to look up."""
         self.follow_clock()
         if self._clock.is_ahead(time_ms):
@@ -151,7 +151,7 @@ class Fleet:
         watched.recent.forget_after(self._clock.now_ms + AHEAD_MS)
         await self._look_up(watched, time_ms, snapshot)
 
-    async def _look_up(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
+    async def _look_up(self, watched: TargetState, time_ms: int, snapshot: Snapshot | None) -> None:
         """Look up the new series of a scrape in parts: thousands at once would delay the scrapes of other targets."""
         if watched.recent.last_ms is not None and watched.recent.is_spent(time_ms):
             watched.set_aside(self._recent_scrapes(watched.target), time_ms)
@@ -162,7 +162,7 @@ class Fleet:
             self.deriver.look_up(watched.deployment, recent)
             await asyncio.sleep(0)
 
-    def book(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> bool:
+    def book(self, watched: TargetState, time_ms: int, snapshot: Snapshot | None) -> bool:
         """Keep a scrape in memory and for the store; False when it is later than now, or not after the last one."""
         self.follow_clock()
         last_ms = watched.recent.last_ms
@@ -179,8 +179,8 @@ class Fleet:
         return True
 
 
-def _by_deployment(targets: Iterable[Watched]) -> dict[Deployment, list[Watched]]:
-    members: dict[Deployment, list[Watched]] = {}
+def _by_deployment(targets: Iterable[TargetState]) -> dict[Deployment, list[TargetState]]:
+    members: dict[Deployment, list[TargetState]] = {}
     for watched in targets:
         members.setdefault(watched.deployment, []).append(watched)
     return members

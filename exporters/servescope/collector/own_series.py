@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from servescope.collector.exposition import TARGET_GAUGES, Gauges
-from servescope.collector.fleet import Fleet
+from servescope.collector.fleet import TargetRegistry
 from servescope.collector.telemetry import Telemetry
 from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.expressions import Vector
@@ -22,7 +22,7 @@ _TARGETS: Final = "servescope_targets"
 class OwnSeries:
     """Reads them from a fleet; `traffic_split` is what each stack is to get of the requests."""
 
-    def __init__(self, fleet: Fleet, telemetry: Telemetry, traffic_split: Sequence[ConfiguredTraffic]) -> None:
+    def __init__(self, fleet: TargetRegistry, telemetry: Telemetry, traffic_split: Sequence[ConfiguredTraffic]) -> None:
         self.traffic_split = traffic_split
         self._fleet, self._telemetry = fleet, telemetry
 

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 
 from servescope.collector.clock import Clock
-from servescope.collector.fleet import Fleet
+from servescope.collector.fleet import TargetRegistry
 from servescope.collector.scrapes.pacing import believe_hold, format_instant, hold_ms, next_due_ms, scrape_offset_ms
 from servescope.collector.scrapes.scrape import Fetch, Scrape, scrape_target
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.telemetry import Telemetry
 
 # First scrapes start at once instead of spread over an interval, but not all at the same instant.
@@ -19,7 +19,7 @@ _FIRST_SCRAPES_APART_MS = 10
 class ScrapeLoop:
     """Scrapes the listed targets of a fleet, each in a task of its own."""
 
-    def __init__(self, fleet: Fleet, fetch: Fetch, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, fleet: TargetRegistry, fetch: Fetch, clock: Clock, telemetry: Telemetry) -> None:
         self._fleet, self._fetch, self._clock, self._telemetry = fleet, fetch, clock, telemetry
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -29,7 +29,7 @@ class ScrapeLoop:
             if watched.task is None:
                 watched.task = tasks.create_task(self._scrape_regularly(watched, spread_ms))
 
-    async def scrape(self, watched: Watched) -> Scrape:
+    async def scrape(self, watched: TargetState) -> Scrape:
         """Scrape one target now and book the result."""
         scrape = await scrape_target(
             watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock.seconds
@@ -52,7 +52,7 @@ class ScrapeLoop:
         watched.report(scrape)
         return scrape
 
-    def _hold(self, watched: Watched, scrape: Scrape) -> Scrape:
+    def _hold(self, watched: TargetState, scrape: Scrape) -> Scrape:
         """Pause a target that answered 429, and its whole host where that has a rate limit."""
         watched.refusals += 1
         watched.held_until_ms = self._clock.now_ms + hold_ms(scrape.retry_after_seconds, watched.refusals)
@@ -61,7 +61,7 @@ class ScrapeLoop:
             host.hold(watched.held_until_ms)
         return replace(scrape, error=f"{scrape.error}; next attempt after {format_instant(watched.held_until_ms)}")
 
-    async def _scrape_regularly(self, watched: Watched, spread_ms: int) -> None:
+    async def _scrape_regularly(self, watched: TargetState, spread_ms: int) -> None:
         await self._rest_until(watched, max(self._first_ms(watched, spread_ms), self._held_until_ms(watched)))
         due = 0
         while True:
@@ -77,7 +77,7 @@ class ScrapeLoop:
             await self._rest_until(watched, due)
             self._telemetry.scrape_lateness.observe(max(0, self._clock.now_ms - due) / 1000)
 
-    def _first_ms(self, watched: Watched, spread_ms: int) -> int:
+    def _first_ms(self, watched: TargetState, spread_ms: int) -> int:
         interval, now_ms = watched.target.scraping.interval_ms, self._clock.now_ms
         offset = scrape_offset_ms(watched.target.target_id, interval)
         if watched.status.last_scrape_ms is None:
@@ -85,23 +85,23 @@ class ScrapeLoop:
         # It was scraped before, at another interval.
         return next_due_ms(now_ms, interval, offset, after_ms=0)
 
-    def _next_ms(self, watched: Watched, due_ms: int) -> int:
+    def _next_ms(self, watched: TargetState, due_ms: int) -> int:
         interval = watched.target.scraping.interval_ms
         offset = scrape_offset_ms(watched.target.target_id, interval)
         return next_due_ms(max(self._clock.now_ms, self._held_until_ms(watched)), interval, offset, after_ms=due_ms)
 
-    def _count_missed(self, watched: Watched, former_ms: int, due_ms: int) -> None:
+    def _count_missed(self, watched: TargetState, former_ms: int, due_ms: int) -> None:
         """Count the scrapes that were due since the last one, unless the target or its host was paused."""
         is_limited = watched.held_until_ms > self._clock.now_ms or self._fleet.pacer.host(watched.target) is not None
         if former_ms and not is_limited:
             missed = (due_ms - former_ms) // watched.target.scraping.interval_ms - 1
             self._telemetry.missed_scrapes.inc(max(0, missed))
 
-    def _held_until_ms(self, watched: Watched) -> int:
+    def _held_until_ms(self, watched: TargetState) -> int:
         watched.held_until_ms = believe_hold(watched.held_until_ms, self._clock.now_ms)
         return watched.held_until_ms
 
-    async def _await_turn(self, watched: Watched) -> None:
+    async def _await_turn(self, watched: TargetState) -> None:
         """Wait until the rate limit of the target's host allows a scrape."""
         while (host := self._fleet.pacer.host(watched.target)) is not None:
             turn = host.reserve(self._clock.now_ms)
@@ -109,7 +109,7 @@ class ScrapeLoop:
             if turn >= host.held_until_ms:
                 return
 
-    async def _rest_until(self, watched: Watched, due_ms: int) -> None:
+    async def _rest_until(self, watched: TargetState, due_ms: int) -> None:
         watched.next_scrape_ms, watched.resting = due_ms, True
         try:
             await self._clock.sleep_until(due_ms)

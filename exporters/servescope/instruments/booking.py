@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.instruments.gen_ai import Ended
-from servescope.instruments.journal import Mark, decode
 from servescope.instruments.ledger import Distribution, Ledger, Scalar, Trailing
+from servescope.instruments.record_buffer import Mark, decode
 from servescope.instruments.records import (
     BLANK,
     CODE,

@@ -20,8 +20,8 @@ from servescope.contract.samples import Sample
 from servescope.contract.types import Metric
 from servescope.errors import UsageError
 from servescope.instruments.exponential import ExponentialState
-from servescope.instruments.journal import DROP_BEYOND, RESOLUTION, Journal, Mark
 from servescope.instruments.ledger import Exemplars, Ledger, Scalar
+from servescope.instruments.record_buffer import DROP_BEYOND, RESOLUTION, Mark, RecordBuffer
 from servescope.instruments.values import REFUSALS, Refused, shown
 
 _logger = logging.getLogger("servescope")
@@ -102,7 +102,7 @@ class Instruments(Exposed):
         self._journals: list[_Foldable] = []
         self._logged: dict[str, object] = {}
         self._to_log: list[tuple[str, str]] = []
-        self._refusals = Journal(self._book_refusals, lock=self._lock, on_drop=_ignore)
+        self._refusals = RecordBuffer(self._book_refusals, lock=self._lock, on_drop=_ignore)
         self._refused: dict[str, Scalar] = {}
         self._ratio_parts: dict[str, tuple[float, float]] = {}
         _living.add(self)
@@ -192,9 +192,9 @@ class Instruments(Exposed):
         *,
         window_seconds: float | None = None,
         droppable: bool = True,
-    ) -> Journal[Record]:
+    ) -> RecordBuffer[Record]:
         """A new journal, with marks of the time when a trailing window needs them; folded in the order of making."""
-        journal = Journal(
+        journal = RecordBuffer(
             self._guard(book),
             lock=self._lock,
             clock=None if window_seconds is None else self._now,

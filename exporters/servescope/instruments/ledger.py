@@ -13,7 +13,7 @@ from servescope.contract.openmetrics import with_exemplars
 from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
 from servescope.contract.types import Metric
 from servescope.instruments.exponential import Exponential, ExponentialState
-from servescope.instruments.journal import RESOLUTION, Mark
+from servescope.instruments.record_buffer import RESOLUTION, Mark
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from servescope.instruments.journal import Journal
+from servescope.instruments.record_buffer import RecordBuffer
 from servescope.instruments.records import OK, UNTIMED, pack_finished, pack_tokens
 from servescope.instruments.values import MAX_TOKENS, Refused, inherited, whole
 
@@ -27,9 +27,9 @@ class EngineRecorder(Protocol):
 
     _epoch: object
     _tick: Callable[[], float]
-    _first_tokens: Journal[bytes]
-    _batches: Journal[bytes]
-    _moved: Journal[int]
+    _first_tokens: RecordBuffer[bytes]
+    _batches: RecordBuffer[bytes]
+    _moved: RecordBuffer[int]
 
     def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None: ...
 

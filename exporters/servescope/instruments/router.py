@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from servescope.contract.metrics import INDEX_STATES, METRICS, RECOVERY_SOURCES
 from servescope.instruments.instrument import Instruments
-from servescope.instruments.journal import decode
 from servescope.instruments.ledger import Scalar, Trailing
+from servescope.instruments.record_buffer import decode
 from servescope.instruments.values import Refused, finite, inherited, member, require_positive, shown, whole
 
 if TYPE_CHECKING:
     from servescope.contract.identity import Identity
-    from servescope.instruments.journal import Mark
+    from servescope.instruments.record_buffer import Mark
 
 _pack_decision = struct.Struct("d2I").pack  # queue wait; candidates, 1 with an index
 _pack_pace = struct.Struct("2d").pack  # decision latency, busy seconds

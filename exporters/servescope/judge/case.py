@@ -9,7 +9,7 @@ from typing import Final
 from servescope.contract.events import Event
 from servescope.cutover.comparison.freezing import freeze_from
 from servescope.cutover.evidence.evidence import Decision, Evidence
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.evidence.stages import course_of
 from servescope.cutover.forecast.duration import StageForecast, forecast_stages
 from servescope.cutover.judgement import Judgement
@@ -33,7 +33,7 @@ _READ_MS: Final = 86_400_000
 _NOTHING: Final = Parts()
 
 
-def _keep_nothing(_: Sequence[Folded], __: int) -> None:
+def _keep_nothing(_: Sequence[ArmArrays], __: int) -> None:
     """Where no file is to keep what was folded."""
 
 
@@ -81,7 +81,7 @@ class FoldedCase:
     `parts` are all that is kept of it, with what earlier stages left, `final` those that do not change any more.
     """
 
-    folded: Folded
+    folded: ArmArrays
     evidence: Evidence
     parts: Parts
     final: Parts
@@ -93,7 +93,7 @@ class FoldedCase:
 
 def fold_case(
     past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, known: Parts = _NOTHING,
-    keep: Callable[[Sequence[Folded], int], None] = _keep_nothing,
+    keep: Callable[[Sequence[ArmArrays], int], None] = _keep_nothing,
 ) -> FoldedCase:  # fmt: skip
     """What was observed of a run from an hour before its start.
 
@@ -194,7 +194,7 @@ class WatchedCase:
 
     def __init__(self, past: History) -> None:
         self._past = past
-        self.folded: Folded | None = None
+        self.folded: ArmArrays | None = None
         self.events: tuple[Event, ...] = ()
         self._known, self._final = _NOTHING, _NOTHING
         self._checkpoint: Checkpoint | None = None
@@ -242,7 +242,7 @@ class WatchedCase:
         return self._judge(frozen, made, folded, evidence, at_ms)
 
     def _judge(
-        self, frozen: FrozenPlan, decisions: tuple[Decision, ...], folded: Folded, evidence: Evidence, at_ms: int
+        self, frozen: FrozenPlan, decisions: tuple[Decision, ...], folded: ArmArrays, evidence: Evidence, at_ms: int
     ) -> Judgement:
         last, former = self._made, self.folded
         self.folded = folded

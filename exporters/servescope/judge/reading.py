@@ -11,7 +11,7 @@ import numpy as np
 from servescope.contract.events import Event
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import Folded, read_families
+from servescope.cutover.evidence.folding import ArmArrays, read_families
 from servescope.cutover.plan.plan import Arm, CutoverPlan
 from servescope.errors import ServescopeError
 from servescope.increments.accumulation import block_of
@@ -88,7 +88,7 @@ def closed_until(at_ms: int, interval_ms: int) -> int:
     return at_ms - _SETTLING_INTERVALS * interval_ms - _WRITING_MS
 
 
-def last_scraped(folded: Folded) -> dict[str, int]:
+def last_scraped(folded: ArmArrays) -> dict[str, int]:
     """When each target of what was folded was last scraped, to the block."""
     found: dict[str, int] = {}
     for arm in (folded.v1, folded.v2):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.evidence.folding import ArmFold, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold
 from servescope.cutover.evidence.windows import compacted
 from servescope.errors import UsageError
 from servescope.judge.arguments import find_journal, open_run, read_plan
@@ -142,7 +142,7 @@ class _Comparison:
         for _ in self._kept:
             pass
 
-    def compare(self, parts: Sequence[Folded], interval_ms: int) -> None:
+    def compare(self, parts: Sequence[ArmArrays], interval_ms: int) -> None:
         """Compare with the next that are kept; raises CheckpointError where these are damaged."""
         for part in (each for each in parts if each.blocks.size):
             kept = next(self._kept, None)
@@ -158,7 +158,7 @@ class _Comparison:
                 self.problems.append(f"{self._path}: part {self.parts}, {first} to {last}, is not what the samples say")
 
 
-def _lacks(part: Folded, kept: Folded) -> bool:
+def _lacks(part: ArmArrays, kept: ArmArrays) -> bool:
     """Whether all that a part lacks is the beginning of its replicas, as samples are held for some time only."""
     if not np.array_equal(part.blocks, kept.blocks):
         return False

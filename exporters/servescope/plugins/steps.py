@@ -15,7 +15,7 @@ from servescope.instruments.values import MAX_SECONDS, Refused, member, shown, w
 
 if TYPE_CHECKING:
     from servescope.contract.identity import Identity
-    from servescope.instruments.journal import Mark
+    from servescope.instruments.record_buffer import Mark
     from servescope.instruments.records import Rows
 
 MOST_AT_ONCE = 65536

@@ -9,7 +9,7 @@ from typing import Final
 from servescope.store.packing import RUN_ROWS, Row, rows_until_gap
 from servescope.store.recent import RecentRows
 from servescope.store.records import StoreError
-from servescope.store.runs import Run, Runs
+from servescope.store.runs import PackedChunk, Runs
 from servescope.store.schema import INCREMENTS, LATEST_MS
 
 _logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Packer:
         self._runs.delete(run.id)
         return former
 
-    def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: Run) -> list[Row]:
+    def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: PackedChunk) -> list[Row]:
         """Write a run anew with the rows that lie within it; where both have an instant, the newer row counts."""
         packed = [row for row in rows if row.time_ms <= run.end_ms]
         try:

@@ -18,7 +18,7 @@ from servescope.store.schema import CHUNK_BITS, LATEST_MS, RECENT, clamped_time
 from servescope.store.segments import KeySelection, Segment
 
 
-class Run(NamedTuple):
+class PackedChunk(NamedTuple):
     """One run, its chunks not read yet."""
 
     id: int
@@ -36,11 +36,13 @@ class Runs:
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[Run]:
+    def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[PackedChunk]:
         """The runs of an owner that have to do with the time from start to end, both included; ascending."""
         return self.between_each(kind, (owner,), start_ms, end_ms)[owner]
 
-    def between_each(self, kind: int, owners: Sequence[int], start_ms: int, end_ms: int) -> dict[int, list[Run]]:
+    def between_each(
+        self, kind: int, owners: Sequence[int], start_ms: int, end_ms: int
+    ) -> dict[int, list[PackedChunk]]:
         """By owner its runs that have to do with the time from start to end, both included; ascending."""
         rows = self._connection.execute(
             "SELECT owner, id, start_ms, end_ms, shape, stamps FROM runs "  # noqa: S608  placeholders
@@ -48,9 +50,9 @@ class Runs:
             "ORDER BY owner, start_ms",
             (kind, *owners, clamped_time(end_ms), clamped_time(start_ms)),
         )
-        found: dict[int, list[Run]] = {owner: [] for owner in owners}
+        found: dict[int, list[PackedChunk]] = {owner: [] for owner in owners}
         for owner, *run in rows:
-            found[owner].append(Run(*run))
+            found[owner].append(PackedChunk(*run))
         return found
 
     def has_any(self, kind: int, owner: int) -> bool:
@@ -58,7 +60,7 @@ class Runs:
         any_run = "SELECT 1 FROM runs WHERE kind = ? AND owner = ? LIMIT 1"
         return self._connection.execute(any_run, (kind, owner)).fetchone() is not None
 
-    def last(self, kind: int, owner: int, until_ms: int) -> Run | None:
+    def last(self, kind: int, owner: int, until_ms: int) -> PackedChunk | None:
         """The last run of an owner that does not begin after an instant; None when there is none."""
         # Runs of one owner do not overlap: the last to begin is the last to end.
         found = self._connection.execute(
@@ -66,7 +68,7 @@ class Runs:
             "WHERE kind = ? AND owner = ? AND start_ms <= ? ORDER BY start_ms DESC LIMIT 1",
             (kind, owner, clamped_time(until_ms)),
         ).fetchone()
-        return None if found is None else Run(*found)
+        return None if found is None else PackedChunk(*found)
 
     def last_ms(self, kind: int, owner: int, until_ms: int) -> int | None:
         """When the last row of an owner is from that is packed and not after an instant; None when there is none."""
@@ -106,7 +108,7 @@ class Runs:
         (end,) = self._connection.execute("SELECT min(end_ms) FROM runs WHERE kind = ?", (kind,)).fetchone()
         return None if end is None else int(end)
 
-    def read(self, run: Run, start_ms: int, end_ms: int, selection: KeySelection) -> Segment:
+    def read(self, run: PackedChunk, start_ms: int, end_ms: int, selection: KeySelection) -> Segment:
         """What is selected of a run from start to end."""
         shape = self._layouts.shape(run.shape)
         of_shape = selection.of_shape(run.shape, shape)
@@ -125,7 +127,7 @@ class Runs:
             times, values = times[inside], values[:, inside]
         return Segment(times, of_shape.keys, values)
 
-    def unpack(self, run: Run) -> list[Row]:
+    def unpack(self, run: PackedChunk) -> list[Row]:
         """The rows of a run, as they were appended."""
         shape = self._layouts.shape(run.shape)
         times, layouts = self._stamps(run)
@@ -140,13 +142,13 @@ class Runs:
             for column, (time_ms, layout) in enumerate(zip(times.tolist(), layouts.tolist(), strict=True))
         ]
 
-    def _stamps(self, run: Run) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+    def _stamps(self, run: PackedChunk) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         try:
             return decode_stamps(run.stamps)
         except StoreError as error:
             raise StoreError(f"store {self._path}: run {run.id}: {error}") from error
 
-    def _chunk(self, run: Run, number: int, shape: tuple[int, int]) -> Matrix:
+    def _chunk(self, run: PackedChunk, number: int, shape: tuple[int, int]) -> Matrix:
         found = self._connection.execute(
             "SELECT body FROM chunks WHERE id = ?", (run.id << CHUNK_BITS | number,)
         ).fetchone()

@@ -49,7 +49,7 @@ _NUMBERS_PER_ALERT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetentionLimits:
     """What is kept: scrapes and figures from an instant, increments and events from another, `most_bytes` at most.
 
     The instants are as long ago as they should be by a clock that shows `now_ms`, None where that is beyond doubt.
@@ -62,7 +62,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Round:
+class WriteBatch:
     """What a scrape, or an evaluation, adds to the store.
 
     `listed` are all targets of the configuration, None to leave those known as they are. The last round with `keep`
@@ -79,7 +79,7 @@ class Round:
     events: Sequence[Event] = ()
     sums: tuple[int, Sums] | None = None
     forgotten_sums: Sequence[int] = ()
-    keep: Kept | None = None
+    keep: RetentionLimits | None = None
     refused: list[UntimelyError] = field(default_factory=list)
 
     @property
@@ -144,7 +144,7 @@ class StoreWriter:
         *,
         on_written: Callable[[float], None],
         on_error: Callable[[StoreError], None],
-        on_dropped: Callable[[Round], None],
+        on_dropped: Callable[[WriteBatch], None],
         on_pruned: Callable[[int], None] = lambda _rows: None,
         on_set_back: Callable[[Event], None] = lambda _event: None,
         on_refused: Callable[[Sequence[UntimelyError]], None] = lambda _errors: None,
@@ -156,8 +156,8 @@ class StoreWriter:
         self._held_since: float | None = None
         self._follow_at = 0.0
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[float, Round]] = deque()
-        self._writing: list[tuple[float, Round]] = []
+        self._waiting: deque[tuple[float, WriteBatch]] = deque()
+        self._writing: list[tuple[float, WriteBatch]] = []
         self._samples = 0
         self._closing = False
         # What is written to a new file first, and whether that is still to be done.
@@ -168,14 +168,14 @@ class StoreWriter:
         self._pause_seconds = 0.0
         self._tidy_at = 0.0
         self._untidy = True
-        self._keep: Kept | None = None
+        self._keep: RetentionLimits | None = None
         self._pack_idle_before_ms: int | None = None
         # The time of the last round, by which a target is idle.
         self._latest_ms = 0
         self._thread = threading.Thread(target=self._run, name="servescope-store", daemon=True)
         self._thread.start()
 
-    def submit(self, round_: Round) -> None:
+    def submit(self, round_: WriteBatch) -> None:
         """Have a round written; returns at once."""
         with self._changed:
             self._waiting.append((time.monotonic(), round_))
@@ -242,7 +242,7 @@ class StoreWriter:
             with self._changed:
                 self._writing = []
 
-    def _take(self) -> list[tuple[float, Round]]:
+    def _take(self) -> list[tuple[float, WriteBatch]]:
         with self._changed:
             self._writing = [self._waiting.popleft() for _ in range(min(len(self._waiting), _TRANSACTION_ROUNDS))]
             self._samples -= sum(round_.samples for _, round_ in self._writing)
@@ -257,7 +257,7 @@ class StoreWriter:
         for lost in dropped:
             self._on_dropped(lost)
 
-    def _take_excess(self) -> list[Round]:
+    def _take_excess(self) -> list[WriteBatch]:
         """The oldest rounds, as many as are more than may wait."""
         excess = []
         while len(self._waiting) > _MOST_ROUNDS or (self._samples > _MOST_NUMBERS and len(self._waiting) > 1):
@@ -266,7 +266,7 @@ class StoreWriter:
             excess.append(lost)
         return excess
 
-    def _write(self, batch: Sequence[tuple[float, Round]]) -> None:
+    def _write(self, batch: Sequence[tuple[float, WriteBatch]]) -> None:
         started = time.perf_counter()
         try:
             with self._store.transaction():
@@ -285,7 +285,7 @@ class StoreWriter:
         for _, round_ in batch:
             self._note(round_)
 
-    def _write_one_by_one(self, batch: Sequence[tuple[float, Round]]) -> None:
+    def _write_one_by_one(self, batch: Sequence[tuple[float, WriteBatch]]) -> None:
         """Write what can be written; a round that no store could hold is reported and dropped."""
         for _, round_ in batch:
             try:
@@ -302,7 +302,7 @@ class StoreWriter:
                 self._report(f"{type(error).__name__}: {error}")
                 self._on_dropped(round_)
 
-    def _note(self, round_: Round) -> None:
+    def _note(self, round_: WriteBatch) -> None:
         for status in round_.targets:
             self._statuses[status.target_id] = status
         if round_.listed is not None:
@@ -374,7 +374,7 @@ class StoreWriter:
     def _introduce(self) -> None:
         """Write to a new file what it needs before the next scrape can be appended."""
         with self._store.transaction():
-            Round(targets=tuple(self._statuses.values()), settings=self._settings).write(self._store)
+            WriteBatch(targets=tuple(self._statuses.values()), settings=self._settings).write(self._store)
         self._is_new = False
 
     def _report(self, problem: str) -> None:
@@ -417,7 +417,7 @@ class StoreWriter:
             return True
         return False
 
-    def _prune(self, keep: Kept) -> bool:
+    def _prune(self, keep: RetentionLimits) -> bool:
         """Delete a little; False when there is no more to delete."""
         # A clock that was set forward may be set right: history would be gone.
         doubted_ms = 0 if keep.now_ms is None else keep.now_ms - self._store.believed_ms(keep.now_ms)

@@ -18,7 +18,7 @@ from alerts.recording import render_recording_rules
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance, duration_ms, is_evaluated_by_collector
 from servescope.alerting.promql import condition_promql
-from servescope.alerting.records import Badness, terms
+from servescope.alerting.records import BadRatio, terms
 from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import LONGEST_READ
@@ -67,7 +67,7 @@ class Played:
     states: list[AlertStates] = field(default_factory=list)
     own: list[Mapping[str, Vector]] = field(default_factory=list)
     counted: list[Sequence[Sample]] = field(default_factory=list)
-    shares: list[Mapping[Badness, Vector]] = field(default_factory=list)
+    shares: list[Mapping[BadRatio, Vector]] = field(default_factory=list)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def _play(stack: ObservedStack) -> Played:
             {
                 term: dict(alerts.view.badness(term))
                 for term in (*requirements.budgets, *requirements.badness)
-                if isinstance(term, Badness)
+                if isinstance(term, BadRatio)
             }
         )
     return played
@@ -199,7 +199,7 @@ def _compare(server: Prometheus, played: Played) -> None:
             active = advance(alert, active, held[at_ms], at_ms)
             theirs.append({labels: "pending" if each.fired_ms is None else "firing" for labels, each in active.items()})
             fired |= {name for state in theirs[-1].values() if state == "firing"}
-        around = _SUMMED_LATER if any(isinstance(term, Badness) for term in terms(alert.condition)) else 0
+        around = _SUMMED_LATER if any(isinstance(term, BadRatio) for term in terms(alert.condition)) else 0
         for number, (at_ms, states) in enumerate(zip(played.instants, played.states, strict=True)):
             ours = {labels: state for (other, labels), state in states.items() if other == name}
             compared += len(theirs[number].keys() | ours.keys())

@@ -24,7 +24,7 @@ from alerts.recording import recording_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import Alert, Own, terms
+from servescope.alerting.records import Alert, SelfMetric, terms
 from servescope.collector.collector import Collector
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
@@ -52,14 +52,14 @@ def _hastened(alert: Alert) -> Alert:
     def seconds(duration: str) -> str:
         return _FIVE_MINUTES.sub(lambda found: f"{max(1, int(found[1]) // 5)}s", duration)
 
-    return replace(alert, wait=seconds(alert.wait), keep=seconds(alert.keep))
+    return replace(alert, for_=seconds(alert.for_), keep_firing_for=seconds(alert.keep_firing_for))
 
 
 HASTENED: Mapping[str, Alert] = MappingProxyType({name: _hastened(alert) for name, alert in ALERTS.items()})
 COMPARED = [
     alert
     for alert in HASTENED.values()
-    if is_evaluated_by_collector(alert) and not any(isinstance(term, Own) for term in terms(alert.condition))
+    if is_evaluated_by_collector(alert) and not any(isinstance(term, SelfMetric) for term in terms(alert.condition))
 ]
 
 
@@ -190,8 +190,8 @@ def _write_rules(path: Path, group: str) -> None:
     rules = [*recording_group(WINDOW, "1s")["rules"], *_whole_windows()]
     for alert in COMPARED:
         rule = {"alert": alert.name, "expr": alert_promql(alert, WINDOW), "labels": {"of": "rule"}}
-        rule |= {"for": alert.wait} if alert.wait else {}
-        rule |= {"keep_firing_for": alert.keep} if alert.keep else {}
+        rule |= {"for": alert.for_} if alert.for_ else {}
+        rule |= {"keep_firing_for": alert.keep_firing_for} if alert.keep_firing_for else {}
         rules.append(rule)
     document = {"groups": [{"name": group, "interval": f"{INTERVAL_MS}ms", "rules": rules}]}
     path.write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from servescope.settings.access import Access
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
-from servescope.store.writer import Round, StoreWriter
+from servescope.store.writer import StoreWriter, WriteBatch
 from servescope.web.connections import FetchError
 from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
 from tests.support.waiting import deadline_seconds
@@ -301,23 +301,23 @@ severities = ["warning", "info"]
 def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often they change meanwhile: the oldest are dropped, and the last is written."""
     writing, answers = threading.Event(), threading.Event()
-    write = Round.write
+    write = WriteBatch.write
 
-    def hang(round_: Round, store: Store) -> None:
+    def hang(round_: WriteBatch, store: Store) -> None:
         writing.set()
         answers.wait(deadline_seconds())
         write(round_, store)
 
-    monkeypatch.setattr(Round, "write", hang)
+    monkeypatch.setattr(WriteBatch, "write", hang)
     monkeypatch.setattr("servescope.store.writer._MOST_NUMBERS", 1_000)
     alerts = [KeptAlert(NAME, (("deployment_id", f"chat-{number}"),), 1, 2, None, None) for number in range(10)]
-    dropped: list[Round] = []
+    dropped: list[WriteBatch] = []
     path = tmp_path / "servescope.db"
     writer = StoreWriter(Store(path), on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append)
-    writer.submit(Round())
+    writer.submit(WriteBatch())
     assert writing.wait(deadline_seconds())
     for step in range(50):
-        writer.submit(Round(alerts=alerts[: 9 + step % 2], sums=(1_800_000_000_000 + step, {})))
+        writer.submit(WriteBatch(alerts=alerts[: 9 + step % 2], sums=(1_800_000_000_000 + step, {})))
     waiting = writer.backlog()
     answers.set()
 

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, duration_ms
-from servescope.alerting.records import Alert, Badness, Lately, Measured, Over, Own, RequestsEnded, Shown
+from servescope.alerting.records import (
+    AdHocExpression,
+    Alert,
+    BadRatio,
+    FigureRef,
+    OverTime,
+    RequestsEnded,
+    SelfMetric,
+    Subquery,
+)
 from servescope.collector.paging.states import (
     GRACE_MS,
     KEPT_FREE,
@@ -36,25 +45,25 @@ class OneFigure:
     def __init__(self) -> None:
         self.values: Vector = {}
 
-    def figure(self, _: Shown) -> Vector:
+    def figure(self, _: FigureRef) -> Vector:
         return self.values
 
-    def over(self, _: Over) -> Vector:
+    def over(self, _: OverTime) -> Vector:
         return {}
 
-    def own(self, _: Own, before: str = "") -> Vector:
+    def own(self, _: SelfMetric, before: str = "") -> Vector:
         return {}
 
-    def measured(self, _: Measured) -> Vector:
+    def measured(self, _: AdHocExpression) -> Vector:
         return {}
 
-    def highest(self, _: Own, window: str) -> Vector:
+    def highest(self, _: SelfMetric, window: str) -> Vector:
         return {}
 
-    def lately(self, _: Lately) -> Vector:
+    def lately(self, _: Subquery) -> Vector:
         return {}
 
-    def badness(self, _: Badness) -> Vector:
+    def badness(self, _: BadRatio) -> Vector:
         return {}
 
     def ended(self, _: RequestsEnded) -> Vector:
@@ -70,7 +79,7 @@ def _state(states: AlertStates) -> list[tuple[str, Active]]:
 
 
 alerts = st.builds(
-    lambda wait, keep: replace(GAPS, wait=wait, keep=keep),
+    lambda wait, keep: replace(GAPS, for_=wait, keep_firing_for=keep),
     st.sampled_from(["", "1m", "10m", "15m", "30m"]), st.sampled_from(["", "1m", "10m"]),
 )  # fmt: skip
 
@@ -97,7 +106,7 @@ def test_a_restart_without_an_outage_changes_nothing_of_what_fires(alert: Alert,
 @given(alerts, st.integers(0, 120), st.integers(0, 2 * OUTAGE_TOLERATED_MS))
 def test_a_pending_alert_goes_on_as_in_prometheus(alert: Alert, steps: int, outage_ms: int) -> None:
     """The outage does not count; it fires at the earliest after the grace, unless its `for` starts over."""
-    waits_ms = duration_ms(alert.wait)
+    waits_ms = duration_ms(alert.for_)
     since_ms, down_ms = START, START + steps * STEP_MS
     if down_ms - since_ms >= waits_ms:
         return
@@ -122,7 +131,7 @@ def test_a_pending_alert_goes_on_as_in_prometheus(alert: Alert, steps: int, outa
 
 def test_what_held_is_assumed_to_hold_right_after_a_restart() -> None:
     """Rates need two scrapes: until there can be two, a condition without a value does not resolve the alert."""
-    states, view = AlertStates([replace(GAPS, keep="")], _fail), OneFigure()
+    states, view = AlertStates([replace(GAPS, keep_firing_for="")], _fail), OneFigure()
     fired = AlertInstance(GAPS.name, CHAT, Active(3.0, START - 900_000, START - 300_000))
     states.restore([fired], down_ms=START - STEP_MS, at_ms=START, settle_ms=60_000)
     for offset_ms in range(0, 60_000, STEP_MS):
@@ -134,7 +143,7 @@ def test_what_held_is_assumed_to_hold_right_after_a_restart() -> None:
 
 def test_what_held_again_and_ended_resolves_at_once() -> None:
     """Once the condition was seen to hold after the restart, its end counts."""
-    states, view = AlertStates([replace(GAPS, keep="")], _fail), OneFigure()
+    states, view = AlertStates([replace(GAPS, keep_firing_for="")], _fail), OneFigure()
     fired = AlertInstance(GAPS.name, CHAT, Active(3.0, START - 900_000, START - 300_000))
     states.restore([fired], down_ms=START - STEP_MS, at_ms=START, settle_ms=60_000)
     view.values = {CHAT: 2.0}
@@ -146,7 +155,7 @@ def test_what_held_again_and_ended_resolves_at_once() -> None:
 
 def test_alerts_above_the_limit_are_left_out_and_counted() -> None:
     """Those that are active stay; there is room again when some resolve."""
-    states, view = AlertStates([replace(GAPS, wait="", keep="", severity="critical")], _fail), OneFigure()
+    states, view = AlertStates([replace(GAPS, for_="", keep_firing_for="", severity="critical")], _fail), OneFigure()
     view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE + 7)}
     states.evaluate(view, START)
     assert (len(states.instances()), states.left_out) == (MOST_ACTIVE, 7)
@@ -159,8 +168,8 @@ def test_alerts_above_the_limit_are_left_out_and_counted() -> None:
 
 def test_warnings_leave_room_for_critical_alerts() -> None:
     """However many of them there are: an outage of everything has a warning per target, and a page per deployment."""
-    page = replace(GAPS, name="Page", wait="", keep="", severity="critical")
-    states, view = AlertStates([replace(GAPS, wait="", keep=""), page], _fail), OneFigure()
+    page = replace(GAPS, name="Page", for_="", keep_firing_for="", severity="critical")
+    states, view = AlertStates([replace(GAPS, for_="", keep_firing_for=""), page], _fail), OneFigure()
     view.values = {(("deployment_id", f"chat-{number:05}"),): 1.0 for number in range(MOST_ACTIVE)}
     states.evaluate(view, START)
     fired = [each.alert for each in states.instances()]
@@ -170,7 +179,7 @@ def test_warnings_leave_room_for_critical_alerts() -> None:
 @pytest.mark.parametrize("back", [False, True])
 def test_a_resolved_alert_is_kept_for_fifteen_minutes(back: bool) -> None:
     """Or until it fires again."""
-    states, view = AlertStates([replace(GAPS, wait="", keep="")], _fail), OneFigure()
+    states, view = AlertStates([replace(GAPS, for_="", keep_firing_for="")], _fail), OneFigure()
     view.values = {CHAT: 1.0}
     states.evaluate(view, START)
     view.values = {}
@@ -184,7 +193,7 @@ def test_a_resolved_alert_is_kept_for_fifteen_minutes(back: bool) -> None:
 
 def test_a_resolved_alert_is_kept_for_a_day_where_a_receiver_needs_it() -> None:
     """Their number is limited as well, and the oldest are dropped first."""
-    states, view = AlertStates([replace(GAPS, wait="", keep="")], _fail), OneFigure()
+    states, view = AlertStates([replace(GAPS, for_="", keep_firing_for="")], _fail), OneFigure()
     view.values = {CHAT: 1.0}
     states.evaluate(view, START)
     view.values = {}

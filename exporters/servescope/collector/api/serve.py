@@ -43,7 +43,7 @@ from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
 from servescope.settings.values import format_duration
 from servescope.store.records import FigureTable, StoreError, TooLargeError
-from servescope.store.writer import Round
+from servescope.store.writer import WriteBatch
 from servescope.web.answers import RequestError, json_answer, json_bytes
 from servescope.web.bounds import Bounds
 from servescope.web.gate import GATE, Gate, Reads
@@ -310,7 +310,7 @@ class _Pages:
             )
             raise RequestError(message, status=403)
         event = await read_deploy(request, self._collector.now_ms)
-        self._collector.recorder.submit(Round(events=[event]))
+        self._collector.recorder.submit(WriteBatch(events=[event]))
         return json_answer(json_bytes(event_json(event)), status=202)
 
     def _store_shown(self) -> dict[str, int | str | None]:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from servescope.collector.clock import Clock
 from servescope.collector.config import Configuration
 from servescope.collector.discovery.targets import Discovery, ListKey
-from servescope.collector.fleet import Fleet
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.fleet import TargetRegistry
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.scraping import ScrapeLoop
 from servescope.collector.targets.deployments import HttpDiscoverySettings, slowest_interval_ms
 from servescope.collector.targets.target import Target
@@ -35,7 +35,7 @@ class DiscoveryLoop:
     def __init__(
         self,
         configuration: Configuration,
-        fleet: Fleet,
+        fleet: TargetRegistry,
         scraping: ScrapeLoop,
         clock: Clock,
         telemetry: Telemetry,
@@ -133,7 +133,7 @@ class DiscoveryLoop:
         self._start_tasks()
         self._followed = targets
 
-    async def _watch(self, target: Target) -> Watched:
+    async def _watch(self, target: Target) -> TargetState:
         returning = self._fleet.leaving.pop(target.target_id, None)
         if returning is not None:
             if returning.target != target:
@@ -151,7 +151,7 @@ class DiscoveryLoop:
             self._telemetry.report_fault("refill", message)
         return watched
 
-    async def _refill(self, watched: Watched) -> None:
+    async def _refill(self, watched: TargetState) -> None:
         """Read the scrapes that are still in the window from the store, as after a restart."""
         fleet, target_id, now_ms = self._fleet, watched.target.target_id, self._clock.now_ms
         hold_ms = watched.recent.hold_ms

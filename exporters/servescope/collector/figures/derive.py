@@ -43,7 +43,7 @@ class Derivation:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExtraExpression:
     """An expression that is derived beside the figures, over a window of its own where it has one.
 
     The window is one that `RecentScrapes` holds: at most the figures' own, or five minutes. `name` is no figure's.
@@ -77,7 +77,7 @@ class Deriver:
     derived together with them. Not thread safe.
     """
 
-    def __init__(self, window_ms: int, bounds: WindowBounds = "closed", asked: Sequence[Asked] = ()) -> None:
+    def __init__(self, window_ms: int, bounds: WindowBounds = "closed", asked: Sequence[ExtraExpression] = ()) -> None:
         self._window_ms, self._bounds = window_ms, bounds
         self._program = Program((*FIGURES.values(), *asked))
         # By window, the numbers of those that are derived over it; what has none has the figures'.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.scrapes.recent_scrapes import RecentScrapes, Stretch
+from servescope.collector.scrapes.recent_scrapes import RecentScrapes, ScrapeRange
 from servescope.increments.extrapolation import (
     Changes,
     Floats,
@@ -52,7 +52,7 @@ def read_recent(recents: Sequence[RecentScrapes], within: Range) -> RowReadings:
     return RowReadings(changes, np.concatenate([stretch.levels for stretch in stretches]))
 
 
-def _add_resets(deltas: Floats, stretches: Sequence[Stretch], offsets: NDArray[np.intp]) -> None:
+def _add_resets(deltas: Floats, stretches: Sequence[ScrapeRange], offsets: NDArray[np.intp]) -> None:
     """Add what counters had counted before they started again; one reset after the other, as Prometheus adds."""
     for offset, stretch in zip(offsets.tolist(), stretches, strict=True):
         for reset in stretch.resets:
@@ -62,7 +62,7 @@ def _add_resets(deltas: Floats, stretches: Sequence[Stretch], offsets: NDArray[n
 def _read_turned(
     changes: Changes,
     recents: Sequence[RecentScrapes],
-    stretches: Sequence[Stretch],
+    stretches: Sequence[ScrapeRange],
     offsets: NDArray[np.intp],
     within: Range,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, duration_ms, is_evaluated_by_collector
-from servescope.alerting.records import Alert, Extreme, Lately, Own, Shown, Total
+from servescope.alerting.records import Alert, Extreme, FigureRef, SelfMetric, Subquery, Total
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.annotations import annotate, list_others
 from servescope.collector.paging.notifier import Batch, LastSent, Notifier, Post
@@ -31,7 +31,7 @@ from servescope.contract.samples import Labels, Snapshot, make_labels
 from servescope.increments.extrapolation import WindowBounds
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
-from servescope.store.writer import Round
+from servescope.store.writer import WriteBatch
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class AlertManager:
         bounds: WindowBounds,
         telemetry: Telemetry,
         post: Post | None,
-        submit: Callable[[Round], None],
+        submit: Callable[[WriteBatch], None],
         on_fault: Callable[[str], None],
     ) -> None:
         self._submit, self._on_fault = submit, on_fault
@@ -203,7 +203,7 @@ class AlertManager:
             _logger.info("alert %s is over: %s", name, _describe(name, labels))
             events.append(Event(at_ms, "alert_resolved", _event_labels(name, labels), f"{name} is resolved"))
         if events:
-            self._submit(Round(events=events))
+            self._submit(WriteBatch(events=events))
         self._firing = firing
 
     def forget_after(self, time_ms: int, by_ms: int) -> None:
@@ -220,7 +220,7 @@ class AlertManager:
         budgets.keep_targets(targets)
         sums = budgets.keep(at_ms)
         if sums is not None:
-            self._submit(Round(sums=(at_ms, sums), forgotten_sums=budgets.thin(at_ms, deployments.keys()) or ()))
+            self._submit(WriteBatch(sums=(at_ms, sums), forgotten_sums=budgets.thin(at_ms, deployments.keys()) or ()))
         self._store_alerts(always=not 0 <= at_ms - self._written_ms < _WRITTEN_EVERY_MS)
 
     def _on_sent(self) -> None:
@@ -234,7 +234,7 @@ class AlertManager:
         )
         if always or alerts != self._written:
             self._written, self._written_ms = alerts, self.view.at_ms
-            self._submit(Round(alerts=alerts))
+            self._submit(WriteBatch(alerts=alerts))
 
     async def begin(self, history: Store, now_ms: int, settle_ms: int) -> None:
         """Restore alerts, budgets and past figures from the store, once; raises StoreError."""
@@ -303,19 +303,19 @@ def _firing(instances: Iterable[AlertInstance]) -> frozenset[tuple[Key, int | No
     )
 
 
-def _witness(lately: Lately) -> str:
+def _witness(lately: Subquery) -> str:
     """The figure whose stored past says what was sampled, "" where none does."""
     match lately.of:
         case Total(shown):
             return shown.figure
-        case Extreme(_, Own(name, _, where)) if name == SCRAPE_AGE_SERIES and where == (("role", ENGINE_ROLES),):
+        case Extreme(_, SelfMetric(name, _, where)) if name == SCRAPE_AGE_SERIES and where == (("role", ENGINE_ROLES),):
             # Which deployments had engines among the targets; of targets themselves only the present is stored.
             return "concurrent_requests"
         case _:
             return ""
 
 
-def _keys(pasts: Iterable[Shown]) -> list[str] | None:
+def _keys(pasts: Iterable[FigureRef]) -> list[str] | None:
     """The keys of these figures, None where a figure is read without all labels of its keys."""
     keys = {figure_key(each.figure, {label: values[0] for label, values in each.where}): None for each in pasts}
     is_plain = all(set(FIGURES[each.figure].by) == {label for label, _ in each.where} for each in pasts)

@@ -9,23 +9,23 @@ from typing import TypeVar
 
 from servescope.alerting.evaluation import duration_ms
 from servescope.alerting.records import (
+    AdHocExpression,
     Alert,
     All,
     Any,
-    Badness,
+    BadRatio,
     Condition,
+    Disappeared,
     Except,
-    Lately,
-    Measured,
-    Over,
-    Own,
+    FigureRef,
+    OverTime,
     RequestsEnded,
-    Shown,
-    Vanished,
+    SelfMetric,
+    Subquery,
     conditions_of,
     terms,
 )
-from servescope.collector.figures.derive import Asked
+from servescope.collector.figures.derive import ExtraExpression
 from servescope.contract.expressions import Increase, Level, Rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.own_metrics import FOREIGN_SERIES
@@ -46,45 +46,45 @@ class Requirements:
     """
 
     figures: frozenset[str]
-    pasts: Mapping[Shown, int]
-    asked: tuple[Asked, ...]
-    measured: Mapping[Measured, str]
-    badness: Mapping[Badness, str]
-    budgets: Mapping[Badness | RequestsEnded, int]
+    pasts: Mapping[FigureRef, int]
+    asked: tuple[ExtraExpression, ...]
+    measured: Mapping[AdHocExpression, str]
+    badness: Mapping[BadRatio, str]
+    budgets: Mapping[BadRatio | RequestsEnded, int]
     own: Mapping[str, int]
     counters: Mapping[str, int]
-    lately: tuple[Lately, ...]
+    lately: tuple[Subquery, ...]
 
 
 def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
     """The requirements of these alerts, for figures over `window_ms`."""
     conditions = [condition for alert in alerts for condition in conditions_of(alert)]
     found = [term for condition in conditions for term in terms(condition)]
-    pasts: dict[Shown, int] = {}
+    pasts: dict[FigureRef, int] = {}
     own: dict[str, int] = {}
     counters: dict[str, int] = {}
     for term in found:
         match term:
-            case Over(_, shown, window, before):
+            case OverTime(_, shown, window, before):
                 _raise_to(pasts, shown, duration_ms(window) + duration_ms(before))
-            case Own(name, _, _, increase_over) if name not in FOREIGN_SERIES:
+            case SelfMetric(name, _, _, increase_over) if name not in FOREIGN_SERIES:
                 _raise_to(counters if increase_over else own, name, duration_ms(increase_over))
     for condition in conditions:
         for vanished in _vanished(condition):
             if vanished.own.name not in FOREIGN_SERIES:
                 _raise_to(own, vanished.own.name, duration_ms(vanished.before))
-    measured = {term: f"measured {number}" for number, term in enumerate(_each(found, Measured))}
-    badness = {term: duration_ms(term.window) for term in _each(found, Badness)}
+    measured = {term: f"measured {number}" for number, term in enumerate(_each(found, AdHocExpression))}
+    badness = {term: duration_ms(term.window) for term in _each(found, BadRatio)}
     held_ms = max(window_ms, LOOKBACK_MS)
     short = {
         term: f"{term.objective.name} over {term.window}" for term, span_ms in badness.items() if span_ms <= held_ms
     }
     for term in measured:
         _check_adds_up(term)
-    asked = [Asked(name, term.expression, term.by) for term, name in measured.items()]
-    asked += [Asked(name, term.objective.bad, (), badness[term]) for term, name in short.items()]
+    asked = [ExtraExpression(name, term.expression, term.by) for term, name in measured.items()]
+    asked += [ExtraExpression(name, term.objective.bad, (), badness[term]) for term, name in short.items()]
     return Requirements(
-        frozenset(term.figure for term in found if isinstance(term, Shown)),
+        frozenset(term.figure for term in found if isinstance(term, FigureRef)),
         MappingProxyType(pasts),
         tuple(asked),
         MappingProxyType(measured),
@@ -95,19 +95,19 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
         ),
         MappingProxyType(own),
         MappingProxyType(counters),
-        tuple(_each(found, Lately)),
+        tuple(_each(found, Subquery)),
     )
 
 
 def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
     """The objectives that are read over windows longer than scrapes are kept."""
-    return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, Badness)))
+    return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, BadRatio)))
 
 
-def _vanished(condition: Condition) -> Iterable[Vanished]:
+def _vanished(condition: Condition) -> Iterable[Disappeared]:
     """The conditions within one that compare series with earlier ones."""
     match condition:
-        case Vanished():
+        case Disappeared():
             yield condition
         case All(conditions) | Any(conditions):
             for each in conditions:
@@ -118,7 +118,7 @@ def _vanished(condition: Condition) -> Iterable[Vanished]:
             return
 
 
-def _check_adds_up(term: Measured) -> None:
+def _check_adds_up(term: AdHocExpression) -> None:
     """Only sums can be added up over several deployments."""
     adds_up = isinstance(term.expression, Rate | Increase) or (
         isinstance(term.expression, Level) and term.expression.over == "sum"

@@ -213,7 +213,7 @@ def _shifted(alert: Alert, active: Active, *, down_ms: int, at_ms: int) -> Activ
 
     As Prometheus restores it: at least the grace is left to wait; an alert with a shorter `for` starts over.
     """
-    waits_ms = duration_ms(alert.wait)
+    waits_ms = duration_ms(alert.for_)
     if not 0 <= at_ms - down_ms <= OUTAGE_TOLERATED_MS or waits_ms < GRACE_MS:
         return None
     left_ms = waits_ms - (down_ms - active.since_ms)

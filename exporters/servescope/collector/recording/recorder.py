@@ -10,7 +10,7 @@ from servescope.collector.clock import Clock, ClockStep
 from servescope.collector.config import CollectorSettings
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.recording.event_log import EventLog
-from servescope.collector.scrapes.target_state import Watched
+from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.telemetry import Telemetry
 from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.events import Event
@@ -20,7 +20,7 @@ from servescope.settings.clock import BELIEVED_AFTER_MS
 from servescope.settings.values import format_instant
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, StoreError, TargetStatus, UntimelyError
-from servescope.store.writer import Kept, Round, StoreWriter
+from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
 
 _logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Recorder:
         except StoreError as error:
             _logger.warning("%s; all targets count as new in the event log", error)
 
-    def submit(self, round_: Round) -> None:
+    def submit(self, round_: WriteBatch) -> None:
         """Queue a round for the writer's thread."""
         self._writer.submit(round_)
 
@@ -76,22 +76,22 @@ class Recorder:
         """Write the queue and close the store."""
         # The writer's connection closes last: it takes the write-ahead log along, a reader's cannot.
         self.history.close()
-        self._writer.submit(Round(targets=targets))
+        self._writer.submit(WriteBatch(targets=targets))
         if not self._writer.close():
             _logger.error("the store is still being written; the last scrapes may be lost")
 
-    def record_scrape(self, watched: Watched, time_ms: int, snapshot: Snapshot | None) -> None:
+    def record_scrape(self, watched: TargetState, time_ms: int, snapshot: Snapshot | None) -> None:
         """Queue a scrape as soon as it is booked: a killed process loses at most the one being written."""
         target_id = watched.target.target_id
         new = target_id not in self._introduced
         self._introduced.add(target_id)
-        self.submit(Round(scrapes=[(target_id, time_ms, snapshot)], targets=[watched.status] if new else ()))
+        self.submit(WriteBatch(scrapes=[(target_id, time_ms, snapshot)], targets=[watched.status] if new else ()))
 
     def record_figures(
         self,
         at_ms: int,
         derived: Mapping[Deployment, Derivation],
-        targets: Sequence[Watched],
+        targets: Sequence[TargetState],
         leaving: Collection[str],
         settings: CollectorSettings,
         traffic_split: Sequence[ConfiguredTraffic],
@@ -99,7 +99,7 @@ class Recorder:
         """Queue an evaluation with the status of all targets, what changed, and once a minute the retention."""
         listed = frozenset(watched.target.target_id for watched in targets)
         statuses = [watched.status for watched in targets]
-        round_ = Round(
+        round_ = WriteBatch(
             figures=[(deployment, at_ms, each.figures) for deployment, each in derived.items()],
             targets=statuses,
             listed=listed,
@@ -115,7 +115,7 @@ class Recorder:
             size_bytes=self.history.size_bytes(),
         )
 
-    def _record_settings(self, round_: Round, at_ms: int, settings: CollectorSettings) -> None:
+    def _record_settings(self, round_: WriteBatch, at_ms: int, settings: CollectorSettings) -> None:
         recorded = RecordedSettings(
             settings.window_ms, settings.evaluation_interval_ms, settings.scrape_interval_ms, settings.window_bounds
         )
@@ -123,12 +123,12 @@ class Recorder:
             self._settings = recorded
             round_.settings = at_ms, recorded
 
-    def _keep(self, round_: Round, settings: CollectorSettings) -> None:
+    def _keep(self, round_: WriteBatch, settings: CollectorSettings) -> None:
         now_ms = self._clock.now_ms
         # By the absolute difference: a clock that was ahead must not delay retention for that long.
         if abs(now_ms - self._pruned_ms) >= _PRUNE_EVERY_MS:
             self._pruned_ms = now_ms
-            round_.keep = Kept(
+            round_.keep = RetentionLimits(
                 now_ms - settings.retention_ms,
                 now_ms - settings.increments_retention_ms,
                 settings.retention_bytes,
@@ -191,7 +191,7 @@ class Recorder:
             self.problem = None
             _logger.info("the store is written again")
 
-    def _on_dropped(self, round_: Round) -> None:
+    def _on_dropped(self, round_: WriteBatch) -> None:
         lost = sum(len(snapshot.series) for _, _, snapshot in round_.scrapes if snapshot is not None)
         self._telemetry.count_dropped({"store": lost})
         now = time.monotonic()

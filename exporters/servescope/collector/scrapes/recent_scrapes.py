@@ -38,14 +38,14 @@ class Reset(NamedTuple):
     before: Floats
 
 
-class Turn(NamedTuple):
+class PresenceChange(NamedTuple):
     """Series that were not in the scrape before, or are not in this one."""
 
     scrape: int
     rows: Rows
 
 
-class Stretch(NamedTuple):
+class ScrapeRange(NamedTuple):
     """A target's scrapes within a range, as far as they succeeded.
 
     `first` and `last` are the values of all rows in the first and the last of them, `first_ms` and `last_ms` their
@@ -107,7 +107,7 @@ class RecentScrapes:
         self._is_shown = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self._gone_since = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self._resets: list[Reset] = []
-        self._turns: list[Turn] = []
+        self._turns: list[PresenceChange] = []
         nothing = np.zeros(0, dtype=np.intp)
         self._placed = _Placed((), (), None, nothing, nothing)
         self._reserved: _Placed | None = None
@@ -158,7 +158,7 @@ class RecentScrapes:
             if len(self._row_of) > held:
                 new = part[(part >= 0) & ~self._is_shown[part]]
                 self._gone_since[new] = number
-                self._turns.append(Turn(number, new))
+                self._turns.append(PresenceChange(number, new))
             yield
         self._reserved = _placed(offered, np.concatenate(rows) if rows else np.zeros(0, dtype=np.intp))
 
@@ -224,7 +224,7 @@ class RecentScrapes:
             for turn in over:
                 self._forget(turn)
 
-    def _forget(self, turn: Turn) -> None:
+    def _forget(self, turn: PresenceChange) -> None:
         """Free the rows of the series that went away then and did not come back."""
         spent = turn.rows[~self._is_shown[turn.rows] & (self._gone_since[turn.rows] == turn.scrape)]
         if not spent.size:
@@ -316,7 +316,7 @@ class RecentScrapes:
         self._row_of = {series: row for row, series in enumerate(self._series) if series is not None}
         self._free = []
         self._resets = [_move_reset(reset, moved) for reset in self._resets]
-        self._turns = [Turn(turn.scrape, _moved(turn.rows, moved)) for turn in self._turns]
+        self._turns = [PresenceChange(turn.scrape, _moved(turn.rows, moved)) for turn in self._turns]
         self._placed = self._placed._replace(rows=moved[self._placed.rows])
         self._resize(kept, max(_FIRST_ROWS, len(kept) + len(kept) // 8))
 
@@ -337,19 +337,19 @@ class RecentScrapes:
         # In the first scrape held everything is new, and nothing is missed.
         if turned.size:
             self._gone_since[turned] = number
-            self._turns.append(Turn(number, turned))
+            self._turns.append(PresenceChange(number, turned))
         self._is_shown = now
 
     # --- What is held is read -----------------------------------------------------------------------------------------
 
-    def stretch(self, within: Range) -> Stretch:
+    def stretch(self, within: Range) -> ScrapeRange:
         """The scrapes within a range; views, valid until the next append."""
         times, rows = self._times, len(self._series)
         low, high = bisect_left(times, within.first_ms), bisect_right(times, within.at_ms)
         levels = self._levels(within, high)
         if high - low < 2:
             nothing = np.full(rows, np.nan)
-            return Stretch(nothing, nothing, 0, 0, 0, [], None, levels)
+            return ScrapeRange(nothing, nothing, 0, 0, 0, [], None, levels)
         first, last = self._first + low, self._first + high - 1
         values, columns = self._values, len(self._values)
         resets = self._resets
@@ -362,7 +362,7 @@ class RecentScrapes:
                 if turn.scrape > first:
                     is_turned[turn.rows] = True
             turned = np.flatnonzero(is_turned)
-        return Stretch(
+        return ScrapeRange(
             values[first % columns, :rows],
             values[last % columns, :rows],
             times[low],

@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
+class TargetState:
     """One target; used in one event loop only."""
 
     target: Target

@@ -11,7 +11,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, format_series, make_labels
 from servescope.customers.lanes.claimed_past import ClaimedPast
-from servescope.customers.points.edges import FleetEdge, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
 from servescope.customers.points.layout import ExportLayout
 from servescope.customers.points.naming import metric_labels
 from servescope.customers.points.points import Stream
@@ -83,7 +83,7 @@ def explain_policy(policy: Policy, history: History, now_ms: int) -> Explanation
     return replace(explanation, withheld=(*strangers, *explanation.withheld))
 
 
-def explain_edge(policy: Policy, edge: FleetEdge) -> Explanation:
+def explain_edge(policy: Policy, edge: IntervalSnapshot) -> Explanation:
     """What the policy exports of an edge that has all metrics and figures."""
     projector = Projector(policy)
     points = projector.project(edge, "cumulative", Totals()).points
@@ -152,7 +152,7 @@ def _incomplete(policy: Policy, target: TargetEdge) -> Iterator[WithheldSeries]:
         yield WithheldSeries(_native(target, metric, own), "the histogram lacks its sum, its count or all buckets")
 
 
-def _unlisted_figures(policy: Policy, edge: FleetEdge) -> Iterator[WithheldSeries]:
+def _unlisted_figures(policy: Policy, edge: IntervalSnapshot) -> Iterator[WithheldSeries]:
     for deployment, figures in edge.figures.items():
         for key in figures:
             name, own = parse_figure_key(key)

@@ -27,7 +27,7 @@ from servescope.customers.lanes.cursors import (
     RemovedError,
 )
 from servescope.customers.lanes.telemetry import LaneTelemetry
-from servescope.customers.points.edges import FleetEdge
+from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projection, Projector
 from servescope.customers.points.reading import RUN_MS, EdgeReader, FleetState
@@ -260,12 +260,12 @@ class Lane:
                 )
                 await self._deliver(edge, state, projection)
 
-    def _read(self) -> deque[tuple[FleetEdge, FleetState]]:
+    def _read(self) -> deque[tuple[IntervalSnapshot, FleetState]]:
         """The next of the edges that are owed."""
         edges = self._owed()
         return deque(self._reader.read_some(self._state, edges) if edges else ())
 
-    async def _deliver(self, edge: FleetEdge, state: FleetState, projection: Projection) -> None:
+    async def _deliver(self, edge: IntervalSnapshot, state: FleetState, projection: Projection) -> None:
         """Send the points of an edge until they are accepted, refused for good, or too old; then acknowledge it."""
         self._telemetry.set_exported(len(projection.points), projection.withheld)
         before_ms = edge.time_ms - self._policy.interval_ms if edge.before_ms is None else edge.before_ms

@@ -36,7 +36,7 @@ class TargetEdge:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FleetEdge:
+class IntervalSnapshot:
     """All of a customer's deployments at `time_ms`; `before_ms` is the edge before, None for the first of a lane.
 
     The first has values but no gains: they begin there. `figures` are by deployment the derived figures over the
@@ -50,7 +50,7 @@ class FleetEdge:
     window_ms: int
 
 
-def join(first: FleetEdge, second: FleetEdge) -> FleetEdge:
+def join(first: IntervalSnapshot, second: IntervalSnapshot) -> IntervalSnapshot:
     """Two edges as one that follows on the one before both: where the second is, with what both gained and ended."""
     earlier = {target.identity: target for target in first.targets}
     targets = [

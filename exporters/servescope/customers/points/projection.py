@@ -16,7 +16,7 @@ from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, make_labels
-from servescope.customers.points.edges import FleetEdge, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
 from servescope.customers.points.hashing import ReplicaHash
 from servescope.customers.points.layout import ExportedObject, ExportLayout, Value
 from servescope.customers.points.naming import (
@@ -100,7 +100,7 @@ class Projector:
         self._plans: dict[tuple[Identity, str], _Plan] = {}
         self._streams: dict[StreamKey, Stream] = {}
 
-    def project(self, edge: FleetEdge, temporality: Temporality, totals: Totals) -> Projection:
+    def project(self, edge: IntervalSnapshot, temporality: Temporality, totals: Totals) -> Projection:
         """The points of an edge; `totals` are those of the edge before."""
         key_id = self._hash.refresh() if self._hash else ""
         if totals.key_id not in ("", key_id) and key_id:
@@ -183,7 +183,7 @@ class Projector:
         self,
         key: StreamKey,
         sources: Sequence[_Source],
-        edge: FleetEdge,
+        edge: IntervalSnapshot,
         temporality: Temporality,
         totals: Totals,
         streams: dict[StreamKey, StreamTotal],
@@ -244,7 +244,7 @@ class Projector:
                     yield StreamPoint(stream, None, time_ms, None, edges)
 
     def _figure_points(
-        self, edge: FleetEdge, before: frozenset[StreamKey], withheld: Counter[str]
+        self, edge: IntervalSnapshot, before: frozenset[StreamKey], withheld: Counter[str]
     ) -> tuple[frozenset[StreamKey], list[StreamPoint]]:
         """The figures that are shown, and their points, with the ends of those that were shown before."""
         points = []
@@ -319,7 +319,9 @@ def _add(first: Value, second: Value) -> Value:
     return first + second if not isinstance(second, HistogramValue) else first
 
 
-def _advance(total: StreamTotal | None, gain: Value | None, shape: Value | None, edge: FleetEdge) -> StreamTotal | None:
+def _advance(
+    total: StreamTotal | None, gain: Value | None, shape: Value | None, edge: IntervalSnapshot
+) -> StreamTotal | None:
     """The total with what was gained; a new one where there was none, or where it had fewer edges than all series have.
 
     A new one counts from the edge before; of the first edge of a stream, from this edge, with nothing in it.

@@ -14,7 +14,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Labels, Series, Window
-from servescope.customers.points.edges import FleetEdge, TargetEdge, join
+from servescope.customers.points.edges import IntervalSnapshot, TargetEdge, join
 from servescope.customers.points.tracks import INTERVALS_FRESH, TargetTrack, follow
 from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.store.history import History
@@ -70,7 +70,7 @@ class EdgeReader:
         # By target: its series as the store has them, and without the labels of its identity.
         self._names: dict[Identity, tuple[tuple[Series, ...], tuple[Series, ...]]] = {}
 
-    def read(self, state: FleetState | None, edges: Sequence[int]) -> Iterator[tuple[FleetEdge, FleetState]]:
+    def read(self, state: FleetState | None, edges: Sequence[int]) -> Iterator[tuple[IntervalSnapshot, FleetState]]:
         """The fleet at each of the edges, ascending, and the state to go on from behind it; None begins a lane."""
         left = list(edges)
         while left:
@@ -79,7 +79,7 @@ class EdgeReader:
                 yield edge, state
             left = left[len(found) :]
 
-    def read_some(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
+    def read_some(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[IntervalSnapshot, FleetState]]:
         """The same of the first of the edges: at most `RUN_MS`, fewer of many series or where the store refuses."""
         if state is not None and edges[0] - state.edge_ms > RUN_MS:
             return [self._read_long(state, edges[0])]
@@ -94,7 +94,7 @@ class EdgeReader:
                     raise
                 run = run[: len(run) // 2]
 
-    def _read_long(self, state: FleetState, edge_ms: int) -> tuple[FleetEdge, FleetState]:
+    def _read_long(self, state: FleetState, edge_ms: int) -> tuple[IntervalSnapshot, FleetState]:
         """An edge long after the one before, as after an outage: what lies between is read a run at a time."""
         ((joined, after),) = self._read_run(state, [min(state.edge_ms + RUN_MS, edge_ms)])
         while after.edge_ms < edge_ms:
@@ -102,7 +102,7 @@ class EdgeReader:
             joined = join(joined, edge)
         return joined, after
 
-    def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[FleetEdge, FleetState]]:
+    def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[IntervalSnapshot, FleetState]]:
         before_ms = None if state is None else state.edge_ms
         tracks = {} if state is None else self._owned(state.tracks)
         targets: list[list[TargetEdge]] = [[] for _ in edges]
@@ -123,7 +123,7 @@ class EdgeReader:
         found_edges = []
         for place, edge_ms in enumerate(edges):
             shown = {deployment: at_edges[place] for deployment, at_edges in figures.items() if at_edges[place]}
-            edge = FleetEdge(edge_ms, before_ms, tuple(targets[place]), shown, self._window_ms(edge_ms))
+            edge = IntervalSnapshot(edge_ms, before_ms, tuple(targets[place]), shown, self._window_ms(edge_ms))
             found_edges.append((edge, FleetState(edge_ms, after[place])))
             before_ms = edge_ms
         return found_edges

@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.judged import JudgedMetric, definition_of
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.cutover.evidence.folding import ArmFold, Folded, Place
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, Place
 
 Finding = Literal["absent", "incomparable", "note"]
 
@@ -26,7 +26,7 @@ class Comparability:
 _TIMED: Final = ("seconds", "tokens/s")
 
 
-def compare(metric: JudgedMetric, folded: Folded) -> Comparability | None:
+def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
     """What is to be said of a metric on both stacks; None where both report the same thing."""
     families = sorted({SAMPLE_FAMILIES[part.series] for part in (*metric.above, *metric.below)})
     arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
@@ -83,7 +83,7 @@ def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Pla
     return None
 
 
-def shared_edges(histogram: str, folded: Folded) -> tuple[float, ...]:
+def shared_edges(histogram: str, folded: ArmArrays) -> tuple[float, ...]:
     """The bucket edges that both arms have of a histogram, ascending."""
     arms = [arm.distributions.get(histogram) for arm in (folded.v1, folded.v2)]
     if any(arm is None for arm in arms):
@@ -91,7 +91,7 @@ def shared_edges(histogram: str, folded: Folded) -> tuple[float, ...]:
     return tuple(sorted(set.intersection(*(set(arm.edges) for arm in arms if arm is not None))))
 
 
-def unreported(metrics: Iterable[JudgedMetric], folded: Folded) -> Mapping[str, str]:
+def unreported(metrics: Iterable[JudgedMetric], folded: ArmArrays) -> Mapping[str, str]:
     """By metric what one of the stacks does not report, or reports otherwise.
 
     One that has served nothing may report more once it does.

@@ -26,7 +26,7 @@ from servescope.cutover.comparison.clusters import incidents, pairs_in
 from servescope.cutover.comparison.comparability import shared_edges, unreported
 from servescope.cutover.comparison.given import Given, Moved, beside, explain, given_of, learn
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import ArmFold, BucketCounts, Folded, PodSums, fold, judged_metric
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, PodSums, fold, judged_metric
 from servescope.cutover.plan.files import check_arms
 from servescope.cutover.plan.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, Sensitivity
 from servescope.cutover.statistics.counts import dispersion
@@ -94,7 +94,7 @@ def _layer(arm: ArmFold, family: str) -> str:
 # --- Noise ------------------------------------------------------------------------------------------------------------
 
 
-def _without_outliers(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> ArmFold:
+def _without_outliers(plan: CutoverPlan, past: ArmArrays, histograms: tuple[str, ...]) -> ArmFold:
     """v1 without what single replicas did alone, in the metrics that take time: as it will be judged."""
     v1 = past.v1
     timed = {}
@@ -116,7 +116,7 @@ def _without_outliers(plan: CutoverPlan, past: Folded, histograms: tuple[str, ..
 
 
 def _noise(
-    metric: MetricPlan, past: Folded, histograms: tuple[str, ...], slope: PromptSlope | None, v2_pods: int
+    metric: MetricPlan, past: ArmArrays, histograms: tuple[str, ...], slope: PromptSlope | None, v2_pods: int
 ) -> Noise:
     wanted = information_wanted(metric.margin or 1.0)
     judged = judged_metric(metric.name, histograms)
@@ -139,7 +139,7 @@ def _noise(
     return Noise(0.0, 0.0, cv2, wanted, seen, calibrated=False)
 
 
-def _v2_pods(plan: CutoverPlan, past: Folded) -> int:
+def _v2_pods(plan: CutoverPlan, past: ArmArrays) -> int:
     """How many pods v2 begins with: those that are seen already, or as many as its first share has of v1's."""
     if past.v2.pods:
         return len(past.v2.pods)
@@ -151,7 +151,7 @@ def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> PodSums:
     return arm.metrics[f"{SPEED} histogram" if name == SPEED and name in histograms else name]
 
 
-def _coefficient2(past: Folded, histogram: str, counted: PodSums) -> float:
+def _coefficient2(past: ArmArrays, histogram: str, counted: PodSums) -> float:
     """The variation of one observation; 1, that of an exponential distribution, where no past shows it."""
     found = past.v1.distributions.get(histogram)
     total, count = float(np.nansum(counted.above)), float(np.nansum(counted.below))
@@ -191,7 +191,7 @@ _PODS_SPREAD: Final = 2.0
 """Standard deviations between pods that a share may differ by without harm."""
 
 
-def _choose_edges(metric: MetricPlan, past: Folded) -> tuple[float, ...]:
+def _choose_edges(metric: MetricPlan, past: ArmArrays) -> tuple[float, ...]:
     """The edges of the plan, or those that say most of v1's distribution, which v2 has as far as it is seen."""
     histogram = JUDGED[metric.name].histogram
     found = past.v1.distributions.get(histogram)
@@ -213,7 +213,7 @@ def _objective_edge(name: str) -> float | None:
     return next(edges, None)
 
 
-def _compared_edges(metric: MetricPlan, past: Folded, noise: Noise) -> tuple[ComparedEdge, ...]:
+def _compared_edges(metric: MetricPlan, past: ArmArrays, noise: Noise) -> tuple[ComparedEdge, ...]:
     chosen = past.edges.get(metric.name, ())
     if not chosen:
         return ()
@@ -268,7 +268,7 @@ def prompts_of(arm: ArmFold) -> Prompts | None:
     return Prompts(zero_unknown(found.above), zero_unknown(found.below))
 
 
-def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dict[str, PromptSlope]:
+def _slopes(plan: CutoverPlan, past: ArmArrays, histograms: tuple[str, ...]) -> dict[str, PromptSlope]:
     """How prompts move each timed metric within v1, where its past shows it beyond doubt."""
     prompts, tokens = prompts_of(past.v1), past.v1.metrics.get(PROMPT_SIZES)
     if prompts is None or tokens is None:
@@ -288,7 +288,7 @@ def _slopes(plan: CutoverPlan, past: Folded, histograms: tuple[str, ...]) -> dic
 
 
 def _sensitivities(
-    plan: CutoverPlan, past: Folded, histograms: tuple[str, ...], slopes: Mapping[str, PromptSlope],
+    plan: CutoverPlan, past: ArmArrays, histograms: tuple[str, ...], slopes: Mapping[str, PromptSlope],
     noise: Mapping[str, Noise], v2_pods: int,
 ) -> dict[str, Sensitivity]:  # fmt: skip
     """How what v1's pods were given moved each timed metric, where the past shows it beyond doubt."""

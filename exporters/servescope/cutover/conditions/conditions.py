@@ -23,7 +23,7 @@ from servescope.cutover.evidence.coverage import (
     metric_coverage,
     trailing_sum,
 )
-from servescope.cutover.evidence.folding import ArmFold, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold
 from servescope.cutover.evidence.shortfall import Shortfall
 from servescope.cutover.plan.plan import FrozenPlan, MetricPlan
 from servescope.cutover.statistics.sequences import Floats, zero_unknown
@@ -96,7 +96,7 @@ class StageContext:
     """
 
     frozen: FrozenPlan
-    folded: Folded
+    folded: ArmArrays
     within: slice
     usable: NDArray[np.bool_]
     weight: float

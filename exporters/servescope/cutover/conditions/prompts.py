@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.judged import PROMPT_SIZES
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.statistics.mix import MOST_DISTANCE, log_evidence_of_difference
 from servescope.cutover.statistics.sequences import Floats
 
@@ -31,7 +31,7 @@ class MixPath:
     refused: NDArray[np.bool_]
 
 
-def prompt_histograms(folded: Folded, within: slice) -> tuple[Floats, Floats] | None:
+def prompt_histograms(folded: ArmArrays, within: slice) -> tuple[Floats, Floats] | None:
     """The requests of both arms per shared bucket of prompt tokens and block, (E, B) each; None where one has none."""
     arms = [arm.distributions.get(PROMPT_SIZES) for arm in (folded.v1, folded.v2)]
     if arms[0] is None or arms[1] is None:

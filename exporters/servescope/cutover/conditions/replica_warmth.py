@@ -25,7 +25,7 @@ from servescope.cutover.conditions.warmth import (
     overdue,
     warmth,
 )
-from servescope.cutover.evidence.folding import ArmFold, Folded, PodSums, judged_metric
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, PodSums, judged_metric
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.statistics.sequences import Floats, zero_unknown
 from servescope.increments.blocks import BLOCK_MS
@@ -89,7 +89,7 @@ class Timed:
         return float(self.cost(expected, sums[known].sum()))
 
 
-def warm_arms(frozen: FrozenPlan, folded: Folded) -> tuple[ArmWarmth, ArmWarmth]:
+def warm_arms(frozen: FrozenPlan, folded: ArmArrays) -> tuple[ArmWarmth, ArmWarmth]:
     """How warm the pods of both arms are, by the latencies and speeds of the plan that both arms report."""
     arms = (folded.v1, folded.v2)
     unknown = np.full(folded.blocks.size, np.nan)
@@ -119,7 +119,7 @@ def warm_arms(frozen: FrozenPlan, folded: Folded) -> tuple[ArmWarmth, ArmWarmth]
     return v1_warmth, warm_pods(folded.v2, of_v2, usual)
 
 
-def _usual_requests(folded: Folded) -> Floats:
+def _usual_requests(folded: ArmArrays) -> Floats:
     """The requests of a replica in each block, (B,), on average over both arms; NaN before anything is observed."""
     requests = np.concatenate([arm.traffic["requests"] for arm in (folded.v1, folded.v2)])
     present = np.concatenate([arm.present for arm in (folded.v1, folded.v2)])

@@ -21,7 +21,7 @@ from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.comparison.spans import EffectComparison
 from servescope.cutover.conditions.conditions import ArmLoad
 from servescope.cutover.conditions.replica_warmth import ArmWarmth
-from servescope.cutover.evidence.folding import ArmFold, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold
 from servescope.cutover.plan.plan import FrozenPlan, MetricPlan, Sensitivity
 from servescope.cutover.statistics.effects import BlockEffects
 from servescope.cutover.statistics.mix import PromptSlope
@@ -85,7 +85,7 @@ class SensitivityTrack:
 
 
 def stage_given(
-    frozen: FrozenPlan, folded: Folded, within: slice, usable: NDArray[np.bool_],
+    frozen: FrozenPlan, folded: ArmArrays, within: slice, usable: NDArray[np.bool_],
     warmth: tuple[ArmWarmth, ArmWarmth], loads: tuple[ArmLoad, ArmLoad],
 ) -> StageGiven | None:  # fmt: skip
     """What both arms were given through a stage; None where the plan has no slope on it."""

@@ -118,7 +118,7 @@ class ArmFold:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Folded:
+class ArmArrays:
     """Both arms over the same blocks; `faults` are sentences, of targets that could not be folded as they were."""
 
     v1: ArmFold
@@ -145,8 +145,8 @@ def fold(
     *,
     places: Mapping[str, tuple[str, str]] | None = None,
     edges: Mapping[str, tuple[float, ...]] | None = None,
-    former: Folded | None = None,
-) -> Folded:
+    former: ArmArrays | None = None,
+) -> ArmArrays:
     """Both arms over the closed blocks from `start_ms` to `end_ms`, whole blocks within them.
 
     `places` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
@@ -164,8 +164,8 @@ def fold_part(
     *,
     places: Mapping[str, tuple[str, str]] | None = None,
     edges: Mapping[str, tuple[float, ...]] | None = None,
-    former: Folded | None = None,
-) -> Folded:
+    former: ArmArrays | None = None,
+) -> ArmArrays:
     """As `fold`, but only the blocks after `former`, the part before them."""
     first = -(-start_ms // BLOCK_MS) * BLOCK_MS if former is None else former.v1.end_ms() or start_ms
     blocks = np.arange(first, end_ms - BLOCK_MS + 1, BLOCK_MS, dtype=np.int64)
@@ -178,16 +178,16 @@ def fold_part(
             known = {family: place.name for family, place in before.places.items()} | known
         chosen = [target for target in targets if arm.selects(target.identity)]
         arms.append(_fold_arm(_Reading(plan, compared), chosen, blocks, known, before))
-    return Folded(arms[0], arms[1], compared, () if former is None else former.faults)
+    return ArmArrays(arms[0], arms[1], compared, () if former is None else former.faults)
 
 
-def joined(parts: Sequence[Folded]) -> Folded:
+def joined(parts: Sequence[ArmArrays]) -> ArmArrays:
     """Parts that follow one another as one; each was folded after the one before it."""
     found = [part for part in parts if part.blocks.size] or list(parts[-1:])
     if len(found) == 1:
         return replace(found[0], faults=parts[-1].faults)
     arms = (_joined([part.v1 for part in found]), _joined([part.v2 for part in found]))
-    return Folded(*arms, parts[-1].edges, parts[-1].faults)
+    return ArmArrays(*arms, parts[-1].edges, parts[-1].faults)
 
 
 def read_families(plan: CutoverPlan) -> list[str]:

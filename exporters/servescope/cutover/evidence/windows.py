@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.evidence.folding import ArmFold, BucketCounts, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts
 from servescope.cutover.evidence.stages import StageSpan
 from servescope.increments.blocks import BLOCK_MS
 
@@ -27,12 +27,12 @@ def needed_from(span: StageSpan) -> int:
     return span.evidence_ms - LEAD_MS
 
 
-def window_of(folded: Folded, span: StageSpan) -> Folded:
+def window_of(folded: ArmArrays, span: StageSpan) -> ArmArrays:
     """What a stage is judged by: the same where that is all there is."""
     return cut(folded, needed_from(span), span.until_ms)
 
 
-def cut(folded: Folded, since_ms: int, until_ms: int) -> Folded:
+def cut(folded: ArmArrays, since_ms: int, until_ms: int) -> ArmArrays:
     """The blocks that end after one time and up to another, and the pods that were there in them."""
     blocks = folded.blocks
     kept = np.flatnonzero((blocks + BLOCK_MS > since_ms) & (blocks + BLOCK_MS <= until_ms))
@@ -58,7 +58,7 @@ def _cut_arm(arm: ArmFold, columns: slice) -> ArmFold:
     return replace(changed, **kept)
 
 
-def compacted(folded: Folded) -> Folded:
+def compacted(folded: ArmArrays) -> ArmArrays:
     """The same, each of its arrays as small as holds every number of it exactly.
 
     Most are whole numbers, and some the same in all blocks, as where nothing was torn.
@@ -77,18 +77,18 @@ def compacted(folded: Folded) -> Folded:
                 return np.asarray(small)
         return values
 
-    changed: Folded = map_arrays(folded, change)
+    changed: ArmArrays = map_arrays(folded, change)
     return changed
 
 
-def expanded(folded: Folded) -> Folded:
+def expanded(folded: ArmArrays) -> ArmArrays:
     """What was `compacted` as it was."""
 
     def change(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
         is_whole = values.dtype == np.float64 or values.dtype == np.bool_ or values.dtype == np.int64
         return values if is_whole else values.astype(float)
 
-    changed: Folded = map_arrays(folded, change)
+    changed: ArmArrays = map_arrays(folded, change)
     return changed
 
 

@@ -19,7 +19,7 @@ from servescope.cutover.comparison.freezing import LEAST_DECODING, counted_of
 from servescope.cutover.comparison.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
 from servescope.cutover.conditions.warmth import warm_up_seconds
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import Folded, PodSums, fold, judged_metric
+from servescope.cutover.evidence.folding import ArmArrays, PodSums, fold, judged_metric
 from servescope.cutover.evidence.stages import section_part
 from servescope.cutover.plan.plan import FrozenPlan, MetricPlan, Noise, Stage
 from servescope.cutover.statistics.change import schedule
@@ -149,7 +149,7 @@ def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForeca
     )
 
 
-def _forecast_stage(frozen: FrozenPlan, past: Folded, index: int, planned: Stage, weight: float) -> StageForecast:
+def _forecast_stage(frozen: FrozenPlan, past: ArmArrays, index: int, planned: Stage, weight: float) -> StageForecast:
     share = planned.share
     requests = np.nan_to_num(past.v1.traffic["requests"])
     # Not all that ever served: a replica that was replaced has another name.
@@ -213,7 +213,7 @@ def _answer(
     )  # fmt: skip
 
 
-def _forecast(frozen: FrozenPlan, past: Folded, metric: MetricPlan, stage: _Stage) -> MetricForecast:
+def _forecast(frozen: FrozenPlan, past: ArmArrays, metric: MetricPlan, stage: _Stage) -> MetricForecast:
     judged = judged_metric(metric.name, frozen.histograms)
     counted = counted_of(past.v1, judged.name, frozen.histograms)
     below = np.nan_to_num(counted.below).sum(axis=0)

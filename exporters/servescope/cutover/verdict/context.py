@@ -14,7 +14,7 @@ from servescope.cutover.conditions.load import load_range, recent_load
 from servescope.cutover.conditions.warmth import MOST_SECONDS
 from servescope.cutover.evidence import shares
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import ArmFold, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold
 from servescope.cutover.evidence.stages import Course
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
 from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
@@ -144,7 +144,7 @@ def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[t
 
 
 def notes_of(
-    frozen: FrozenPlan, folded: Folded, stage: StageTrack, evidence: Evidence, course: Course
+    frozen: FrozenPlan, folded: ArmArrays, stage: StageTrack, evidence: Evidence, course: Course
 ) -> tuple[str, ...]:
     """What else is to be known of a judgement, a sentence each."""
     notes = [*evidence.problems, *evidence.warnings]
@@ -193,7 +193,7 @@ def _section_notes(stage: StageTrack) -> list[str]:
 _MOST_NAMED: Final = 3
 
 
-def _replica_notes(folded: Folded, stage: StageTrack) -> list[str]:
+def _replica_notes(folded: ArmArrays, stage: StageTrack) -> list[str]:
     """Which replicas were left out of their arm and for how long, and that a single one cannot be."""
     notes = []
     for name, arm, found in zip(("v1", "v2"), (folded.v1, folded.v2), stage.outliers, strict=True):
@@ -245,7 +245,7 @@ def load_note(frozen: FrozenPlan, stage: StageTrack) -> str | None:
     )
 
 
-def _share_notes(frozen: FrozenPlan, folded: Folded, stage: StageTrack, evidence: Evidence) -> list[str]:
+def _share_notes(frozen: FrozenPlan, folded: ArmArrays, stage: StageTrack, evidence: Evidence) -> list[str]:
     plan = frozen.plan
     share, state = plan.stages[stage.span.index].share, stage_state(frozen, stage)
     notes = []
@@ -267,7 +267,7 @@ def _share_notes(frozen: FrozenPlan, folded: Folded, stage: StageTrack, evidence
     return notes
 
 
-def _configured_share(folded: Folded, evidence: Evidence, stage: StageTrack) -> float | None:
+def _configured_share(folded: ArmArrays, evidence: Evidence, stage: StageTrack) -> float | None:
     """The share that was configured last for v2's stacks, as far as the event log says; None where it does not."""
     until = stage.span.until_ms
     ratios: dict[Labels, float] = {}

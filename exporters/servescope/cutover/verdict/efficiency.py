@@ -19,7 +19,7 @@ from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover.comparison.calibration import online_factor
 from servescope.cutover.conditions.conditions import ready_replicas
 from servescope.cutover.conditions.load import MATCHED_RATIO
-from servescope.cutover.evidence.folding import ArmFold, Folded
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold
 from servescope.cutover.judgement import Efficiency
 from servescope.cutover.statistics.effects import merged_sums, ratio_effects
 from servescope.cutover.statistics.sequences import Floats, accumulate, half_width, information_wanted, zero_unknown
@@ -38,7 +38,7 @@ _SERVED: Final[dict[Name, str]] = {
 }
 
 
-def compare_efficiency(folded: Folded, stage: StageTrack) -> tuple[Efficiency, ...]:
+def compare_efficiency(folded: ArmArrays, stage: StageTrack) -> tuple[Efficiency, ...]:
     """The efficiency of v2 over v1 in a stage; what was observed for less than an hour at matched load is left out."""
     arms = (folded.v1, folded.v2)
     matched = stage.usable & _matched(arms, stage)

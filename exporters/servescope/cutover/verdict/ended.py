@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.evidence.stages import Course, StageSpan
 from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.plan.plan import FrozenPlan
@@ -39,7 +39,7 @@ class ScrapedBlocks:
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     arms: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.bool_))
 
-    def and_of(self, folded: Folded) -> ScrapedBlocks:
+    def and_of(self, folded: ArmArrays) -> ScrapedBlocks:
         """With the blocks of a fold that come after these."""
         new = folded.blocks > self.blocks[-1] if self.blocks.size else np.ones(folded.blocks.size, dtype=np.bool_)
         arms = np.array([(arm.scrapes[:, new] > 0.0).any(axis=0) for arm in (folded.v1, folded.v2)])

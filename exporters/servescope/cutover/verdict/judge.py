@@ -21,7 +21,7 @@ from servescope.cutover.conditions.warmth import OLD_SECONDS
 from servescope.cutover.evidence import shares
 from servescope.cutover.evidence.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.evidence.evidence import Decision, Evidence
-from servescope.cutover.evidence.folding import Folded, fold_part, joined
+from servescope.cutover.evidence.folding import ArmArrays, fold_part, joined
 from servescope.cutover.evidence.stages import Course, StageSpan, course_of
 from servescope.cutover.evidence.windows import cut, window_of
 from servescope.cutover.judgement import (
@@ -82,8 +82,8 @@ def fold_evidence(
     evidence: Evidence,
     decisions: Sequence[Decision],
     at_ms: int,
-    former: Folded | None = None,
-) -> Folded:
+    former: ArmArrays | None = None,
+) -> ArmArrays:
     """The evidence as arrays, from an hour before the start to the last block that is closed.
 
     With `former`, the same of an earlier time, the evidence need only have the blocks since then.
@@ -99,8 +99,8 @@ def first_block(course: Course) -> int:
 
 
 def fold_evidence_part(
-    frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int, former: Folded | None = None
-) -> Folded:
+    frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int, former: ArmArrays | None = None
+) -> ArmArrays:
     """As `fold_evidence`, but only the blocks after `former`, the part before them, up to a time at most."""
     targets, faults = _distinct(evidence)
     folded = fold_part(
@@ -127,7 +127,7 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
 
 
 def judge_folded(
-    frozen: FrozenPlan, folded: Folded, evidence: Evidence, decisions: Sequence[Decision], at_ms: int,
+    frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, decisions: Sequence[Decision], at_ms: int,
     ended: EndedStages = NOTHING_ENDED,
 ) -> Judgement:  # fmt: skip
     """The judgement from evidence that is folded already (`fold_evidence`).
@@ -214,7 +214,7 @@ def _waits_for(stage: StageTrack, metrics: Sequence[MetricJudgement]) -> str:
     return "; ".join(filter(None, (waiting_for(stage, cause) for cause in causes))) if stage.blocks.size else ""
 
 
-def _problems(folded: Folded) -> list[str]:
+def _problems(folded: ArmArrays) -> list[str]:
     """What makes the evidence itself unusable."""
     return [
         *folded.faults,
@@ -236,7 +236,7 @@ class _Run:
 
 
 def end_stages(
-    frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, ended: EndedStages = NOTHING_ENDED
+    frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course: Course, ended: EndedStages = NOTHING_ENDED
 ) -> EndedStages:
     """What all stages of a course but the last leave, from what those leave that are known already.
 
@@ -257,7 +257,7 @@ def end_stages(
 _Former = Sequence[tuple[int, StageTrack]]
 
 
-def _former(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, span: StageSpan) -> _Former:
+def _former(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course: Course, span: StageSpan) -> _Former:
     """A stage as it was until each span of it was left out, with when that was: what was known then stays known."""
     return [
         (each.at_ms, judge_stage(frozen, folded, evidence, course.before(each), span))
@@ -360,7 +360,7 @@ def _weight(track: MetricTrack, block: int) -> float:
 # --- The present ------------------------------------------------------------------------------------------------------
 
 
-def find_stale(frozen: FrozenPlan, folded: Folded, evidence: Evidence, course: Course, at_ms: int) -> str:
+def find_stale(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course: Course, at_ms: int) -> str:
     """Which arm was not scraped any more, as a sentence; "" where both were, or the run is over."""
     if course.rolled_back is not None:
         return ""

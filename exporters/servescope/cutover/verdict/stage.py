@@ -44,7 +44,7 @@ from servescope.cutover.evidence import shares
 from servescope.cutover.evidence.agreement import DURATION
 from servescope.cutover.evidence.coverage import ArmCoverage, arm_coverage, served_requests, trailing_sum
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import ARMS, ArmFold, Folded, judged_metric
+from servescope.cutover.evidence.folding import ARMS, ArmArrays, ArmFold, judged_metric
 from servescope.cutover.evidence.shortfall import arm_shortfall
 from servescope.cutover.evidence.stages import Course, StageSpan, section_part
 from servescope.cutover.plan.plan import FrozenPlan, MetricPlan
@@ -100,7 +100,7 @@ class StageTrack:
 
 def judge_stage(
     frozen: FrozenPlan,
-    folded: Folded,
+    folded: ArmArrays,
     evidence: Evidence,
     course: Course,
     span: StageSpan,
@@ -154,7 +154,7 @@ _BY_CHANCE: float = 1e-3
 """The probability that none of v2's requests succeeds where v1's succeed as often as they do, that is still chance."""
 
 
-def _outage(folded: Folded, within: slice, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _outage(folded: ArmArrays, within: slice, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Where v2 was offered requests, in the block and the one before, and none succeeded, unless v1's fail as well.
 
     v1 fails as well where so few of its requests succeed, in the block or the one before, that all of v2's may fail by

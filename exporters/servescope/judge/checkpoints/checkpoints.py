@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from servescope.cutover.evidence.folding import Folded
+from servescope.cutover.evidence.folding import ArmArrays
 from servescope.errors import ServescopeError
 from servescope.judge.checkpoints.fold_codec import decode, encode, folding_rules
 
@@ -57,7 +57,7 @@ class CheckpointError(ServescopeError):
 class KeptPart:
     """A part of a run with the scrape interval it was read with, and the hash of it and all before it."""
 
-    folded: Folded
+    folded: ArmArrays
     interval_ms: int
     hash: str
 
@@ -70,7 +70,7 @@ class Checkpoint:
         self._run = sha256(f"{start_hash} {folding_rules()}".encode()).hexdigest()
         self.after = ""
         """The hash of the part that the next one follows, "" before the first."""
-        self._pending: list[tuple[Folded, int]] = []
+        self._pending: list[tuple[ArmArrays, int]] = []
         self._tried = -math.inf
 
     def read(self, begin_ms: int | None = None) -> Iterator[KeptPart]:
@@ -113,7 +113,7 @@ class Checkpoint:
             if not error.is_away:
                 self._drop(number)
 
-    def append(self, parts: Sequence[Folded], interval_ms: int) -> None:
+    def append(self, parts: Sequence[ArmArrays], interval_ms: int) -> None:
         """Keep the parts that follow; what cannot be written is said, and is written with a later one.
 
         What is not written when the process ends is read from the samples again.
@@ -175,7 +175,7 @@ def _hash(previous: str, interval_ms: object, body: object) -> str:
     return sha256(b" ".join((previous.encode(), str(interval_ms).encode(), held))).hexdigest()
 
 
-def _unpacked(body: bytes) -> Folded:
+def _unpacked(body: bytes) -> ArmArrays:
     unpacker = zlib.decompressobj()
     unpacked = unpacker.decompress(body, _MOST_BYTES)
     if unpacker.unconsumed_tail:

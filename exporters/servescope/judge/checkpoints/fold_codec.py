@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from servescope.contract.samples import Series
 from servescope.cutover.evidence import folding
-from servescope.cutover.evidence.folding import ArmFold, BucketCounts, Folded, Place, PodSums
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, Place, PodSums
 
-_KINDS: Final[Mapping[str, type]] = {each.__name__: each for each in (Folded, ArmFold, PodSums, BucketCounts, Place)}
+_KINDS: Final[Mapping[str, type]] = {each.__name__: each for each in (ArmArrays, ArmFold, PodSums, BucketCounts, Place)}
 _NUMBERS: Final = frozenset({"|u1", "<u2", "<f4", "<f8", "<i8", "|b1"})
 
 
@@ -36,14 +36,14 @@ def folding_rules() -> str:
     return digest.hexdigest()
 
 
-def encode(folded: Folded) -> bytes:
+def encode(folded: ArmArrays) -> bytes:
     """The blocks as bytes."""
     arrays: list[bytes] = []
     text = json.dumps(_plain(folded, arrays), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
     return b"".join((len(text).to_bytes(8, "little"), text, *arrays))
 
 
-def decode(body: bytes) -> Folded:
+def decode(body: bytes) -> ArmArrays:
     """The blocks that `encode` wrote; raises ValueError for bytes that it did not."""
     try:
         size = int.from_bytes(body[:8], "little")
@@ -51,7 +51,7 @@ def decode(body: bytes) -> Folded:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"these are no folded blocks: {error!r}") from error
     arms = [getattr(found, name, None) for name in ("v1", "v2")]
-    if not isinstance(found, Folded) or not all(isinstance(each, ArmFold) for each in arms):
+    if not isinstance(found, ArmArrays) or not all(isinstance(each, ArmFold) for each in arms):
         raise ValueError("these are no folded blocks")
     return found
 

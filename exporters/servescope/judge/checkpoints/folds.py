@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import Folded, joined
+from servescope.cutover.evidence.folding import ArmArrays, joined
 from servescope.cutover.evidence.stages import Course
 from servescope.cutover.evidence.windows import compacted, cut, expanded, needed_from
 from servescope.cutover.plan.plan import FrozenPlan
@@ -32,7 +32,7 @@ class Parts:
     `end_ms` is up to when they reach, 0 before the first.
     """
 
-    folded: tuple[Folded, ...] = ()
+    folded: tuple[ArmArrays, ...] = ()
     ended: EndedStages = field(default_factory=lambda: NOTHING_ENDED)
 
     @property
@@ -42,7 +42,7 @@ class Parts:
 
     def with_evidence(
         self, frozen: FrozenPlan, evidence: Evidence, course: Course, end_ms: int
-    ) -> tuple[Parts, tuple[Folded, ...]]:
+    ) -> tuple[Parts, tuple[ArmArrays, ...]]:
         """With the blocks that end up to a time and were read after these; and what was added.
 
         Where a stage ends a part does, so that it is judged from nothing that is later.
@@ -57,7 +57,7 @@ class Parts:
             parts = parts.with_part(frozen, part, evidence, course)
         return parts, tuple(added)
 
-    def with_part(self, frozen: FrozenPlan, part: Folded, evidence: Evidence, course: Course) -> Parts:
+    def with_part(self, frozen: FrozenPlan, part: ArmArrays, evidence: Evidence, course: Course) -> Parts:
         """With the part that follows, without those that no stage needs any more."""
         folded = (*self.folded, part) if part.blocks.size or not self.folded else (
             *self.folded[:-1], replace(self.folded[-1], faults=part.faults)
@@ -71,6 +71,6 @@ class Parts:
         needed = [each for each in folded[:-1] if each.v1.end_ms() > since_ms]
         return Parts((*needed, folded[-1]), ended)
 
-    def window(self, course: Course) -> Folded:
+    def window(self, course: Course) -> ArmArrays:
         """The blocks that the last stage is judged by."""
         return cut(expanded(joined(self.folded)), needed_from(course.stages[-1]), course.end_ms)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.feeding import can_hold, metrics_of
-from servescope.alerting.records import Alert, Extreme, Own, terms
+from servescope.alerting.records import Alert, Extreme, SelfMetric, terms
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, PHASES, SAMPLE_FAMILIES
@@ -139,7 +139,9 @@ def _is_about_phases(alert: Alert) -> bool:
     first = next(terms(alert.condition), None)
     while isinstance(first, Extreme):
         first = first.of
-    return isinstance(first, Own) and any(label == "role" and {*values} <= {*PHASES} for label, values in first.where)
+    return isinstance(first, SelfMetric) and any(
+        label == "role" and {*values} <= {*PHASES} for label, values in first.where
+    )
 
 
 def _describe_band(band: Band | None) -> str:

@@ -35,7 +35,7 @@ Mark = tuple[int, float]
 """A number of records, and the time by the journal's clock when there were that many."""
 
 
-class Journal(Generic[Record]):
+class RecordBuffer(Generic[Record]):
     """Records that callers append and that `book` is called with, in order, in batches.
 
     Where nanoseconds count, a caller does what `write` does:

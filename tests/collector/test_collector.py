@@ -88,7 +88,7 @@ def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -
 def spy_on_layout(collector: Collector) -> list[int]:
     """How many new series each look-up of what they are summed into handles, from now on."""
     handled: list[int] = []
-    layout = collector.fleet.deriver._layout(CHAT)
+    layout = collector.fleet._deriver._layout(CHAT)
     look_up = layout._look_up
 
     def counted(member: Any, recent: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servescope.collector.recording.event_log import EventLog
-from servescope.collector.traffic_split import ConfiguredTraffic
+from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.contract.identity import Identity
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus

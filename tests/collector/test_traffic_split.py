@@ -9,7 +9,7 @@ import pytest
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
-from servescope.collector.traffic_split import ConfiguredTraffic
+from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.errors import ConfigurationError, ServescopeError
 from tests.support.reloaded_collector import World
 

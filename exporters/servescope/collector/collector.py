@@ -23,6 +23,7 @@ from servescope.collector.own_series import OwnSeries
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.notifier import Post
 from servescope.collector.recording.recorder import Recorder
+from servescope.collector.refill import Refill
 from servescope.collector.scrapes.scrape import Fetch, Scrape
 from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.scraping import ScrapeLoop
@@ -95,14 +96,18 @@ class Collector:
         )
         deriver = Deriver(settings.window_ms, settings.window_bounds, self.alerts.view.requirements.asked)
         self.fleet = TargetRegistry(settings, self._clock, deriver, self.alerts, self.recorder)
-        self.own = OwnSeries(self.fleet, self.telemetry, configuration.traffic_split)
+        self.own = OwnSeries(self.fleet, self.alerts, self.telemetry, configuration.traffic_split)
+        slowest_ms = slowest_interval_ms(configuration.deployments, settings.scrape_interval_ms)
+        settle_ms = 2 * (slowest_ms + settings.evaluation_interval_ms)
+        self._refill = Refill(self.fleet, self.alerts, self.recorder, self._clock, self.telemetry, settle_ms)
         self._scraping = ScrapeLoop(self.fleet, fetch, self._clock, self.telemetry)
         self._discovering = DiscoveryLoop(
-            configuration, self.fleet, self._scraping, self._clock, self.telemetry, fetch_list
+            configuration, self.fleet, self._refill, self._scraping, self._clock, self.telemetry, fetch_list
         )
         self._evaluating = EvaluationLoop(
             # Of the lists alone: a host with too many targets is reported by the age of their scrapes.
-            self.fleet, self.own, self._clock, self.telemetry, lambda: self.discovery.problems
+            self.fleet, deriver, self.alerts, self.recorder, self.own, self._clock, self.telemetry,
+            lambda: self.discovery.problems,
         )  # fmt: skip
         self.loading = Loading(self.now_ms)
         self.telemetry.set_loading(success=True, loaded_seconds=self.loading.loaded_ms / 1000)
@@ -166,7 +171,7 @@ class Collector:
 
     async def run(self) -> None:
         """Discover, scrape and evaluate, each at its interval, until cancelled."""
-        await self._discovering.recall_alerts()
+        await self._refill.alerts()
         await asyncio.to_thread(self.recorder.recall)
         await self.discover()
         try:

@@ -22,7 +22,7 @@ from servescope.collector.targets.deployments import (
     read_deployments,
     read_limits,
 )
-from servescope.collector.traffic_split import TRAFFIC_SPLIT_SETTINGS, ConfiguredTraffic, read_traffic_split
+from servescope.collector.targets.traffic_split import TRAFFIC_SPLIT_SETTINGS, ConfiguredTraffic, read_traffic_split
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError, UsageError
 from servescope.increments.extrapolation import WindowBounds

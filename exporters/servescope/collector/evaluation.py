@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from servescope.collector.clock import Clock
-from servescope.collector.figures.derive import Derivation, Members, count_targets
+from servescope.collector.figures.derive import Derivation, Deriver, Members, count_targets
 from servescope.collector.fleet import TargetRegistry
 from servescope.collector.own_series import OwnSeries
+from servescope.collector.paging.manager import AlertManager
+from servescope.collector.recording.recorder import Recorder
 from servescope.collector.scrapes.pacing import next_due_ms
 from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.telemetry import Telemetry
@@ -33,13 +35,17 @@ class EvaluationLoop:
     def __init__(
         self,
         fleet: TargetRegistry,
+        deriver: Deriver,
+        alerts: AlertManager,
+        recorder: Recorder,
         own: OwnSeries,
         clock: Clock,
         telemetry: Telemetry,
         problems: Callable[[], Collection[str]],
     ) -> None:
         self.last: Evaluation | None = None
-        self._fleet, self._own, self._clock, self._telemetry = fleet, own, clock, telemetry
+        self._fleet, self._deriver, self._alerts, self._recorder = fleet, deriver, alerts, recorder
+        self._own, self._clock, self._telemetry = own, clock, telemetry
         self._problems = problems
 
     async def run(self) -> None:
@@ -68,7 +74,7 @@ class EvaluationLoop:
         series = sum(len(watched.recent) for watches in by_deployment.values() for watched in watches)
         self._telemetry.set_state(series=series, problems=len(self._problems()))
         fleet.resize_cache(series)
-        fleet.recorder.record_figures(
+        self._recorder.record_figures(
             at_ms, derived, fleet.watched, fleet.leaving, fleet.settings, self._own.traffic_split
         )
         self._evaluate_alerts(self.last, failed)
@@ -84,7 +90,7 @@ class EvaluationLoop:
         }
         derived: dict[Deployment, Derivation] = {}
         failed: list[Deployment] = []
-        for deployment, found in self._fleet.deriver.derive(members, at_ms).items():
+        for deployment, found in self._deriver.derive(members, at_ms).items():
             if isinstance(found, Exception):
                 message = f"{deployment.deployment_id}: no figures for this evaluation"
                 self._telemetry.report_fault("evaluate", message, found)
@@ -107,8 +113,8 @@ class EvaluationLoop:
     def _evaluate_alerts(self, evaluation: Evaluation, failed: Collection[Deployment]) -> None:
         fleet = self._fleet
         try:
-            requirements = fleet.alerts.view.requirements
-            fleet.alerts.evaluate(
+            requirements = self._alerts.view.requirements
+            self._alerts.evaluate(
                 evaluation.at_ms,
                 evaluation.deployments,
                 self._own.read({*requirements.own, *requirements.counters}),

@@ -39,7 +39,7 @@ class TargetRegistry:
         self.listed: dict[str, TargetState] = {}
         self.leaving: dict[str, TargetState] = {}
         self.pacer = Pacer()
-        self.deriver, self.alerts, self.recorder = deriver, alerts, recorder
+        self._deriver, self._alerts, self._recorder = deriver, alerts, recorder
         self._clock = clock
         self._supplies: dict[Deployment, Supply] = {}
         self._cache = SeriesCache()
@@ -81,7 +81,7 @@ class TargetRegistry:
         for time_ms, snapshot in scrapes:
             await self._look_up(watched, time_ms, snapshot)
             watched.recent.append(time_ms, snapshot)
-        self.deriver.look_up(watched.deployment, watched.recent)
+        self._deriver.look_up(watched.deployment, watched.recent)
 
     def change(self, watched: TargetState, target: Target) -> None:
         """Scrape the same target at another address, or read it in another way."""
@@ -132,13 +132,13 @@ class TargetRegistry:
         step = self._clock.look(self.settings.evaluation_interval_ms)
         if step is None:
             return
-        self.recorder.report_step(step)
+        self._recorder.report_step(step)
         if step.back_ms > 0:
             for watched in (*self.listed.values(), *self.leaving.values()):
                 watched.forget_after(step.to_ms, step.back_ms)
-                self.deriver.look_up(watched.deployment, watched.recent)
+                self._deriver.look_up(watched.deployment, watched.recent)
             self.pacer.set_back(step.back_ms)
-            self.alerts.forget_after(step.to_ms, step.back_ms)
+            self._alerts.forget_after(step.to_ms, step.back_ms)
 
     # --- Booking ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class TargetRegistry:
             watched.former = None
         recent = watched.recent
         for _ in recent.reserve(time_ms, snapshot.series) if snapshot is not None else ():
-            self.deriver.look_up(watched.deployment, recent)
+            self._deriver.look_up(watched.deployment, recent)
             await asyncio.sleep(0)
 
     def book(self, watched: TargetState, time_ms: int, snapshot: Snapshot | None) -> bool:
@@ -172,10 +172,10 @@ class TargetRegistry:
         if watched.status.scrape_interval_ms != interval_ms:
             watched.status = replace(watched.status, scrape_interval_ms=interval_ms)
         kept = watched.recent.append(time_ms, snapshot)
-        self.recorder.record_scrape(watched, time_ms, kept)
-        self.deriver.look_up(watched.deployment, watched.recent)
+        self._recorder.record_scrape(watched, time_ms, kept)
+        self._deriver.look_up(watched.deployment, watched.recent)
         if kept is not None:
-            self.alerts.count(watched.target.target_id, watched.deployment, kept)
+            self._alerts.count(watched.target.target_id, watched.deployment, kept)
         return True
 
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from servescope.collector.exposition import TARGET_GAUGES, Gauges
 from servescope.collector.fleet import TargetRegistry
+from servescope.collector.paging.manager import AlertManager
+from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.collector.telemetry import Telemetry
-from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
 from servescope.contract.samples import make_labels
@@ -22,9 +23,15 @@ _TARGETS: Final = "servescope_targets"
 class OwnSeries:
     """Reads them from a fleet; `traffic_split` is what each stack is to get of the requests."""
 
-    def __init__(self, fleet: TargetRegistry, telemetry: Telemetry, traffic_split: Sequence[ConfiguredTraffic]) -> None:
+    def __init__(
+        self,
+        fleet: TargetRegistry,
+        alerts: AlertManager,
+        telemetry: Telemetry,
+        traffic_split: Sequence[ConfiguredTraffic],
+    ) -> None:
         self.traffic_split = traffic_split
-        self._fleet, self._telemetry = fleet, telemetry
+        self._fleet, self._alerts, self._telemetry = fleet, alerts, telemetry
 
     def gauges(self) -> list[Gauges]:
         """What `/metrics` shows of the state now, beside the telemetry."""
@@ -33,7 +40,7 @@ class OwnSeries:
             Gauges(_TARGETS, list(self._counted_targets().items())),
             Gauges(SCRAPE_AGE_SERIES, list(fleet.scrape_ages())),
             Gauges(CONFIGURED_TRAFFIC, list(self._configured_traffic().items())),
-            Gauges("servescope_alerts", fleet.alerts.counts()),
+            Gauges("servescope_alerts", self._alerts.counts()),
             Gauges("servescope_tasks", [((), float(len(asyncio.all_tasks())))]),
         ]
 

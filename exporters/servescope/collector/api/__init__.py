@@ -1,1 +1,1 @@
-"""The HTTP side of the API: connections, TLS, tokens, limits, parameters and answers."""
+"""The HTTP API of the collector: its answers, parameters, and their description."""

@@ -11,14 +11,12 @@ from servescope.collector.clock import Clock
 from servescope.collector.config import Configuration
 from servescope.collector.discovery.targets import Discovery, ListKey
 from servescope.collector.fleet import TargetRegistry
+from servescope.collector.refill import Refill
 from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.scraping import ScrapeLoop
-from servescope.collector.targets.deployments import HttpDiscoverySettings, slowest_interval_ms
+from servescope.collector.targets.deployments import HttpDiscoverySettings
 from servescope.collector.targets.target import Target
 from servescope.collector.telemetry import Telemetry
-from servescope.contract.samples import Snapshot
-from servescope.settings.clock import AHEAD_MS
-from servescope.store.records import StoreError
 from servescope.web.connections import FetchError
 
 _logger = logging.getLogger(__name__)
@@ -36,15 +34,16 @@ class DiscoveryLoop:
         self,
         configuration: Configuration,
         fleet: TargetRegistry,
+        refill: Refill,
         scraping: ScrapeLoop,
         clock: Clock,
         telemetry: Telemetry,
         fetch_list: FetchList | None,
     ) -> None:
         self.discovery = Discovery(configuration)
-        self._fleet, self._scraping, self._clock, self._telemetry = fleet, scraping, clock, telemetry
+        self._fleet, self._refill, self._scraping = fleet, refill, scraping
+        self._clock, self._telemetry = clock, telemetry
         self._fetch_list = fetch_list
-        self._slowest_ms = slowest_interval_ms(configuration.deployments, configuration.collector.scrape_interval_ms)
         # The targets that the fleet follows; the same object has nothing new.
         self._followed: tuple[Target, ...] | None = None
         self._running = asyncio.Lock()
@@ -96,18 +95,6 @@ class DiscoveryLoop:
         self.discovery.commit(key, await asyncio.to_thread(self.discovery.read_answer, key, body))
         return 0.0
 
-    async def recall_alerts(self) -> None:
-        """Restore the alerts as they were before a restart, once."""
-        settle_ms = 2 * (self._slowest_ms + self._fleet.settings.evaluation_interval_ms)
-        recorder = self._fleet.recorder
-        try:
-            await self._fleet.alerts.begin(recorder.history, self._clock.now_ms, settle_ms)
-        except StoreError as error:
-            recorder.report_error(error)
-        except Exception:
-            # A damaged past of alerts must not keep the collector from starting.
-            self._telemetry.report_fault("refill", "the stored alerts could not be read; they start anew")
-
     # --- Following ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
@@ -139,40 +126,9 @@ class DiscoveryLoop:
             if returning.target != target:
                 self._fleet.change(returning, target)
             return returning
-        await self.recall_alerts()
         watched = self._fleet.watch(target)
-        try:
-            await self._refill(watched)
-        except StoreError as error:
-            self._fleet.recorder.report_error(error)
-        except Exception:
-            # A damaged row of one target's past must not keep the collector from starting.
-            message = f"the past of {target.target_id} could not be read from the store; it starts anew"
-            self._telemetry.report_fault("refill", message)
+        await self._refill.target(watched)
         return watched
-
-    async def _refill(self, watched: TargetState) -> None:
-        """Read the scrapes that are still in the window from the store, as after a restart."""
-        fleet, target_id, now_ms = self._fleet, watched.target.target_id, self._clock.now_ms
-        hold_ms = watched.recent.hold_ms
-        oldest_ms = now_ms - hold_ms
-        # The first scrape after an outage is compared with what was counted before it.
-        known_ms = fleet.alerts.known_until_ms
-        first_ms = min(oldest_ms, known_ms - hold_ms) if known_ms else oldest_ms
-        # Those that are a small correction of the clock ahead, too: the next ones must not come before them.
-        scrapes = await self._read_scrapes(target_id, first_ms, now_ms + AHEAD_MS)
-        for time_ms, snapshot in scrapes:
-            if snapshot is not None:
-                fleet.alerts.count(target_id, watched.deployment, snapshot, is_known=time_ms <= known_ms)
-        held = [scrape for scrape in scrapes if scrape[0] >= oldest_ms]
-        last_ms = await asyncio.to_thread(fleet.recorder.history.last_scrape_ms, target_id, oldest_ms - 1)
-        if last_ms is not None and (not held or last_ms < held[0][0] - hold_ms):
-            # The clock may be ahead: once it is set right, the window is that of before.
-            await fleet.recall(watched, await self._read_scrapes(target_id, last_ms - hold_ms, last_ms))
-        await fleet.recall(watched, held)
-
-    async def _read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
-        return await asyncio.to_thread(self._fleet.recorder.history.read_scrapes, target_id, start_ms, end_ms)
 
     def _count_lists(self) -> None:
         lists = self.discovery.lists()

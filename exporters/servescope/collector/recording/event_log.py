@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from servescope.collector.traffic_split import ConfiguredTraffic
+from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.contract.events import Event
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Labels, make_labels

@@ -11,8 +11,8 @@ from servescope.collector.config import CollectorSettings
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.recording.event_log import EventLog
 from servescope.collector.scrapes.target_state import TargetState
+from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.collector.telemetry import Telemetry
-from servescope.collector.traffic_split import ConfiguredTraffic
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,16 @@ import pytest
 from tests.conftest import ROOT
 
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
+SOURCES = sorted(
+    path
+    for folder in ("exporters", "app", "alerts", "dashboards", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+IDEAS = {
+    "the outermost place": (r'"router process"', {"exporters/servescope/contract/depths.py"}),
+}
+"""What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""
 
 _CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
 _WAITS = {"join", "wait", "communicate"}
@@ -30,6 +41,19 @@ def test_a_name_is_one_thing() -> None:
                 named.setdefault(node.name, []).append(path.relative_to(ROOT / "exporters").as_posix())
 
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
+@pytest.mark.parametrize("idea", IDEAS)
+def test_an_idea_is_implemented_once(idea: str) -> None:
+    """Whatever else needs it imports it from there."""
+    implemented, homes = IDEAS[idea]
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if re.search(implemented, path.read_text(encoding="utf-8"))
+    }
+
+    assert found == homes
 
 
 def test_each_offence_is_found() -> None:

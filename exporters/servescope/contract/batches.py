@@ -16,23 +16,9 @@ from numpy.typing import NDArray
 from servescope.contract.expressions import matches
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import Part
-from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series
 
 Floats = NDArray[np.float64]
-
-PLACES: Final = ("frontend", "router process", "process", "engine")
-"""Where in a deployment a metric is measured, outermost first. What a router's own process measures of its caches is
-further out than what the engines behind it measure of theirs."""
-
-
-def place_of(layer: str, role: str, family: str) -> str:
-    """Where a target of this layer and role measures a metric; bare instruments, of no known layer, are a process."""
-    if layer in {"frontend", "engine"}:
-        return layer
-    routed = METRICS[family].component == "router" and role == "router"
-    return "router process" if routed else "process"
-
 
 _COUNT_TOLERANCE: Final = 1e-6
 _MOST_ZEROS: Final = 20.0

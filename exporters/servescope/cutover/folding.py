@@ -15,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.batches import (
-    PLACES,
     HistogramGains,
     Processes,
     SeriesNumbers,
     TargetBatch,
     batches,
-    place_of,
     read_histogram,
     sum_counters,
     sum_gauges,
 )
+from servescope.contract.depths import PLACES, depth_of
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.metrics import SAMPLE_FAMILIES
@@ -376,7 +375,7 @@ def _taken(arm: ArmFold, batch: TargetBatch, parts: Iterable[Part]) -> bool:
     for part in parts:
         family = SAMPLE_FAMILIES[part.series]
         place = arm.places.get(family)
-        if place is None or place.name != place_of(target.layer, target.identity.role, family):
+        if place is None or place.name != PLACES[depth_of(target.layer, target.identity.role, family)]:
             return False
     return True
 
@@ -428,13 +427,13 @@ def _choose_places(
     found: dict[str, list[tuple[int, int, str]]] = {}
     for first, target in kinds.values():
         for family in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)} & wanted:
-            place = place_of(target.layer, target.identity.role, family)
-            found.setdefault(family, []).append((first, PLACES.index(place), target.source))
+            depth = depth_of(target.layer, target.identity.role, family)
+            found.setdefault(family, []).append((first, depth, target.source))
     chosen = {}
     for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
         name = known.get(family) or PLACES[min(seen)[1]]
-        sources = {source for _, place, source in seen if PLACES[place] == name and source}
+        sources = {source for _, depth, source in seen if PLACES[depth] == name and source}
         chosen[family] = Place(name, tuple(sorted(sources)))
     return chosen
 

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.batches import (
-    PLACES,
     Processes,
     TargetBatch,
     batches,
-    place_of,
     read_histogram,
     sum_counters,
     sum_gauges,
 )
+from servescope.contract.depths import depth_of
 from servescope.contract.identity import ENGINE_ROLES, GROUP_LABELS, OLD_STACK, Deployment
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import Part
@@ -159,7 +158,7 @@ class _TrafficReading:
             scrapes, failed = batch.tallies["scrapes"], batch.tallies["failed"]
             share = np.where(scrapes > 0, (scrapes + failed) / most[batch.columns], 0.0)
             target = batch.targets[0]
-            if target.identity.role in ENGINE_ROLES and _place(target, "requests_total") == innermost:
+            if target.identity.role in ENGINE_ROLES and _depth(target, "requests_total") == innermost:
                 self._replicas.add(batch.columns, share, share[:, None])
                 self._absent += int(((failed > 0) & (scrapes == 0)).sum())
                 if gpus := len(batch.gauges.by_name.get("gpu_usage", [])):
@@ -199,7 +198,7 @@ class _TrafficReading:
             most[batch.columns] = np.maximum(most[batch.columns], made)
         return most
 
-    def _add_gauges(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
+    def _add_gauges(self, batch: TargetBatch, share: Floats, outermost: dict[str, int]) -> None:
         for name in ("concurrent_requests", "queued_requests", "kv_cache_usage"):
             values = sum_gauges(batch, (Part(name),)) if _is_at(batch, name, outermost) else None
             if values is not None:
@@ -207,7 +206,7 @@ class _TrafficReading:
                 if name == "kv_cache_usage":
                     self._add(_REPORTING, batch, share, share)
 
-    def _add_counters(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
+    def _add_counters(self, batch: TargetBatch, share: Floats, outermost: dict[str, int]) -> None:
         processes = Processes(batch, {})
         for name in SERVED_COUNTERS:
             for text, part in _parts_of(batch, name) if _is_at(batch, name, outermost) else ():
@@ -219,7 +218,7 @@ class _TrafficReading:
         sums = self._sums.setdefault(name, _BlockSums(1, self._blocks.size))
         sums.add(batch.columns, share, values[:, None])
 
-    def _add_histograms(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
+    def _add_histograms(self, batch: TargetBatch, share: Floats, outermost: dict[str, int]) -> None:
         for name in SERVED_HISTOGRAMS:
             found = read_histogram(batch, name) if _is_at(batch, name, outermost) else None
             if found is not None and found.edges:
@@ -230,26 +229,27 @@ class _TrafficReading:
                 sums.add(batch.columns, share, np.concatenate(whole, axis=1))
 
 
-def _is_at(batch: TargetBatch, name: str, outermost: dict[str, str]) -> bool:
-    return outermost.get(name) == _place(batch.targets[0], name)
+def _is_at(batch: TargetBatch, name: str, outermost: dict[str, int]) -> bool:
+    return outermost.get(name) == _depth(batch.targets[0], name)
 
 
-def _find_places(targets: Sequence[TargetIncrements]) -> tuple[dict[str, str], str]:
-    """The outermost place of each metric, and the innermost of all."""
-    found: dict[str, set[int]] = {}
-    every = {PLACES.index("frontend")}
+def _find_places(targets: Sequence[TargetIncrements]) -> tuple[dict[str, int], int]:
+    """The outermost depth of each metric, and the innermost of all."""
+    outermost: dict[str, int] = {}
+    innermost = 0
     for target in targets:
         for each in (*target.series, *target.gauges):
             family = SAMPLE_FAMILIES.get(each.name, "")
             if family in _FAMILIES:
-                found.setdefault(family, set()).add(PLACES.index(_place(target, family)))
+                depth = _depth(target, family)
+                outermost[family] = min(depth, outermost.get(family, depth))
         if target.identity.role in ENGINE_ROLES:
-            every.add(PLACES.index(_place(target, "requests_total")))
-    return {family: PLACES[min(places)] for family, places in found.items()}, PLACES[max(every)]
+            innermost = max(innermost, _depth(target, "requests_total"))
+    return outermost, innermost
 
 
-def _place(target: TargetIncrements, family: str) -> str:
-    return place_of(target.layer, target.identity.role, family)
+def _depth(target: TargetIncrements, family: str) -> int:
+    return depth_of(target.layer, target.identity.role, family)
 
 
 def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:

@@ -18,6 +18,10 @@ SOURCES = sorted(
 )
 
 IDEAS = {
+    "increments folded to arms or deployments": (
+        r"for each in \(\*target\.series, \*target\.gauges\)",
+        {"exporters/servescope/contract/batches.py"},
+    ),
     "the outermost place": (r'"router process"', {"exporters/servescope/contract/depths.py"}),
 }
 """What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from servescope.contract.expressions import Difference, Expression, Level, Quantile, Ratio, is_per_second, leaves
+from servescope.contract.extrapolation import step_gains
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
@@ -116,14 +119,12 @@ def _increases(translations: Sequence[Translation]) -> tuple[list[Sample], int]:
     if len(translations) == 1:
         return last, 0
     before = {(sample.name, sample.labels): sample.value for sample in translations[0].samples}
-    samples, resets = [], 0
-    for sample in last:
-        # A series that is new began at 0: label values appear on their first use.
-        start = 0.0 if _is_gauge(sample.name) else before.get((sample.name, sample.labels), 0.0)
-        if sample.value < start:
-            start, resets = 0.0, resets + 1
-        samples.append(sample._replace(value=sample.value - start))
-    return samples, resets
+    # A series that is new began at 0: label values appear on their first use.
+    starts = np.array([0.0 if _is_gauge(each.name) else before.get((each.name, each.labels), 0.0) for each in last])
+    values = np.array([each.value for each in last])
+    is_reset = values < starts
+    gains = step_gains(starts, values, is_reset).tolist()
+    return [each._replace(value=gain) for each, gain in zip(last, gains, strict=True)], int(is_reset.sum())
 
 
 def _is_gauge(name: str) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from servescope.collector.paging.recent_values import RecentValues
 from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
-from servescope.contract.extrapolation import Floats
+from servescope.contract.extrapolation import Floats, step_gains
 from servescope.contract.identity import Deployment
 from servescope.contract.objectives import ENDED
 from servescope.contract.samples import Labels, Series, Snapshot
@@ -115,7 +115,7 @@ class Budgets:
         values = np.where(np.isfinite(values), values, np.nan)
         if not is_known:
             with np.errstate(invalid="ignore"):
-                grown = np.where(values < counted.values, values, values - counted.values)
+                grown = step_gains(counted.values, values, values < counted.values)
             compared = ~np.isnan(grown)
             sums = self._sums.get(deployment)
             if sums is None:

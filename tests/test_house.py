@@ -18,9 +18,18 @@ SOURCES = sorted(
 )
 
 IDEAS = {
+    "what a counter gained over a reset": (
+        r"\] \+= (\w+\.)?before|np\.where\([^,]+, (\w+), (\2 - |np\.maximum\()",
+        {"exporters/servescope/contract/extrapolation.py"},
+    ),
     "increments folded to arms or deployments": (
         r"for each in \(\*target\.series, \*target\.gauges\)",
         {"exporters/servescope/contract/batches.py"},
+    ),
+    # The export to customers reads a Prometheus of which it compares whose series are.
+    "the past": (
+        r"isinstance\(\w+, (PrometheusHistory|Store|History)\)",
+        {"exporters/servescope/customers/claimed_past.py"},
     ),
     "the outermost place": (r'"router process"', {"exporters/servescope/contract/depths.py"}),
 }

@@ -18,6 +18,15 @@ SOURCES = sorted(
 )
 
 IDEAS = {
+    "whether an alert holds": (
+        r"case All\(conditions\)|case Except\(",
+        # The walk; the values for which a condition holds; the same as PromQL.
+        {
+            "exporters/servescope/alerting/records.py",
+            "exporters/servescope/alerting/evaluation.py",
+            "exporters/servescope/alerting/promql.py",
+        },
+    ),
     "what a counter gained over a reset": (
         r"\] \+= (\w+\.)?before|np\.where\([^,]+, (\w+), (\2 - |np\.maximum\()",
         {"exporters/servescope/contract/extrapolation.py"},

@@ -18,6 +18,10 @@ SOURCES = sorted(
 )
 
 IDEAS = {
+    "the value of a figure": (
+        r"case Ratio\(\):|compute\(denominator|- below\) / \(counts\[",
+        {"exporters/servescope/contract/program.py"},
+    ),
     "whether an alert holds": (
         r"case All\(conditions\)|case Except\(",
         # The walk; the values for which a condition holds; the same as PromQL.

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from servescope.collector.derive import Derivation, Deriver, Members, count_targets, derive_figures
 from servescope.collector.grouping import Assembly, Layout
-from servescope.collector.program import Program, bucket_quantiles
 from servescope.collector.rates import read_recent
 from servescope.collector.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Quantile, increase, level, rate
@@ -21,6 +20,7 @@ from servescope.contract.extrapolation import Range, WindowBounds
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
 from servescope.contract.metrics import METRICS
+from servescope.contract.program import Program, bucket_quantiles
 from servescope.contract.readings import bucket_quantile, evaluate
 from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
 from servescope.contract.types import Metric

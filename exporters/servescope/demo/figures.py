@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.program import Program, bucket_quantiles
 from servescope.contract.expressions import matches
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.increments import BLOCK_MS
+from servescope.contract.program import Program, bucket_quantiles
 from servescope.contract.samples import Series
 
 Floats = NDArray[np.float64]

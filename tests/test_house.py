@@ -44,7 +44,7 @@ IDEAS = {
         r"isinstance\(\w+, (PrometheusHistory|Store|History)\)",
         {"exporters/servescope/customers/claimed_past.py"},
     ),
-    "the outermost place": (r'"router process"', {"exporters/servescope/contract/depths.py"}),
+    "the outermost place": (r'"router process"|LAYERS\.index', {"exporters/servescope/contract/depths.py"}),
 }
 """What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""
 

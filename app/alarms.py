@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -12,9 +13,8 @@ from servescope.alerting.records import Alert
 from servescope.alerting.sections import Section, runbook_sections
 from servescope.collector.paging.annotations import render
 from servescope.contract.types import DEFAULT_WINDOW
-from servescope.store.embedded import Store
 from servescope.store.history import History
-from servescope.store.prometheus.history import ALERT_RULES, PrometheusHistory
+from servescope.store.prometheus.history import ALERT_RULES
 from servescope.store.records import KeptAlert
 
 AlarmState = Literal["firing", "pending", "resolved"]
@@ -40,23 +40,17 @@ class Alarm:
         return " · ".join(self.labels[label] for label in _CONTRACT_LABELS if self.labels.get(label))
 
 
-def read_alarms(store: History, now_ms: int) -> list[Alarm]:
+def read_alarms(store: History) -> list[Alarm]:
     """The alerts that are not quiet: those that need action first, of them firing ones, and then critical ones."""
-    if isinstance(store, PrometheusHistory):
-        found = _read_prometheus(store, now_ms)
-    elif isinstance(store, Store):
-        found = [_of_store(kept) for kept in store.read_alerts()]
-    else:
-        found = []
-    return sorted(found, key=_place)
+    return sorted(map(_alarm, store.read_alerts()), key=_place)
 
 
 def unevaluated(store: History) -> str:
     """Why nothing is known of the alerts of this past; empty where they are evaluated."""
-    if not isinstance(store, PrometheusHistory) or ALERT_RULES not in store.missing_rules():
+    if ALERT_RULES not in store.missing_rules():
         return ""
     return (
-        f"The Prometheus at {store.prometheus.url} does not evaluate our alerts: load `alerts/generated/{ALERT_RULES}` "
+        f"The Prometheus at {store.prometheus_url} does not evaluate our alerts: load `alerts/generated/{ALERT_RULES}` "
         "in its `rule_files`, or in vmalert, or in the ruler of Mimir or Thanos."
     )
 
@@ -76,33 +70,14 @@ def _rank(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
-def _of_store(kept: KeptAlert) -> Alarm:
+def _alarm(kept: KeptAlert) -> Alarm:
     state: AlarmState = "resolved" if kept.resolved_ms is not None else "pending" if kept.fired_ms is None else "firing"
     since_ms = {"resolved": kept.resolved_ms, "firing": kept.fired_ms}.get(state) or kept.since_ms
-    return _alarm(kept.alert, state, dict(kept.labels), since_ms, kept.value)
-
-
-def _alarm(name: str, state: AlarmState, labels: dict[str, str], since_ms: int, value: float | None) -> Alarm:
-    known = ALERTS.get(name)
+    labels, known = dict(kept.labels), ALERTS.get(kept.alert)
     if known is None:
-        return Alarm(name, state, labels.get("severity", "none"), labels, since_ms, "")
-    text = known.summary if value is None else render(known.description, labels, value)
-    return Alarm(name, state, known.severity, labels, since_ms, text)
-
-
-def _read_prometheus(store: PrometheusHistory, now_ms: int) -> list[Alarm]:
-    """Those of a Prometheus that evaluates our rules, or any others: what it calls `ALERTS`."""
-    begun = {
-        tuple(pair for pair in point.labels if pair[0] != "__name__"): round(1000 * point.value)
-        for point in store.prometheus.query("ALERTS_FOR_STATE", at_ms=now_ms)
-    }
-    found: list[Alarm] = []
-    for point in store.prometheus.query("ALERTS", at_ms=now_ms):
-        labels = {name: value for name, value in point.labels if name not in ("__name__", "alertstate")}
-        state: AlarmState = "firing" if dict(point.labels).get("alertstate") == "firing" else "pending"
-        since_ms = begun.get(tuple(sorted(labels.items())), now_ms)
-        found.append(_alarm(labels.pop("alertname", "alert"), state, labels, since_ms, None))
-    return found
+        return Alarm(kept.alert, state, labels.get("severity", "none"), labels, since_ms, "")
+    text = known.summary if math.isnan(kept.value) else render(known.description, labels, kept.value)
+    return Alarm(kept.alert, state, known.severity, labels, since_ms, text)
 
 
 def sections_of(alert: Alert) -> tuple[Section, ...]:

@@ -100,15 +100,14 @@ def deployments(store: History) -> dict[str, Shown]:
 
 def invite_collector(store: History) -> None:
     """How to fill an empty store, or what a Prometheus lacks; checks again by itself."""
-    if isinstance(store, PrometheusHistory):
-        _invite_scraping(store)
+    if store.prometheus_url:
+        _invite_scraping(store.prometheus_url)
     else:
         _invite_collecting()
     _repeat_in_turn(_look_again, REFRESH)
 
 
-def _invite_scraping(store: PrometheusHistory) -> None:
-    url = store.prometheus.url
+def _invite_scraping(url: str) -> None:
     st.info(plain(f"The Prometheus at {url} holds no series of the contract."), icon=":material/sensors:")
     st.markdown("Have it scrape what a collector exposes; this goes into its `prometheus.yml`:")
     st.code(SCRAPE_COLLECTOR, language="yaml")
@@ -179,9 +178,9 @@ def _repeat_in_turn(draw: Callable[[], None], every: str | None) -> None:
 def _mark_partial() -> None:
     """Warn of figures that are made of a part of the series only."""
     store = open_history()
-    if isinstance(store, PrometheusHistory) and (missing := store.partial()):
+    if missing := store.partial():
         st.warning(
-            f"{plain(store.prometheus.url)} gave partial answers: figures may lack replicas, and deployments may be "
+            f"{plain(store.prometheus_url)} gave partial answers: figures may lack replicas, and deployments may be "
             f"missing. {plain('; '.join(missing))}",
             icon=":material/broken_image:",
         )
@@ -266,42 +265,39 @@ def explain_moment(store: History, span: TimeRange) -> str:
 
 def warn_of_clock(store: History, start_ms: int, end_ms: int) -> None:
     """Warn that the collector's clock was set back within a time, and of what was dropped; of the last two times."""
-    if isinstance(store, Store):
-        for event in store.read_events(start_ms, end_ms, kinds=["clock_set_back"], most=2):
-            at = display.format_time(event.time_ms, selection.reader_zone())
-            st.warning(plain(f"{at}: {event.text}."), icon=":material/history_toggle_off:")
+    for event in store.clock_set_back(start_ms, end_ms, most=2):
+        at = display.format_time(event.time_ms, selection.reader_zone())
+        st.warning(plain(f"{at}: {event.text}."), icon=":material/history_toggle_off:")
 
 
 def name_missing_rules(store: History) -> list[Markdown]:
     """A sentence for each file of rules that a Prometheus does not evaluate, and what is missing without it."""
-    missing = store.missing_rules() if isinstance(store, PrometheusHistory) else {}
     return [
-        Markdown(f"The Prometheus does not evaluate {code(file)}: {plain(effect)}.") for file, effect in missing.items()
+        Markdown(f"The Prometheus does not evaluate {code(file)}: {plain(effect)}.")
+        for file, effect in store.missing_rules().items()
     ]
 
 
 def name_uncovered(store: History, span: TimeRange, deployments: Container[Deployment]) -> list[Markdown]:
     """A sentence for each of the deployments of whose window scrapes are missing, so that their totals are too low."""
-    found = store.uncovered(span.end_ms) if isinstance(store, PrometheusHistory) else {}
     return [
         Markdown(
             f"Totals of {code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) are too low: of their "
             f"window {share:.0%} of the usual scrapes are there."
         )
-        for deployment, share in sorted(found.items())
+        for deployment, share in sorted(store.uncovered(span.end_ms).items())
         if deployment in deployments
     ]
 
 
 def name_places(store: History, deployments: Container[Deployment]) -> list[Markdown]:
     """A sentence for each of the deployments that several clusters or tenants of a Prometheus have."""
-    spread = store.spread() if isinstance(store, PrometheusHistory) else {}
     return [
         Markdown(
             f"{code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) has targets in "
             f"{plain(' and in '.join(describe_places(places)))}: its figures are of all of them together."
         )
-        for deployment, places in spread.items()
+        for deployment, places in store.spread().items()
         if deployment in deployments
     ]
 
@@ -309,7 +305,7 @@ def name_places(store: History, deployments: Container[Deployment]) -> list[Mark
 def nothing_in_range(store: History) -> None:
     """State that the range has no figures, and which range has some."""
     known = store.time_range()
-    holder = "Prometheus" if isinstance(store, PrometheusHistory) else "store"
+    holder = "Prometheus" if store.prometheus_url else "store"
     zone = selection.reader_zone()
     ends = [display.format_time(time_ms, zone) for time_ms in known or ()]
     where = (

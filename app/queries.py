@@ -85,8 +85,9 @@ def open_prometheus(url: str, options: Mapping[str, Any]) -> PrometheusHistory:
 
 def list_deployments(store: History) -> dict[str, Shown]:
     """Every deployment of the store by its name, sorted."""
-    held = store.listed_deployments() if isinstance(store, PrometheusHistory) else store.deployments()
-    deployments = sorted(held, key=lambda one: (one.deployment_id, one.inference_stack, one.labels()))
+    deployments = sorted(
+        store.listed_deployments(), key=lambda one: (one.deployment_id, one.inference_stack, one.labels())
+    )
     names = _name_deployments(deployments)
     chosen, targets = choices(), targets_by_deployment(store)
     hues = color_stacks((one.inference_stack for one in deployments), chosen.old_stack, chosen.new_stack)

@@ -34,18 +34,17 @@ from dashboards.panels import (
     ranked_lately,
 )
 from dashboards.queries import Query, legend
+from servescope.alerting.evaluation import OPERATORS
 from servescope.alerting.links import compared, panel_title
 from servescope.alerting.records import (
     AdHocExpression,
     Alert,
     All,
-    Any,
     BadRatio,
     Compare,
     Condition,
     Count,
     Disappeared,
-    Except,
     Extreme,
     FigureRef,
     OverTime,
@@ -59,6 +58,8 @@ from servescope.alerting.records import (
     Subquery,
     Term,
     Total,
+    decisive,
+    holds_by,
     labels_of,
     terms,
 )
@@ -245,18 +246,9 @@ def _legend(value: Term | Condition, options: Options) -> str:
     return legend(options, *(label for label in labels if label not in settled))
 
 
-def _comparisons(condition: Condition) -> Iterator[Compare]:
+def _comparisons(condition: Condition) -> list[Compare]:
     """The comparisons that all or any of must hold."""
-    match condition:
-        case Compare():
-            yield condition
-        case All(conditions) | Any(conditions):
-            for each in conditions:
-                yield from _comparisons(each)
-        case Except(first, _):
-            yield from _comparisons(first)
-        case _:
-            return
+    return [each for each in decisive(condition) if isinstance(each, Compare)]
 
 
 # --- Where it changes -------------------------------------------------------------------------------------------------
@@ -298,33 +290,19 @@ def _steps(alerts: Sequence[Alert]) -> tuple[Threshold, ...]:
 
 
 def _status(value: float, alerts: Sequence[Alert]) -> Status:
-    held = [_STATUSES[alert.severity] for alert in alerts if edges(alert) and _holds(alert.condition, value, alert)]
+    held = [_STATUSES[alert.severity] for alert in alerts if edges(alert) and _holds(value, alert)]
     return max(held, key=_WORST.index, default="good")
 
 
-def _holds(condition: Condition, value: float, alert: Alert) -> bool:
-    """Whether the condition can hold while the panel's series has this value."""
-    match condition:
-        case Compare(_, operator, right):
-            return not isinstance(right, float) or not _is_shown(condition, alert) or _OPERATORS[operator](value, right)
-        case All(conditions):
-            return all(_holds(each, value, alert) for each in conditions)
-        case Any(conditions):
-            return any(_holds(each, value, alert) for each in conditions)
-        case Except(first, _):
-            return _holds(first, value, alert)
-        case _:
+def _holds(value: float, alert: Alert) -> bool:
+    """Whether the alert's condition can hold while the panel's series has this value."""
+
+    def holds(part: Condition) -> bool:
+        if not isinstance(part, Compare) or not isinstance(part.right, float) or not _is_shown(part, alert):
             return True
+        return OPERATORS[part.operator](value, part.right)
 
-
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    "<": float.__lt__,
-    "<=": float.__le__,
-    ">": float.__gt__,
-    ">=": float.__ge__,
-    "==": float.__eq__,
-    "!=": float.__ne__,
-}
+    return holds_by(alert.condition, holds)
 
 
 def _thresholds(alerts: Sequence[Alert]) -> str:
@@ -401,24 +379,13 @@ def _absence(term: Term) -> NoData:
 
 def _absence_of_all(condition: Condition) -> NoData:
     """Why a condition without a comparison can have no series: usually because all is well."""
-    if _looks_for_lost(condition):
-        return NoData("idle", "nothing is missing; or the collector is not scraped")
+    match next(decisive(condition)):
+        # It begins with series that were there before.
+        case Disappeared() | Present(Subquery()):
+            return NoData("idle", "nothing is missing; or the collector is not scraped")
     off = [_absence(term) for term in terms(condition) if isinstance(term, FigureRef)]
     reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
     return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
-
-
-def _looks_for_lost(condition: Condition) -> bool:
-    """Whether it begins with series that were there before."""
-    match condition:
-        case All((first, *_)) | Any((first, *_)) | Except(first, _):
-            return _looks_for_lost(first)
-        case Disappeared():
-            return True
-        case Present(Subquery()):
-            return True
-        case _:
-            return False
 
 
 def _where(term: Term) -> Matchers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,42 @@ import pytest
 from tests.conftest import ROOT
 
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
+SOURCES = sorted(
+    path
+    for folder in ("exporters", "app", "alerts", "dashboards", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+IDEAS = {
+    "the value of a figure": (
+        r"case Ratio\(\):|compute\(denominator|- below\) / \(counts\[",
+        {"exporters/servescope/increments/program.py"},
+    ),
+    "whether an alert holds": (
+        r"case All\(conditions\)|case Except\(",
+        # The walk; the values for which a condition holds; the same as PromQL.
+        {
+            "exporters/servescope/alerting/records.py",
+            "exporters/servescope/alerting/evaluation.py",
+            "exporters/servescope/alerting/promql.py",
+        },
+    ),
+    "what a counter gained over a reset": (
+        r"\] \+= (\w+\.)?before|np\.where\([^,]+, (\w+), (\2 - |np\.maximum\()",
+        {"exporters/servescope/increments/extrapolation.py"},
+    ),
+    "increments folded to arms or deployments": (
+        r"for each in \(\*target\.series, \*target\.gauges\)",
+        {"exporters/servescope/increments/batches.py"},
+    ),
+    # The export to customers reads a Prometheus of which it compares whose series are.
+    "the past": (
+        r"isinstance\(\w+, (PrometheusHistory|Store|History)\)",
+        {"exporters/servescope/customers/lanes/claimed_past.py"},
+    ),
+    "the outermost place": (r'"router process"|LAYERS\.index', {"exporters/servescope/contract/depths.py"}),
+}
+"""What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""
 
 _CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
 _WAITS = {"join", "wait", "communicate"}
@@ -30,6 +67,19 @@ def test_a_name_is_one_thing() -> None:
                 named.setdefault(node.name, []).append(path.relative_to(ROOT / "exporters").as_posix())
 
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
+@pytest.mark.parametrize("idea", IDEAS)
+def test_an_idea_is_implemented_once(idea: str) -> None:
+    """Whatever else needs it imports it from there."""
+    implemented, homes = IDEAS[idea]
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if re.search(implemented, path.read_text(encoding="utf-8"))
+    }
+
+    assert found == homes
 
 
 def test_each_offence_is_found() -> None:

@@ -41,13 +41,13 @@ def show() -> None:
 
 def _first_alert(store: History) -> str:
     """The alert that matters most now, whose runbook is shown unless another is chosen."""
-    found = alarms.needing_action(alarms.read_alarms(store, selection.now_ms()))
+    found = alarms.needing_action(alarms.read_alarms(store))
     return next((each.name for each in found if each.name in ALERTS), next(iter(ALERTS)))
 
 
 def draw_alarms(store: History) -> None:
     """How many fire that need action, then each with its labels, then the silences."""
-    found = alarms.read_alarms(store, selection.now_ms())
+    found = alarms.read_alarms(store)
     known = _read_silences()
     frame.describe("alerts as they were last evaluated", list_alarms(found), "alerts")
     urgent = alarms.needing_action(found)

@@ -8,7 +8,6 @@ import streamlit as st
 from app import display, frame, markup, queries, selection, tables
 from app.plain import escape, plain, visible
 from servescope.store.history import History
-from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import TargetStatus
 
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
@@ -30,7 +29,7 @@ def show() -> None:
     st.subheader("Sources", anchor=False)
     store = frame.open_store()
     names = sorted(target.target_id for target in store.targets())
-    if isinstance(store, PrometheusHistory) and (problems := store.unidentified()):
+    if problems := store.unidentified():
         st.warning(plain(f"Not shown, as they have no identity: {'; '.join(problems)}."), icon=":material/label_off:")
     if not names:
         frame.invite_collector(store)
@@ -74,7 +73,7 @@ def draw_targets(store: History, text: str = "", state: str = "any") -> None:
     frame.describe(f"each target's last scrape{shown}", sources, "sources")
     now_ms = selection.now_ms()
     frame.warn_of_clock(store, now_ms - _CLOCK_SHOWN_MS, now_ms)
-    known = not isinstance(store, PrometheusHistory)
+    known = not store.prometheus_url
     if sources.empty:
         st.info("No target matches.", icon=":material/filter_alt_off:")
         return
@@ -92,7 +91,7 @@ def draw_coverage(store: History, chosen: str) -> None:
     if target is None:
         st.info(f"{plain(chosen)} is no longer a target.", icon=":material/link_off:")
         return
-    if isinstance(store, PrometheusHistory):
+    if store.prometheus_url:
         st.info(NOT_IN_PROMETHEUS, icon=":material/visibility_off:")
         return
     coverage = queries.read_coverage(target)

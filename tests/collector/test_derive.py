@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from servescope.collector.figures.derive import Derivation, Deriver, Members, count_targets, derive_figures
 from servescope.collector.figures.grouping import Assembly, Layout
-from servescope.collector.figures.program import Program, bucket_quantiles
 from servescope.collector.figures.rates import read_recent
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Quantile, increase, level, rate
@@ -23,6 +22,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, Sample, Snapshot, make_labels
 from servescope.contract.types import Metric
 from servescope.increments.extrapolation import Range, WindowBounds
+from servescope.increments.program import Program, bucket_quantiles
 from servescope.increments.readings import bucket_quantile, evaluate
 
 NOW = 1_800_000_000_000

@@ -27,6 +27,7 @@ from servescope.alerting.records import (
     FigureRef,
     RequestsEnded,
     Term,
+    decisive,
     terms,
 )
 from servescope.contract.expressions import Expression, Rate, promql
@@ -188,15 +189,10 @@ _WINDOW = "5m"
 
 def needs_of(condition: Condition) -> list[Term]:
     """The terms with series of engines without which a condition cannot hold, over a window that was replayed."""
-    if isinstance(condition, All | Any):
-        return [term for each in condition.conditions for term in needs_of(each)]
-    if isinstance(condition, Except):
-        return needs_of(condition.condition)
-    read = list(terms(condition))
-    if any(isinstance(term, Count) for term in read):
-        # What it counts are deployments, by what the collector shows of them.
-        return []
-    return [found for found in map(_of_any_stack, read) if found is not None]
+    # What a count counts are deployments, by what the collector shows of them.
+    read = [list(terms(each)) for each in decisive(condition)]
+    every = [term for each in read if not any(isinstance(term, Count) for term in each) for term in each]
+    return [found for found in map(_of_any_stack, every) if found is not None]
 
 
 def _of_any_stack(term: Term) -> Term | None:

@@ -17,11 +17,12 @@ from servescope.contract.samples import Window
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.errors import ServescopeError
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
+from servescope.store.history import History
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 from tests.support.cutover_evidence import INTERVAL_MS, Story, evidence_of
 
 
-class MadePast:
+class MadePast(History):
     """The past of evidence, as it is at `now_ms`; reading `fails` with an error while there is one.
 
     `reads` are what increments were asked for: deployment, start and end.
@@ -77,7 +78,7 @@ class MadePast:
     def remarks(self) -> tuple[str, ...]:
         return ("a warning",)
 
-    def settings_at(self, _: int) -> RecordedSettings | None:
+    def settings_at(self, time_ms: int) -> RecordedSettings | None:
         return RecordedSettings(300_000, 15_000, self.evidence.scrape_interval_ms, "2.42")
 
     def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:

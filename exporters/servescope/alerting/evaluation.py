@@ -106,7 +106,7 @@ def holding(condition: Condition, view: View) -> Vector:
     """The labels for which a condition holds now, with the values for notifications."""
     match condition:
         case Compare(left, operator, right):
-            compare = _OPERATORS[operator]
+            compare = OPERATORS[operator]
             if isinstance(right, float):
                 return {labels: value for labels, value in values_of(left, view).items() if compare(value, right)}
             return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
@@ -211,7 +211,9 @@ def _keep(held: Vector, first: Condition, other: Condition, view: View, *, prese
 _restrict = lru_cache(_RESTRICTED)(pick_labels)
 
 
-_OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne,
+}  # fmt: skip
 _EXTREMES: Final[Mapping[str, Callable[[float, float], float]]] = {"max": max, "min": min}
 
 

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
 
 from servescope.alerting.records import (
-    Absent,
     AdHocExpression,
-    All,
-    Always,
-    Any,
     BadRatio,
-    Compare,
     Condition,
     Count,
-    Disappeared,
-    Except,
     FigureRef,
-    Present,
     RequestsEnded,
+    holds_by,
     terms,
 )
 from servescope.contract.expressions import leaves
@@ -44,20 +36,12 @@ def _is_had(metric: MetricMap) -> bool:
 
 def can_hold(condition: Condition, had: frozenset[str]) -> bool:
     """Whether the condition can hold anywhere when these metrics are all there are."""
-    match condition:
-        case All(conditions):
-            return all(can_hold(each, had) for each in conditions)
-        case Any(conditions):
-            return any(can_hold(each, had) for each in conditions)
-        case Except(first, _):
-            return can_hold(first, had)
-        case Compare() | Present():
-            counted = [term.condition for term in terms(condition) if isinstance(term, Count)]
-            return all(can_hold(each, had) for each in counted) if counted else _read(condition) <= had
-        case Absent() | Disappeared() | Always():
-            return True
-        case _:
-            assert_never(condition)
+
+    def holds(part: Condition) -> bool:
+        counted = [term.condition for term in terms(part) if isinstance(term, Count)]
+        return all(can_hold(each, had) for each in counted) if counted else _read(part) <= had
+
+    return holds_by(condition, holds)
 
 
 def _read(condition: Condition) -> set[str]:

@@ -11,18 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from servescope.alerting.records import (
-    Alert,
-    All,
-    Any,
-    BadRatio,
-    Compare,
-    Condition,
-    Except,
-    FigureRef,
-    Term,
-    labels_of,
-)
+from servescope.alerting.records import Alert, BadRatio, Compare, Condition, FigureRef, Term, decisive, labels_of
 from servescope.contract.figures import FIGURES
 
 DASHBOARD_PREFIX: Final = "servescope"
@@ -113,10 +102,5 @@ def panel_title(alert: Alert) -> str:
 
 def compared(condition: Condition) -> Term | None:
     """The first term that a condition compares, whose value notifications show; None without a comparison."""
-    match condition:
-        case Compare(left, _, _):
-            return left
-        case All((first, *_)) | Any((first, *_)) | Except(first, _):
-            return compared(first)
-        case _:
-            return None
+    first = next(decisive(condition), None)
+    return first.left if isinstance(first, Compare) else None

@@ -21,8 +21,8 @@ Absent, Disappeared   of series
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Final, Literal, assert_never
 
 from servescope.alerting.playbooks.families import Playbook
@@ -397,44 +397,56 @@ def conditions_of(alert: Alert) -> tuple[Condition, ...]:
     return (alert.condition,) if alert.lasts is None else (alert.condition, alert.lasts)
 
 
+# --- The walk over a condition ----------------------------------------------------------------------------------------
+
+
+def parts(value: Term | Condition) -> tuple[Term | Condition, ...]:
+    """The terms and conditions that one is directly made of, in their order."""
+    read = (getattr(value, each.name) for each in fields(value))
+    return tuple(
+        part for each in read for part in (each if isinstance(each, tuple) else (each,)) if isinstance(part, _PART)
+    )
+
+
+_PART: Final = Term | Condition
+
+
+def within(value: Term | Condition) -> Iterator[Term | Condition]:
+    """A term or a condition, then everything that it is made of."""
+    yield value
+    for each in parts(value):
+        yield from within(each)
+
+
 def terms(condition: Condition) -> Iterator[Term]:
     """Every term that a condition reads, including nested ones."""
+    for each in within(condition):
+        if isinstance(each, Absent):
+            yield SelfMetric(each.name)
+        elif isinstance(each, Term):
+            yield each
+
+
+def decisive(condition: Condition) -> Iterator[Condition]:
+    """The conditions of which one or all must hold for it to hold, without those that must not."""
     match condition:
-        case Compare(left, _, right):
-            yield from _within(left)
-            if not isinstance(right, float):
-                yield from _within(right)
-        case Present(term):
-            yield from _within(term)
         case All(conditions) | Any(conditions):
             for each in conditions:
-                yield from terms(each)
-        case Except(each, unless):
-            yield from terms(each)
-            yield from terms(unless)
-        case Disappeared(own, _):
-            yield own
-        case Absent(name):
-            yield SelfMetric(name)
-        case Always():
-            return
+                yield from decisive(each)
+        case Except(first, _):
+            yield from decisive(first)
         case _:
-            assert_never(condition)
+            yield condition
 
 
-def _within(term: Term) -> Iterator[Term]:
-    yield term
-    match term:
-        case OverTime(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
-            yield shown
-        case Subquery(_, of):
-            yield from _within(of)
-        case Count(condition):
-            yield from terms(condition)
-        case Quotient(left, right) | Product(left, right):
-            yield from _within(left)
-            yield from _within(right)
-        case Scaled(inner, _) | Shifted(inner, _):
-            yield from _within(inner)
+def holds_by(condition: Condition, holds: Callable[[Condition], bool]) -> bool:
+    """Whether it can hold, by which of its `decisive` conditions do: one that must not may as well not hold."""
+    match condition:
+        case All(conditions):
+            return all(holds_by(each, holds) for each in conditions)
+        case Any(conditions):
+            return any(holds_by(each, holds) for each in conditions)
+        case Except(first, _):
+            return holds_by(first, holds)
         case _:
-            return
+            return holds(condition)

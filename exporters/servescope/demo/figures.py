@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.figures.program import Program, bucket_quantiles
 from servescope.contract.expressions import matches
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.samples import Series
 from servescope.increments.blocks import BLOCK_MS
+from servescope.increments.program import Program, bucket_quantiles
 
 Floats = NDArray[np.float64]
 

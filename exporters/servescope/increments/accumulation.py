@@ -27,6 +27,7 @@ from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, Window
 from servescope.increments.blocks import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
+from servescope.increments.extrapolation import step_gains
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -382,17 +383,15 @@ def _count(scrapes: _Scrapes, values: Floats, layout: _Layout) -> _Counted:
     former = _former(sound, scrapes.times, scrapes.memory_ms)
     seen = sound & (former >= 0) & (np.take_along_axis(shapes, np.maximum(former, 0), axis=1) == shapes)
     before = np.take_along_axis(filled, np.maximum(former, 0)[layout.owner], axis=1)
-    steps = filled - before
-    fell = steps < -_ROUNDING * np.abs(before)
+    fell = filled - before < -_ROUNDING * np.abs(before)
     began = scrapes.started - scrapes.started[np.maximum(former, 0)]
     restarted = seen & (fell[layout.total] | (np.abs(began) > SAME_START_MS))
-    steps = np.where(restarted[layout.owner], filled, np.maximum(steps, 0.0))
-    odd = seen & ~restarted & (_any(fell, layout) | _any(_misfits(steps, layout), layout))
-
     newborn = sound & ~seen & (scrapes.started > scrapes.since)
     late = sound & ~seen & ~newborn & _sibling_was_there(is_there, scrapes, layout)
     first = newborn | late
-    steps = np.where(first[layout.owner], filled, steps)
+    # What fell by less than rounding did not change.
+    steps = step_gains(np.minimum(before, filled), filled, (restarted | first)[layout.owner])
+    odd = seen & ~restarted & (_any(fell, layout) | _any(_misfits(steps, layout), layout))
     from_ms = np.where(seen, scrapes.times[np.maximum(former, 0)], scrapes.since)
     from_ms = np.where(newborn, np.fmax(scrapes.since, scrapes.started), from_ms)
     counted = (seen & ~odd) | first

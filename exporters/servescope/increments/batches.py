@@ -6,33 +6,21 @@ parts do not fit together. Arrays are over the T targets of a batch and its n bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.depths import PLACES
 from servescope.contract.expressions import matches
 from servescope.contract.judged import Part
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 
 Floats = NDArray[np.float64]
-
-PLACES: Final = ("frontend", "router process", "process", "engine")
-"""Where in a deployment a metric is measured, outermost first. What a router's own process measures of its caches is
-further out than what the engines behind it measure of theirs."""
-
-
-def place_of(layer: str, role: str, family: str) -> str:
-    """Where a target of this layer and role measures a metric; bare instruments, of no known layer, are a process."""
-    if layer in {"frontend", "engine"}:
-        return layer
-    routed = METRICS[family].component == "router" and role == "router"
-    return "router process" if routed else "process"
-
 
 _COUNT_TOLERANCE: Final = 1e-6
 _MOST_ZEROS: Final = 20.0
@@ -191,6 +179,34 @@ def _batch(
 def _of_each(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Arrays of the same shape as one, with one more axis before theirs: numpy's own looks at each of them twice."""
     return np.concatenate(arrays).reshape(len(arrays), *arrays[0].shape)
+
+
+# --- Places -----------------------------------------------------------------------------------------------------------
+
+
+class Sight(NamedTuple):
+    """That targets of one kind have a metric: from which block on, at which of `PLACES`, and by which source."""
+
+    first_ms: int
+    depth: int
+    source: str
+
+
+def find_places(targets: Sequence[TargetIncrements], metrics: Collection[str]) -> dict[str, list[Sight]]:
+    """Of each of the metrics the kinds of targets that have it; without those that none has."""
+    numbers = SeriesNumbers()
+    kinds: dict[tuple[object, ...], tuple[int, TargetIncrements]] = {}
+    for target in targets:
+        if target.blocks.size:
+            kind = *numbers.of(target), target.layer, target.identity.role, target.source
+            first, _ = kinds.get(kind, (int(target.blocks[0]), target))
+            kinds[kind] = min(first, int(target.blocks[0])), target
+    found: dict[str, list[Sight]] = {}
+    for first, target in kinds.values():
+        for name in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)}:
+            if name in metrics:
+                found.setdefault(name, []).append(Sight(first, PLACES.index(target.place_of(name)), target.source))
+    return found
 
 
 # --- Counters ---------------------------------------------------------------------------------------------------------
@@ -363,3 +379,34 @@ def _stacked(gains: Floats, edges: Sequence[tuple[float, list[int]]]) -> Floats:
     if all(len(rows) == 1 for _, rows in edges):
         return gains[:, [rows[0] for _, rows in edges]]
     return np.stack([gains[:, rows].sum(axis=1) for _, rows in edges], axis=1)
+
+
+# --- Sums over targets ------------------------------------------------------------------------------------------------
+
+
+class BlockSums:
+    """What targets count, added up by name and block; histograms at the edges that all of their name share."""
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._found: dict[str, dict[tuple[float, ...], Floats]] = {}
+
+    def add(self, name: str, columns: NDArray[np.int64], rows: Floats, edges: tuple[float, ...] = ()) -> None:
+        """Add the rows, (E + k, n): cumulative counts up to each of a histogram's E edges, then k other numbers."""
+        by_edges = self._found.setdefault(name, {})
+        if edges not in by_edges:
+            by_edges[edges] = np.zeros((len(rows), self._blocks))
+        by_edges[edges][:, columns] += rows
+
+    def shared(self) -> dict[str, tuple[tuple[float, ...], Floats]]:
+        """By name the edges that all share, and the sums of the rows at these and of the others, (E + k, B)."""
+        return {name: _at_shared_edges(by_edges) for name, by_edges in self._found.items()}
+
+
+def _at_shared_edges(by_edges: Mapping[tuple[float, ...], Floats]) -> tuple[tuple[float, ...], Floats]:
+    shared = tuple(sorted(set.intersection(*(set(edges) for edges in by_edges))))
+    rows = [
+        counts[[*(edges.index(edge) for edge in shared), *range(len(edges), len(counts))]]
+        for edges, counts in by_edges.items()
+    ]
+    return shared, np.add.reduce(rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from servescope.contract.depths import PLACES, depth_of
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Series
 
@@ -80,6 +81,10 @@ class TargetIncrements:
     source: str = ""
     versions: str = ""
     layer: str = ""
+
+    def place_of(self, metric: str) -> str:
+        """Which of `PLACES` it measures a metric at."""
+        return PLACES[depth_of(self.layer, self.identity.role, metric)]
 
     def at(self, kept: Blocks) -> TargetIncrements:
         """The same with only these of its blocks: a slice, flags, (n,), or their indices."""

@@ -7,6 +7,7 @@ https://github.com/prometheus/prometheus/blob/v2.42.0/promql/functions.go (extra
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -152,24 +153,37 @@ def sample_changes(times: NDArray[np.int64], values: Floats, within: Range) -> C
         firsts = values[rows, first]
         # What overflows is infinite, and left out when it is computed with.
         with np.errstate(over="ignore", invalid="ignore"):
-            found = _add_resets(values[rows, last] - firsts, values, present)
+            found = values[rows, last] - firsts
+            add_resets(found, _resets(values, present))
         spans = measure_spans(times[rows, first], times[rows, last], counts, within)
         deltas[usable], factors[usable] = found, extrapolation_factors(found, firsts, spans, within.bounds)
     return Changes(deltas, factors)
 
 
-def _add_resets(deltas: Floats, values: Floats, present: NDArray[np.bool_]) -> Floats:
-    """Add the value before each drop: what a counter had counted before it started again."""
+def step_gains(before: Floats, values: Floats, is_reset: NDArray[np.bool_]) -> Floats:
+    """What counters gained from one sample to the next: one that was reset in between began again at 0."""
+    return np.where(is_reset, values, values - before)
+
+
+def add_resets(deltas: Floats, resets: Iterable[tuple[NDArray[np.intp], Floats]]) -> None:
+    """Make what counters gained of the differences of their last and first samples, (m,).
+
+    `resets` are, in their order, the rows that were reset and what they had counted before.
+    """
+    # One after the other, from the first on, as in Prometheus: a sum in another order has another last bit.
+    for rows, before in resets:
+        deltas[rows] += before
+
+
+def _resets(values: Floats, present: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.intp], Floats]]:
+    """The rows that are lower than at their sample before, column by column, and their values then."""
     columns = np.arange(values.shape[1])
     latest = np.maximum.accumulate(np.where(present, columns, 0), axis=1)
     before = np.take_along_axis(values, latest, axis=1)[:, :-1]
     dropped = values[:, 1:] < before
-    rows = np.flatnonzero(dropped.any(axis=1))
-    if rows.size:
-        # One after the other, from the first on: a sum in another order has another last bit.
-        steps = np.where(dropped[rows], before[rows], 0.0)
-        deltas[rows] = np.add.accumulate(np.column_stack((deltas[rows], steps)), axis=1)[:, -1]
-    return deltas
+    for column in np.flatnonzero(dropped.any(axis=0)).tolist():
+        rows = np.flatnonzero(dropped[:, column])
+        yield rows, before[rows, column]
 
 
 def window_levels(window: Window, within: Range) -> Floats:

@@ -9,37 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
-from typing import Protocol, assert_never
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from servescope.contract.expressions import (
-    Difference,
-    Expression,
-    FractionAbove,
-    Increase,
-    Level,
-    Matchers,
-    Quantile,
-    Rate,
-    Ratio,
-    Vector,
-    matches,
-)
+import numpy as np
+
+from servescope.contract.expressions import Expression, Matchers, Vector, matches
 from servescope.contract.samples import Labels, Sample, Series, Window
-from servescope.increments.extrapolation import Range, WindowBounds, window_changes, window_levels
-
-
-class Readings(Protocol):
-    """Provides the sums that the leaves of an expression need."""
-
-    def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
-        """Sum of the increases (or rates) of the counter's series, per group."""
-
-    def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
-        """The gauge's values now, per group."""
-
-    def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
-        """Sum of the rates of the cumulative buckets by their upper edge, per group."""
+from servescope.increments.extrapolation import Floats, Range, WindowBounds, window_changes, window_levels
+from servescope.increments.program import Leaf, Program, bucket_quantiles
 
 
 def evaluate(
@@ -63,202 +41,158 @@ def evaluate_increases(
     With `seconds` None, rates are plain increases: correct for ratios, means, quantiles and fractions, whose time
     cancels; the caller leaves plain rates out. Used where only totals since a start, or between two texts, are known.
     """
-    return compute(expression, _IncreaseReadings(tuple(increases), seconds), by)
+    samples = tuple(increases)
+    values = np.array([sample.value for sample in samples])
+    series = tuple(Series(sample.name, sample.labels) for sample in samples)
+    return compute(expression, Readings([SeriesValues(series, values / (seconds or 1.0), values, values)]), by)
 
 
 def compute(expression: Expression, readings: Readings, by: Sequence[str]) -> Vector:
-    """The expression's value per group from any source of readings; absent, never infinite, where it overflows."""
-    return {group: value for group, value in _compute(expression, readings, tuple(by)).items() if math.isfinite(value)}
+    """The expression's value per group; absent, never infinite, where it overflows."""
+    return derive(_program(expression, tuple(by)), readings)[0]
 
 
-def _compute(expression: Expression, readings: Readings, by: tuple[str, ...]) -> Vector:
-    match expression:
-        case Rate(name, where):
-            return readings.counters(name, where, by, per_second=True)
-        case Increase(name, where):
-            return readings.counters(name, where, by, per_second=False)
-        case Level(name, over, where):
-            return {group: _OVER[over](values) for group, values in readings.gauges(name, where, by).items()}
-        case Ratio(numerator, denominator):
-            below = compute(denominator, readings, by)
-            above = compute(numerator, readings, by)
-            return {group: value / below[group] for group, value in above.items() if below.get(group, 0.0) > 0.0}
-        case Difference(left, right):
-            less = compute(right, readings, by)
-            return {group: value - less[group] for group, value in compute(left, readings, by).items() if group in less}
-        case Quantile(quantile, histogram):
-            quantiles = {
-                group: bucket_quantile(quantile, buckets) for group, buckets in readings.buckets(histogram, by).items()
-            }
-            return {group: value for group, value in quantiles.items() if value is not None}
-        case FractionAbove(histogram=histogram):
-            counts = readings.counters(f"{histogram}_count", (), by, per_second=True)
-            below_edge = {
-                group: next((buckets[edge] for edge in expression.edges if edge in buckets), None)
-                for group, buckets in readings.buckets(histogram, by).items()
-            }
-            return {
-                group: 1.0 - below / counts[group]
-                for group, below in below_edge.items()
-                if below is not None and counts.get(group, 0.0) > 0.0
-            }
-        case _:
-            assert_never(expression)
+class _Alone(NamedTuple):
+    """An expression that is derived by itself."""
+
+    expression: Expression
+    by: tuple[str, ...]
+    name: str = ""
+    exposed: str | None = None
+
+
+@lru_cache(1024)
+def _program(expression: Expression, by: tuple[str, ...]) -> Program:
+    return Program([_Alone(expression, by)], level=())
+
+
+def derive(program: Program, readings: Readings) -> list[Vector]:
+    """The values of every figure of a program in their order, per group; a group without data is absent."""
+    sums = _GroupSums(program.leaves, readings)
+    return [
+        {group: value for group, value in zip(sums.groups[by], values.tolist(), strict=True) if value == value}
+        for by, values in zip(program.grouped_by, program.run(sums), strict=True)
+    ]
+
+
+def bucket_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
+    """The quantile of cumulative bucket counts by upper edge; None where `bucket_quantiles` knows of none."""
+    edges = sorted(buckets)
+    (found,) = bucket_quantiles(quantile, np.array(edges), np.array([[buckets[edge] for edge in edges]])).tolist()
+    return None if math.isnan(found) else found
+
+
+# --- What is read -----------------------------------------------------------------------------------------------------
+
+
+class SeriesValues:
+    """Series with their rates, their increases and their values now, all (m,), NaN where they have none."""
+
+    def __init__(self, series: Sequence[Series], rates: Floats, increases: Floats, levels: Floats) -> None:
+        self._series, self._levels = series, levels.tolist()
+        self._counted = {"rate": rates.tolist(), "increase": increases.tolist()}
+        self._counted["buckets"] = self._counted["rate"]
+        self._groups: dict[tuple[str, Matchers, frozenset[str]], dict[Labels, list[int]]] = {}
+        self._rows: dict[str, list[int]] = {}
+        for row, (name, _) in enumerate(series):
+            self._rows.setdefault(name, []).append(row)
+
+    def read(self, leaf: Leaf) -> Iterable[tuple[Labels, list[float]]]:
+        """The values that a leaf adds up, by group; of buckets also by their edge."""
+        values = self._counted.get(leaf.kind, self._levels)
+        by = leaf.by | {"le"} if leaf.kind == "buckets" else leaf.by
+        for group, rows in self._rows_by_group(leaf.name, leaf.where, by).items():
+            yield group, [value for row in rows if (value := values[row]) == value]
+
+    def _rows_by_group(self, name: str, where: Matchers, by: frozenset[str]) -> dict[Labels, list[int]]:
+        found = self._groups.get((name, where, by))
+        if found is None:
+            found = self._groups[name, where, by] = {}
+            for row in self._rows.get(name, ()):
+                labels = self._series[row].labels
+                if not where or matches(dict(labels), where):
+                    found.setdefault(tuple(sorted(pair for pair in labels if pair[0] in by)), []).append(row)
+        return found
+
+
+class Readings:
+    """What expressions are computed from: the values of the series of several targets.
+
+    Make one and evaluate all expressions with it: it keeps which series are of which group.
+    """
+
+    def __init__(self, targets: Iterable[SeriesValues]) -> None:
+        self._targets = tuple(targets)
+
+    def add_up(self, leaf: Leaf) -> dict[Labels, float]:
+        """The sums of a leaf by group, and of buckets by their edge, those that have any."""
+        values: dict[Labels, list[float]] = {}
+        for target in self._targets:
+            for group, each in target.read(leaf):
+                values.setdefault(group, []).extend(each)
+        add = _ADDED.get(leaf.kind, sum)
+        return {group: add(each) for group, each in values.items() if each}
+
+
+class WindowReadings(Readings):
+    """Readings over windows of samples: Prometheus' `rate` and instant look-up, vectorised per window."""
+
+    def __init__(
+        self, windows: Iterable[Window], *, at_ms: int, window_ms: int, bounds: WindowBounds = "closed"
+    ) -> None:
+        within = Range(at_ms, window_ms, bounds)
+        super().__init__(_read(window, within) for window in windows)
+
+
+def _read(window: Window, within: Range) -> SeriesValues:
+    changes = window_changes(window, within)
+    return SeriesValues(window.series, changes.rates(within), changes.increases(), window_levels(window, within))
 
 
 def _average(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-_OVER: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "avg": _average, "max": max}
+_ADDED: Final[Mapping[str, Callable[[list[float]], float]]] = {"avg": _average, "max": max}
 
 
-def bucket_quantile(quantile: float, buckets: Mapping[float, float]) -> float | None:
-    """The quantile of cumulative bucket counts by upper edge, as Prometheus' `histogram_quantile` finds it.
+class _GroupSums:
+    """The sums that a program's leaves need; `groups` are by the labels of a group those that any leaf has."""
 
-    None when there is no observation, no `+Inf` bucket, or no other bucket, and for the quantile 0 of a histogram whose
-    lowest bucket is empty. Above the highest finite edge it is that edge.
-    """
-    edges = sorted(buckets)
-    if len(edges) < 2 or edges[-1] != math.inf:
-        return None
-    counts = _made_monotonic([buckets[edge] for edge in edges])
-    if counts[-1] <= 0:
-        return None
-    rank = quantile * counts[-1]
-    index = next((i for i in range(len(edges) - 1) if counts[i] >= rank), len(edges) - 1)
-    if index == len(edges) - 1:
-        return edges[-2]
-    if index == 0 and edges[0] <= 0:
-        return edges[0]
-    start, below = (edges[index - 1], counts[index - 1]) if index else (0.0, 0.0)
-    if counts[index] == below:  # only for the quantile 0: 0 ÷ 0, which is NaN in Prometheus
-        return None
-    return start + (edges[index] - start) * ((rank - below) / (counts[index] - below))
+    def __init__(self, leaves: Sequence[Leaf], readings: Readings) -> None:
+        self._by = [leaf.by for leaf in leaves]
+        self._found: list[Mapping[Labels, Any]] = []
+        groups: dict[frozenset[str], dict[Labels, None]] = {}
+        for leaf in leaves:
+            found = readings.add_up(leaf)
+            self._found.append(_by_edge(found) if leaf.kind == "buckets" else found)
+            groups.setdefault(leaf.by, {}).update(dict.fromkeys(self._found[-1]))
+        self.groups = {by: list(each) for by, each in groups.items()}
 
+    def values(self, leaf: int) -> Floats:
+        """The sums, (n,)."""
+        return self._of_each(leaf, lambda found: found)
 
-def _made_monotonic(counts: list[float]) -> list[float]:
-    # Scrapes are not atomic, so a cumulative bucket may be below the one before it; Prometheus raises it.
-    highest = -math.inf
-    return [highest := max(highest, count) for count in counts]
+    def quantiles(self, leaf: int, quantile: float) -> Floats:
+        """The quantile of each group's buckets, (n,)."""
+        return self._of_each(leaf, lambda buckets: bucket_quantile(quantile, buckets))
 
+    def buckets(self, leaf: int, edge: float) -> Floats:
+        """The sums of the buckets of one edge, (n,)."""
+        return self._of_each(leaf, lambda buckets: buckets.get(edge))
 
-class WindowReadings:
-    """Readings over windows of samples: Prometheus' `rate` and instant look-up, vectorised per window.
-
-    Make one per evaluation instant and evaluate all expressions with it; rates are computed once per window.
-    For another instant over the same windows use `at`, which keeps the grouping of their series.
-    """
-
-    def __init__(
-        self, windows: Sequence[Window], *, at_ms: int, window_ms: int, bounds: WindowBounds = "closed"
-    ) -> None:
-        self._windows = tuple(windows)
-        self._groups: dict[tuple[int, str, Matchers, tuple[str, ...]], _RowsByGroup] = {}
-        self._rows: dict[int, dict[str, list[int]]] = {}
-        self._read(at_ms, window_ms, bounds)
-
-    def at(self, at_ms: int) -> WindowReadings:
-        """The readings of the same windows at another instant."""
-        other = copy(self)
-        other._read(at_ms, self._range.window_ms, self._range.bounds)
-        return other
-
-    def _read(self, at_ms: int, window_ms: int, bounds: WindowBounds) -> None:
-        self._range = within = Range(at_ms, window_ms, bounds)
-        self._changes = [window_changes(window, within) for window in self._windows]
-        self._rates = [changes.rates(within) for changes in self._changes]
-        self._levels = [window_levels(window, within) for window in self._windows]
-
-    def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
-        """Sum of the rates, or increases, of the counter's series, per group."""
-        sums: Vector = {}
-        for number, rates in enumerate(self._rates):
-            values = rates if per_second else self._changes[number].increases()
-            for group, rows in self._rows_by_group(number, name, where, tuple(by)):
-                for value in values[rows].tolist():
-                    if value == value:
-                        sums[group] = sums.get(group, 0.0) + value
-        return sums
-
-    def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
-        """The gauge's values in each window's last scrape, per group."""
-        values: dict[Labels, list[float]] = {}
-        for number, current in enumerate(self._levels):
-            for group, rows in self._rows_by_group(number, name, where, tuple(by)):
-                present = [value for value in current[rows].tolist() if value == value]
-                if present:
-                    values.setdefault(group, []).extend(present)
-        return values
-
-    def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
-        """Sum of the rates of the cumulative buckets by their upper edge, per group."""
-        by_edge = self.counters(f"{histogram}_bucket", (), (*by, "le"), per_second=True)
-        return _edges_by_group(by_edge)
-
-    def _rows_by_group(self, number: int, name: str, where: Matchers, by: tuple[str, ...]) -> _RowsByGroup:
-        key = (number, name, where, by)
-        found = self._groups.get(key)
-        if found is None:
-            series = self._windows[number].series
-            rows = self._rows.get(number)
-            if rows is None:
-                rows = self._rows[number] = _rows_by_name(series)
-            found = self._groups[key] = _group_rows(series, rows.get(name, ()), where, by)
-        return found
+    def _of_each(self, leaf: int, read: Callable[[Any], float | None]) -> Floats:
+        found = self._found[leaf]
+        return np.array(
+            [read(found[group]) if group in found else None for group in self.groups[self._by[leaf]]], float
+        )
 
 
-class _IncreaseReadings:
-    """Readings from increases that are already known."""
-
-    def __init__(self, samples: tuple[Sample, ...], seconds: float | None) -> None:
-        self._series = tuple(Series(sample.name, sample.labels) for sample in samples)
-        self._rows = _rows_by_name(self._series)
-        self._values = [sample.value for sample in samples]
-        self._seconds = seconds
-
-    def counters(self, name: str, where: Matchers, by: Sequence[str], *, per_second: bool) -> Vector:
-        divisor = self._seconds if per_second and self._seconds else 1.0
-        return {group: sum(values) / divisor for group, values in self.gauges(name, where, by).items()}
-
-    def gauges(self, name: str, where: Matchers, by: Sequence[str]) -> dict[Labels, list[float]]:
-        return {
-            group: [self._values[row] for row in rows]
-            for group, rows in _group_rows(self._series, self._rows.get(name, ()), where, tuple(by))
-        }
-
-    def buckets(self, histogram: str, by: Sequence[str]) -> dict[Labels, dict[float, float]]:
-        return _edges_by_group(self.counters(f"{histogram}_bucket", (), (*by, "le"), per_second=True))
-
-
-def _edges_by_group(by_edge: Vector) -> dict[Labels, dict[float, float]]:
+def _by_edge(sums: Mapping[Labels, float]) -> dict[Labels, dict[float, float]]:
     groups: dict[Labels, dict[float, float]] = {}
-    for labels, value in by_edge.items():
+    for labels, value in sums.items():
         edge = next((text for name, text in labels if name == "le"), None)
         if edge is not None:
-            group = tuple(pair for pair in labels if pair[0] != "le")
-            edges = groups.setdefault(group, {})
+            edges = groups.setdefault(tuple(pair for pair in labels if pair[0] != "le"), {})
             edges[float(edge)] = edges.get(float(edge), 0.0) + value
     return groups
-
-
-_RowsByGroup = list[tuple[Labels, list[int]]]
-
-
-def _group_rows(
-    series: Sequence[Series], candidates: Iterable[int], where: Matchers, by: tuple[str, ...]
-) -> _RowsByGroup:
-    groups: dict[Labels, list[int]] = {}
-    for row in candidates:
-        labels = dict(series[row].labels)
-        if matches(labels, where):
-            group = tuple(sorted((label, labels[label]) for label in by if label in labels))
-            groups.setdefault(group, []).append(row)
-    return list(groups.items())
-
-
-def _rows_by_name(series: Sequence[Series]) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, (name, _) in enumerate(series):
-        rows.setdefault(name, []).append(row)
-    return rows

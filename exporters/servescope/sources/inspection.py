@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from servescope.contract.expressions import Difference, Expression, Level, Quantile, Ratio, is_per_second, leaves
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
@@ -18,6 +20,7 @@ from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
+from servescope.increments.extrapolation import step_gains
 from servescope.increments.readings import evaluate_increases
 from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
@@ -116,14 +119,12 @@ def _increases(translations: Sequence[Translation]) -> tuple[list[Sample], int]:
     if len(translations) == 1:
         return last, 0
     before = {(sample.name, sample.labels): sample.value for sample in translations[0].samples}
-    samples, resets = [], 0
-    for sample in last:
-        # A series that is new began at 0: label values appear on their first use.
-        start = 0.0 if _is_gauge(sample.name) else before.get((sample.name, sample.labels), 0.0)
-        if sample.value < start:
-            start, resets = 0.0, resets + 1
-        samples.append(sample._replace(value=sample.value - start))
-    return samples, resets
+    # A series that is new began at 0: label values appear on their first use.
+    starts = np.array([0.0 if _is_gauge(each.name) else before.get((each.name, each.labels), 0.0) for each in last])
+    values = np.array([each.value for each in last])
+    is_reset = values < starts
+    gains = step_gains(starts, values, is_reset).tolist()
+    return [each._replace(value=gain) for each, gain in zip(last, gains, strict=True)], int(is_reset.sum())
 
 
 def _is_gauge(name: str) -> bool:

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from servescope.contract.metrics import METRICS
-from servescope.sources.maps import LAYERS, Source
-
 ByDepth = Mapping[int, frozenset[str]]
 """The metrics that a target supplies, by their depth in its deployment, 0 outermost. Replaced, never changed."""
-
-
-def depth_of(source: Source, role: str, metric: str) -> int:
-    """How deep in its deployment a target measures a metric: by the layer of its source, outermost first.
-
-    What an engine's own instruments measure of its cache is deeper than what the instruments of the router before it
-    measure, and less deep than the engine's page.
-    """
-    depth = 2 * LAYERS.index(source.layer)
-    within = source.layer == "process" and METRICS[metric].component == "router" and role != "router"
-    return depth + 1 if within else depth
 
 
 class Supply:

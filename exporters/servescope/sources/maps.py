@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from servescope.contract.samples import Labels
 from servescope.contract.types import Metric
@@ -13,10 +13,6 @@ from servescope.sources.parse import Exposition, canonical_name
 Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
 Absence = Literal["unknown", "zero", "off"]
 Layer = Literal["frontend", "process", "engine"]
-
-LAYERS: tuple[Layer, ...] = get_args(Layer)
-"""Where in a deployment a source measures, outermost first. Of two that supply a metric the outer one is used: what a
-frontend measures is what users experience, and our own instruments are more exact than an engine's page."""
 
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")
 """Statuses of a metric that has a value, or will have one once there is traffic."""

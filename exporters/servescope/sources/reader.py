@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.depths import depth_of
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot
 from servescope.errors import ServescopeError
 from servescope.sources.cache import SeriesCache
-from servescope.sources.layers import ByDepth, Supply, depth_of
+from servescope.sources.layers import ByDepth, Supply
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
@@ -198,7 +199,7 @@ class Reader:
         self._ever_supplied |= observed
         supplied: dict[int, frozenset[str]] = {}
         for name in self._ever_supplied - _OF_ITS_OWN:
-            depth = depth_of(source, self._identity.role, name)
+            depth = depth_of(source.layer, self._identity.role, name)
             supplied[depth] = supplied.get(depth, frozenset()) | {name}
         self._supplied_at = supplied
 

@@ -29,6 +29,7 @@ from servescope.store.connection import StoreConnection, guarded
 from servescope.store.events import EventTable
 from servescope.store.file import file_size
 from servescope.store.future import FutureRows, StoredTimes
+from servescope.store.history import History
 from servescope.store.increments import Division, block_row, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.open_blocks import OpenBlocks
@@ -63,7 +64,7 @@ _PRUNE_ROWS = 2_000
 _SETTLE_MS = 5_000
 
 
-class Store(StoreConnection):
+class Store(StoreConnection, History):
     """The figures, scrapes and targets in one file; safe to use from several threads, one at a time.
 
     With `read_only` the file must exist; any number of processes may read while one writes, and when another file
@@ -428,6 +429,10 @@ class Store(StoreConnection):
         with self._snapshot():
             return self._events.between(start_ms, self._times.until(end_ms), kinds, most)
 
+    def clock_set_back(self, start_ms: int, end_ms: int, *, most: int) -> list[Event]:
+        """The events of a clock that was set back, the last `most` of more."""
+        return self.read_events(start_ms, end_ms, kinds=["clock_set_back"], most=most)
+
     @guarded
     def read_scrapes(self, target_id: str, start_ms: int, end_ms: int) -> list[tuple[int, Snapshot | None]]:
         """A target's scrapes from start to end, both included, as they were appended; none for an unknown target."""
@@ -476,10 +481,6 @@ class Store(StoreConnection):
         """How the figures of a time were derived; the first known when it is older, None when nothing is known."""
         with self._snapshot():
             return self._settings.at(self._times.until(time_ms))
-
-    def remarks(self) -> tuple[str, ...]:
-        """Nothing: it holds what a judge needs, and answers in whole."""
-        return ()
 
     @guarded
     def read_alerts(self) -> list[KeptAlert]:

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.samples import Window
+from servescope.contract.samples import Labels, Window
 from servescope.increments.blocks import TargetIncrements
-from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
+from servescope.store.records import FigureTable, KeptAlert, RecordedSettings, TargetStatus
 
 
 class History(Protocol):
@@ -22,8 +22,17 @@ class History(Protocol):
     def settle_ms(self) -> int:
         """How long after an instant all is there that was scraped up to it, unless it is late."""
 
+    @property
+    def prometheus_url(self) -> str:
+        """Where the Prometheus is that it is; "" of a store."""
+        return ""
+
     def deployments(self) -> list[Deployment]:
-        """Every deployment it holds something of."""
+        """Every deployment it holds something of. Raises PartialError where some may be missing."""
+
+    def listed_deployments(self) -> list[Deployment]:
+        """The same without those that a partial answer lacks, which `partial` reports."""
+        return self.deployments()
 
     def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
         """The last figures of each deployment, and when they are from."""
@@ -65,8 +74,38 @@ class History(Protocol):
     def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
         """What happened from start to end, both included, in the order of time."""
 
+    def clock_set_back(self, start_ms: int, end_ms: int, *, most: int) -> list[Event]:
+        """The last times, at most so many, at which a collector's clock was set back from start to end."""
+        return []
+
+    def read_alerts(self) -> list[KeptAlert]:
+        """The alerts that are pending or firing, or were resolved lately; a value that is not known is NaN."""
+        return []
+
     def settings_at(self, time_ms: int) -> RecordedSettings | None:
-        """How the figures of a time were derived; None when that is not known."""
+        """How the figures of a time were derived; None when that is not known, as by a Prometheus."""
+        return None
+
+    def partial(self) -> tuple[str, ...]:
+        """What its last answers said of parts that are missing in them; empty while all were whole."""
+        return ()
+
+    def missing_rules(self) -> Mapping[str, str]:
+        """The generated files of rules that it should evaluate and does not, and what is missing without each."""
+        return {}
+
+    def uncovered(self, at_ms: int) -> Mapping[Deployment, float]:
+        """The deployments whose window was not whole then: their totals are those of this share of it (0 to 1)."""
+        return {}
+
+    def spread(self) -> Mapping[Deployment, list[Labels]]:
+        """The deployments with targets in several clusters, namespaces or tenants, and which these are."""
+        return {}
+
+    def unidentified(self) -> tuple[str, ...]:
+        """The problems of targets whose labels are no identity, so that no page shows them."""
+        return ()
 
     def remarks(self) -> tuple[str, ...]:
         """What it does not hold of increments and events, and what its answers warned of, for those who judge by it."""
+        return ()

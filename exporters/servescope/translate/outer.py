@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from servescope.contract.depths import depth_of
 from servescope.contract.metrics import METRICS
-from servescope.sources.layers import depth_of
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 
@@ -30,7 +30,9 @@ class Outer(NamedTuple):
     def taken_from(self, source: Source) -> dict[str, str]:
         """The metrics that a target of this source leaves to what is in front of it, with the name of that."""
         return {
-            metric: self.name for metric, depth in self.depths.items() if depth < depth_of(source, _BEHIND_IT, metric)
+            metric: self.name
+            for metric, depth in self.depths.items()
+            if depth < depth_of(source.layer, _BEHIND_IT, metric)
         }
 
 
@@ -55,14 +57,14 @@ def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
 def _depths(name: str, names: list[str], configured: Mapping[str, frozenset[str]]) -> dict[str, int]:
     frontend, process = load_sources()["dynamo-frontend"], load_sources()["servescope"]
     if name in configured:
-        return {metric: depth_of(frontend, "router", metric) for metric in configured[name]}
+        return {metric: depth_of(frontend.layer, "router", metric) for metric in configured[name]}
     if name == "frontend":
-        return {metric: depth_of(frontend, "router", metric) for metric in _of("engine") & _supplied(frontend)}
+        return {metric: depth_of(frontend.layer, "router", metric) for metric in _of("engine") & _supplied(frontend)}
     if name == "router" and "frontend" in names:
-        return {metric: depth_of(frontend, "router", metric) for metric in _of("router") & _supplied(frontend)}
+        return {metric: depth_of(frontend.layer, "router", metric) for metric in _of("router") & _supplied(frontend)}
     if name == "router":
-        return {metric: depth_of(process, "router", metric) for metric in _of("router")}
-    return {metric: depth_of(process, _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
+        return {metric: depth_of(process.layer, "router", metric) for metric in _of("router")}
+    return {metric: depth_of(process.layer, _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
 
 
 def _of(component: str) -> set[str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from servescope.collector.figures.grouping import Assembly, Layout, Named
-from servescope.collector.figures.program import Program
 from servescope.collector.figures.rates import read_recent
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Expression, Vector, leaves
@@ -21,7 +20,8 @@ from servescope.contract.metrics import COUNTED_STATUSES, METRICS
 from servescope.contract.samples import Labels, Sample, Window, make_labels
 from servescope.contract.types import Figure
 from servescope.increments.extrapolation import Range, WindowBounds
-from servescope.increments.readings import WindowReadings, compute, evaluate_increases
+from servescope.increments.program import Program
+from servescope.increments.readings import WindowReadings, derive, evaluate_increases
 from servescope.settings.values import format_duration
 
 REPLICAS: Final = METRICS["replica_count_by_status"]
@@ -197,13 +197,17 @@ def derive_figures(
     by_key: dict[str, float] = {}
     exposed: list[Sample] = []
     window = ("window", format_duration(window_ms))
-    for figure in FIGURES.values():
-        for labels, value in compute(figure.expression, readings, (*DEPLOYMENT_LABELS, *figure.by)).items():
+    derived = derive(_FIGURES, readings)
+    for figure, values in zip(FIGURES.values(), derived, strict=True):
+        for labels, value in values.items():
             by_key[figure_key(figure.name, _own_labels(figure, labels))] = value
             if figure.exposed is not None:
                 exposed.append(Sample(figure.exposed, make_labels((*labels, window)), value))
-    is_reported = bool(readings.gauges(REPLICAS.name, (), ()))
+    is_reported = any(readings.add_up(_FIGURES.leaves[number]) for number in _FIGURES.leaves_of[REPLICAS.name])
     return _stand_in(Derivation(by_key, exposed, ()), () if is_reported else counted)
+
+
+_FIGURES: Final = Program(FIGURES.values())
 
 
 def count_targets(deployment: Deployment, healthy: Iterable[bool]) -> list[Sample]:

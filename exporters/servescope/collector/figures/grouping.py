@@ -16,14 +16,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.collector.figures.program import Derived, Program, bucket_quantiles, group_labels
 from servescope.collector.figures.rates import RowReadings
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes, Rows
 from servescope.contract.expressions import matches
 from servescope.contract.figures import figure_key
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.increments.extrapolation import Floats, Range
-from servescope.increments.readings import bucket_quantile
+from servescope.increments.program import Derived, Program, bucket_quantiles
 
 # Slots without rows are dropped when there are this many, and again at twice as many.
 _SLOTS_KEPT: Final = 4096
@@ -214,7 +213,9 @@ class Assembly:
         is_bucket = kinds == "buckets"
         self._index = self._index_values(slots, ~is_bucket)
         self._tables = _index_buckets(slots, np.flatnonzero(is_bucket))
-        self.names = [self._named(figure, layouts) for figure in program.figures]
+        self.names = [
+            self._named(figure, by, layouts) for figure, by in zip(program.figures, program.grouped_by, strict=True)
+        ]
         self._leaves = slots.leaves
 
     def add_up(self, readings: RowReadings, within: Range) -> AddedUp:
@@ -279,8 +280,7 @@ class Assembly:
         index[slots.leaves[chosen], slots.groups[chosen]] = np.flatnonzero(chosen)
         return index
 
-    def _named(self, figure: Derived, layouts: Sequence[Layout]) -> list[tuple[int, Named]]:
-        by = group_labels(figure)
+    def _named(self, figure: Derived, by: frozenset[str], layouts: Sequence[Layout]) -> list[tuple[int, Named]]:
         return [
             (number, layout.name(figure, group)) for number, layout in enumerate(layouts) for group in layout.groups[by]
         ]
@@ -335,7 +335,9 @@ class AddedUp:
             partly = np.isnan(counts).any(axis=1)
             if partly.any():
                 found[groups[~partly]] = bucket_quantiles(quantile, edges, counts[~partly])
-                found[groups[partly]] = [_quantile_of_some(quantile, edges, each) for each in counts[partly]]
+                found[groups[partly]] = np.concatenate(
+                    [_quantile_of_some(quantile, edges, each) for each in counts[partly]]
+                )
             else:
                 found[groups] = bucket_quantiles(quantile, edges, counts)
         return found
@@ -350,8 +352,7 @@ class AddedUp:
         return found
 
 
-def _quantile_of_some(quantile: float, edges: Floats, counts: Floats) -> float:
-    """The quantile where a histogram lacks some of the edges it had."""
-    present = {edge: count for edge, count in zip(edges.tolist(), counts.tolist(), strict=True) if count == count}
-    found = bucket_quantile(quantile, present)
-    return math.nan if found is None else found
+def _quantile_of_some(quantile: float, edges: Floats, counts: Floats) -> Floats:
+    """The quantile, (1,), where a histogram lacks some of the edges it had."""
+    present = ~np.isnan(counts)
+    return bucket_quantiles(quantile, edges[present], counts[None, present])

@@ -17,6 +17,7 @@ from servescope.increments.extrapolation import (
     Changes,
     Floats,
     Range,
+    add_resets,
     extrapolation_factors,
     measure_spans,
     sample_changes,
@@ -44,19 +45,13 @@ def read_recent(recents: Sequence[RecentScrapes], within: Range) -> RowReadings:
     firsts = np.concatenate([stretch.first for stretch in stretches])
     with np.errstate(over="ignore", invalid="ignore"):
         deltas = np.concatenate([stretch.last for stretch in stretches]) - firsts
-        _add_resets(deltas, stretches, offsets)
+        of_each = zip(offsets.tolist(), stretches, strict=True)
+        add_resets(deltas, ((each.rows + offset, each.before) for offset, own in of_each for each in own.resets))
     times = np.array([stretch[2:5] for stretch in stretches], dtype=np.int64)
     spans = measure_spans(times[:, 0], times[:, 1], times[:, 2], within).repeated(lengths)
     changes = Changes(deltas, extrapolation_factors(deltas, firsts, spans, within.bounds))
     _read_turned(changes, recents, stretches, offsets, within)
     return RowReadings(changes, np.concatenate([stretch.levels for stretch in stretches]))
-
-
-def _add_resets(deltas: Floats, stretches: Sequence[ScrapeRange], offsets: NDArray[np.intp]) -> None:
-    """Add what counters had counted before they started again; one reset after the other, as Prometheus adds."""
-    for offset, stretch in zip(offsets.tolist(), stretches, strict=True):
-        for reset in stretch.resets:
-            deltas[reset.rows + offset] += reset.before
 
 
 def _read_turned(

@@ -24,7 +24,7 @@ from servescope.contract.objectives import ENDED
 from servescope.contract.samples import Labels, Series, Snapshot
 from servescope.contract.types import Objective
 from servescope.errors import UsageError
-from servescope.increments.extrapolation import Floats
+from servescope.increments.extrapolation import Floats, step_gains
 
 Sums = Mapping[Deployment, Sequence[float]]
 """By deployment, the increase of each part since it was first seen, then the number of comparisons of each.
@@ -115,7 +115,7 @@ class Budgets:
         values = np.where(np.isfinite(values), values, np.nan)
         if not is_known:
             with np.errstate(invalid="ignore"):
-                grown = np.where(values < counted.values, values, values - counted.values)
+                grown = step_gains(counted.values, values, values < counted.values)
             compared = ~np.isnan(grown)
             sums = self._sums.get(deployment)
             if sums is None:

@@ -11,12 +11,8 @@ from servescope.alerting.evaluation import duration_ms
 from servescope.alerting.records import (
     AdHocExpression,
     Alert,
-    All,
-    Any,
     BadRatio,
-    Condition,
     Disappeared,
-    Except,
     FigureRef,
     OverTime,
     RequestsEnded,
@@ -24,6 +20,7 @@ from servescope.alerting.records import (
     Subquery,
     conditions_of,
     terms,
+    within,
 )
 from servescope.collector.figures.derive import ExtraExpression
 from servescope.contract.expressions import Increase, Level, Rate
@@ -69,10 +66,9 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
                 _raise_to(pasts, shown, duration_ms(window) + duration_ms(before))
             case SelfMetric(name, _, _, increase_over) if name not in FOREIGN_SERIES:
                 _raise_to(counters if increase_over else own, name, duration_ms(increase_over))
-    for condition in conditions:
-        for vanished in _vanished(condition):
-            if vanished.own.name not in FOREIGN_SERIES:
-                _raise_to(own, vanished.own.name, duration_ms(vanished.before))
+    for part in (each for condition in conditions for each in within(condition)):
+        if isinstance(part, Disappeared) and part.own.name not in FOREIGN_SERIES:
+            _raise_to(own, part.own.name, duration_ms(part.before))
     measured = {term: f"measured {number}" for number, term in enumerate(_each(found, AdHocExpression))}
     badness = {term: duration_ms(term.window) for term in _each(found, BadRatio)}
     held_ms = max(window_ms, LOOKBACK_MS)
@@ -102,20 +98,6 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
 def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
     """The objectives that are read over windows longer than scrapes are kept."""
     return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, BadRatio)))
-
-
-def _vanished(condition: Condition) -> Iterable[Disappeared]:
-    """The conditions within one that compare series with earlier ones."""
-    match condition:
-        case Disappeared():
-            yield condition
-        case All(conditions) | Any(conditions):
-            for each in conditions:
-                yield from _vanished(each)
-        case Except(each, unless):
-            yield from (*_vanished(each), *_vanished(unless))
-        case _:
-            return
 
 
 def _check_adds_up(term: AdHocExpression) -> None:

@@ -14,19 +14,19 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.depths import PLACES
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
 from servescope.cutover.evidence.agreement import agree
 from servescope.cutover.plan.plan import CutoverPlan
 from servescope.increments.batches import (
-    PLACES,
+    BlockSums,
     HistogramGains,
     Processes,
-    SeriesNumbers,
     TargetBatch,
     batches,
-    place_of,
+    find_places,
     read_histogram,
     sum_counters,
     sum_gauges,
@@ -270,7 +270,7 @@ def _fold_arm(
         rejected=nothing(),
         served=unknown(),
     )  # fmt: skip
-    sums = _BucketSums(blocks.size)
+    sums = BlockSums(blocks.size)
     former = _former(before)
     counting = dict(before.counting) if before is not None else {}
     doubled: set[str] = set(before.doubled) if before is not None else set()
@@ -280,7 +280,11 @@ def _fold_arm(
         counting |= processes.counting()
         if batch.rows.doubled:
             doubled |= {target.target_id for target in batch.targets}
-    return replace(arm, distributions=sums.distributions(), counting=counting, doubled=frozenset(doubled))
+    distributions = {
+        name: BucketCounts(edges, np.diff(counts, axis=0, prepend=0.0))
+        for name, (edges, counts) in sums.shared().items()
+    }
+    return replace(arm, distributions=distributions, counting=counting, doubled=frozenset(doubled))
 
 
 def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]]:
@@ -326,7 +330,7 @@ def _read_batch(
     batch: TargetBatch,
     processes: Processes,
     histograms: Mapping[str, HistogramGains],
-    sums: _BucketSums,
+    sums: BlockSums,
 ) -> None:
     cells = batch.cells
     arm.started[cells] = batch.started
@@ -354,7 +358,7 @@ def _read_batch(
 
 
 def _take_histogram(
-    reading: _Reading, arm: ArmFold, batch: TargetBatch, histogram: str, found: HistogramGains, sums: _BucketSums
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, histogram: str, found: HistogramGains, sums: BlockSums
 ) -> None:
     name, cells = reading.histograms[histogram], batch.cells
     counted = arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else name)
@@ -363,7 +367,7 @@ def _take_histogram(
     if not found.edges:
         return
     whole = np.concatenate([found.cumulative.sum(axis=0), np.nansum(found.count, axis=0)[None]])
-    sums.add(histogram, found.edges, batch.columns, whole)
+    sums.add(histogram, batch.columns, whole, found.edges)
     for number, edge in enumerate(reading.edges.get(name, ())):
         if edge in found.edges:
             above = found.count - found.cumulative[:, found.edges.index(edge)]
@@ -372,13 +376,10 @@ def _take_histogram(
 
 def _taken(arm: ArmFold, batch: TargetBatch, parts: Iterable[Part]) -> bool:
     """Whether the arm takes what these series count from where the batch's targets are."""
-    target = batch.targets[0]
-    for part in parts:
-        family = SAMPLE_FAMILIES[part.series]
-        place = arm.places.get(family)
-        if place is None or place.name != place_of(target.layer, target.identity.role, family):
-            return False
-    return True
+    families = (SAMPLE_FAMILIES[part.series] for part in parts)
+    return all(
+        family in arm.places and arm.places[family].name == batch.targets[0].place_of(family) for family in families
+    )
 
 
 def _cell(arm: ArmFold, name: str, side: str) -> Floats:
@@ -387,54 +388,17 @@ def _cell(arm: ArmFold, name: str, side: str) -> Floats:
     return arm.metrics[name].above if side == "above" else arm.metrics[name].below
 
 
-class _BucketSums:
-    """The buckets of an arm's pods added up, each at the edges that its pods share."""
-
-    def __init__(self, blocks: int) -> None:
-        self._blocks = blocks
-        self._found: dict[str, dict[tuple[float, ...], Floats]] = {}
-
-    def add(self, histogram: str, edges: tuple[float, ...], columns: NDArray[np.int64], cumulative: Floats) -> None:
-        by_edges = self._found.setdefault(histogram, {})
-        counts = by_edges.get(edges)
-        if counts is None:
-            counts = by_edges[edges] = np.zeros((len(edges) + 1, self._blocks))
-        counts[:, columns] += cumulative
-
-    def distributions(self) -> dict[str, BucketCounts]:
-        return {name: _distribution(self._blocks, by_edges) for name, by_edges in self._found.items()}
-
-
-def _distribution(blocks: int, by_edges: Mapping[tuple[float, ...], Floats]) -> BucketCounts:
-    shared = tuple(sorted(set.intersection(*(set(edges) for edges in by_edges))))
-    total = np.zeros((len(shared) + 1, blocks))
-    for edges, counts in by_edges.items():
-        total += counts[[*(edges.index(edge) for edge in shared), len(edges)]]
-    return BucketCounts(shared, np.diff(total, axis=0, prepend=0.0))
-
-
 def _choose_places(
     reading: _Reading, targets: Sequence[TargetIncrements], known: Mapping[str, str]
 ) -> dict[str, Place]:
     """Per family the place that is frozen, or the outermost of those that showed it first."""
     wanted = reading.families()
-    numbers = SeriesNumbers()
-    kinds: dict[tuple[object, ...], tuple[int, TargetIncrements]] = {}
-    for target in targets:
-        if target.blocks.size:
-            kind = *numbers.of(target), target.layer, target.identity.role, target.source
-            first, _ = kinds.get(kind, (int(target.blocks[0]), target))
-            kinds[kind] = min(first, int(target.blocks[0])), target
-    found: dict[str, list[tuple[int, int, str]]] = {}
-    for first, target in kinds.values():
-        for family in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)} & wanted:
-            place = place_of(target.layer, target.identity.role, family)
-            found.setdefault(family, []).append((first, PLACES.index(place), target.source))
+    found = find_places(targets, wanted)
     chosen = {}
     for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
-        name = known.get(family) or PLACES[min(seen)[1]]
-        sources = {source for _, place, source in seen if PLACES[place] == name and source}
+        name = known.get(family) or PLACES[min(seen).depth]
+        sources = {each.source for each in seen if PLACES[each.depth] == name and each.source}
         chosen[family] = Place(name, tuple(sorted(sources)))
     return chosen
 

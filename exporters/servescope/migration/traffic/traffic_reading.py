@@ -8,17 +8,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.depths import PLACES
 from servescope.contract.identity import ENGINE_ROLES, GROUP_LABELS, OLD_STACK, Deployment
 from servescope.contract.judged import Part
-from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import format_series
 from servescope.errors import UsageError
 from servescope.increments.batches import (
-    PLACES,
+    BlockSums,
     Processes,
     TargetBatch,
     batches,
-    place_of,
+    find_places,
     read_histogram,
     sum_counters,
     sum_gauges,
@@ -40,6 +41,7 @@ SERVED_COUNTERS: Final = (
 )  # fmt: skip
 _GAUGES: Final = ("concurrent_requests", "queued_requests", "kv_cache_usage", "gpu_usage")
 _FAMILIES: Final = (*SERVED_HISTOGRAMS, *SERVED_COUNTERS, *_GAUGES)
+_REPLICAS: Final = "replicas"
 _REPORTING: Final = "replicas that report kv_cache_usage"
 _DAY_MS: Final = 86_400_000
 """What is read at once: a store refuses more than a day and a half of two hundred replicas."""
@@ -104,32 +106,6 @@ def _label_text(deployment: Deployment) -> str:
     return ",".join(f"{label}={value}" for label in GROUP_LABELS if (value := getattr(deployment, label)))
 
 
-class _BlockSums:
-    """Sums over targets of r rows by block: not known where no target was there, or where those of one are not."""
-
-    def __init__(self, rows: int, blocks: int) -> None:
-        self._sums = np.zeros((rows, blocks))
-        self._there = np.zeros(blocks, dtype=bool)
-        self._unknown = np.zeros(blocks, dtype=bool)
-
-    def add(self, columns: NDArray[np.int64], share: Floats, values: Floats) -> None:
-        """Add the values, (T, r, n), of targets that were there for a share, (T, n), of the blocks of these columns."""
-        there = share[:, None] > 0
-        self._there[columns] |= there.any(axis=(0, 1))
-        self._unknown[columns] |= (there & np.isnan(values)).any(axis=(0, 1))
-        self._sums[:, columns] += np.nansum(np.where(there, values, 0.0), axis=0)
-
-    def merge(self, other: _BlockSums, rows: Sequence[int]) -> None:
-        """Add some rows of other sums."""
-        self._there |= other._there
-        self._unknown |= other._unknown
-        self._sums += other._sums[list(rows)]
-
-    def values(self) -> Floats:
-        """The sums, (r, n), NaN where they are not known."""
-        return np.where(self._there & ~self._unknown, self._sums, np.nan)
-
-
 class _TrafficReading:
     """Adds the increments of targets up over blocks.
 
@@ -139,9 +115,8 @@ class _TrafficReading:
 
     def __init__(self, blocks: NDArray[np.int64]) -> None:
         self._blocks = blocks
-        self._replicas = _BlockSums(1, blocks.size)
-        self._sums: dict[str, _BlockSums] = {}
-        self._buckets: dict[str, dict[tuple[float, ...], _BlockSums]] = {}
+        self._sums = BlockSums(blocks.size)
+        self._histograms = BlockSums(blocks.size)
         self._gpus: list[int] = []
         self._absent = 0
 
@@ -153,14 +128,17 @@ class _TrafficReading:
                     f"{target.identity.deployment_id}: prefill and decode have workers of their own, expected a "
                     "deployment whose replicas serve whole requests, as v1's do"
                 )
-        outermost, innermost = _find_places(targets)
+        found = find_places(targets, _FAMILIES)
+        outermost = {name: PLACES[min(each.depth for each in seen)] for name, seen in found.items()}
+        engines = (target for target in targets if target.identity.role in ENGINE_ROLES)
+        innermost = max((target.place_of("requests_total") for target in engines), key=PLACES.index, default=PLACES[0])
         most = self._most_scrapes(targets)
         for batch in batches(targets, self._blocks):
             scrapes, failed = batch.tallies["scrapes"], batch.tallies["failed"]
             share = np.where(scrapes > 0, (scrapes + failed) / most[batch.columns], 0.0)
             target = batch.targets[0]
-            if target.identity.role in ENGINE_ROLES and _place(target, "requests_total") == innermost:
-                self._replicas.add(batch.columns, share, share[:, None])
+            if target.identity.role in ENGINE_ROLES and target.place_of("requests_total") == innermost:
+                self._add(_REPLICAS, batch, share, share)
                 self._absent += int(((failed > 0) & (scrapes == 0)).sum())
                 if gpus := len(batch.gauges.by_name.get("gpu_usage", [])):
                     self._gpus += [gpus] * len(batch.targets)
@@ -170,7 +148,7 @@ class _TrafficReading:
 
     def traffic(self, deployments: tuple[Deployment, ...], remarks: tuple[str, ...]) -> ServedTraffic:
         """All that was added."""
-        sums = {name: each.values()[0] for name, each in self._sums.items()}
+        sums = {name: _known(rows)[0] for name, (_, rows) in self._sums.shared().items()}
         unknown = np.full(self._blocks.size, np.nan)
         usage, reporting = (sums.pop(name, unknown) for name in ("kv_cache_usage", _REPORTING))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -180,12 +158,12 @@ class _TrafficReading:
         return ServedTraffic(
             deployments=deployments,
             blocks=self._blocks,
-            replicas=self._replicas.values()[0],
+            replicas=sums.pop(_REPLICAS, unknown),
             concurrency=sums.pop("concurrent_requests", unknown),
             queued=sums.pop("queued_requests", unknown),
             cache_usage=cache_usage,
             requests=sums.get("requests_total", unknown),
-            histograms={name: _share_edges(found, self._blocks.size) for name, found in self._buckets.items()},
+            histograms={name: _histogram(edges, rows) for name, (edges, rows) in self._histograms.shared().items()},
             counters=sums,
             gpus_per_replica=float(np.median(self._gpus)) if self._gpus else None,
             remarks=remarks,
@@ -216,40 +194,18 @@ class _TrafficReading:
                     self._add(text, batch, share, values)
 
     def _add(self, name: str, batch: TargetBatch, share: Floats, values: Floats) -> None:
-        sums = self._sums.setdefault(name, _BlockSums(1, self._blocks.size))
-        sums.add(batch.columns, share, values[:, None])
+        self._sums.add(name, batch.columns, _rows(share, values[:, None]))
 
     def _add_histograms(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
         for name in SERVED_HISTOGRAMS:
             found = read_histogram(batch, name) if _is_at(batch, name, outermost) else None
             if found is not None and found.edges:
-                sums = self._buckets.setdefault(name, {}).setdefault(
-                    found.edges, _BlockSums(len(found.edges) + 2, self._blocks.size)
-                )
-                whole = [found.cumulative, found.count[:, None], found.total[:, None]]
-                sums.add(batch.columns, share, np.concatenate(whole, axis=1))
+                rows = _rows(share, found.cumulative, found.count[:, None], found.total[:, None])
+                self._histograms.add(name, batch.columns, rows, found.edges)
 
 
 def _is_at(batch: TargetBatch, name: str, outermost: dict[str, str]) -> bool:
-    return outermost.get(name) == _place(batch.targets[0], name)
-
-
-def _find_places(targets: Sequence[TargetIncrements]) -> tuple[dict[str, str], str]:
-    """The outermost place of each metric, and the innermost of all."""
-    found: dict[str, set[int]] = {}
-    every = {PLACES.index("frontend")}
-    for target in targets:
-        for each in (*target.series, *target.gauges):
-            family = SAMPLE_FAMILIES.get(each.name, "")
-            if family in _FAMILIES:
-                found.setdefault(family, set()).add(PLACES.index(_place(target, family)))
-        if target.identity.role in ENGINE_ROLES:
-            every.add(PLACES.index(_place(target, "requests_total")))
-    return {family: PLACES[min(places)] for family, places in found.items()}, PLACES[max(every)]
-
-
-def _place(target: TargetIncrements, family: str) -> str:
-    return place_of(target.layer, target.identity.role, family)
+    return outermost.get(name) == batch.targets[0].place_of(name)
 
 
 def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:
@@ -261,11 +217,22 @@ def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:
         yield format_series(name, own), Part(name, tuple((label, (value,)) for label, value in own))
 
 
-def _share_edges(by_edges: dict[tuple[float, ...], _BlockSums], blocks: int) -> ServedHistogram:
-    """The histograms of all replicas at the edges that they share."""
-    shared = tuple(sorted(set.intersection(*(set(edges) for edges in by_edges))))
-    sums = _BlockSums(len(shared) + 2, blocks)
-    for edges, each in by_edges.items():
-        sums.merge(each, [*(edges.index(edge) for edge in shared), len(edges), len(edges) + 1])
-    values = sums.values()
-    return ServedHistogram(shared, np.diff(values[:-1], axis=0, prepend=0.0), values[-1])
+def _rows(share: Floats, *values: Floats) -> Floats:
+    """The sums of the values, each (T, r, n), over targets that were there for a share, (T, n), of their blocks.
+
+    Two more rows: how many were there, and how many of those have values that are not known.
+    """
+    there = share[:, None] > 0
+    shown = np.where(there, np.concatenate(values, axis=1), 0.0)
+    flags = [there[:, 0], np.isnan(shown).any(axis=1)]
+    return np.concatenate([np.nansum(shown, axis=0), [each.sum(axis=0) for each in flags]])
+
+
+def _known(rows: Floats) -> Floats:
+    """The sums, (r, B): not known where no target was there, or where those of one are not."""
+    return np.where((rows[-2] > 0) & (rows[-1] == 0), rows[:-2], np.nan)
+
+
+def _histogram(edges: tuple[float, ...], rows: Floats) -> ServedHistogram:
+    values = _known(rows)
+    return ServedHistogram(edges, np.diff(values[:-1], axis=0, prepend=0.0), values[-1])

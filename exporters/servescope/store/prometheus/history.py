@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +16,11 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.metrics import REPLICA_START_TIME, SAMPLE_FAMILIES
 from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
-from servescope.contract.samples import Labels, Window
+from servescope.contract.samples import Labels, Window, make_labels
 from servescope.contract.types import Figure
 from servescope.increments.blocks import TargetIncrements
 from servescope.settings.clock import AHEAD_MS
+from servescope.store.history import History
 from servescope.store.prometheus.client import (
     MAX_STEPS,
     MAX_WARNINGS,
@@ -52,7 +54,7 @@ from servescope.store.prometheus.tracks import (
     tracks_at,
 )
 from servescope.store.prometheus.windows import read_windows
-from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
+from servescope.store.records import FigureTable, KeptAlert, TargetStatus
 
 PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
 """The environment variable with the Prometheus that the console's pages read, as JSON for `connect`."""
@@ -113,7 +115,7 @@ class _FigureSource:
     in_parts: bool = False
 
 
-class PrometheusHistory:
+class PrometheusHistory(History):
     """The past as a Prometheus holds it that scrapes collectors' `/metrics`, or our instruments without a collector.
 
     Figures are those that collectors expose, else those of the recording rules, else their PromQL evaluated over the
@@ -135,6 +137,11 @@ class PrometheusHistory:
     def settle_ms(self) -> int:
         """How long after an instant all is there that was scraped up to it, as agents and remote storages delay it."""
         return _SETTLED_MS
+
+    @property
+    def prometheus_url(self) -> str:
+        """Where it is."""
+        return self.prometheus.url
 
     @property
     def _now_ms(self) -> int:
@@ -403,6 +410,22 @@ class PrometheusHistory:
         """The events after start up to end that its series show, without deploys. Raises PartialError."""
         return read_events(self._whole, start_ms, self._until(end_ms))
 
+    def read_alerts(self) -> list[KeptAlert]:
+        """Those of the rules that it evaluates, ours or any others, that are pending or firing: its series `ALERTS`."""
+        now = self._now_ms
+        begun = {
+            tuple(pair for pair in point.labels if pair[0] != "__name__"): round(1000 * point.value)
+            for point in self.prometheus.query("ALERTS_FOR_STATE", at_ms=now)
+        }
+        found = []
+        for point in self.prometheus.query("ALERTS", at_ms=now):
+            labels = {name: value for name, value in point.labels if name not in ("__name__", "alertstate")}
+            since_ms = begun.get(make_labels(labels), now)
+            fired_ms = since_ms if ("alertstate", "firing") in point.labels else None
+            name = labels.pop("alertname", "alert")
+            found.append(KeptAlert(name, make_labels(labels), since_ms, fired_ms, None, None, value=math.nan))
+        return found
+
     def partial(self) -> tuple[str, ...]:
         """What answers of the last minute said of parts that are missing in them; empty while all were whole."""
         return self.prometheus.partial_since(time.monotonic() - _LIST_SECONDS - _PAGE_SECONDS)
@@ -444,10 +467,6 @@ class PrometheusHistory:
             unevaluated = (str(error),)
         unread = (f"not read: {problem}" for problem in self._unidentified)
         return _UNHELD, *unevaluated, *unread, *self.prometheus.warnings, *self._whole.warnings
-
-    def settings_at(self, time_ms: int) -> RecordedSettings | None:
-        """None: a Prometheus holds the figures, not how they were derived."""
-        return None
 
     def forget(self) -> None:
         """Ask anew for everything that answers are kept of."""

@@ -1,4 +1,4 @@
-"""The figures of the catalog as one program over arrays: each step is done once, for all groups of all deployments.
+"""The values of expressions, as one program over arrays: each step is done once, for all groups of all deployments.
 
 A leaf is what is added up from series: its values are (n,), one per group, NaN where a group has no data. What two
 figures have in common is computed once.
@@ -82,14 +82,20 @@ class Derived(Protocol):
 
 
 class Program:
-    """Figures, compiled; `leaves` are what it reads, `leaves_of` their numbers by the name of their series."""
+    """Figures, compiled; `leaves` are what it reads, `leaves_of` their numbers by the name of their series.
 
-    def __init__(self, figures: Iterable[Derived]) -> None:
+    `grouped_by` are by figure the labels of the groups that it has values for: those of `level`, and its own.
+    """
+
+    def __init__(self, figures: Iterable[Derived], level: Sequence[str] = DEPLOYMENT_LABELS) -> None:
         self.figures = tuple(figures)
+        self.grouped_by = [frozenset((*level, *figure.by)) for figure in self.figures]
         self._leaves: dict[Leaf, int] = {}
         self._steps: list[_Step] = []
         self._registers: dict[tuple[Expression, frozenset[str]], int] = {}
-        self._results = [self._compile(figure.expression, group_labels(figure)) for figure in self.figures]
+        self._results = [
+            self._compile(figure.expression, by) for figure, by in zip(self.figures, self.grouped_by, strict=True)
+        ]
         self.leaves = tuple(self._leaves)
         self.leaves_of: Mapping[str, Sequence[int]] = {
             name: [number for number, leaf in enumerate(self.leaves) if leaf.name == name]
@@ -134,11 +140,6 @@ class Program:
         return register
 
 
-def group_labels(figure: Derived) -> frozenset[str]:
-    """The labels of the groups a figure has a value for: a deployment's, and its own."""
-    return frozenset((*DEPLOYMENT_LABELS, *figure.by))
-
-
 def _computed(expression: Expression, inputs: Sequence[Floats], leaf: int, sums: Sums) -> Floats:
     match expression:
         case Rate() | Increase() | Level():
@@ -163,9 +164,14 @@ def _quotient(above: Floats, below: Floats) -> Floats:
 
 
 def bucket_quantiles(quantile: float, edges: Floats, counts: Floats) -> Floats:
-    """`bucket_quantile` of many histograms of the same ascending edges (n,): `counts` are (k, n), none of them NaN."""
+    """The quantile of each of many histograms of the same ascending edges (n,), as `histogram_quantile` finds it.
+
+    Their cumulative `counts` are (k, n), none of them NaN. It is NaN when there is no observation, no `+Inf` bucket, or
+    no other bucket. Above the highest finite edge it is that edge.
+    """
     if len(edges) < 2 or edges[-1] != np.inf:
         return np.full(len(counts), np.nan)
+    # Scrapes are not atomic, so a cumulative bucket may be below the one before it; Prometheus raises it.
     counts = np.maximum.accumulate(counts, axis=1)
     ranks = quantile * counts[:, -1]
     reached = counts[:, :-1] >= ranks[:, None]

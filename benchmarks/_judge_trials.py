@@ -31,13 +31,13 @@ from benchmarks._judge_traffic import (
     show,
     show_past,
 )
+from servescope import cutover
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.evidence.folding import ArmArrays
 from servescope.cutover.evidence.stages import course_of
 from servescope.cutover.plan.files import parse_plan
 from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
-from servescope.cutover.verdict import stage as staging
 from servescope.cutover.verdict.judge import fold_evidence
 from servescope.cutover.verdict.stage import StageTrack, judge_stage
 from servescope.cutover.verdict.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, NO_DATA, MetricTrack
@@ -135,8 +135,8 @@ def _key(trial: Trial) -> tuple[int, Confounder, Harm]:
 @functools.cache
 def version() -> str:
     """A digest of everything that a trial depends on, as it was when the run began."""
-    folder = Path(staging.__file__).parent
-    texts = [*sorted(folder.glob("*.py")), folder.parent / "contract" / "judged.py"]
+    folder = Path(cutover.__file__).parent
+    texts = [*sorted(folder.rglob("*.py")), folder.parent / "contract" / "judged.py"]
     names = ("requests", "counting", "traffic", "worlds", "rivals", "trials")
     own = [Path(__file__).with_name(f"_judge_{name}.py") for name in names]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*texts, *own)))

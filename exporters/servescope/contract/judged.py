@@ -1,7 +1,7 @@
 """The metrics that a judge of a cutover knows: how each is computed, which change harms, and what a plan defaults to.
 
 Every one is a ratio of sums: of what is counted (`above`) and of what it is counted among (`below`). What the sources
-of the two stacks mean by a metric may differ, though its name is the same: `definition_of` says how.
+of the two stacks mean by a metric may differ, though its name is the same: their source maps say how.
 """
 
 from __future__ import annotations
@@ -201,23 +201,3 @@ SPEED_HISTOGRAM: Final = JudgedMetric(
 
 PROMPT_SIZES: Final = METRICS["input_tokens_per_request"].name
 """The histogram that shows the prompt mix."""
-
-
-class Definition(NamedTuple):
-    """What a source means by a metric where that is not the contract's definition; `kind` is compared."""
-
-    kind: str
-    reason: str
-
-
-_PER_EVENT = Definition("per event", "one observation per engine step, which emits several tokens under speculation")
-_DEFINITIONS: Mapping[tuple[str, str], Definition] = MappingProxyType(
-    {
-        ("vllm", "inter_token_latency_seconds"): _PER_EVENT,
-    }
-)
-
-
-def definition_of(source: str, metric: str) -> Definition | None:
-    """How a source's metric differs from the contract's definition; None where it does not."""
-    return _DEFINITIONS.get((source, metric))

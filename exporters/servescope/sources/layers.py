@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from servescope.contract.metrics import METRICS
-from servescope.sources.maps import LAYERS, Source
+from servescope.sources.maps import LAYERS, Layer, Source
 
 ByDepth = Mapping[int, frozenset[str]]
 """The metrics that a target supplies, by their depth in its deployment, 0 outermost. Replaced, never changed."""
@@ -17,8 +17,13 @@ def depth_of(source: Source, role: str, metric: str) -> int:
     What an engine's own instruments measure of its cache is deeper than what the instruments of the router before it
     measure, and less deep than the engine's page.
     """
-    depth = 2 * LAYERS.index(source.layer)
-    within = source.layer == "process" and METRICS[metric].component == "router" and role != "router"
+    return depth_in(source.layer, role, metric)
+
+
+def depth_in(layer: Layer, role: str, metric: str) -> int:
+    """As `depth_of`, of a source of this layer."""
+    depth = 2 * LAYERS.index(layer)
+    within = layer == "process" and METRICS[metric].component == "router" and role != "router"
     return depth + 1 if within else depth
 
 

@@ -72,7 +72,7 @@ def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Pla
             )
         return Comparability("note", f"{family} of v1 is counted at its {v1.name} and that of v2 at its frontend")
     maps = [[metric_map(source, family) for source in place.sources or ("",)] for place in (v1, v2)]
-    kinds = [{each and each.definition for each in both} for both in maps]
+    kinds = [{None if each is None else each.definition for each in both} for both in maps]
     if len({each.kind if each else "" for both in kinds for each in both}) > 1:
         differing = next(
             (name, each) for name, both in zip(("v1", "v2"), kinds, strict=True) for each in both if each is not None

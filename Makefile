@@ -65,6 +65,7 @@ generate: $(VENV)/.develop  ## write the files that are compiled from the catalo
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tests.pages
 
 proofs: $(VENV)/.develop  ## run the repeats over seeds and the whole hours that `make test` leaves out
 	$(BIN)/python -m tests.tools

@@ -150,7 +150,7 @@ def power(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def demanded(trials: Sequence[Trial]) -> Iterator[str]:
-    """The delays that CUTOVER.md demands, and what was measured: of all stages, and of those begun by day."""
+    """The delays that docs/judge-method.md demands, and what was measured: of all stages, and of those begun by day."""
     yield from table_head("what", "share", "demanded, min", "begun at any hour, min", "begun by day, min", "met by day")
     for (kind, size), (quantile, limits) in DEMANDED.items():
         harmed = undisturbed(trials, Harm(kind, size))

@@ -43,13 +43,44 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
     return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
+def _reference_folder() -> Path:
+    return Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared"))
+
+
 @pytest.fixture(scope="session")
 def reference() -> Path:
     """The folder of reference captures and traces; without it the test is skipped by name."""
-    folder = Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared"))
+    folder = _reference_folder()
     if not (folder / "captures").is_dir():
         pytest.skip(f"reference data not found in {folder}: set SERVESCOPE_REFERENCE")
     return folder
+
+
+PAGES = Path(__file__).parent / "pages"
+"""Pages of engines that are in the tree, written from their source maps or captured."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what reads pages of engines once for each folder of them that there is."""
+    if "captures" in metafunc.fixturenames:
+        folders = [pytest.param(PAGES, id="pages")]
+        if (real := _reference_folder() / "captures").is_dir():
+            folders.append(pytest.param(real, id="reference", marks=pytest.mark.reference))
+        metafunc.parametrize("captures", folders, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def captures(request: pytest.FixtureRequest) -> Path:
+    """A folder of pages of engines: those in the tree, and captures of real ones where there are any."""
+    folder: Path = request.param
+    return folder
+
+
+@pytest.fixture(scope="session")
+def any_captures() -> Path:
+    """As `captures`, but one of the two, that of real ones where there are any: for what takes long."""
+    folder = _reference_folder() / "captures"
+    return folder if folder.is_dir() else PAGES
 
 
 @pytest.fixture(scope="session")

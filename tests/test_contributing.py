@@ -1,4 +1,8 @@
-"""What CONTRIBUTING.md says to add can be added: its code blocks, applied to a copy of the tree, are all it takes."""
+"""What CONTRIBUTING.md says to add can be added: its code blocks, applied to a copy of the tree, are all it takes.
+
+`make test` runs the tests that guard the definitions with one of each added; `make proofs` runs the whole fast suite
+after each of the changes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +21,17 @@ from tests.conftest import ROOT
 from tests.support.waiting import deadline_seconds
 
 BLOCK = re.compile(r"(?ms)^([^\n]*):\n\n```(?:python|toml|text)\n(.*?)^```")
-GENERATORS = ("alerts", "dashboards", "docs.generate")
+CHANGES = [
+    section.partition("\n")[0]
+    for section in re.split(r"(?m)^## ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    if BLOCK.search(section)
+]
+PARTS = [
+    *sorted(str(folder.relative_to(ROOT)) for folder in (ROOT / "tests").iterdir() if [*folder.glob("test_*.py")]),
+    "tests/test_*.py",
+]
+"""What the fast suite is run by: one part is done within the time that a test has."""
+GENERATORS = ("alerts", "dashboards", "docs.generate", "tests.pages")
 GUARDS = (
     "tests/alerts/test_alerts.py",
     "tests/alerts/test_rules.py",
@@ -57,7 +72,7 @@ def apply(instruction: str, code: str, tree: Path) -> None:
         pytest.fail(f"not understood: {instruction}")
 
 
-def run(tree: Path, *words: str) -> str:
+def run(tree: Path, *words: str, may_return: Collection[int] = (0,)) -> str:
     """The output of a Python module run in the tree; fails with it when the module fails."""
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -72,24 +87,42 @@ def run(tree: Path, *words: str) -> str:
         text=True,
         timeout=deadline_seconds(240),
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode in may_return, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with one of each added and everything generated anew."""
-    copy = tmp_path_factory.mktemp("contributing")
+    return copy_with(CHANGES[-1], tmp_path_factory.mktemp("contributing"))
+
+
+@pytest.fixture(scope="module")
+def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the tree after one of the changes, each of which uses those before it."""
+    copy = copy_with(request.param, tmp_path_factory.mktemp("contributing"))
+    yield copy
+    shutil.rmtree(copy)
+
+
+def copy_with(last: str, copy: Path) -> Path:
+    """A copy of the tree with the changes up to this one, everything generated anew, and committed."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file() and not name.startswith("docs/pictures/"):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy / name)
     (copy / ".cache").symlink_to(ROOT / ".cache")  # promtool is there
-    for instruction, code in BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    until = re.search(rf"(?ms)\A.*^## {re.escape(last)}$.*?(?=^## |\Z)", page)
+    assert until is not None
+    for instruction, code in BLOCK.findall(until[0]):
         apply(instruction, code, copy)
     for generator in GENERATORS:
         run(copy, generator)
+    # Some tests list the files of the checkout.
+    for words in (["init", "--quiet"], ["add", "--all"]):
+        subprocess.run(["git", *words], cwd=copy, check=True)
     return copy
 
 
@@ -120,8 +153,19 @@ def test_guards_pass_with_what_was_added(tree: Path) -> None:
 @pytest.mark.slow
 def test_a_page_is_read_by_the_source_map_that_was_added(tree: Path) -> None:
     """`servescope inspect` identifies it and reports the metric that the map takes."""
-    page = tree / "turbine.txt"
-    page.write_text("# TYPE turbine_requests_running gauge\nturbine_requests_running 3\n", encoding="utf-8")
-    printed = run(tree, "servescope.cli", "inspect", str(page))
+    printed = run(tree, "servescope.cli", "inspect", "tests/pages/turbine-2.txt")
     assert "Turbine, 2 (source map 'turbine')" in printed
     assert re.search(r"(?m)^.*concurrent_requests\b.*\b3\b", printed)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("changed", CHANGES, indirect=True)
+@pytest.mark.parametrize("part", PARTS)
+def test_no_fast_test_breaks_that_the_page_does_not_mention(changed: Path, part: str) -> None:
+    """After each change, with what it is added to; tests of this page itself are left out."""
+    files = sorted(str(file.relative_to(changed)) for file in changed.glob(part) if file.name != Path(__file__).name)
+    # 5 where none of these files has a fast test.
+    run(
+        changed, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not proof and not real", *files,
+        may_return=(0, 5),
+    )  # fmt: skip

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
+import io
 import re
 import shlex
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 LINKED = [*PAGES, *sorted(DOCS.glob("adr/*.md")), *sorted((ROOT / "alerts/generated/runbooks").glob("*.md"))]
 MOST_LINES = 400
+SOURCES = re.findall(r"(?m)^SOURCES := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"))[0].split()
+CITED = re.compile(r"[\w./-]*\w\.md\b(?:#[\w-]+)?|\bADR \d+|\([1-9]\d?\.\d+(?:, [1-9]\d?\.\d+)*\)")
 SCENARIOS = sorted((ROOT / "examples" / "scenarios").glob("*.toml"))
 
 
@@ -92,6 +97,50 @@ def glossary() -> dict[str, str]:
     """The terms of the glossary with what stands below each."""
     text = (DOCS / "glossary.md").read_text(encoding="utf-8")
     return {term: meaning.strip() for term, meaning in re.findall(r"(?m)^### (.*)\n\n((?:(?!^### ).*\n?)*)", text)}
+
+
+def name_cited(code: str) -> Iterator[str]:
+    """The pages of which the docstrings and comments of a module say that they are the reason of something."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from CITED.findall(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield from CITED.findall(token.string)
+
+
+def is_there(cited: str) -> bool:
+    """Whether a citation names a page of the checkout and, behind a #, one of its headings."""
+    if decision := re.fullmatch(r"ADR (\d+)", cited):
+        return any((DOCS / "adr").glob(f"{int(decision[1]):04}-*.md"))
+    path, _, anchor = cited.partition("#")
+    return (ROOT / path).is_file() and (not anchor or anchor in name_anchors(ROOT / path))
+
+
+@pytest.mark.parametrize("folder", SOURCES)
+def test_what_code_cites_is_there(folder: str) -> None:
+    """A page, a heading or a decision; a bare number of a chapter is of a page that nobody can find."""
+    modules = sorted((ROOT / folder).rglob("*.py")) if (ROOT / folder).is_dir() else [ROOT / folder]
+    assert modules
+    missing = [
+        (str(module.relative_to(ROOT)), cited)
+        for module in modules
+        for cited in name_cited(module.read_text(encoding="utf-8"))
+        if not is_there(cited)
+    ]
+    assert missing == []
+
+
+def test_what_is_missing_is_found() -> None:
+    """In docstrings and comments, and not in other texts."""
+    code = '''"""As docs/no.md, docs/judge.md#no, ADR 99 and METHOD.md say (4.6), unlike (0.5, 1) and docs/judge.md."""
+page = "out/page.md"
+"""Its mean (4.3, 4.7)."""
+edge = 1  # (10.2)
+'''
+    assert sorted(cited for cited in name_cited(code) if not is_there(cited)) == [
+        "(10.2)", "(4.3, 4.7)", "(4.6)", "ADR 99", "METHOD.md", "docs/judge.md#no", "docs/no.md",
+    ]  # fmt: skip
 
 
 def test_the_glossary_defines_terms_that_are_used() -> None:

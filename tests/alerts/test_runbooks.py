@@ -15,7 +15,7 @@ from alerts.runbooks import queries_of, render_index, render_runbook
 from servescope.alerting import playbooks
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_path
-from servescope.alerting.playbooks.families import FAMILIES, Family, Playbook
+from servescope.alerting.playbooks.families import FAMILIES, Playbook
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, labels_of
 from servescope.alerting.sections import families_of, is_alive
@@ -125,7 +125,7 @@ def test_an_engine_raises_alerts_on_the_objectives_that_it_is_held_to() -> None:
     """Time per output token or the gaps between tokens, whichever it shows; and on nothing of a router by itself."""
     per_token, gap = (ALERTS[f"Servescope{each}BudgetBurns"] for each in ("TimePerOutputToken", "InterTokenLatency"))
 
-    families: tuple[Family, ...] = ("vLLM", "SGLang", "Dynamo")
+    families = ("vLLM", "SGLang", "Dynamo")
     assert [is_alive(per_token, each) for each in families] == [True, True, False]
     assert [is_alive(gap, each) for each in families] == [False, False, True]
     assert not is_alive(ALERTS["ServescopeCacheChurn"], "vLLM")

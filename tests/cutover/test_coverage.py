@@ -443,9 +443,9 @@ def test_frontends_that_report_what_engines_do_not_are_another_layer() -> None:
 
 
 @pytest.mark.parametrize("era", OF_EACH_ERA)
-def test_no_real_engine_contradicts_itself(reference: Path, era: str) -> None:
+def test_no_real_engine_contradicts_itself(captures: Path, era: str) -> None:
     """The totals of a page that was captured agree: its histograms' sums, and what its counters have of requests."""
-    batch = as_batch((reference / "captures" / f"{era}.txt").read_bytes())
+    batch = as_batch((captures / f"{era}.txt").read_bytes())
     arm = batch.fold(plan_of(0.25))
 
     assert not arm.rejected.any()

@@ -35,7 +35,7 @@ def test_the_bound_is_where_the_evidence_reaches_its_level(gathered: float, alph
 
 @given(information, alphas, wanted)
 def test_the_bound_agrees_with_the_published_closed_form(gathered: float, alpha: float, tune: float) -> None:
-    """Robbins' mixture as CUTOVER.md 4.3 writes it is the same within 1 %, and never the wider one."""
+    """The closed form of Robbins' mixture is the same within 1 %, and never the wider one."""
     rho = tuned(tune, alpha)
     closed = math.sqrt((gathered + rho) / gathered**2 * math.log((gathered + rho) / (rho * (2 * alpha) ** 2)))
     assert closed <= float(half_width(gathered, alpha, tune)) * (1.0 + 1e-12)

@@ -96,10 +96,10 @@ class Running:
 
 
 @contextmanager
-def _running(kustomize: Path, prometheus: Path, reference: Path, folder: Path, *applied: Path) -> Iterator[Running]:
+def _running(kustomize: Path, prometheus: Path, captures: Path, folder: Path, *applied: Path) -> Iterator[Running]:
     """The containers of these folders, and a Prometheus with what its operator would make of the manifests."""
     documents = tuple(each for one in applied for each in render(kustomize, one))
-    page = (reference / "captures" / "vllm-0.32.0-1.txt").read_text(encoding="utf-8")
+    page = (captures / "vllm-0.32.0-1.txt").read_text(encoding="utf-8")
     authority = Authority(folder)
     issued = authority.ca.issue_cert("127.0.0.1")
     certificate = {"tls.crt": issued.cert_chain_pems[0], "tls.key": issued.private_key_pem}
@@ -166,13 +166,13 @@ def _lay_out_prometheus(documents: tuple[Document, ...], engine: str, folder: Pa
 
 @pytest.mark.proof
 def test_every_container_starts_and_passes_its_probes(
-    kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
+    kustomize: Path, prometheus: Path, any_captures: Path, tmp_path: Path
 ) -> None:
     """Translators, collector, judge, export and both consoles run as their manifests say, and answer their probes."""
     (tmp_path / "engines").mkdir()
     sidecar = write_kustomization(tmp_path / "engines", [ENGINES], [_FOLDER / "sidecar"])
     applied = [*(_FOLDER / name for name in ("prometheus-operator", "standalone", "judge", "customers")), sidecar]
-    with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
+    with _running(kustomize, prometheus, any_captures, tmp_path, *applied) as running:
         wait_for(lambda: running.labels_of("concurrent_requests"), "something to judge")
         _prepare_judge(running, render(kustomize, _FOLDER / "judge"))
         with running.outside.running({_JUDGE: _SERVESCOPE}):
@@ -202,11 +202,11 @@ def _prepare_judge(running: Running, documents: tuple[Document, ...], **changed:
 
 @pytest.mark.proof
 def test_a_customer_is_pushed_to_and_scrapes_its_page(
-    kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
+    kustomize: Path, prometheus: Path, any_captures: Path, tmp_path: Path
 ) -> None:
     """The export reads Prometheus, sends with the Secret's token, and answers over TLS who has the page's own."""
     applied = [_FOLDER / "translate", _FOLDER / "customers"]
-    with _running(kustomize, prometheus, reference, tmp_path, *applied) as running:
+    with _running(kustomize, prometheus, any_captures, tmp_path, *applied) as running:
         wait_for(lambda: running.backend.requests, "what is pushed")
         assert running.backend.headers[0]["Authorization"] == f"Bearer {_TOKENS['acme-push.token']}"
         assert {"queued_requests", "requests_total"} <= running.backend.metrics().keys()
@@ -231,13 +231,13 @@ def _read(asked: Request, context: ssl.SSLContext) -> str:
 
 @pytest.mark.slow
 def test_prometheus_has_a_pods_figures_by_its_identity(
-    kustomize: Path, prometheus: Path, reference: Path, tmp_path: Path
+    kustomize: Path, prometheus: Path, any_captures: Path, tmp_path: Path
 ) -> None:
     """The pod is scraped through the translator, with the labels that its own labels and annotations say.
 
     Prometheus has the contract's series and the figures that the PrometheusRule records of them.
     """
-    with _running(kustomize, prometheus, reference, tmp_path, _FOLDER / "translate") as running:
+    with _running(kustomize, prometheus, any_captures, tmp_path, _FOLDER / "translate") as running:
         wait_for(lambda: running.labels_of('concurrent_requests{deployment_id="chat-v1"}'), "the contract's series")
         (found,) = running.labels_of('concurrent_requests{deployment_id="chat-v1"}')
         scraped = {"job": "servescope-targets", "instance": running.engine, "namespace": "llm"}

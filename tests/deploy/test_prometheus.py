@@ -115,9 +115,8 @@ def _labels(deployment: str, number: int) -> dict[str, str]:
 
 
 @contextmanager
-def _serving(reference: Path, folder: Path, wanted: Mapping[str, int]) -> Iterator[Served]:
+def _serving(captures: Path, folder: Path, wanted: Mapping[str, int]) -> Iterator[Served]:
     """Deployments of vLLM with so many engines of each agent, no two as fast, and one of Dynamo with a worker each."""
-    captures = reference / "captures"
     engines = sum(wanted.values()) * AGENTS
     recordings = [
         *(Recording(str(captures / f"{VLLM}.txt"), 1 + number / 100) for number in range(_SPARE * engines)),
@@ -143,14 +142,14 @@ def _values(running: PastOneMachine, expression: str) -> list[float]:
 
 
 def test_every_target_reaches_the_receiver_once(
-    reference: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
+    any_captures: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
     """Each target's series come through the agent that its address gives, under its labels and the contract's names.
 
     What Dynamo's frontend supplies is not taken from its workers, too.
     """
     with (
-        _serving(reference, tmp_path, {STEADY: 1}) as served,
+        _serving(any_captures, tmp_path, {STEADY: 1}) as served,
         past_one_machine(
             tmp_path / "stack", served.groups(), prometheus=prometheus, alertmanager=alertmanager, times=TIMES
         ) as running,
@@ -200,7 +199,7 @@ _UP = f'servescope_target_up{{deployment_id="{STEADY}"}}'
 @pytest.mark.proof
 @pytest.mark.parametrize("part", PARTS)
 def test_killed_part_costs_no_figure_and_no_alert(
-    part: str, reference: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
+    part: str, any_captures: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
     """An agent, a translator or the receiver is killed, and a deployment and a router of another fail meanwhile.
 
@@ -210,7 +209,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
     Scrapes are missing of the targets of a killed agent or translator alone, and none when it was the receiver.
     """
     with (
-        _serving(reference, tmp_path, {STEADY: 3, DOWN: 1}) as served,
+        _serving(any_captures, tmp_path, {STEADY: 3, DOWN: 1}) as served,
         past_one_machine(
             tmp_path / "stack",
             served.groups(),

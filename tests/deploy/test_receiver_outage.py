@@ -71,7 +71,7 @@ _PAGE = "ServescopeDeploymentDown"
 
 @pytest.mark.proof
 def test_five_minutes_without_the_receiver_resolve_nothing_and_are_marked(
-    reference: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
+    any_captures: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
     """Twenty deployments page before and after: none is said to be over, and none is paged again.
 
@@ -79,8 +79,7 @@ def test_five_minutes_without_the_receiver_resolve_nothing_and_are_marked(
     has a mark beside it, of the same or the next evaluation, that says by how much.
     """
     recordings = [
-        Recording(str(reference / "captures" / "vllm-0.32.0-1.txt"), 1 + number / 100)
-        for number in range(_DOWN + _STEADY)
+        Recording(str(any_captures / "vllm-0.32.0-1.txt"), 1 + number / 100) for number in range(_DOWN + _STEADY)
     ]
     with (
         serving_recordings(recordings, tmp_path) as targets,

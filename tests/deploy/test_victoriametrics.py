@@ -167,7 +167,7 @@ def _labels(deployment: str) -> dict[str, str]:
 @pytest.mark.proof
 @pytest.mark.parametrize("part", PARTS)
 def test_killed_part_costs_no_figure_and_no_alert(
-    part: str, reference: Path, alertmanager: Path, tmp_path: Path
+    part: str, any_captures: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
     """A vmagent, a translator or the first storage node is killed, and a deployment fails while it is dead.
 
@@ -176,7 +176,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
     """
     for name in FLAG_FILES:
         _program(name)
-    capture = str(reference / "captures" / f"{_VLLM}.txt")
+    capture = str(any_captures / f"{_VLLM}.txt")
     recordings = [Recording(capture, 1 + number / 100) for number in range(_ENGINES + 1 + _OTHERS)]
     with (
         serving_recordings(recordings, tmp_path) as targets,
@@ -220,14 +220,14 @@ _MANY = 24
 
 
 @pytest.mark.proof
-def test_two_dead_vmagents_are_one_page(reference: Path, alertmanager: Path, tmp_path: Path) -> None:
+def test_two_dead_vmagents_are_one_page(any_captures: Path, alertmanager: Path, tmp_path: Path) -> None:
     """Targets that only they scraped have no samples any more: a page says how many are seen, and what is dead.
 
     Each is a deployment, none of which pages, though nothing is known of them; what left the lists does not count.
     """
     for name in FLAG_FILES:
         _program(name)
-    capture = str(reference / "captures" / f"{_VLLM}.txt")
+    capture = str(any_captures / f"{_VLLM}.txt")
     with serving_recordings([Recording(capture)] * _MANY, tmp_path) as targets:
         groups = [
             {"targets": [address], "labels": _labels(f"chat-{number}")}

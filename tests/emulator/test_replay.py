@@ -20,7 +20,7 @@ TRACES = Path(__file__).parent / "traces"
 MOONCAKE = TRACES / "mooncake.jsonl"
 AZURE = TRACES / "azure.csv"
 
-# What traces/README.md states, in percent, for caches of these sizes.
+# What the reference traces' own page states, in percent, for caches of these sizes.
 SIZES = (1_000, 5_000, 20_000, 50_000, UNLIMITED)
 PUBLISHED = {
     "conversation_trace.jsonl": (4.4, 11.0, 28.7, 35.5, 36.6),

@@ -48,9 +48,9 @@ BOTH_DYNAMO = {
 
 
 @pytest.fixture(scope="module")
-def matrix(reference: Path, prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    """All panels on all captured engines."""
-    return make_matrix(prometheus, promtool, reference / "captures", tmp_path_factory.mktemp("engines"))
+def matrix(any_captures: Path, prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    """All panels on all engines that there are pages of."""
+    return make_matrix(prometheus, promtool, any_captures, tmp_path_factory.mktemp("engines"))
 
 
 def test_what_an_engine_counted_happens_once_more() -> None:
@@ -71,7 +71,6 @@ def test_every_panel_is_the_same_without_a_collector(matrix: Matrix) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.reference
 def test_an_empty_panel_says_why_on_every_engine(matrix: Matrix) -> None:
     """None is empty if the engine exposes its metrics, and none gives idle or broken as reason if it does not."""
     assert matrix.undeclared() == []
@@ -86,6 +85,7 @@ def test_the_page_is_that_of_the_panels_and_captures(matrix: Matrix, reference: 
 
 @pytest.mark.slow
 @pytest.mark.reference
+@pytest.mark.usefixtures("reference")
 def test_old_and_new_names_of_one_engine_both_give_data(matrix: Matrix) -> None:
     """Dynamo under its older names alone shows what it shows under both; so do two releases of each engine."""
     for line in matrix.lines:
@@ -102,6 +102,7 @@ def test_old_and_new_names_of_one_engine_both_give_data(matrix: Matrix) -> None:
 
 @pytest.mark.slow
 @pytest.mark.reference
+@pytest.mark.usefixtures("reference")
 def test_a_feature_that_is_off_shows_nothing_rather_than_zero(matrix: Matrix) -> None:
     """vLLM without speculation has no speculation rate and names the counters; with it, there is one."""
     cells = matrix.find("speculation", "Speculation rate").cells
@@ -118,6 +119,7 @@ def test_a_feature_that_is_off_shows_nothing_rather_than_zero(matrix: Matrix) ->
 
 @pytest.mark.slow
 @pytest.mark.reference
+@pytest.mark.usefixtures("reference")
 def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
     """vLLM 0.13 was captured before its cache was asked for anything: the hit rate is idle; 0.32 shows a real one.
 
@@ -130,7 +132,6 @@ def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.reference
 def test_a_promise_between_two_buckets_is_one_at_the_next(matrix: Matrix) -> None:
     """Dynamo's first tokens are counted up to 2.2 and to 4.7 seconds: it is held to 4.7, others to 2.5."""
     cells = matrix.find("requests", "Time to first token: attainment").cells
@@ -145,7 +146,6 @@ NEWER = {"sglang-0-5": {"output_tokens_per_request", "time_per_output_token_seco
 
 
 @pytest.mark.slow
-@pytest.mark.reference
 @pytest.mark.parametrize("engine", SHIPPED)
 def test_no_alert_that_is_shipped_for_an_engine_is_dead_on_it(matrix: Matrix, engine: str) -> None:
     """What it reads is there, or is supplied by a process beside the engine; nothing is read that has another shape."""
@@ -163,7 +163,6 @@ def test_no_alert_that_is_shipped_for_an_engine_is_dead_on_it(matrix: Matrix, en
 
 
 @pytest.mark.slow
-@pytest.mark.reference
 def test_every_alert_works_with_our_own_instruments(matrix: Matrix) -> None:
     """But on gaps between tokens, which they report beside a request's own time per output token."""
     dead = {name for name, cells in matrix.alerts.items() if cells["chat-v2.*"].found in ("off", "broken")}

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
-from servescope.contract.metrics import INDEX_STATES, METRICS
+from servescope.contract.metrics import INDEX_STATES
 from servescope.errors import UsageError
 from servescope.instruments.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from tests.conftest import ROOT
 from tests.support.hostile_values import HOSTILE, UNHURRIED
+from tests.support.own_instruments import metrics_of
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="router-0", role="router")
 
@@ -170,11 +171,9 @@ def test_a_reason_no_page_can_hold_costs_no_other(router: RouterInstruments) -> 
 
 
 def test_every_metric_of_a_router_can_be_exposed(router: RouterInstruments) -> None:
-    """The catalog names no router metric that the instruments do not know."""
+    """The catalog names no router metric that the instruments neither know nor give a reason for."""
     known = {metric.name for metric, _ in router.families()}
-    assert known == {metric.name for metric in METRICS.values() if metric.component in ("router", "process")} | {
-        "servescope_instrument_errors_total"
-    }
+    assert known == metrics_of("router")
 
 
 def refusals(router: RouterInstruments, kind: str) -> float | None:

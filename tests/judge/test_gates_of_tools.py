@@ -1,10 +1,10 @@
 """The examples of docs/judge-gates.md, evaluated as the tools' documentation says they are evaluated.
 
-Argo Rollouts (docs/features/analysis.md, docs/analysis/web.md): a GET that must be answered with 2xx; the
+Argo Rollouts (its pages on analysis and on the web provider): a GET that must be answered with 2xx; the
 value at `jsonPath` is `result` in both conditions. Failed when the failure condition holds, Successful when the success
 condition does, and Inconclusive, which pauses the rollout, when neither does.
 
-Flagger (usage/webhooks.md): a POST with the canary as JSON; 200 to 202 go on, or roll back for `rollback`.
+Flagger (its page on webhooks): a POST with the canary as JSON; 200 to 202 go on, or roll back for `rollback`.
 """
 
 from __future__ import annotations

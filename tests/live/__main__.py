@@ -16,10 +16,10 @@ from servescope.errors import UsageError
 from tests import tools
 from tests.live.campaign import check_notifications, check_rendered, find_strays, run_healthy_hour, run_lanes
 from tests.live.deployments import EMULATED, Emulated, find_emulator
-from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode
+from tests.live.episodes import EPISODES, LISTED_BY_HAND, OF_ALL, Episode, without_episode
 from tests.live.frontend import FRONTENDS
 from tests.live.pace import Pace, find_laggards
-from tests.live.report import Run, read_version, render, write
+from tests.live.report import Run, never_run, read_version, render, write
 from tests.live.stack import live_stack
 from tests.live.watch import Watch
 from tests.support.proofs import run_in_folder
@@ -58,6 +58,8 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
         print(f"not as it should be: {problem}", file=sys.stderr)
     if arguments.write:
         write(run, rows_of=arguments.only)
+    for name in never_run():
+        print(f"docs/alerts.md has no row of {name}: `python -m tests.live --write --only {name}`", file=sys.stderr)
     return 1 if run.failed else 0
 
 
@@ -94,6 +96,7 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
             notifications=len(stack.receivers.sent()),
             slowest=min(shares.values()),
             problems=[
+                *(f"{name} has no episode in tests/live/episodes.py" for name in without_episode()),
                 *find_laggards(shares),
                 *check_notifications(watch),
                 *check_rendered(stack.receivers),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from alerts.alertmanager import MIGRATION_WINDOW
+from servescope.alerting.alerts import ALERTS
 from servescope.emulator.faults.faults import Fault, parse_fault
 from tests.live import harm, judges
 from tests.live.deployments import find_emulator
@@ -395,3 +396,15 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     ),
 }  # fmt: skip
 """Alerts without an episode, with the reason."""
+
+
+def without_episode() -> list[str]:
+    """The alerts that no episode causes or mutes, that do not always fire, and of which no reason is given."""
+    every = (*EPISODES, *OF_ALL)
+    caused = {place.alert for each in every for place in each.places()}
+    muted = {each.place(written).alert for each in every for written in each.muted}
+    return [
+        name
+        for name, alert in ALERTS.items()
+        if name not in caused | muted | NOT_SHOWN.keys() and alert.severity != "none"
+    ]

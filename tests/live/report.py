@@ -80,6 +80,12 @@ def write(run: Run, page: Path = PAGE, *, rows_of: Sequence[str] = ()) -> None:
     page.write_text(f"{before}{BEGIN}\n\n{render(run)}\n{END}{after}", encoding="utf-8")
 
 
+def never_run(page: Path = PAGE) -> list[str]:
+    """The alerts of which the page has no row."""
+    text = page.read_text(encoding="utf-8")
+    return [name for name in ALERTS if f"\n| [{name}](" not in text]
+
+
 def _replace_rows(text: str, run: Run, names: Sequence[str]) -> str:
     """The page with other rows of these alerts, and a line in its head that says so."""
     for name in names:

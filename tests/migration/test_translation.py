@@ -234,7 +234,7 @@ def test_damaged_configurations(seed: int, damages: list[tuple[int, int, str]]) 
 
 
 def check_block(v1: dict[str, Any], v2: dict[str, Any]) -> None:
-    """A v2 block has what DOMAIN.md's seven changes leave of a v1 one."""
+    """A v2 block has what the vendor's seven documented changes leave of a v1 one."""
     moved = {"max_seq_len": "max_seq_len", "max_batch_size": "max_batch_size", "max_num_tokens": "max_num_tokens",
              "tensor_parallel_count": "tensor_parallel_size"}  # fmt: skip
     build, runtime = v1["build"], v1.get("runtime", {})

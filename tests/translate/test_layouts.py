@@ -37,8 +37,7 @@ def answered(translator: Translator, target: str, body: bytes, wanted: Wanted, *
         return str(error).encode()
 
 
-@pytest.mark.reference
-def test_an_answer_depends_on_its_text_alone(reference: Path) -> None:
+def test_an_answer_depends_on_its_text_alone(captures: Path) -> None:
     """Whoever was probed before, with whatever page; small caches, upgrades and broken pages change no answer."""
     chance = random.Random(17)
     names = (
@@ -49,7 +48,7 @@ def test_an_answer_depends_on_its_text_alone(reference: Path) -> None:
         "sglang-0.4.x-1",
         "trtllm-1.2rc-1",
     )
-    texts = [(reference / "captures" / f"{name}.txt").read_text(encoding="utf-8") for name in names]
+    texts = [(captures / f"{name}.txt").read_text(encoding="utf-8") for name in names]
     used = Translator(most_cached_series=1500)
     for _ in range(60):
         body = grow(chance.choice(texts), chance.choice((0.0, 0.5, 1.0)))
@@ -65,11 +64,10 @@ def test_an_answer_depends_on_its_text_alone(reference: Path) -> None:
         assert answered(used, target, body.encode(), wanted, openmetrics=openmetrics) == fresh
 
 
-@pytest.mark.reference
-def test_a_text_is_read_as_a_collector_reads_it_at_first(reference: Path) -> None:
+def test_a_text_is_read_as_a_collector_reads_it_at_first(captures: Path) -> None:
     """The same series and values, the same samples dropped, or the same error; also of pages that are broken."""
     chance = random.Random(23)
-    texts = [path.read_text(encoding="utf-8") for path in read_captures(reference)]
+    texts = [path.read_text(encoding="utf-8") for path in read_captures(captures)]
     for _ in range(50):
         lines = grow(chance.choice(texts), chance.random()).splitlines(keepends=True)
         for _ in range(chance.choice((0, 0, 1, 3))):

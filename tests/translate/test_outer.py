@@ -47,20 +47,19 @@ def instruments() -> dict[str, bytes]:
     return {target.identity.role: render(target.instruments) for target in stack.targets()}
 
 
-@pytest.mark.reference
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("front", ["router", "aggregated", *FRONTENDS])
-def test_a_metric_is_of_one_layer(front: str, engine: str, reference: Path, instruments: Mapping[str, bytes]) -> None:
+def test_a_metric_is_of_one_layer(front: str, engine: str, captures: Path, instruments: Mapping[str, bytes]) -> None:
     """What is in front and what is behind it answer no metric both; and behind it nothing that a collector leaves out.
 
     What describes each process is of each.
     """
     if front in FRONTENDS:
-        outer, behind, role = (reference / "captures" / f"{front}.txt").read_bytes(), FRONTENDS[front], "router"
+        outer, behind, role = (captures / f"{front}.txt").read_bytes(), FRONTENDS[front], "router"
     else:
         outer, role = instruments[front], front
         behind = "router" if front == "router" else "instruments"
-    inner = (reference / "captures" / f"{engine}.txt").read_bytes()
+    inner = (captures / f"{engine}.txt").read_bytes()
     of_each = {name for name, metric in METRICS.items() if metric.component == "process"}
 
     answered = probed(inner, behind)
@@ -69,17 +68,15 @@ def test_a_metric_is_of_one_layer(front: str, engine: str, reference: Path, inst
     assert answered < probed(inner, "") or "mocker" in engine
 
 
-@pytest.mark.reference
-def test_the_layer_that_is_in_front_is_answered_whole(reference: Path) -> None:
+def test_the_layer_that_is_in_front_is_answered_whole(captures: Path) -> None:
     """A frontend is behind nothing, whatever a scraper says of all targets of a deployment."""
-    frontend = (reference / "captures" / "dynamo-frontend-1.6.1-1.txt").read_bytes()
+    frontend = (captures / "dynamo-frontend-1.6.1-1.txt").read_bytes()
     assert probed(frontend, "frontend,router") == probed(frontend, "")
 
 
-@pytest.mark.reference
-def test_a_layer_of_ones_own_is_what_its_metrics_say(reference: Path) -> None:
+def test_a_layer_of_ones_own_is_what_its_metrics_say(captures: Path) -> None:
     """An older frontend that lacks a metric leaves it to the engines."""
-    page = (reference / "captures" / "vllm-0.32.0-1.txt").read_bytes()
+    page = (captures / "vllm-0.32.0-1.txt").read_bytes()
     own = {"gateway": frozenset({"requests_total", "request_duration_seconds"})}
     assert probed(page, "") - probed(page, "gateway", own) == own["gateway"]
 

@@ -15,19 +15,18 @@ from servescope.contract.samples import Labels
 from servescope.translate.outer import NOTHING, read_outer
 from servescope.translate.translation import Translator, Wanted
 from tests.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture, replay
+from tests.pages.writing import COUNTED
 from tests.support.filled_prometheus import SECONDS
 from tests.support.translating import Answered, Translating, answers, translate
-
-pytestmark = pytest.mark.reference
 
 CAPTURE = Captured("vllm-0.32.0-1")
 LIMITS = Limits(10.0, 16_000_000)
 
 
 @pytest.fixture
-def capture(reference: Path) -> str:
+def capture(captures: Path) -> str:
     """The text of a vLLM."""
-    return read_capture(reference / "captures", CAPTURE)
+    return read_capture(captures, CAPTURE)
 
 
 def test_a_capture_is_answered_in_the_contracts_names(tmp_path: Path, capture: str) -> None:
@@ -40,7 +39,7 @@ def test_a_capture_is_answered_in_the_contracts_names(tmp_path: Path, capture: s
     text, openmetrics = translate(tmp_path, {"/metrics": answers(capture)}, act)
     samples = text.samples()
     assert text.status == 200
-    assert text.value("output_tokens_total") == 384.0
+    assert text.value("output_tokens_total") == COUNTED
     assert samples["servescope_probe_success", ()] == 1.0
     assert samples["servescope_probe_duration_seconds", ()] > 0
     (info,) = [dict(labels) for name, labels in samples if name == "servescope_target_info"]
@@ -82,9 +81,8 @@ def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: str) ->
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, LAYERED], ids=lambda engine: engine.name)
-def test_every_series_is_the_collectors(engine: Engine, reference: Path, tmp_path: Path) -> None:
+def test_every_series_is_the_collectors(engine: Engine, captures: Path, tmp_path: Path) -> None:
     """Name, labels beside the identity's, and value; of a deployment's layers, each metric from the one it is due."""
-    captures = reference / "captures"
     recorded = replay([engine], captures, tmp_path)
     collected = _contract(b"".join(line.rpartition(b" ")[0] + b"\n" for line in recorded.pages[-1].splitlines()))
     probed: list[tuple[str, Labels, float]] = []

@@ -18,6 +18,7 @@ from aiohttp.abc import ResolveResult
 
 from servescope import __version__
 from servescope.errors import ConfigurationError
+from servescope.sources.map_files import load_sources
 from servescope.translate.config import read_probe_configuration
 from servescope.web.resolver import Resolver
 from tests.support.echoes import echoes, shows
@@ -69,7 +70,7 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         "target '10.0.0.1:8000' is not allowed by the configuration",
         "the target is wrong, expected HOST:PORT such as '10.0.0.7:8000'",
         "parameter 'target' is missing, expected target=HOST:PORT",
-        "unknown source 'trtllm', supported: dynamo-frontend, dynamo-mocker, servescope, sglang, vllm",
+        f"unknown source 'trtllm', supported: {', '.join(load_sources())}",
         "unknown behind 'gateway', supported: frontend, router, instruments",
         "native 'yes' is wrong, expected 0 or 1",
         "unknown parameter 'module', supported: target, source, behind, native, translator, model_name, deployment_id, "

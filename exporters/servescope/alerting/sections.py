@@ -11,22 +11,14 @@ from typing import Final
 
 from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.links import panel_title
-from servescope.alerting.playbooks.families import ENGINES, FAMILIES, Family
+from servescope.alerting.playbooks.families import FAMILIES
 from servescope.alerting.promises import objectives_of
 from servescope.alerting.records import Alert, BadRatio, FirstCheck, Runbook, Term, labels_of, terms
+from servescope.contract.depths import PLACES
+from servescope.sources.map_files import load_sources
+from servescope.sources.maps import Source
 
 _WORST: Final = 10
-
-_SOURCES: Final[dict[Family, tuple[str, ...]]] = {
-    "vLLM": ("vllm",),
-    "SGLang": ("sglang",),
-    "TensorRT-LLM": (),
-    "Dynamo": ("dynamo-frontend", "dynamo-mocker"),
-}
-"""The source maps of each family. The first says what the family has, as a mock lacks what real workers have."""
-
-_ANY_ENGINE: Final = "servescope"
-"""The source of a program of any family that exposes the contract by the instruments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +74,8 @@ def _first(look: FirstCheck, panel: str, write: Callable[[Term], str], deploymen
 _OUT: Final = "out of routing"
 _HOW_OUT: Final = (
     "To take a replica out of routing: on Kubernetes remove the label that its Service selects (`kubectl label pod POD "
-    "KEY-`), elsewhere remove it from the gateway's backends; its process goes on, and can be examined. A worker of "
-    "Dynamo registers itself with the frontend: end it."
+    "KEY-`), elsewhere remove it from the gateway's backends; its process goes on, and can be examined. A worker "
+    "that registers itself with its frontend is taken out by ending it."
 )
 
 
@@ -104,8 +96,10 @@ def _parts(term: Term) -> str:
 
 def _by_family(alert: Alert, sources: Sequence[str]) -> Iterator[str]:
     families = families_of(alert, sources)
+    if not families:
+        return
     for book in alert.runbook.playbooks:
-        parts: dict[str, list[Family]] = {}
+        parts: dict[str, list[str]] = {}
         for family in families:
             parts.setdefault(book.of(family), []).append(family)
         lines = [f"- **{', '.join(same)}:** {text}" for text, same in parts.items()]
@@ -114,44 +108,61 @@ def _by_family(alert: Alert, sources: Sequence[str]) -> Iterator[str]:
         yield from _caveat(alert, families)
 
 
-def families_of(alert: Alert, sources: Sequence[str] = ()) -> tuple[Family, ...]:
+def families_of(alert: Alert, sources: Sequence[str] = ()) -> tuple[str, ...]:
     """The families whose replicas an alert can be about: engines by themselves, or as workers of another program.
 
-    Dynamo is left out where its programs do not expose what the alert reads. With `sources`, only their families.
+    One that is in front of engines is left out where its programs do not expose what the alert reads. With `sources`,
+    only their families.
     """
     chosen = [family for family in FAMILIES if not sources or _is_chosen(family, sources)]
-    return tuple(family for family in chosen if family in ENGINES or is_alive(alert, family))
+    return tuple(family for family in chosen if not _is_in_front(family) or is_alive(alert, family))
 
 
-def _is_chosen(family: Family, sources: Sequence[str]) -> bool:
-    behind_dynamo = family in ENGINES and bool({*_SOURCES["Dynamo"]} & {*sources})
-    return _ANY_ENGINE in sources or behind_dynamo or bool({*_SOURCES[family]} & {*sources})
+def _sources_of(family: str) -> list[Source]:
+    """Its source maps, the outermost first: it says what the family has, as a mock worker lacks what real ones have."""
+    found = (source for source in load_sources().values() if source.family == family)
+    return sorted(found, key=lambda source: PLACES.index(source.layer))
 
 
-def is_alive(alert: Alert, family: Family) -> bool:
+def _is_in_front(family: str) -> bool:
+    """Whether it routes requests to workers of other families, which run the model."""
+    return any(source.layer == "frontend" for source in _sources_of(family))
+
+
+def _is_chosen(family: str, sources: Sequence[str]) -> bool:
+    chosen = [load_sources()[name] for name in sources]
+    # Instruments are in programs of any family.
+    if any(source.layer == "process" or source.family == family for source in chosen):
+        return True
+    return not _is_in_front(family) and any(_is_in_front(source.family) for source in chosen)
+
+
+def is_alive(alert: Alert, family: str) -> bool:
     """Whether the alert can fire with the metrics of a family alone, by its source maps and their objectives."""
     promised = {term.objective.name for term in terms(alert.condition) if isinstance(term, BadRatio)}
     return any(
-        can_hold(alert.condition, metrics_of((source,))) and promised <= objectives_of((source,)).keys()
-        for source in _SOURCES[family][:1]
+        can_hold(alert.condition, metrics_of((source.name,))) and promised <= objectives_of((source.name,)).keys()
+        for source in _sources_of(family)[:1]
     )
 
 
-def _caveat(alert: Alert, families: Sequence[Family]) -> Iterator[str]:
+def _caveat(alert: Alert, families: Sequence[str]) -> Iterator[str]:
     """Where the alert's metrics come from, for families that do not expose them by themselves."""
-    behind_dynamo = is_alive(alert, "Dynamo")
-    silent = [family for family in ENGINES if not is_alive(alert, family)]
-    if len(silent) == len(ENGINES):
+    fronts = [family for family in FAMILIES if _is_in_front(family) and is_alive(alert, family)]
+    engines = [family for family in FAMILIES if not _is_in_front(family)]
+    silent = [family for family in engines if not is_alive(alert, family)]
+    if len(silent) == len(engines):
         yield (
             "No engine raises this alert by its own metrics: what it reads comes from servescope's instruments in the "
-            f"engine, or from a program beside it, such as {'Dynamo, ' if behind_dynamo else ''}a router, an "
+            f"engine, or from a program beside it, such as {''.join(f'{each}, ' for each in fronts)}a router, an "
             "autoscaler or the collector."
         )
         return
     for family in silent:
         if family in families:
-            why = "does not expose what this alert reads" if _SOURCES[family] else "has no source map"
+            why = "does not expose what this alert reads" if _sources_of(family) else "has no source map"
+            workers = "".join(f"workers of {each}, or for " for each in fronts)
             yield (
-                f"{family} {why}: its part is for {'workers of Dynamo, or for ' if behind_dynamo else ''}engines with "
-                "servescope's instruments or a source map of your own."
+                f"{family} {why}: its part is for {workers}engines with servescope's instruments or a source map of "
+                "your own."
             )

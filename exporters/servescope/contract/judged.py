@@ -1,7 +1,7 @@
 """The metrics that a judge of a cutover knows: how each is computed, which change harms, and what a plan defaults to.
 
 Every one is a ratio of sums: of what is counted (`above`) and of what it is counted among (`below`). What the sources
-of the two stacks mean by a metric may differ, though its name is the same: `definition_of` says how.
+of the two stacks mean by a metric may differ, though its name is the same: their source maps say how.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ a level that has to lie within a band on v2 alone."""
 
 DEFAULT_MARGIN: Final = 0.10
 DEFAULT_FLOOR: Final = 0.02
+"""Relative changes for the worse: the one that v2 must be proven to stay below, and the one that does not matter."""
+DEFAULT_ALPHA_HARM: Final = 0.05
+DEFAULT_ALPHA_HEALTH: Final = 0.04
+"""Probabilities of error: that a cutover without harm is ever DEGRADED, and a metric at its margin ever HEALTHY."""
+DEFAULT_HOLDBACK: Final = 0.05
+"""The share of the requests that v1 keeps as a control until the end."""
+DEFAULT_CALIBRATION_DAYS: Final = 2
+"""How much of v1's past shows its noise."""
+DEFAULT_COVERAGE: Final = 0.95
+"""The part of each arm's requests that the evidence of a required metric has to have."""
+DRAFTED_STAGES: Final = ((0.01, 1.0), (0.05, 2.0), (0.25, 4.0), (0.5, 6.0), (0.95, 24.0))
+"""The stages of a drafted plan, v2's share and the least hours of each; the last leaves v1 a holdback as a control."""
 ERRORS_PART: Final = 10.0
 FIRST_TOKEN_PART: Final = 3.0
 """Rare events and noisy first tokens show harm last, the others many times sooner: so these have larger parts."""
@@ -189,23 +201,3 @@ SPEED_HISTOGRAM: Final = JudgedMetric(
 
 PROMPT_SIZES: Final = METRICS["input_tokens_per_request"].name
 """The histogram that shows the prompt mix."""
-
-
-class Definition(NamedTuple):
-    """What a source means by a metric where that is not the contract's definition; `kind` is compared."""
-
-    kind: str
-    reason: str
-
-
-_PER_EVENT = Definition("per event", "one observation per engine step, which emits several tokens under speculation")
-_DEFINITIONS: Mapping[tuple[str, str], Definition] = MappingProxyType(
-    {
-        ("vllm", "inter_token_latency_seconds"): _PER_EVENT,
-    }
-)
-
-
-def definition_of(source: str, metric: str) -> Definition | None:
-    """How a source's metric differs from the contract's definition; None where it does not."""
-    return _DEFINITIONS.get((source, metric))

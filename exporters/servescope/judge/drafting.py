@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER, JUDGED, JudgedMetric
+from servescope.contract.judged import DEFAULT_HOLDBACK, IN_FLIGHT_TOKENS_PER_WORKER, JUDGED, JudgedMetric
 from servescope.cutover.plan.plan import USUAL_STAGES
 from servescope.migration.moves import Move
 from servescope.migration.translation.checklist import make_checklist
@@ -35,7 +35,7 @@ def _plan(move: Move) -> Iterator[str]:
     yield "# `servescope judge plan --plan FILE` says how long each stage needs; `servescope judge start` freezes it."
     yield f"name = {quote(move.slug)}"
     yield 'preset = "none"'
-    yield "holdback = 0.05"
+    yield f"holdback = {DEFAULT_HOLDBACK}"
     yield ""
     yield "# What to look after beside what is judged: the console shows it with the cutover, and the report has it."
     yield "checklist = ["

@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from servescope.sources.map_files import load_sources
+from servescope.sources.map_files import load_sources, load_unmapped
 from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, canonical_name
-
-# Engines that are recognised by their names and have no map.
-_UNMAPPED = (
-    ("trtllm_", "TensorRT-LLM"),
-    ("nv_trt_llm_", "Triton with TensorRT-LLM"),
-    ("nv_inference_", "Triton Inference Server"),
-    ("tgi_", "Text Generation Inference"),
-    ("llamacpp:", "llama.cpp server"),
-    ("llm_d_epp_", "llm-d endpoint picker"),
-    ("inference_objective_", "Gateway API endpoint picker"),
-    ("inference_extension_", "Gateway API endpoint picker"),
-    ("ray_", "Ray Serve"),
-    ("baseten_", "Baseten export"),
-    ("dynamo_planner_", "Dynamo planner"),
-    ("DCGM_FI_", "DCGM exporter"),
-    ("lmcache:", "LMCache"),
-    ("dynamo_component_", "Dynamo worker"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,7 @@ def _guess(exposition: Exposition) -> Identification:
             mismatch = source.signs.explain_mismatch(exposition)
             reason = f"the map {source.name!r} reads {source.covers}, but {mismatch}"
             return Identification(None, versions, source.title, reason)
-    for prefix, title in _UNMAPPED:
+    for prefix, title in load_unmapped().items():
         if any(name.startswith(canonical_name(prefix)) for name in names):
             reason = f"the names beginning with {prefix!r} are those of {title}, which has no source map ({known})"
             return Identification(None, "", title, reason)

@@ -19,10 +19,12 @@ from servescope.sources.maps import (
     SUPPLIED,
     Absence,
     Alternative,
+    Definition,
     FirstUse,
     LabelRule,
     Layer,
     MetricMap,
+    Observes,
     Signs,
     Source,
     Status,
@@ -37,12 +39,16 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 
 _MAP = (
-    "title", "covers", "layer", "prefixes", "identify", "versions", "first_use", "same_names", "default", "metrics",
+    "title", "family", "covers", "layer", "prefixes", "identify", "versions", "first_use", "same_names", "default",
+    "metrics",
 )  # fmt: skip
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
-_TAKEN = _keys("take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason")
+_TAKEN = _keys(
+    "take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason", "definition", "observes"
+)  # fmt: skip
+_DEFINITION = _keys("kind!", "reason!")
 _MISSING = _keys("status!", "reason!")
 _ALTERNATIVE = _keys("requires", "unless", "status", "reason")
 _SHARED = ("select", "except", "same_across", "drop")
@@ -64,6 +70,20 @@ def load_sources() -> Mapping[str, Source]:
     )
 
 
+@lru_cache(maxsize=1)
+def load_unmapped() -> Mapping[str, str]:
+    """The titles of programs that have no source map, by the prefix of their names."""
+    name = "prefixes.toml"
+    text = files(__package__).joinpath("unmapped", name).read_text("utf-8")
+    return MappingProxyType(Table(parse_document(text, name), name, "").string_map("prefixes"))
+
+
+def metric_map(source: str, metric: str) -> MetricMap | None:
+    """Where a metric comes from in the source map of that name; None where there is no such map."""
+    found = load_sources().get(source)
+    return None if found is None else found.metrics.get(metric)
+
+
 def read_source(file_name: str, text: str) -> Source:
     """The source map in a file's text; raises ConfigurationError naming file, key, value and what was expected."""
     table = Table(parse_document(text, file_name), file_name, "")
@@ -71,6 +91,7 @@ def read_source(file_name: str, text: str) -> Source:
     return Source(
         name=file_name.removesuffix(".toml"),
         title=table.string("title", None),
+        family=table.string("family", table.string("title", None)),
         covers=table.string("covers", None),
         layer=cast("Layer", table.choice("layer", get_args(Layer), "")),
         prefixes=_strings(table, "prefixes"),
@@ -151,7 +172,20 @@ def _read_metric(metric: Metric, given: Table) -> MetricMap:
         _read_edges(table, "edges"),
         _read_edges(table, "edges_before"),
         reason=table.string("reason", "") or None,
+        definition=_read_definition(table),
+        observes=_read_observes(table),
     )
+
+
+def _read_observes(table: Table) -> Observes | None:
+    return cast("Observes", table.choice("observes", get_args(Observes), "")) if "observes" in table.values else None
+
+
+def _read_definition(table: Table) -> Definition | None:
+    if "definition" not in table.values:
+        return None
+    definition = table.table("definition", _DEFINITION)
+    return Definition(definition.string("kind", None), definition.string("reason", None))
 
 
 def _read_missing(metric: Metric, table: Table) -> MetricMap:

@@ -17,6 +17,10 @@ Layer = Literal["frontend", "process", "engine"]
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")
 """Statuses of a metric that has a value, or will have one once there is traffic."""
 
+Observes = Literal["every", "some"]
+"""Which of the requests that a source counts as ok its histogram has, where that is not as the contract says: every
+one, or only some of them."""
+
 Values = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of a label and its values; a missing label has the value ""."""
 
@@ -63,12 +67,21 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Definition:
+    """What a source means by a metric where that is not the contract's definition; metrics of one `kind` compare."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MetricMap:
     """Where one metric of the contract comes from: the alternatives, newest first, or why there are none.
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
     if the series in `zero_when` are exposed. `edges` are the finite edges of a histogram, which its zeros have;
-    `edges_before` are those of the releases of the last version rule.
+    `edges_before` are those of the releases of the last version rule. `definition` and `observes` are None where the
+    metric is what the contract says it is.
     """
 
     metric: Metric
@@ -80,6 +93,8 @@ class MetricMap:
     edges_before: tuple[float, ...] = ()
     status: Status | None = None
     reason: str | None = None
+    definition: Definition | None = None
+    observes: Observes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +145,14 @@ class FirstUse:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios."""
+    """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios.
+
+    `family` is the name of the engines, or of what is in front of them, that runbooks have a part for.
+    """
 
     name: str
     title: str
+    family: str
     covers: str
     layer: Layer
     prefixes: tuple[str, ...]

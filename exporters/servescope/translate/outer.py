@@ -15,8 +15,8 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 
 LAYERS_IN_FRONT = ("frontend", "router", "instruments")
-"""What is known to be in front of targets: Dynamo's frontend without its router; a router, Dynamo's together with
-`frontend` or else one with our instruments; and an engine's own instruments, such as the vLLM plugin."""
+"""What is known to be in front of targets: a frontend without its router; a router, the frontend's together with
+`frontend` or else one with our instruments; and an engine's own instruments, such as a plugin's."""
 
 _BEHIND_IT = "aggregated"  # the role of a target with something in front of it: an engine
 
@@ -55,20 +55,25 @@ def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
 
 
 def _depths(name: str, names: list[str], configured: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    frontend, process = load_sources()["dynamo-frontend"], load_sources()["servescope"]
     if name in configured:
-        return {metric: depth_of(frontend.layer, "router", metric) for metric in configured[name]}
+        return {metric: depth_of("frontend", "router", metric) for metric in configured[name]}
     if name == "frontend":
-        return {metric: depth_of(frontend.layer, "router", metric) for metric in _of("engine") & _supplied(frontend)}
+        return {metric: depth_of("frontend", "router", metric) for metric in _of("engine") & _of_frontends()}
     if name == "router" and "frontend" in names:
-        return {metric: depth_of(frontend.layer, "router", metric) for metric in _of("router") & _supplied(frontend)}
+        return {metric: depth_of("frontend", "router", metric) for metric in _of("router") & _of_frontends()}
     if name == "router":
-        return {metric: depth_of(process.layer, "router", metric) for metric in _of("router")}
-    return {metric: depth_of(process.layer, _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
+        return {metric: depth_of("process", "router", metric) for metric in _of("router")}
+    return {metric: depth_of("process", _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
 
 
 def _of(component: str) -> set[str]:
     return {name for name, metric in METRICS.items() if metric.component == component}
+
+
+def _of_frontends() -> set[str]:
+    """What every frontend that has a source map supplies: which of them is in front, a name does not say."""
+    frontends = [each for each in load_sources().values() if each.layer == "frontend"]
+    return set.intersection(*map(_supplied, frontends)) if frontends else set()
 
 
 def _supplied(source: Source) -> set[str]:

@@ -1,8 +1,9 @@
-"""How noisy v1 against itself was before the cutover: what a block's effect varies by beyond its requests (4.2).
+"""How noisy v1 against itself was before the cutover: what a block's effect varies by beyond its requests.
 
 v1's pods are divided into two groups as the cutover will divide requests, and their effects taken as if they were two
 stacks. What these vary by beyond sampling, autocorrelation included, is the excess variance of a block; what differs
-between pods for hours is kept apart, since waiting does not average it out.
+between pods for hours is kept apart, since waiting does not average it out. The formulas are in
+docs/judge-method.md#noise-before-the-cutover.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def coefficient2_from_buckets(counts: Floats, edges: Floats, mean: float) -> flo
 
 
 def online_path(blocks: BlockEffects, *, persistent: ArrayLike = 0.0) -> EffectPath:
-    """The running estimate where no past has shown the noise: it is estimated from the cutover itself (4.2).
+    """The running estimate where no past has shown the noise: it is estimated from the cutover itself.
 
     `blocks` are merged to fifteen minutes (`ONLINE_MERGED`). There is no information before `ONLINE_BURN_IN` of them.
     After each block the variance of all effects so far is taken with its autocorrelation, and never below sampling.

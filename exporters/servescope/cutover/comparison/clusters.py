@@ -1,10 +1,10 @@
-"""Events that arrive together: what one cause fails at once is one cluster, however many requests it hits (4.6).
+"""Events that arrive together: what one cause fails at once is one cluster, however many requests it hits.
 
 Errors of fifty requests that were in flight when an engine died prove no more than one error does. Of a replica that
 fails far more often than its neighbours in the same block, one event is kept, and none of the blocks in which that
 goes on; so it is with what an arm fails as a whole. What else varies more than independent events is estimated from
 the blocks before, in both arms: v1 against its own mean, since nothing that v1 does is v2's, and v2 against the block
-before, since what lasts may be its harm.
+before, since what lasts may be its harm (docs/judge-method.md#clusters).
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from servescope.contract.judged import JudgedMetric, definition_of
+from servescope.contract.judged import JudgedMetric
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.cutover.evidence.folding import ArmArrays, ArmFold, Place
+from servescope.sources.map_files import metric_map
 
 Finding = Literal["absent", "incomparable", "note"]
 
@@ -70,7 +71,8 @@ def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Pla
                 "fails before it",
             )
         return Comparability("note", f"{family} of v1 is counted at its {v1.name} and that of v2 at its frontend")
-    kinds = [{definition_of(source, family) for source in place.sources or ("",)} for place in (v1, v2)]
+    maps = [[metric_map(source, family) for source in place.sources or ("",)] for place in (v1, v2)]
+    kinds = [{None if each is None else each.definition for each in both} for both in maps]
     if len({each.kind if each else "" for both in kinds for each in both}) > 1:
         differing = next(
             (name, each) for name, both in zip(("v1", "v2"), kinds, strict=True) for each in both if each is not None

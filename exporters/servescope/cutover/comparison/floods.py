@@ -1,4 +1,4 @@
-"""A flood of events: most of v2 fails, v1 does not, and it goes on (5.1).
+"""A flood of events: most of v2 fails, v1 does not, and it goes on (docs/judge-method.md#floods).
 
 How many events there are says little of a flood, as one cause can fail them all: fifty errors at once are one cluster.
 That it goes on in the next block does, while v1 serves the same requests. So what is bet on is that a flood which was

@@ -1,4 +1,4 @@
-"""Whether both arms carry a comparable load, so that their latencies can be compared (4.10).
+"""Whether both arms carry a comparable load, so that their latencies can be compared (docs/judge-method.md#load).
 
 A replica that is nearly idle is fast and says nothing of how it serves its share; one that queues is slow whatever its
 stack. So each block has a regime per arm, and a relation of the loads per replica.

@@ -1,10 +1,11 @@
-"""Whether a replica is warm, decided by what it served so far, and what its cold start cost (4.9).
+"""Whether a replica is warm, decided by what it served so far, and what its cold start cost.
 
 Steady states are compared with each other; the cold start is a result of its own. A replica warms up from the first
 request of a spell: a process' first, the first after it idled, the first that its emptied cache meets. It is declared
 warm once it has served long enough and enough, its cache hit rate has stopped rising and MSER finds no transient left.
 As that looks at the blocks it decides on, the comparison begins later, after the same time again. None of it lasts: a
-replica that has served for `MOST_SECONDS` is as warm as it gets, and what it then does is its own.
+replica that has served for `MOST_SECONDS` is as warm as it gets, and what it then does is its own
+(docs/judge-method.md#warm-replicas).
 """
 
 from __future__ import annotations

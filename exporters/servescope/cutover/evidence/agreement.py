@@ -17,6 +17,7 @@ from servescope.contract.judged import SPEED, Part
 from servescope.cutover.statistics.sequences import Floats
 from servescope.increments.batches import HistogramGains, Processes, TargetBatch, sum_counters, sum_gauges
 from servescope.increments.blocks import BLOCK_MS
+from servescope.sources.map_files import metric_map
 
 TOLERANCE: Final = 0.25
 """The part of its requests by which the counters of a process may differ in a block."""
@@ -31,10 +32,6 @@ MOST_RESETS: Final = 2.0
 DURATION: Final = "request_duration_seconds"
 FIRST_TOKEN: Final = "time_to_first_token_seconds"  # noqa: S105  # a metric, and no secret
 PER_TOKEN: Final = "time_per_output_token_seconds"  # noqa: S105  # likewise
-_APPROXIMATE: Final = frozenset({("sglang", FIRST_TOKEN)})
-"""Histograms that lack requests which their source counts as ok: those aborted before their first token."""
-_OF_ALL: Final = frozenset({("vllm", PER_TOKEN)})
-"""Histograms that their source observes of every request, though its pace is that of two tokens or more."""
 HANDING_OVER: Final = frozenset({"prefill", "decode"})
 """Roles whose requests start in one process and end in another."""
 
@@ -98,11 +95,12 @@ def peer_of(name: str, sources: Collection[str], counts: Mapping[str, Floats], o
     """What a histogram has at least, as its processes count it otherwise; None where nothing of theirs says that.
 
     The duration of every request that was ok is observed, and so is its first token. Both histograms of the pace of
-    tokens have the requests of two tokens or more.
+    tokens have the requests of two tokens or more. Where a source observes otherwise, its map says so.
     """
-    if any((source, name) in _APPROXIMATE for source in sources):
+    observed = {found.observes for source in sources if (found := metric_map(source, name)) is not None}
+    if "some" in observed:
         return None
-    if name in {DURATION, FIRST_TOKEN} or any((source, name) in _OF_ALL for source in sources):
+    if name in {DURATION, FIRST_TOKEN} or "every" in observed:
         return ok
     return counts.get({PER_TOKEN: SPEED, SPEED: PER_TOKEN}.get(name, ""))
 

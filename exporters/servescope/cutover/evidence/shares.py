@@ -1,4 +1,7 @@
-"""Whether v2 gets the share of requests that was configured: the sample ratio, at every look (4.8)."""
+"""Whether v2 gets the share of requests that was configured: the sample ratio, at every look.
+
+The method is in docs/judge-method.md#the-share.
+"""
 
 from __future__ import annotations
 

@@ -9,16 +9,16 @@ from pathlib import PurePath
 from typing import Final, Literal
 
 from servescope.contract.identity import IDENTITY_LABELS, Identity
-from servescope.contract.judged import JUDGED, JudgedMetric
-from servescope.cutover.plan.plan import (
-    CONFIGURATIONS,
+from servescope.contract.judged import (
+    DEFAULT_ALPHA_HARM,
+    DEFAULT_ALPHA_HEALTH,
+    DEFAULT_CALIBRATION_DAYS,
     DEFAULT_COVERAGE,
-    LEAST_MARGIN,
-    Arm,
-    CutoverPlan,
-    MetricPlan,
-    Stage,
+    DEFAULT_HOLDBACK,
+    JUDGED,
+    JudgedMetric,
 )
+from servescope.cutover.plan.plan import CONFIGURATIONS, LEAST_MARGIN, Arm, CutoverPlan, MetricPlan, Stage
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
 
@@ -26,9 +26,10 @@ PRESETS: Final = ("documented", "none")
 
 _PLAN_SETTINGS = (
     Setting("name", "the name of the file"), Setting("preset", '"documented"'), Setting("arms", REQUIRED),
-    Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", "0.05"),
-    Setting("alpha_health", "0.04"), Setting("holdback", "0.05"), Setting("calibration", '"2d"'),
-    Setting("configurations", "{}"), Setting("checklist", "[]"), Setting("coverage", "0.95"),
+    Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", f"{DEFAULT_ALPHA_HARM}"),
+    Setting("alpha_health", f"{DEFAULT_ALPHA_HEALTH}"), Setting("holdback", f"{DEFAULT_HOLDBACK}"),
+    Setting("calibration", f'"{DEFAULT_CALIBRATION_DAYS}d"'), Setting("configurations", "{}"),
+    Setting("checklist", "[]"), Setting("coverage", f"{DEFAULT_COVERAGE}"),
 )  # fmt: skip
 _ARM_SETTINGS = (Setting("v1", REQUIRED), Setting("v2", REQUIRED))
 _STAGE_SETTINGS = (Setting("share", REQUIRED), Setting("least_hours", "0"))
@@ -58,10 +59,10 @@ def parse_plan(document: Mapping[str, object], origin: str) -> CutoverPlan:
         v2=v2,
         stages=_read_stages(table),
         metrics=_read_metrics(table),
-        alpha_harm=_number(table, "alpha_harm", 0.05, 0.0, 0.5, more=True),
-        alpha_health=_number(table, "alpha_health", 0.04, 0.0, 0.5, more=True),
-        holdback=_number(table, "holdback", 0.05, 0.0, 0.5),
-        calibration_hours=table.duration("calibration", 48 * 3_600_000) / 3_600_000,
+        alpha_harm=_number(table, "alpha_harm", DEFAULT_ALPHA_HARM, 0.0, 0.5, more=True),
+        alpha_health=_number(table, "alpha_health", DEFAULT_ALPHA_HEALTH, 0.0, 0.5, more=True),
+        holdback=_number(table, "holdback", DEFAULT_HOLDBACK, 0.0, 0.5),
+        calibration_hours=table.duration("calibration", DEFAULT_CALIBRATION_DAYS * 86_400_000) / 3_600_000,
         configurations=_read_configurations(table),
         checklist=tuple(table.strings("checklist", [])),
         coverage=_number(table, "coverage", DEFAULT_COVERAGE, 0.0, 1.0),

@@ -9,7 +9,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from servescope.contract.identity import GROUP_LABELS, Identity
-from servescope.contract.judged import MetricKind
+from servescope.contract.judged import (
+    DEFAULT_ALPHA_HARM,
+    DEFAULT_ALPHA_HEALTH,
+    DEFAULT_CALIBRATION_DAYS,
+    DEFAULT_COVERAGE,
+    DEFAULT_HOLDBACK,
+    DRAFTED_STAGES,
+    MetricKind,
+)
 from servescope.cutover.statistics.mix import PromptSlope
 from servescope.errors import UsageError
 
@@ -67,9 +75,6 @@ class MetricPlan:
     edges: tuple[float, ...] = ()
 
 
-DEFAULT_COVERAGE: Final = 0.95
-
-
 @dataclass(frozen=True, slots=True)
 class CutoverPlan:
     """What is to be judged, before it is frozen. `calibration_hours` is how much of v1's past shows its noise.
@@ -87,10 +92,10 @@ class CutoverPlan:
     v2: Arm
     stages: tuple[Stage, ...]
     metrics: tuple[MetricPlan, ...]
-    alpha_harm: float = 0.05
-    alpha_health: float = 0.04
-    holdback: float = 0.05
-    calibration_hours: float = 48.0
+    alpha_harm: float = DEFAULT_ALPHA_HARM
+    alpha_health: float = DEFAULT_ALPHA_HEALTH
+    holdback: float = DEFAULT_HOLDBACK
+    calibration_hours: float = 24.0 * DEFAULT_CALIBRATION_DAYS
     configurations: Mapping[str, str] = field(default_factory=dict)
     checklist: tuple[str, ...] = ()
     coverage: float = DEFAULT_COVERAGE
@@ -236,7 +241,8 @@ def _plan_values(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if (key, value) not in _LATER_DEFAULTS}
 
 
-_LATER_DEFAULTS: Final = (("coverage", DEFAULT_COVERAGE),)
+_LATER_DEFAULTS: Final = (("coverage", 0.95),)
+"""What a frozen plan has that was made before there was the key, whatever the default is now."""
 
 
 class PlanChangedError(UsageError):
@@ -248,6 +254,7 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
     return FrozenPlan(
         plan=CutoverPlan(
             **{
+                **dict(_LATER_DEFAULTS),
                 **plan,
                 "v1": Arm(plan["v1"]["name"], tuple(plan["v1"]["selectors"])),
                 "v2": Arm(plan["v2"]["name"], tuple(plan["v2"]["selectors"])),
@@ -283,8 +290,8 @@ def _read_sensitivity(values: Mapping[str, Any]) -> Sensitivity:
 CONFIGURATIONS: Final = ("v1", "v2", "management_api")
 """What a plan records the hash of: the configuration of each arm, and v2's body of the Management API."""
 
-USUAL_STAGES: Final = (Stage(0.01, 1.0), Stage(0.05, 2.0), Stage(0.25, 4.0), Stage(0.5, 6.0), Stage(0.95, 24.0))
-"""The stages of a drafted plan; the last leaves v1 a holdback as a control."""
+USUAL_STAGES: Final = tuple(Stage(*each) for each in DRAFTED_STAGES)
+"""The stages of a drafted plan."""
 
 LEAST_MARGIN: Final = 0.005
 """A smaller margin would need more traffic than there is."""

@@ -1,8 +1,9 @@
-"""Evidence that is as sharp for a late regression as for one from the start (4.11).
+"""Evidence that is as sharp for a late regression as for one from the start.
 
 A sequence from the start of a stage averages a late regression away. So evidence is gathered from the start of each
 stage and again every two hours, and mixed: the weighted mean of e-values, each of which counts one before it begins, is
-an e-value. It exceeds what splitting alpha by the same weights would find.
+an e-value. It exceeds what splitting alpha by the same weights would find. The formulas are in
+docs/judge-method.md#changes-within-a-stage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts of events among requests: errors, rejections, aborts, preemptions, by an exact e-process (4.6).
+"""Counts of events among requests: errors, rejections, aborts, preemptions, by an exact e-process.
 
 Of the events of a block, those in v2 are binomial with the probability q·r ÷ (1 − q + q·r), where q is v2's known share
 of the requests and r the ratio of the rates: how often such events happen at all cancels, however it changes with time
@@ -7,7 +7,7 @@ bursts, `dispersion` says by how much they vary more than that, and the likeliho
 
 A block may also be one cluster, which falls into v2 with that same probability and is then most of the block. Both
 hypotheses allow for that, so that events which no ratio of rates explains count as one (Huber 1965): fifty at once say
-what one event says, and eight among ten say what eight do.
+what one event says, and eight among ten say what eight do. The formulas are in docs/judge-method.md#events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The effect of each block: the logarithm of v2's mean or ratio over v1's, with its sampling variance (4.3, 4.7).
+"""The effect of each block: the logarithm of v2's mean or ratio over v1's, with its sampling variance.
 
 Both arms are compared within the same span of time, so that load, trend and shared trouble cancel. Effects are ln(v2 ÷
 v1); a caller for whom higher is better takes `reversed_effects`, so that everywhere else higher is worse.
+The formulas are in docs/judge-method.md#effects-of-blocks.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def ratio_effects(v1_part: Floats, v1_whole: Floats, v2_part: Floats, v2_whole: 
                   most: int = MOST_MERGED) -> BlockEffects:  # fmt: skip
     """The effects of a ratio of two counters' sums, part ÷ whole, per arm, pod and consecutive block: (P, B) each.
 
-    The variance is the delta method's on what is left of each pod, part − ratio · whole (4.7); where an arm has one pod
+    The variance is the delta method's on what is left of each pod, part − ratio · whole; where an arm has one pod
     only, it comes from the differences between that pod's consecutive blocks so far, and its first block is left out.
     Blocks in which an arm's whole is below `least_whole`, or its part 0, have an infinite variance.
     """
@@ -151,7 +152,7 @@ def inflation(blocks: BlockEffects, tau2: float) -> Floats:
     """By how much each block's variance exceeds the predicted one, judged by the blocks before it: (K,), at least 1.
 
     The realised variance is that around the mean of the blocks of the two hours before, which neither an effect nor its
-    slow change enlarges. It is shrunk towards the predicted one, and never makes bounds narrower than predicted (10).
+    slow change enlarges. It is shrunk towards the predicted one, and never makes bounds narrower than predicted.
     """
     variances = blocks.variances(tau2)
     known = np.flatnonzero(np.isfinite(variances))

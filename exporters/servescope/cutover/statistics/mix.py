@@ -1,4 +1,4 @@
-"""Whether both arms got the same prompts, and what to do where they did not (4.8).
+"""Whether both arms got the same prompts, and what to do where they did not (docs/judge-method.md#prompts).
 
 Detected by evidence that holds at every look; its size is the total variation distance over shared edges. Up to a
 distance of `MOST_DISTANCE` effects are adjusted by what one unit of the feature, the logarithm of the mean prompt

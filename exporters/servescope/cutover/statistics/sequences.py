@@ -1,10 +1,11 @@
-"""Bounds on a running sum that hold at every look: the normal mixture, in information time (CUTOVER.md 4.3).
+"""Bounds on a running sum that hold at every look: the normal mixture, in information time.
 
 Robbins' mixture over the half normal distribution. A sum of independent or martingale differences, of which `variance`
 has been gathered, is compared with the hypothesis that it does not drift upwards; the evidence against that is a
 non-negative supermartingale that starts at one, so that it ever exceeds 1 ÷ alpha with a probability of alpha at most
 (Ville). Howard, Ramdas, McAuliffe and Sekhon 2021 (arXiv 1810.08240); as a bound for means that are only normal in the
-limit, Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024 (arXiv 2103.06476).
+limit, Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024 (arXiv 2103.06476). The formulas are in
+docs/judge-method.md#the-confidence-sequence.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def lasting_information(information: Floats, persistent: ArrayLike) -> Floats:
 
 
 def tuned(wanted: float, alpha: float) -> float:
-    """The mixture's parameter that makes its bound narrowest where the information is `wanted` (4.3)."""
+    """The mixture's parameter that makes its bound narrowest where the information is `wanted`."""
     if not 0.0 < alpha < 0.5:
         raise ValueError(f"alpha is {alpha}, expected above 0 and below 0.5")
     if not wanted > 0.0:

@@ -1,4 +1,4 @@
-"""Several metrics at once: Holm's correction for harm, none for health (4.12).
+"""Several metrics at once: Holm's correction for harm, none for health (docs/judge-method.md#several-metrics).
 
 Health is claimed only where every required metric is proven not worse, each at its own alpha: the intersection of
 claims needs no correction. Harm is claimed where any metric shows it, so that its probability is that of the family.

@@ -1,7 +1,8 @@
-"""The share of requests slower than an edge that both stacks have: the Cochran-Mantel-Haenszel martingale (4.4, 4.5).
+"""The share of requests slower than an edge that both stacks have: the Cochran-Mantel-Haenszel martingale.
 
 Blocks are the strata. Nothing is interpolated. It may show harm and never proves health: a slowdown moves the share of
-slow requests little at night and much at the peak, so that its running average begins with the quiet hours.
+slow requests little at night and much at the peak, so that its running average begins with the quiet hours. The
+formulas are in docs/judge-method.md#slow-requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What v2 did beside v1 over the whole run, all stages together: reported beside each stage's own, and never gating.
 
 A stage is judged by its own blocks, so that a late regression is not diluted; a change record also wants one figure for
-all of it (4.11). It is one confidence sequence over the blocks of all stages, at a level of its own.
+all of it. It is one confidence sequence over the blocks of all stages, at a level of its own
+(docs/judge-method.md#stages).
 """
 
 from __future__ import annotations

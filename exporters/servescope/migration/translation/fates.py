@@ -26,8 +26,8 @@ MEANINGS: Final[Mapping[FateKind, str]] = MappingProxyType({
 class FieldFate:
     """What happens to a field on the way from v1 to v2; paths are below `trt_llm`, `v2` is empty where it has no place.
 
-    `why` is a sentence, `todo` what somebody does about a field that is dropped; `source` is S1 to S5 or D, as
-    DOMAIN.md 4 has them, or the vendor's tool.
+    `why` is a sentence, `todo` what somebody does about a field that is dropped; `source` is S1 to S5 or D, which
+    `report.SOURCES` spells out, or the vendor's tool.
     """
 
     v1: str

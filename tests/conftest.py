@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
 from tests import tools
+from tests.support.drawing import register_profiles
 from tests.support.waiting import deadline_seconds, timeout_of_a_test
 from tests.support.workers import ByFile, slow_files_first
 
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
 
-# A machine that is busy fails no test.
-settings.register_profile("servescope", deadline=None)
-settings.load_profile("servescope")
+register_profiles()
 
 ROOT = Path(__file__).parent.parent
 

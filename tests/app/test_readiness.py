@@ -26,6 +26,7 @@ from tests.conftest import ROOT
 from tests.migration.oracle.cases import make_cases
 from tests.support.commands import run
 from tests.support.console_pages import html, read
+from tests.support.drawing import examples
 from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
 from tests.support.served_traffic import EmulatedPast, record_past
 from tests.support.waiting import deadline_seconds
@@ -231,7 +232,7 @@ def test_an_upload_is_read_like_a_paste() -> None:
         take_upload("x.yaml", b"\xff")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st_.text("abcdefghijkmnpqrstABCDEFGHJK23456789!#%&*@:'\"[]{},-+/=\\ ", min_size=14, max_size=30)
     .map(str.strip).filter(lambda each: len(each) >= 12),

@@ -27,6 +27,7 @@ from servescope.store.embedded import Store
 from tests.support import paging
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, wait_until
+from tests.support.drawing import examples
 from tests.support.prometheus import free_port
 from tests.support.served_collector import Scene, run_for_a_while
 from tests.support.served_collector import play as play_scene
@@ -406,7 +407,7 @@ def play_steps(folder: Path, acts: list[tuple[str, float | None]]) -> None:
 
 
 @pytest.mark.slow
-@settings(SLOW, max_examples=25)
+@settings(SLOW, max_examples=examples(25))
 @given(st.lists(ACTS, max_size=10))
 def test_whatever_is_done_to_the_clock_the_truth_is_stored(acts: list[tuple[str, float | None]]) -> None:
     """Over any steps of the clock, restarts and scrapes."""

@@ -22,6 +22,7 @@ from servescope.cutover.plan import FrozenPlan, Noise
 from servescope.cutover.plan_files import preset_metrics
 from servescope.cutover.sequences import Floats
 from tests.support.cutover_evidence import Story, evidence_of, plan_of
+from tests.support.drawing import examples
 
 ERRORS = next(each for each in preset_metrics() if each.name == "request_error_share")
 NOISE = Noise(0.0, 0.0, 0.0, 8.0, 576, calibrated=True)
@@ -145,7 +146,7 @@ def test_the_evidence_of_equal_stacks_is_small() -> None:
 
 
 @given(counted, served, counted, served, st.integers(1, 11))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_a_block_proves_follows_from_it_and_those_before(
     e1: Floats, n1: Floats, e2: Floats, n2: Floats, blocks: int
 ) -> None:
@@ -162,7 +163,7 @@ def test_what_a_block_proves_follows_from_it_and_those_before(
 
 
 @given(counted, served, counted, served)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_interval_contains_what_was_counted(e1: Floats, n1: Floats, e2: Floats, n2: Floats) -> None:
     """It is never reversed, and nothing is proven below the margin while more than that was counted."""
     path = path_of((PodSums(e1, n1), PodSums(e2, n2)))

@@ -22,6 +22,7 @@ from servescope.cutover.counts import (
     ratio_interval,
 )
 from servescope.cutover.sequences import Floats
+from tests.support.drawing import examples
 
 events = hnp.arrays(np.float64, 12, elements=st.integers(0, 5).map(float))
 requests = hnp.arrays(np.float64, 12, elements=st.integers(5, 500).map(float))
@@ -62,7 +63,7 @@ def test_five_times_the_errors_are_found_within_a_quarter_of_an_hour_at_a_quarte
 
 
 @given(events, requests, events, requests)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
     e1: Floats, n1: Floats, e2: Floats, n2: Floats
 ) -> None:
@@ -77,7 +78,7 @@ def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
 
 
 @given(events, requests, events, requests)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @example(
     np.repeat([0.0, 5.0], [9, 3]), np.full(12, 5.0), np.zeros(12), np.r_[np.full(9, 5.0), 360.0, 373.0, 420.0]
 )  # fmt: skip

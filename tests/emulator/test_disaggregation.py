@@ -33,6 +33,7 @@ from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.store.embedded import Store
+from tests.support.drawing import examples
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)
 PLAN = replace(
@@ -348,7 +349,7 @@ moves = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(moves=moves, disaggregated=st.booleans(), routers=st.integers(1, 2))
 def test_requests_are_conserved_whatever_happens(
     moves: list[tuple[float, tuple[str, int, int]]], disaggregated: bool, routers: int

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from servescope.emulator.speculation import Speculation
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 from tests.support.engines import PLAIN, Bench
 
 
@@ -229,7 +230,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     arrivals=arrivals,
     cache_blocks=st.integers(21, 60),

@@ -19,6 +19,7 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import TokenScaling
+from tests.support.drawing import examples
 
 QUIET = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
 
@@ -307,7 +308,7 @@ placed = st.sampled_from([kind for kind in KINDS.values() if not kind.part]).fla
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(steps=st.lists(st.tuples(placed, st.booleans(), st.floats(1.0, 30.0)), min_size=1, max_size=6))
 def test_requests_are_conserved_whatever_is_on(steps: list[tuple[Fault, bool, float]]) -> None:
     """Faults that come and go at any moment lose no request: sent = ended + in flight, in every deployment."""

@@ -19,6 +19,7 @@ from servescope.emulator.workload.presets import PRESETS, find_preset
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 
 BLOCK_TOKENS = 32
 
@@ -85,7 +86,7 @@ mixes = st.builds(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(mix=mixes, outcomes=st.lists(st.sampled_from(("ok", "error", "client_abort")), min_size=1, max_size=4))
 def test_a_block_stands_for_all_before_it(mix: Mix, outcomes: list[str]) -> None:
     """In any mix a request names each full block once, and a block always follows the same blocks."""

@@ -17,6 +17,7 @@ from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, Placement
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 from tests.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 
 ONE = WorkerCapacity(requests=1, blocks=1000)
@@ -296,7 +297,7 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(happenings=happenings, policy=st.sampled_from(["fcfs", "wspt"]), max_queued=st.integers(0, 4))
 def test_every_request_is_placed_refused_or_taken_back_once(
     happenings: list[tuple[object, ...]], policy: str, max_queued: int

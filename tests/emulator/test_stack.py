@@ -19,6 +19,7 @@ from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
+from tests.support.drawing import examples
 
 
 def totals(deployment: EmulatedDeployment) -> dict[str, float]:
@@ -136,7 +137,7 @@ def test_steps_reported_together_count_the_same() -> None:
     assert pages[1] == pytest.approx(pages[0])
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(requests=requests, cache_blocks=st.integers(32, 90))
 def test_index_is_what_the_engines_have(requests: list[tuple[float, int, int, int]], cache_blocks: int) -> None:
     """Once all events have arrived, the router knows exactly what every engine has cached."""

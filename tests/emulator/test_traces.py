@@ -18,6 +18,7 @@ from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traces import read_trace, survey_trace
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
+from tests.support.drawing import examples
 
 TRACES = Path(__file__).parent / "traces"
 MOONCAKE = TRACES / "mooncake.jsonl"
@@ -386,7 +387,7 @@ def test_a_trace_can_stand_still() -> None:
 
 # Denser than a generated mix can be.
 @example(gaps=[0, 1], scale=1.0, speed=11.0, repeat=1, jitter=None)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     gaps=st.lists(st.integers(0, 4000), min_size=1, max_size=30),
     scale=st.floats(0.2, 3.0),

@@ -28,6 +28,7 @@ from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
+from tests.support.drawing import examples
 
 ENGINE = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 ROUTER = Identity("llama-70b", "chat-v2", "v2", role="router")
@@ -127,7 +128,9 @@ def refusals(one: Instruments) -> float:
 
 
 hostile = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

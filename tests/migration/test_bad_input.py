@@ -18,6 +18,7 @@ from servescope.migration import files, report
 from servescope.migration.command import configure
 from tests.support.commands import run
 from tests.support.configurations import Style, draw_configuration
+from tests.support.drawing import examples
 
 V1 = """\
 trt_llm:
@@ -202,7 +203,7 @@ PIECES = (
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.sampled_from(["config.yaml", "f.json"]),
     st.integers(0, 2**32),

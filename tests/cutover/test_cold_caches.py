@@ -32,7 +32,7 @@ def _days(world: World, days: int, harm: Harm = NO_HARM) -> list[Trial]:
 @pytest.mark.parametrize("world", [IDLED[130.0], RETURNED, EMPTIED], ids=lambda world: world.name)
 def test_a_cold_cache_is_no_harm(world: World) -> None:
     """Of v2 that idled, before the stage or in it, or whose caches were emptied, and the days end HEALTHY."""
-    trials = _days(world, 2)
+    trials = _days(world, 1)
 
     assert [trial.cause for trial in trials if trial.degraded is not None] == []
     assert all(trial.healthy is not None for trial in trials)

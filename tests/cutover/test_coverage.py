@@ -13,14 +13,13 @@ from servescope.contract.batches import read_histogram
 from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.folding import fold, read_families
-from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import fold_evidence, judge, judge_folded
 from servescope.cutover.plan import Arm
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
-from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, plan_of
-from tests.support.recorded_stack import START_MS, record_stack
+from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.recorded_stack import MINUTES, START_MS, recorded_minutes
 from tests.support.whole_pages import as_batch
 
 STORY = Story(past_hours=25, hours=4, requests_per_minute=1_500.0, v1=Side(pods=9), v2=Side(pods=3))
@@ -33,7 +32,7 @@ Gains = Callable[[np.ndarray], np.ndarray]
 
 def judged(evidence: Evidence, story: Story = STORY, coverage: float = 0.95) -> Judgement:
     """The judgement at the end of a story; the plan is frozen from its whole evidence."""
-    frozen = freeze(replace(plan_of(story.share), coverage=coverage), evidence_of(story), story.started_ms)
+    frozen = frozen_of(story, coverage=coverage)
     return judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), story.end_ms)
 
 
@@ -201,7 +200,7 @@ def test_failures_whose_series_ends_are_not_healthy(part_hours: tuple[int, ...])
     """A process that has counted errors and shows none any more may still have them, in whatever parts one reads."""
     evidence, gone_ms = evidence_of(STORY), STORY.started_ms + HOUR * BLOCK_MS
     decisions = (Decision("start", STORY.started_ms, stage=0),)
-    frozen = freeze(plan_of(STORY.share), evidence, STORY.started_ms)
+    frozen = frozen_of(STORY)
     folded, read_ms = None, 0
     for hours in part_hours:
         until_ms = STORY.started_ms + hours * HOUR * BLOCK_MS
@@ -354,21 +353,20 @@ def test_no_real_engine_contradicts_itself(reference: Path, era: str) -> None:
         assert not found.torn.any(), histogram
 
 
-def test_no_emulated_engine_contradicts_itself(tmp_path: Path) -> None:
+def test_no_emulated_engine_contradicts_itself() -> None:
     """Nor while engines restart, scale, abort requests and begin and end them in other blocks."""
-    deployments = record_stack(tmp_path / "s.db", minutes=20)
     plan = replace(
         plan_of(0.25), v1=Arm("v1", ({"inference_stack": "v1"},)), v2=Arm("v2", ({"inference_stack": "v2"},))
     )
-    end_ms = START_MS + 1_200_000
-    with Store(tmp_path / "s.db", read_only=True) as store:
+    end_ms = START_MS + MINUTES * 60_000
+    with Store(recorded_minutes(), read_only=True) as store:
         targets = [
             target
-            for deployment in deployments
+            for deployment in store.deployments()
             for target in store.read_increments(deployment, read_families(plan), START_MS, end_ms)
         ]
     folded = fold(plan, targets, START_MS, end_ms)
 
     for arm in (folded.v1, folded.v2):
-        assert np.nansum(arm.traffic["requests"]) > 1_000.0
+        assert np.nansum(arm.traffic["requests"]) > 300.0
         assert not arm.rejected.any()

@@ -11,14 +11,14 @@ from servescope.cutover.evidence import Decision, Evidence
 from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Efficiency, Judgement
 from servescope.cutover.judging import judge
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 STORY = Story(past_hours=26, hours=4, v1=Side(pods=6), v2=Side(pods=2))
 
 
 def _judged(story: Story, evidence: Evidence | None = None) -> Judgement:
+    frozen = frozen_of(story) if evidence is None else freeze(plan_of(story.share), evidence, story.started_ms)
     evidence = evidence or evidence_of(story)
-    frozen = freeze(plan_of(story.share), evidence, story.started_ms)
     return judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), story.end_ms)
 
 
@@ -77,7 +77,7 @@ def test_an_idle_stack_is_not_called_wasteful() -> None:
 def test_less_than_an_hour_says_nothing() -> None:
     """Before twelve blocks the noise is not known."""
     evidence = evidence_of(STORY)
-    frozen = freeze(plan_of(STORY.share), evidence, STORY.started_ms)
+    frozen = frozen_of(STORY)
     start = Decision("start", STORY.started_ms, stage=0)
     assert judge(frozen, evidence, (start,), STORY.started_ms + 11 * BLOCK_MS).efficiency == ()
 

@@ -14,7 +14,7 @@ from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import judge
 from servescope.cutover.plan import FrozenPlan, Stage
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 V1 = Side(pods=6)
 V2 = Side(pods=2)
@@ -24,12 +24,7 @@ STORY = Story(past_hours=26, hours=3, v1=V1, v2=V2)
 def judged(story: Story, *, at_ms: int | None = None, decisions: tuple[Decision, ...] = ()) -> Judgement:
     """The judgement at the end of a story, or at another time of it."""
     evidence = evidence_of(story)
-    return judge(frozen_of(story, evidence), evidence, (start(story), *decisions), at_ms or story.end_ms)
-
-
-def frozen_of(story: Story, evidence: Evidence) -> FrozenPlan:
-    """The least plan, frozen when the story's cutover starts."""
-    return freeze(plan_of(story.share), evidence, story.started_ms)
+    return judge(frozen_of(story), evidence, (start(story), *decisions), at_ms or story.end_ms)
 
 
 def start(story: Story) -> Decision:
@@ -104,7 +99,7 @@ def test_an_hour_without_scrapes_is_stale() -> None:
 def test_a_frozen_plan_survives_json() -> None:
     """And judges the same."""
     evidence = evidence_of(STORY)
-    frozen = frozen_of(STORY, evidence)
+    frozen = frozen_of(STORY)
     again = FrozenPlan.from_json(frozen.to_json())
 
     assert again == frozen
@@ -143,7 +138,7 @@ def test_warming_up_that_does_not_end_is_said() -> None:
         for target in evidence.targets
     ]
     restarted = replace(evidence, targets=tuple(hourly))
-    judgement = judge(frozen_of(story, evidence), restarted, (start(story),), story.end_ms - 45 * 60_000)
+    judgement = judge(frozen_of(story), restarted, (start(story),), story.end_ms - 45 * 60_000)
 
     assert judgement.verdict == "INCONCLUSIVE"
     assert any(note.startswith("1 replica of v2 did not become warm within 4 h of a day") for note in judgement.notes)
@@ -272,7 +267,7 @@ def judged_excluding(hour: float, *decisions: Decision, at_hour: float = 6.0) ->
     evidence, begin_ms = recovered(SLOW_HOUR), SLOW_HOUR.started_ms + 3_600_000
     excluded = decided("exclude", SLOW_HOUR, hour, start_ms=begin_ms, end_ms=begin_ms + 3_600_000)
     return judge(
-        frozen_of(SLOW_HOUR, evidence), evidence, (start(SLOW_HOUR), excluded, *decisions),
+        frozen_of(SLOW_HOUR), evidence, (start(SLOW_HOUR), excluded, *decisions),
         SLOW_HOUR.started_ms + round(at_hour * 3_600_000),
     )  # fmt: skip
 
@@ -290,8 +285,8 @@ def test_an_excluded_span_does_not_count() -> None:
 
 def test_nothing_is_healthy_while_the_present_is_excluded() -> None:
     """What nobody looks at is not proven, whatever was proven before it."""
-    evidence, hours = evidence_of(replace(STORY, hours=6)), 3_600_000
-    frozen = frozen_of(STORY, evidence)
+    story, hours = replace(STORY, hours=6), 3_600_000
+    evidence, frozen = evidence_of(story), frozen_of(story)
     span = {"start_ms": STORY.started_ms + 4 * hours, "end_ms": STORY.started_ms + 50 * hours}
     journal = (start(STORY), decided("exclude", STORY, 3.9, **span))
     verdicts = [judge(frozen, evidence, journal, STORY.started_ms + hour * hours) for hour in (4, 5)]
@@ -305,7 +300,7 @@ def test_harm_that_is_excluded_afterwards_stays_known() -> None:
     judgement = judged_excluding(2.5)
     acknowledged = judged_excluding(2.5, decided("acknowledge", SLOW_HOUR, 3.0))
     before = judge(
-        frozen_of(SLOW_HOUR, recovered(SLOW_HOUR)), recovered(SLOW_HOUR), (start(SLOW_HOUR),),
+        frozen_of(SLOW_HOUR), recovered(SLOW_HOUR), (start(SLOW_HOUR),),
         SLOW_HOUR.started_ms + 9_000_000,
     )  # fmt: skip
 

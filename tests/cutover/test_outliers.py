@@ -17,7 +17,7 @@ from servescope.cutover.judging import judge
 from servescope.cutover.outliers import ReplicaNoise, arm_outliers, find_outliers
 from servescope.cutover.plan import MetricPlan
 from servescope.cutover.sequences import Floats
-from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, plan_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 STORY = Story(past_hours=26, hours=6, v1=Side(pods=9), v2=Side(pods=3))
@@ -152,7 +152,7 @@ def test_one_replica_in_all_has_nothing_to_be_compared_with() -> None:
 
 def test_an_episode_in_the_past_is_no_noise() -> None:
     """Hours in which one of v1's replicas was slow leave the frozen noise nearly as it is without them."""
-    plain = freeze(plan_of(STORY.share), evidence_of(STORY), STORY.started_ms).noise[FIRST_TOKEN]
+    plain = frozen_of(STORY).noise[FIRST_TOKEN]
     past = episode({"v1-0": (-20, -18), "v1-4": (-9, -8), "v1-5": (-4, -2.5)}, slow=2.5)
     noisy = freeze(plan_of(STORY.share), past, STORY.started_ms).noise[FIRST_TOKEN]
     spread = np.sqrt(noisy.tau2) - np.sqrt(plain.tau2)

@@ -12,11 +12,10 @@ from servescope.contract.increments import BLOCK_MS, TargetIncrements
 from servescope.contract.judged import JUDGED
 from servescope.contract.samples import Series, format_edge, make_labels
 from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import fold_evidence, judge, judge_folded
 from servescope.cutover.plan import Arm, FrozenPlan, MetricPlan
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
 from tests.support.damaged_evidence import (
     DAMAGES,
     duplicate,
@@ -49,7 +48,7 @@ def observed(name: str) -> tuple[Story, Evidence, FrozenPlan]:
     """A story, its evidence and the plan frozen at its start."""
     story = STORIES[name]
     evidence = evidence_of(story)
-    return story, evidence, freeze(plan_of(story.share), evidence, story.started_ms)
+    return story, evidence, frozen_of(story)
 
 
 def judged(name: str, evidence: Evidence, frozen: FrozenPlan | None = None, at_ms: int | None = None) -> Judgement:

@@ -9,12 +9,11 @@ import pytest
 
 from servescope.contract.increments import BLOCK_MS
 from servescope.cutover.evidence import Decision, Evidence
-from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.judging import judge
 from servescope.cutover.plan import FrozenPlan
 from servescope.cutover.stages import course_of, section_part
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 STORY = Story(past_hours=26, hours=12, v1=Side(pods=6), v2=Side(pods=2))
@@ -24,7 +23,7 @@ HARMED = replace(STORY, v2=Side(pods=2, slower=1.3))
 @cache
 def _frozen(story: Story) -> tuple[Evidence, FrozenPlan]:
     evidence = evidence_of(story)
-    return evidence, freeze(plan_of(0.25), evidence, story.started_ms)
+    return evidence, frozen_of(story)
 
 
 def judged(story: Story, hours: float, *decisions: Decision) -> Judgement:

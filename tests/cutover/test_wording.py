@@ -10,14 +10,13 @@ import pytest
 
 from servescope.contract.judged import JUDGED
 from servescope.cutover.evidence import Decision
-from servescope.cutover.freezing import freeze
 from servescope.cutover.judgement import MetricJudgement
 from servescope.cutover.judging import judge
 from servescope.cutover.paths import ArmSums
 from servescope.cutover.plan_files import preset_metrics
 from servescope.cutover.tracks import DEGRADED, HEALTHY, MetricTrack
 from servescope.cutover.wording import explain
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
 
 STORY = Story(past_hours=26, hours=3, v1=Side(pods=6), v2=Side(pods=2))
 
@@ -26,7 +25,7 @@ def judged(v2: Side, *, minutes: int = 180) -> dict[str, MetricJudgement]:
     """Each metric of a cutover to this v2, after so many minutes."""
     story = replace(STORY, v2=v2)
     evidence = evidence_of(story)
-    frozen = freeze(plan_of(story.share), evidence, story.started_ms)
+    frozen = frozen_of(story)
     at_ms = story.started_ms + minutes * 60_000
     found = judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), at_ms)
     return {each.name: each for each in found.metrics}

@@ -16,7 +16,8 @@ from servescope.contract.increments import BLOCK_MS, Tallies, TargetIncrements
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Series, format_edge, make_labels
 from servescope.cutover.evidence import Evidence
-from servescope.cutover.plan import Arm, CutoverPlan, Stage
+from servescope.cutover.freezing import freeze
+from servescope.cutover.plan import Arm, CutoverPlan, FrozenPlan, Stage
 from servescope.cutover.plan_files import preset_metrics
 
 Floats = NDArray[np.float64]
@@ -102,6 +103,14 @@ def evidence_of(story: Story) -> Evidence:
             targets.append(_served_before(target) if name == "v2" and side.warm else target)
     last = {target.target_id: story.end_ms for target in targets}
     return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
+
+
+@cache
+def frozen_of(story: Story, *, coverage: float | None = None) -> FrozenPlan:
+    """The least plan with a stage at the story's share, frozen when its cutover starts."""
+    plan = plan_of(story.share)
+    plan = plan if coverage is None else replace(plan, coverage=coverage)
+    return freeze(plan, evidence_of(story), story.started_ms)
 
 
 _LEAD = 2 * HOUR + 2

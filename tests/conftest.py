@@ -13,7 +13,7 @@ import pytest
 from tests import tools
 from tests.support.drawing import register_profiles
 from tests.support.waiting import deadline_seconds, timeout_of_a_test
-from tests.support.workers import ByFile, slow_files_first
+from tests.support.workers import ByFile, is_left_out, slow_files_first
 
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
@@ -28,6 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each test as long as this machine needs, unless --timeout is given."""
     if config.getoption("timeout") is None:
         config.option.timeout = timeout_of_a_test()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which `-m` leaves out everything."""
+    return is_left_out(collection_path, config.option.markexpr) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -229,6 +229,7 @@ CHECKS = (
     check_optional,
     check_refresh,
 )
+FEW = 4
 PROOFS = {"check_deletion": 4_000, "check_creation": 2_000, "check_loss": 2_000,
           "check_stream": 1_200, "check_swap": 1_000, "check_units": 600,
           "check_optional": 1_000, "check_refresh": 400}  # fmt: skip
@@ -237,7 +238,7 @@ PROOFS = {"check_deletion": 4_000, "check_creation": 2_000, "check_loss": 2_000,
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_a_property_holds(check) -> None:  # type: ignore[no-untyped-def]
     """Of a few cases of each kind."""
-    for case in range(8):
+    for case in range(FEW):
         check(case)
 
 
@@ -245,7 +246,7 @@ def test_a_property_holds(check) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_a_property_holds_of_thousands(check) -> None:  # type: ignore[no-untyped-def]
     """More than ten thousand cases together."""
-    for case in range(8, PROOFS[check.__name__]):
+    for case in range(FEW, PROOFS[check.__name__]):
         check(case)
 
 

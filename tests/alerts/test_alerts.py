@@ -17,7 +17,7 @@ from servescope.contract.identity import ENGINE_ROLES, ROLES
 from tests.support.alert_mutants import mutants
 from tests.support.alert_proofs import PROOFS, stories_of
 from tests.support.alert_stories import DEPLOYMENT, TARGET, promtool_tests
-from tests.support.promtool import Suite, failures
+from tests.support.promtool import VERSIONS, Suite, failures
 from tests.support.story_view import first_difference
 
 _LONG = frozenset({"ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGone", "ServescopeFleetUnseen"}) | {
@@ -177,7 +177,7 @@ _RESET, _END = 50, 80
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+@VERSIONS
 def test_a_counter_reset_neither_fires_nor_ends_an_alert(
     request: pytest.FixtureRequest, tmp_path: Path, version: str
 ) -> None:
@@ -225,7 +225,7 @@ def _counted(slopes: Slopes, deployment: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+@VERSIONS
 def test_what_is_gone_is_missed_for_a_day(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
     """A deployment that left the lists, and a model whose traffic ended: silent before, then active for a day."""
     hours = 27 * 12

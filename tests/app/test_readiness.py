@@ -31,6 +31,8 @@ from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
 from tests.support.served_traffic import EmulatedPast, record_past
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hunter2hunter2"  # the tests' own
 WITH_SECRET = f"{V1}environment_variables: {{DB_PASSWORD: {SECRET}}}\n# the token={SECRET} is in use\n"
 
@@ -183,7 +185,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPast:
     return record_past(folder / "served.db", minutes=90, mix=Mix(requests_per_second=0.5, oversized_share=0.0))
 
 
-@pytest.mark.slow
 def test_a_target_is_taken_from_the_traffic(
     served: EmulatedPast, page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

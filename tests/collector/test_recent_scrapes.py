@@ -44,6 +44,7 @@ def test_recent_scrapes_holds_what_was_appended() -> None:
     assert len(recent) == 2
 
 
+@pytest.mark.slow
 def test_recent_scrapes_equals_a_plain_list_over_any_history() -> None:
     """Whatever series come and go, over many times the time held, it holds exactly the last scrapes."""
     chance = random.Random(7)

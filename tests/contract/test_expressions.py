@@ -491,6 +491,7 @@ def test_increases_are_those_of_a_plain_reading(
     assert found == ({(): pytest.approx(sum(known), rel=1e-9, abs=1e-6)} if known else {})
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(SCRAPES, st.one_of(st.integers(0, 200_000), st.integers(0, 11)), st.integers(1, 120_000), BOUNDS)
 def test_one_series_is_that_of_a_plain_reading_to_the_bit(

@@ -57,6 +57,7 @@ DROPPED_BEFORE_A_MOVE: list[Action] = [
 LONG_BEFORE_A_MOVE = [*DROPPED_BEFORE_A_MOVE[:-1], ("pass", 15 * MINUTE)]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400, few=3), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(way=("cumulative", "deployment"), down=[], happening=LONG_BEFORE_A_MOVE)
 @example(way=("cumulative", "deployment"), down=[], happening=DROPPED_BEFORE_A_MOVE)

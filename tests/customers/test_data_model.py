@@ -38,6 +38,7 @@ LABELS: Final[Mapping[Resolution, tuple[tuple[str, ...], ...]]] = {
 ordered = pasts().filter(lambda past: list(past) == sorted(past))  # a clock set back is another story
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )

@@ -242,6 +242,7 @@ def test_gauges_are_those_of_the_last_scrape(store: Store) -> None:
     assert ended
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(past=pasts().filter(lambda past: list(past) == sorted(past)))  # a clock set back is another story
 def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFactory, past: dict[int, Page]) -> None:
@@ -260,6 +261,7 @@ def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFac
             _check_counts(before.targets, after)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(past=pasts().filter(lambda past: list(past) == sorted(past)))
 def test_a_long_time_is_read_in_parts(tmp_path_factory: pytest.TempPathFactory, past: dict[int, Page]) -> None:

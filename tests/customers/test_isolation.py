@@ -66,6 +66,7 @@ FEW = settings(max_examples=examples(8), deadline=None, suppress_health_check=[H
 MANY = settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @FEW
 @given(data=st.data())
 def test_what_leaves_does_not_depend_on_what_is_anothers(keys: dict[str, str], data: st.DataObject) -> None:
@@ -82,6 +83,7 @@ def test_a_deployment_that_moves_leaves_no_trace_with_its_former_customer(
     check_move(keys, data)
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=examples(4))
 @given(data=st.data())
 def test_what_is_read_of_a_store_does_not_depend_on_what_is_anothers(keys: dict[str, str], data: st.DataObject) -> None:

@@ -74,6 +74,7 @@ def test_points_of_a_reset_and_of_the_edge_are_both_in_one_request() -> None:
     assert ledger.total(Key(CHAT, REQUESTS.name, (("result", "ok"),))) == 7
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(batch=st.lists(points(), max_size=8), most_bytes=st.integers(200, 4000))
 def test_no_request_is_larger_than_configured(batch: list[StreamPoint], most_bytes: int) -> None:

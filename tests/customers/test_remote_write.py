@@ -167,6 +167,7 @@ def test_samples_that_were_not_written_are_counted_as_points() -> None:
     with_receiver(act)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(batch=st.lists(points(), max_size=8), most_bytes=st.integers(500, 8000))
 def test_no_request_of_either_version_is_larger_than_configured(batch: list[StreamPoint], most_bytes: int) -> None:

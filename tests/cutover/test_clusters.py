@@ -75,6 +75,7 @@ def test_of_a_pod_that_fails_unlike_its_neighbours_one_event_counts() -> None:
     np.testing.assert_array_equal(incidents(events[:1], requests[:1]), events[:1])
 
 
+@pytest.mark.slow
 @trials("days", 24, 120)
 @pytest.mark.parametrize(("pods", "size"), [((9, 3), 50), ((6, 6), 50), ((9, 3), 20), ((6, 6), 5)])
 def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int], size: int, days: int) -> None:
@@ -85,6 +86,7 @@ def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int],
     assert sum(alarms) <= days // 12
 
 
+@pytest.mark.slow
 @trials("days", 24, 120)
 @pytest.mark.parametrize("size", [10, 20])
 def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int, days: int) -> None:
@@ -101,6 +103,7 @@ def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int, d
     assert alarms <= days // 12
 
 
+@pytest.mark.slow
 def test_independent_errors_are_found_as_soon_as_without_clusters() -> None:
     """Ten times as many in five minutes or ten, five times as many within a quarter of an hour, on most days."""
     random = np.random.default_rng(4)
@@ -109,6 +112,7 @@ def test_independent_errors_are_found_as_soon_as_without_clusters() -> None:
     assert np.median([found(drawn(random, (9, 3), (0.002, 0.01), blocks=48)) for _ in range(60)]) <= 3
 
 
+@pytest.mark.slow
 def test_a_past_of_many_errors_shows_that_they_do_not_come_together() -> None:
     """After two days of them ten times as many are found at once; after two days without any a cluster may be new."""
     random = np.random.default_rng(8)
@@ -139,6 +143,7 @@ def test_five_times_as_many_clusters_are_found() -> None:
     assert np.median(days) <= 144
 
 
+@pytest.mark.slow
 @trials("days", 60, 400)
 def test_the_evidence_of_equal_stacks_is_small(days: int) -> None:
     """Its mean is one at most but for chance, as that of an e-value, of independent events and of clusters."""
@@ -148,6 +153,7 @@ def test_the_evidence_of_equal_stacks_is_small(days: int) -> None:
         assert np.mean(np.minimum(values, 100.0)) <= 1.3
 
 
+@pytest.mark.slow
 @given(counted, served, counted, served, st.integers(1, 11))
 @settings(max_examples=examples(60))
 def test_what_a_block_proves_follows_from_it_and_those_before(

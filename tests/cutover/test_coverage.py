@@ -132,6 +132,7 @@ UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_whole_evidence_is_healthy_and_says_so() -> None:
     """All of both arms' requests are in it, and nothing was thrown away."""
     judgement = judged(evidence_of(STORY))
@@ -141,6 +142,7 @@ def test_the_whole_evidence_is_healthy_and_says_so() -> None:
     assert (judgement.v2.covered, judgement.v2.rejected) == (1.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_was_not_observed_is_not_healthy(name: str) -> None:
     """It is NO DATA, with how much is known of which arm, and why the rest is not."""
@@ -152,6 +154,7 @@ def test_what_was_not_observed_is_not_healthy(name: str) -> None:
     assert words in judgement.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_hour", [-100.0, 2.0])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_replicas_that_cannot_be_scraped_are_not_healthy(replicas: int, from_hour: float) -> None:
@@ -164,6 +167,7 @@ def test_replicas_that_cannot_be_scraped_are_not_healthy(replicas: int, from_hou
     assert judged(evidence, LARGE, coverage=0.5 if replicas == 2 else 0.85).verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prefix", "metric"), [("requests_", "request_error_share"), (FIRST_TOKEN, FIRST_TOKEN)])
 def test_a_loss_that_no_block_shows_is_seen_in_the_stage(prefix: str, metric: str) -> None:
     """Where a replica has few requests in a block, half of them are within what its counters may differ by."""
@@ -181,6 +185,7 @@ def without_errors(target: TargetIncrements) -> TargetIncrements:
     return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [V2, TWO])
 def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> None:
     """Requests that began and ended in no counter may be errors; a source that has not had any yet shows none."""
@@ -285,6 +290,7 @@ def test_what_is_thrown_away_of_one_arm_alone_decides_nothing() -> None:
     assert both.verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_harm_beyond_the_margin_is_harm_although_some_was_thrown_away() -> None:
     """A harmful v2 whose counters are also damaged is not excused by that."""
     story = replace(STORY, v2=Side(pods=3, slower=1.5))
@@ -353,6 +359,7 @@ def test_no_real_engine_contradicts_itself(reference: Path, era: str) -> None:
         assert not found.torn.any(), histogram
 
 
+@pytest.mark.slow
 def test_no_emulated_engine_contradicts_itself() -> None:
     """Nor while engines restart, scale, abort requests and begin and end them in other blocks."""
     plan = replace(

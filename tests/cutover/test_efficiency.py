@@ -36,6 +36,7 @@ def _with_gpus(target: TargetIncrements, count: int, usage: float) -> TargetIncr
     )
 
 
+@pytest.mark.slow
 def test_the_same_load_on_as_many_replicas_is_as_efficient() -> None:
     """The interval has one, and the sentence says both in a person's words."""
     found = _by_name(_judged(STORY))
@@ -63,6 +64,7 @@ def test_half_the_gpus_for_the_same_tokens_are_twice_as_efficient() -> None:
     assert per_gpu.sentence.endswith("the tokens per GPU")
 
 
+@pytest.mark.slow
 def test_an_idle_stack_is_not_called_wasteful() -> None:
     """Where the load does not match there is no efficiency, neither by requests nor by how busy the GPUs are."""
     idle = replace(STORY, share=0.02)

@@ -35,6 +35,7 @@ def _trials(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         yield [trial for past in range(pasts) for trial in run_trials(0.25, past, orders)]
 
 
+@pytest.mark.slow
 def test_equal_stacks_are_not_degraded(trials: list[Trial]) -> None:
     """At most one of sixteen days of watching ends in a false DEGRADED, where one in twenty is allowed."""
     equal = _with(trials, NO_HARM)
@@ -105,6 +106,7 @@ def test_rivals_judge_the_same_requests(trials: list[Trial]) -> None:
     assert any(minute is not None for trial in rivalled for minute in trial.rivals.values())
 
 
+@pytest.mark.slow
 def test_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that goes on reads the trials that were made, and makes only what is missing."""
     monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)

@@ -189,6 +189,7 @@ HOSTILE: dict[str, tuple[Change, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_nothing_hostile_is_healthy(name: str) -> None:
     """Nor harmful by its absence: it is NO DATA, or not decided."""

@@ -42,6 +42,7 @@ def test_an_equal_stack_is_proven_healthy() -> None:
     assert all(each.high is not None and each.high < 1.1 for each in judgement.metrics if each.name.endswith("seconds"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("v2", "metric"),
     [
@@ -62,6 +63,7 @@ def test_harm_is_proven_and_named(v2: Side, metric: str) -> None:
     assert found.title in found.reason
 
 
+@pytest.mark.slow
 def test_a_stack_without_traffic_is_no_data() -> None:
     """No request to v2 is neither health nor harm."""
     judgement = judged(replace(STORY, share=0.0))
@@ -117,6 +119,7 @@ def test_cold_replicas_are_not_compared() -> None:
     assert "warming up" in judgement.reason
 
 
+@pytest.mark.slow
 def test_warming_up_has_a_cost_of_its_own() -> None:
     """How long it took is stated, and the verdict is of what followed."""
     judgement = judged(replace(STORY, v2=replace(V2, warm=False)))
@@ -127,6 +130,7 @@ def test_warming_up_has_a_cost_of_its_own() -> None:
     assert any("warming up took v2" in note for note in judgement.notes)
 
 
+@pytest.mark.slow
 def test_warming_up_that_does_not_end_is_said() -> None:
     """A replica that restarts every hour is compared after four hours of it, and just restarted never HEALTHY."""
     story = replace(STORY, hours=9)
@@ -144,6 +148,7 @@ def test_warming_up_that_does_not_end_is_said() -> None:
     assert any(note.startswith("1 replica of v2 did not become warm within 4 h of a day") for note in judgement.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first_token", "cost"), [(1.5, r"cost [\d.]+ request-seconds"), (0.7, "cost nothing")])
 def test_a_cold_start_that_was_not_slower_cost_nothing(first_token: float, cost: str) -> None:
     """An excess is stated where there is one, and never a negative number."""
@@ -197,6 +202,7 @@ def judged_in_stages(story: Story, *decisions: Decision, at_ms: int | None = Non
     return judge(frozen, evidence, (start(story), *decisions), at_ms or story.end_ms)
 
 
+@pytest.mark.slow
 def test_a_late_regression_is_found() -> None:
     """Though the hours before it were good, within half an hour."""
     story = replace(STORY, hours=8, v2=replace(V2, slower=1.3, from_hour=6.0))
@@ -208,6 +214,7 @@ def test_a_late_regression_is_found() -> None:
     assert "became worse" in degraded[0].reason
 
 
+@pytest.mark.slow
 def test_a_stage_is_proven_anew() -> None:
     """What the stage before proved does not count, and the stage is the journal's."""
     early = judged_in_stages(STORY, decided("advance", STORY, 2.9, stage=1))
@@ -217,6 +224,7 @@ def test_a_stage_is_proven_anew() -> None:
     assert (late.stage.index, late.verdict) == (1, "HEALTHY")
 
 
+@pytest.mark.slow
 def test_a_stage_lasts_as_long_as_it_has_to() -> None:
     """Proof alone does not end it before."""
     judgement = judged_in_stages(STORY, at_ms=STORY.started_ms + 165 * 60_000)
@@ -225,6 +233,7 @@ def test_a_stage_lasts_as_long_as_it_has_to() -> None:
     assert "has to last longer" in judgement.reason
 
 
+@pytest.mark.slow
 def test_harm_of_a_stage_is_latched_in_the_next() -> None:
     """Until it is acknowledged; advancing alone is no acknowledgement."""
     story = replace(STORY, hours=4, v2=replace(V2, errors=0.02))
@@ -272,6 +281,7 @@ def judged_excluding(hour: float, *decisions: Decision, at_hour: float = 6.0) ->
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_excluded_span_does_not_count() -> None:
     """A deploy that slows v2 for an hour is left out before it happens, and listed with its reason."""
     judgement = judged_excluding(0.9)
@@ -283,6 +293,7 @@ def test_an_excluded_span_does_not_count() -> None:
     assert judgement.missed == ((begin_ms, begin_ms + 3_600_000, "as planned"),)
 
 
+@pytest.mark.slow
 def test_nothing_is_healthy_while_the_present_is_excluded() -> None:
     """What nobody looks at is not proven, whatever was proven before it."""
     story, hours = replace(STORY, hours=6), 3_600_000
@@ -295,6 +306,7 @@ def test_nothing_is_healthy_while_the_present_is_excluded() -> None:
     assert verdicts[1].reason == "the present is excluded from the judgement"
 
 
+@pytest.mark.slow
 def test_harm_that_is_excluded_afterwards_stays_known() -> None:
     """The latch and the changes stay until somebody acknowledges the harm, and the exclusion is said until the end."""
     judgement = judged_excluding(2.5)
@@ -312,6 +324,7 @@ def test_harm_that_is_excluded_afterwards_stays_known() -> None:
     assert acknowledged.to_json()["excluded_harm"][0]["reason"] == "as planned"
 
 
+@pytest.mark.slow
 def test_a_rollback_ends_the_run() -> None:
     """What comes after is not judged, and no silence after it is stale."""
     story = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=5.0))
@@ -350,6 +363,7 @@ def test_a_share_off_the_plan_proves_nothing_of_the_stage(planned: float) -> Non
     assert {each.cause for each in judgement.metrics if each.required} <= {"share", "needs data"}
 
 
+@pytest.mark.slow
 def test_a_stage_is_proven_once_its_share_is_reached() -> None:
     """Only what was seen at the share of the plan counts as health, and harm counts at any share."""
     before, after = (evidence_of(replace(STORY, share=share, hours=6)) for share in (0.2, 0.3))

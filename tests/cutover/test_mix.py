@@ -137,6 +137,7 @@ def test_a_different_mix_is_found_and_measured() -> None:
     assert same < 3.0 * chance
 
 
+@pytest.mark.slow
 @given(histograms, histograms)
 @settings(max_examples=examples(40))
 def test_evidence_is_symmetric_and_never_changes_later(v1: Floats, v2: Floats) -> None:

@@ -235,6 +235,7 @@ PROOFS = {"check_deletion": 4_000, "check_creation": 2_000, "check_loss": 2_000,
           "check_optional": 1_000, "check_refresh": 400}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_a_property_holds(check) -> None:  # type: ignore[no-untyped-def]
     """Of a few cases of each kind."""

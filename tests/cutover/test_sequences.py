@@ -103,6 +103,7 @@ def test_a_path_never_changes_when_later_blocks_come(blocks: list[tuple[float, f
     np.testing.assert_allclose(high[: part.estimate.size], known)
 
 
+@pytest.mark.slow
 @given(st.floats(-40.0, 40.0), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
 @settings(max_examples=examples(40))
 def test_evidence_grows_with_the_total_and_agrees_with_quadrature(score: float, variance: float, rho: float) -> None:

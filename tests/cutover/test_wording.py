@@ -46,6 +46,7 @@ def change(ratio: float | None) -> str:
     return f"{'+' if ratio > 1 else '−'}{100 * abs(ratio - 1):.0f} %"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slower", [0.25, 1.5])
 def test_a_sentence_has_the_change_of_the_metric_itself(slower: float) -> None:
     """Of a metric whose higher values are better, too, and in the ratio's order."""
@@ -67,6 +68,7 @@ def test_a_fall_of_what_should_be_high_is_worse() -> None:
     assert slower.endswith("beyond the margin of 10 %")
 
 
+@pytest.mark.slow
 def test_what_would_change_a_verdict_is_in_the_ratio_of_the_metric() -> None:
     """Health of a metric whose higher values are better needs a lower limit, not an upper one."""
     metric = judged(Side(pods=2), minutes=10)["tps_per_request"]

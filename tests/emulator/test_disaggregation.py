@@ -302,6 +302,7 @@ def test_without_decode_workers_computed_prompts_wait() -> None:
 # --- scaling ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("input_tokens", "output_tokens", "needed_by"), [(6000, 20, "prefill"), (200, 900, "decode")])
 def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens: int, needed_by: str) -> None:
     """Long prompts scale units for prefill, long answers for decode, and both roles grow together."""

@@ -135,6 +135,7 @@ def test_fault_of_one_replica_stays_there_and_moves_on_when_it_is_gone(monkeypat
     assert applied.engine("chat-v2", "engine-1").decode_factor == 4.0
 
 
+@pytest.mark.slow
 def test_deployments_and_traffic_get_their_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong with a deployment's replicas and with the traffic reaches them, and ends."""
     stack = build()
@@ -308,6 +309,7 @@ placed = st.sampled_from([kind for kind in KINDS.values() if not kind.part]).fla
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10), deadline=None)
 @given(steps=st.lists(st.tuples(placed, st.booleans(), st.floats(1.0, 30.0)), min_size=1, max_size=6))
 def test_requests_are_conserved_whatever_is_on(steps: list[tuple[Fault, bool, float]]) -> None:
@@ -323,6 +325,7 @@ def test_requests_are_conserved_whatever_is_on(steps: list[tuple[Fault, bool, fl
         assert accounted == stack.traffic.requests_sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["engine-frozen", "counters-reset", "replica-crash-loop", "cache-churn"])
 def test_same_seed_gives_the_same_history_with_faults(kind: str) -> None:
     """Two stacks of one seed with the same faults at the same times show the same bytes."""
@@ -336,6 +339,7 @@ def test_same_seed_gives_the_same_history_with_faults(kind: str) -> None:
     assert history() == history()
 
 
+@pytest.mark.slow
 def test_a_bound_holds_for_scalings_of_any_size() -> None:
     """A pinned autoscaler sends no more than its bound, whatever the load wants."""
     scaling = TokenScaling(target_in_flight_tokens=500, min_replica=1, initial_replicas=2, max_replica=6)

@@ -119,6 +119,7 @@ def test_unknown_presets_are_refused() -> None:
         find_preset("chatty")
 
 
+@pytest.mark.slow
 def test_documents_are_shared_and_questions_are_not() -> None:
     """Retrieval: prompts share system prompt and documents, in that order; what follows is each one's own."""
     mix = replace(PRESETS["retrieval"], turns=1.0, abort_share=0.0, oversized_share=0.0)
@@ -194,6 +195,7 @@ def test_a_block_of_two_texts_is_nobody_else_s() -> None:
     assert {users[block] for block in shared} == {len(client.requests)}
 
 
+@pytest.mark.slow
 def test_unique_prompts_share_nothing() -> None:
     """Unique: no block of a prompt comes twice."""
     assert portray(PRESETS["unique"]).reused_share == 0.0
@@ -237,6 +239,7 @@ def test_effects_multiply_the_arrivals() -> None:
         clock.run_until(begin + 300.0)
 
 
+@pytest.mark.slow
 def test_effects_make_clients_impatient() -> None:
     """A share of clients that hang up replaces that of the mix, for requests from now on."""
     traffic, clock, client = start(replace(Mix(), abort_share=0.0))

@@ -54,6 +54,7 @@ def test_cache_alone_lands_on_the_published_reuse(
 prompts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 6)), max_size=40)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(prompts=prompts, capacity=st.integers(1, 12))
 def test_cache_alone_is_a_plain_lru(prompts: list[tuple[int, int, int]], capacity: int) -> None:
@@ -114,6 +115,7 @@ def test_replay_prints_the_contract_s_figures(capsys: pytest.CaptureFixture[str]
     assert document["preemptions"] == 0
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_replay(capsys: pytest.CaptureFixture[str]) -> None:
     """The same seed prints the same JSON to the byte, another seed another."""
     first, again, other = (run(capsys, MOONCAKE, "--seed", seed, "--format", "json") for seed in (3, 3, 4))

@@ -221,6 +221,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=steps, kept=st.integers(1, 6))
 def test_index_comes_true_whatever_happened(

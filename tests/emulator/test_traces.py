@@ -283,6 +283,7 @@ def test_copies_share_among_themselves_only() -> None:
     assert {block for prompt in others for block in prompt}.isdisjoint(block for prompt in own for block in prompt)
 
 
+@pytest.mark.slow
 def test_a_trace_is_thinned_by_chance(tmp_path: Path) -> None:
     """A scale below 1 keeps that share of the requests, at their times; above 1 the fraction is by chance."""
     lines = [altered(timestamp=moment * 1000, hash_ids=[0, moment + 1]) for moment in range(2000)]
@@ -425,6 +426,7 @@ def test_arrivals_are_in_order_and_within_their_moment(
         assert least - 1e-6 <= within <= most + 1e-6 or span - within < 1e-6
 
 
+@pytest.mark.slow
 def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
     """Looking at a trace and replaying it needs no more memory than a few of its lines."""
     ids = list(range(200))

@@ -82,6 +82,7 @@ def test_the_page_has_the_values_of_the_samples(instruments: tuple[Instruments, 
     assert parsed(render(*instruments)) == sampled(*instruments)
 
 
+@pytest.mark.slow
 @settings(UNHURRIED, max_examples=examples(40))
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),

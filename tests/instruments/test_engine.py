@@ -238,6 +238,7 @@ REQUESTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(UNHURRIED, max_examples=examples(300, few=10))
 @given(REQUESTS)
 def test_folding_agrees_with_counting_one_by_one(
@@ -597,6 +598,7 @@ CALLS = st.lists(
 NUMBERS = st.lists(HOSTILE, min_size=8, max_size=8)
 
 
+@pytest.mark.slow
 @settings(UNHURRIED, max_examples=examples(1000, few=20))
 @given(CALLS, NUMBERS)
 def test_no_value_raises_and_requests_always_add_up(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:

@@ -137,6 +137,7 @@ hostile = settings(
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @hostile
 @given(
     st.lists(
@@ -183,6 +184,7 @@ def test_an_engine_survives_any_value_in_any_order(calls: list[tuple[Any, ...]])
     assert started == ended
 
 
+@pytest.mark.slow
 @hostile
 @given(
     st.lists(
@@ -217,6 +219,7 @@ def test_a_router_survives_any_value_in_any_order(calls: list[tuple[Any, ...]]) 
     )
 
 
+@pytest.mark.slow
 @hostile
 @given(st.lists(GOOD_OR_BAD, min_size=7, max_size=7), st.one_of(VALUES, st.dictionaries(st.text(max_size=6), VALUES)))
 def test_an_autoscaler_survives_any_value(numbers: list[Any], replicas: Any) -> None:
@@ -365,6 +368,7 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @hostile
 @given(
     st.lists(

@@ -211,6 +211,7 @@ def test_an_attempt_with_refused_tokens_is_unreported(router: RouterInstruments)
     assert refusals(router, "out_of_range") == 1
 
 
+@pytest.mark.slow
 @settings(UNHURRIED, max_examples=examples(150))
 @given(st.lists(st.tuples(*[HOSTILE] * 7), max_size=8))
 def test_no_value_raises_and_attempts_add_up(calls: list[tuple[Any, ...]]) -> None:

@@ -25,6 +25,8 @@ from tests.support.cutover_evidence import Side, Story, plan_of
 from tests.support.cutover_past import MadePast, given, made_past
 from tests.support.cutover_plans import LEAST_PLAN
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 STORY = Story(past_hours=26, hours=12, v2=Side(pods=3, slower=1.2))
 ADVANCED_MS = STORY.started_ms + 5 * HOUR_MS + 120_000

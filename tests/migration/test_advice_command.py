@@ -28,6 +28,7 @@ def advice(past: EmulatedPast, *words: str) -> dict[str, Any]:
     return {each["topic"]: each for each in found["advice"]}
 
 
+@pytest.mark.slow
 def test_advice_is_of_the_traffic_that_was_served(served_past: EmulatedPast) -> None:
     """All three topics, without a configuration, in text as in JSON."""
     found = advice(served_past)

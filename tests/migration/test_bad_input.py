@@ -68,6 +68,7 @@ def test_hostile_values(config: Path, text: str, code: int, expected: str, outpu
     assert output == "text" or json.loads(done.stdout)["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", ["", "        x: 1\n"])
 def test_comments_by_the_thousand(config: Path, between: str) -> None:
     """Of a block that is removed: they are listed in a time that grows with the file, not with its square."""
@@ -203,6 +204,7 @@ PIECES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     st.sampled_from(["config.yaml", "f.json"]),

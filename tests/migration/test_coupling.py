@@ -21,6 +21,7 @@ def histogram(values: Floats) -> SizeDistribution:
     return SizeDistribution(EDGES, np.bincount(rows, minlength=len(EDGES) + 1).astype(float), float(values.sum()))
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60)), min_size=1, max_size=30))
 @settings(max_examples=examples(300), deadline=None)
 def test_no_pairs_are_beyond_the_bounds(pairs: list[tuple[float, float]]) -> None:
@@ -30,6 +31,7 @@ def test_no_pairs_are_beyond_the_bounds(pairs: list[tuple[float, float]]) -> Non
     assert low - 1e-6 <= float((one * other).mean()) <= high + 1e-6
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(0, 1)), min_size=1, max_size=30))
 @settings(max_examples=examples(300), deadline=None)
 def test_no_parts_are_beyond_the_bounds(pairs: list[tuple[float, float, float]]) -> None:

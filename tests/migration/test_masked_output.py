@@ -196,6 +196,7 @@ NAMES = ("HF_TOKEN", "api_key", "DB_PASSWORD", "awsSecretAccessKey", "PGPASSWORD
 STYLES: tuple[dict[str, object], ...] = ({}, {"default_flow_style": True}, {"default_style": '"'}, {"width": 20})
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(
     st.text("abcXYZ0189!#%&*@:'\"[]{},-_+/=\\ äß🔑", min_size=10, max_size=90).map(str.strip)

@@ -66,6 +66,7 @@ def test_no_secret_that_is_named_as_one_is_shown(secret: object, name: str, styl
     assert "checkpoint_repository" in shown
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(TOKENS, st.sampled_from(STYLES))
 def test_no_token_of_a_known_form_is_shown_wherever_it_is(token: str, style: dict[str, Any]) -> None:
@@ -137,6 +138,7 @@ def test_a_harmless_command_is_shown(command: str) -> None:
     assert mask_document(read_document(text, "pasted")).text == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["https://", "https://a@", "https://?", "login ", 'key "', "-u a"])
 def test_masking_takes_no_longer_than_the_text(part: str) -> None:
     """A page masks whatever somebody pastes: in time that grows with the square, this would take many minutes."""
@@ -160,6 +162,7 @@ def test_an_error_of_reading_quotes_nothing(secret: object) -> None:
         assume(False)
 
 
+@pytest.mark.slow
 def test_what_is_masked_changes_nothing_of_the_answer() -> None:
     """The configurations that are compared with the vendor's tool: the same findings, changes and questions."""
     for name, text in make_cases().items():
@@ -178,6 +181,7 @@ def test_what_is_masked_changes_nothing_of_the_answer() -> None:
         assert answers[0] == answers[1], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -178,6 +178,7 @@ def test_a_file_keeps_its_style(before: str, after: str, newline: str, mark: str
     assert migrated(mark + before.replace("\n", newline)) == mark + after.replace("\n", newline)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     st.integers(0, 2**32),
@@ -217,6 +218,7 @@ def test_configurations_in_any_style(
     assert is_same(yaml.safe_load(forth.text.removeprefix("\ufeff")), after)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 6), st.sampled_from(
     [" ", "\n", ":", "- ", "#", "{", "}", "]", ",", "&a ", "*a", "<<: ", "? ", "|\n", "'", "!!int ", "\t", "\u2028",
@@ -291,6 +293,7 @@ FIELDS = (
 MOVING = {"max_seq_len", "max_batch_size", "base_model"}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     st.permutations(FIELDS), st.sets(st.sampled_from(FIELDS)), st.sets(st.sampled_from(FIELDS)), st.booleans(),

@@ -137,6 +137,7 @@ def outcome(read: Any) -> Any:
     return reading.snapshot.series, reading.snapshot.values.tobytes(), reading.native_samples, dict(reading.dropped)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies())
 def test_a_known_page_reads_the_values_that_parsing_gives(texts: list[tuple[bytes, PageLimits]]) -> None:

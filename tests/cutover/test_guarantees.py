@@ -14,6 +14,8 @@ from benchmarks._judge_rivals import RIVALS
 from benchmarks._judge_traffic import Confounder, Harm
 from benchmarks._judge_trials import PLAIN, Order, Trial, run_trials
 
+pytestmark = pytest.mark.slow
+
 SLOWER, ERRING = Harm("mean", 0.20), Harm("errors", 4.0)
 LATE = Confounder(warm_up_minutes=20.0)
 IDLE = Confounder(pods_factor=3)
@@ -35,7 +37,6 @@ def _trials(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         yield [trial for past in range(pasts) for trial in run_trials(0.25, past, orders)]
 
 
-@pytest.mark.slow
 def test_equal_stacks_are_not_degraded(trials: list[Trial]) -> None:
     """At most one of sixteen days of watching ends in a false DEGRADED, where one in twenty is allowed."""
     equal = _with(trials, NO_HARM)
@@ -106,7 +107,6 @@ def test_rivals_judge_the_same_requests(trials: list[Trial]) -> None:
     assert any(minute is not None for trial in rivalled for minute in trial.rivals.values())
 
 
-@pytest.mark.slow
 def test_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that goes on reads the trials that were made, and makes only what is missing."""
     monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)

@@ -14,6 +14,8 @@ from servescope.emulator.recording import START_MS, StackRecorder
 from servescope.emulator.stack import V1, V2, EmulatedStack
 from servescope.store.embedded import Store
 
+pytestmark = pytest.mark.slow
+
 MINUTES = 8
 BLOCKS = START_MS + BLOCK_MS * np.arange(-24, 0)
 TWICE = np.repeat([1.0, 2.0], 12)

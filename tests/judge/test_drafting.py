@@ -79,6 +79,7 @@ def test_the_drafted_configuration_is_one_of_the_collector() -> None:
     assert [(each.inference_stack, each.ratio) for each in found.traffic_split] == [("v1", 0.99), ("v2", 0.01)]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6), st.text(min_size=1, max_size=200))
 def test_every_draft_can_be_read(seed: int, name: str) -> None:

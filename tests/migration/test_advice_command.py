@@ -15,6 +15,8 @@ from servescope.settings.values import format_instant
 from tests.support.commands import Done, run
 from tests.support.served_traffic import EmulatedPast
 
+pytestmark = pytest.mark.slow
+
 
 def migrate(past: EmulatedPast, *words: str) -> Done:
     """Migrate with the recorded traffic of the past hour and ten minutes."""
@@ -28,7 +30,6 @@ def advice(past: EmulatedPast, *words: str) -> dict[str, Any]:
     return {each["topic"]: each for each in found["advice"]}
 
 
-@pytest.mark.slow
 def test_advice_is_of_the_traffic_that_was_served(served_past: EmulatedPast) -> None:
     """All three topics, without a configuration, in text as in JSON."""
     found = advice(served_past)

@@ -6,6 +6,8 @@ SOURCES := install.py exporters app alerts benchmarks dashboards docs examples t
 LOCKS := requirements.lock requirements-dev.lock
 FAST := -m 'not slow and not proof and not real'
 PYTEST := -m pytest -q -n auto --dist loadgroup --no-loadscope-reorder --durations=20
+# Programs that tests start read what the first of them compiled; without it each compiles pandas and streamlit anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check types tests fast proofs lowest latest lock firstpage generate bench soak live outages real truth capture engines pictures clean
@@ -69,7 +71,7 @@ generate: $(VENV)/.develop  ## write the files that are compiled from the catalo
 
 proofs: $(VENV)/.develop  ## run the repeats over seeds and the whole hours that `make test` leaves out
 	$(BIN)/python -m tests.tools
-	$(BIN)/python $(PYTEST) -m proof
+	$(BIN)/python $(PYTEST) -m 'proof or hypothesis' --hypothesis-profile every
 
 bench: $(VENV)/.develop  ## compare ours with its peers, as ratios from one run
 	$(BIN)/python -m benchmarks

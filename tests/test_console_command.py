@@ -100,6 +100,7 @@ def test_foreign_store_is_refused(tmp_path: Path, run: Run) -> None:
     assert "another program" in answer.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["collect", "console"])
 def test_a_directory_is_no_store(tmp_path: Path, command: str) -> None:
     """Both commands end with code 2 and the same message."""

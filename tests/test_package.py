@@ -95,6 +95,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str) -> None:
     """Each command prints its usage."""

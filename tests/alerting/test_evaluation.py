@@ -10,6 +10,7 @@ from tests.support.alert_proofs import PROOFS, stories_of
 from tests.support.story_view import first_difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALERTS)
 def test_fires_when_prometheus_does(name: str) -> None:
     """Every story of every proof: the same labels and annotations at the same minutes, firing, kept and resolved."""

@@ -18,10 +18,9 @@ from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import Alert, labels_of
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import STALE, TARGET, firing, minutes, series
-from tests.support.promtool import Suite, failures
+from tests.support.promtool import VERSIONS, Suite, failures
 
 pytestmark = pytest.mark.slow
-VERSIONS = pytest.mark.parametrize("version", ["promtool", "promtool_3"])
 
 _PROBED = {**TARGET, "job": "servescope-targets", "instance": "10.0.0.7:8000"}
 _AGENT = {"job": "servescope-agents", "instance": "agent-1:9090"}

@@ -15,7 +15,7 @@ from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES
 from servescope.contract.samples import format_edge
 from servescope.sources.map_files import load_sources
 from tests.support.alert_stories import DEPLOYMENT, notation, series
-from tests.support.promtool import Suite, failures
+from tests.support.promtool import VERSIONS, Suite, failures
 
 HOURS = 2
 Values = Sequence[float]
@@ -117,7 +117,7 @@ def _unexpected(promtool: Path, folder: Path, given: Iterable[dict[str, str]], c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+@VERSIONS
 def test_latencies_page_on_every_engine(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
     """In one fleet, each by its own edge: what is slower pages, what is as promised does not."""
     first, between = "ServescopeTimeToFirstTokenBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurnsFast"

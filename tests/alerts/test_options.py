@@ -33,7 +33,7 @@ from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
 from tests.support.alert_stories import promtool_tests, rendered
 from tests.support.commands import run_main
-from tests.support.promtool import Suite, failures, run
+from tests.support.promtool import VERSIONS, Suite, failures, run
 
 OTHER = """
 prefix = "llm"
@@ -123,11 +123,13 @@ def _rules(options: Options) -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
+@pytest.mark.slow
 def test_without_a_file_the_defaults_hold() -> None:
     """An empty file changes nothing."""
     assert render(make_options({}, origin="options.toml")) == render(DEFAULTS)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_defaults_is_left(other: Options) -> None:
     """No label, window, link, stack, number, team or receiver of ours in any file."""
     files = render(other)
@@ -145,6 +147,7 @@ def test_nothing_of_the_defaults_is_left(other: Options) -> None:
     assert not re.search(rf"\b(?:{labels})\b", files["alertmanager.yml"])
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_there(other: Options) -> None:
     """In rules, runbooks and links alike."""
     files = render(other)
@@ -173,6 +176,7 @@ def test_what_is_chosen_is_there(other: Options) -> None:
     assert 'le="1.0"' in files["objectives.rules.yml"]
 
 
+@pytest.mark.slow
 def test_every_selector_of_a_raw_series_has_the_matchers(other: Options) -> None:
     """Recorded ones have no such label, and what Prometheus and Alertmanager say of themselves is not narrowed."""
     for rule in _rules(other):
@@ -183,7 +187,7 @@ def test_every_selector_of_a_raw_series_has_the_matchers(other: Options) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+@VERSIONS
 def test_prometheus_accepts_what_is_chosen(
     request: pytest.FixtureRequest, tmp_path: Path, version: str, other: Options
 ) -> None:
@@ -224,6 +228,7 @@ def _renamed(name: str, options: Options) -> list[dict[str, Any]]:
     return stories
 
 
+@pytest.mark.slow
 def test_a_single_alert_has_another_severity_and_more_labels(amtool: Path, tmp_path: Path) -> None:
     """In its rule, its route, its runbook and what a page lists; every other alert is as it was."""
     document: dict[str, Any] = {
@@ -258,6 +263,7 @@ def test_a_single_alert_has_another_severity_and_more_labels(amtool: Path, tmp_p
 CLUSTERS = {"extra_labels": ["cluster", "namespace"]}
 
 
+@pytest.mark.slow
 def test_extra_labels_are_in_every_group_and_match() -> None:
     """Of rules, boards and Alertmanager; what has no labels at all has none of them either."""
     options = make_options(CLUSTERS, origin="options.toml")
@@ -280,7 +286,7 @@ def test_extra_labels_are_in_every_group_and_match() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
+@VERSIONS
 def test_clusters_are_not_mixed(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
     """What happens in one cluster fires there as it does alone, while the same deployment is well in another."""
     options = make_options({"extra_labels": ["cluster"]}, origin="options.toml")
@@ -346,6 +352,7 @@ def test_two_collectors_make_no_second_alert(promtool: Path, tmp_path: Path) -> 
     assert failures(promtool, tmp_path, suites) == {}
 
 
+@pytest.mark.slow
 def test_one_file_serves_the_dashboards_too(path: Path) -> None:
     """What concerns alerts alone is left alone there."""
     boards = dict(render_dashboards(read_dashboard_options(path)))
@@ -355,6 +362,7 @@ def test_one_file_serves_the_dashboards_too(path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Path, path: Path) -> None:
     """Whole, or nothing at all."""
     run = partial(run_main, main)
@@ -399,6 +407,7 @@ def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
     assert names("vllm", "servescope", "dynamo-frontend") == names() == ALERTS.keys()
 
 
+@pytest.mark.slow
 def test_an_objective_takes_the_edges_of_the_engines_in_use() -> None:
     """The rule, the description and the runbook have the edges of those engines and no others."""
     seconds = {"time_to_first_token": {"seconds": 2.2}}
@@ -420,6 +429,7 @@ def test_an_objective_takes_the_edges_of_the_engines_in_use() -> None:
     assert "within 2.2 s." in dynamo.alerts()[alert].description
 
 
+@pytest.mark.slow
 def test_alerts_wait_as_long_as_is_chosen() -> None:
     """In the rule, in the description and in the runbook; other alerts as before, and none at all with 0s."""
     waits = {"ServescopeColdStartSlow": "90m", "ServescopeQueueGrowing": "0s"}
@@ -441,6 +451,7 @@ def test_alerts_wait_as_long_as_is_chosen() -> None:
 # --- Alertmanager -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_alertmanager_accepts_receivers_of_every_kind(amtool: Path, tmp_path: Path, other: Options) -> None:
     """Pagers, mail, chat, webhooks and none, each with its secret in a file of its own."""
     none = make_options(

@@ -228,6 +228,7 @@ def test_promtool_finds_nothing_to_criticise(request: pytest.FixtureRequest, nam
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_bundles_hold_every_rule() -> None:
     """For the operator, Thanos and Mimir: the same rules in the same order, in their envelopes."""
     plain = yaml.safe_load(render_bundle("prometheus"))["groups"]
@@ -243,6 +244,7 @@ def test_the_bundles_hold_every_rule() -> None:
     assert thanos == [{**group, "partial_response_strategy": "abort"} for group in plain]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_document_says_what_is_needed_to_keep_alerts_firing(form: Format) -> None:
     """Each has `keep_firing_for`, and the first version that knows it at its beginning."""
@@ -257,6 +259,7 @@ def _rules(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
+@pytest.mark.slow
 def test_mimir_takes_each_group_and_may_evaluate_it_anywhere() -> None:
     """Within Mimir's default limits of rules and groups; no recording rule reads what another group records."""
     groups = yaml.safe_load(render_bundle("mimir", tenants=("team-a", "team-b")))["groups"]
@@ -289,6 +292,7 @@ def test_rules_that_belong_together_are_not_divided() -> None:
     assert divide({"name": "g", "rules": rules}, most=4)[0]["name"] == "g"
 
 
+@pytest.mark.slow
 def test_rules_of_victoriametrics_have_the_gains_of_prometheus() -> None:
     """They are all rules, and no `rate` or `increase` of MetricsQL's own is left."""
     plain, theirs = (yaml.safe_load(render_bundle(form))["groups"] for form in ("prometheus", "victoriametrics"))
@@ -316,6 +320,7 @@ def test_alertmanager_accepts_its_configuration(amtool: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_every_alert_reaches_its_receiver(amtool: Path, alert: Alert) -> None:
     """Page, ticket, chat, or the one who expects the Watchdog."""
     labels = {**dict.fromkeys(labels_of(alert.condition), "x"), "alertname": alert.name, **alert.labels}

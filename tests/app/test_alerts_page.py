@@ -21,6 +21,8 @@ from tests.conftest import ROOT
 from tests.support.console_pages import html
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_800_000_000_000
 Open = Callable[..., AppTest]
 

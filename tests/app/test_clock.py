@@ -21,6 +21,8 @@ from tests.conftest import ROOT
 from tests.support.console_pages import charts, html, read
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_790_000_100_000
 MINUTE = 60_000
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")

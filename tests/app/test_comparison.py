@@ -50,6 +50,7 @@ def test_a_frozen_engine_is_not_called_better() -> None:
     assert v2.value == pytest.approx(0.08, abs=0.01)
 
 
+@pytest.mark.slow
 def test_equal_deployments_are_not_called_better_by_noise() -> None:
     """Two alike deployments have intervals around 1, and none of their metrics is harm."""
     _, metrics = compare(Story(hours=6, share=0.5))
@@ -61,6 +62,7 @@ def test_equal_deployments_are_not_called_better_by_noise() -> None:
     assert not [name for name, each in metrics.items() if each.required and each.verdict == "DEGRADED"]
 
 
+@pytest.mark.slow
 def test_the_margins_are_those_of_the_plan_of_this_cutover() -> None:
     """The same metric reads the same on both pages; of any other pair the documented margins hold."""
     story = Story(hours=3, share=0.5)
@@ -102,6 +104,7 @@ def test_a_range_of_the_past_is_judged_whole() -> None:
     assert comparison.whole_blocks(short, begun + BLOCK_MS).end_ms <= begun + 1_000
 
 
+@pytest.mark.slow
 def test_the_worst_span_is_named() -> None:
     """Half an hour in which v2 was slow is found, however good it was before and after, with what both did in it."""
     story = Story(hours=4, share=0.5)

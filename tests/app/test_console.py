@@ -32,6 +32,8 @@ from tests.support.console_pages import charts, html, read
 from tests.support.console_store import PLANS, write_day
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., AppTest]
 
 ENTRY = ROOT / "app" / "console.py"

@@ -31,6 +31,8 @@ from tests.support.customer_store import write_store
 from tests.support.customers_config import write_customers as write_two_customers
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., AppTest]
 SPAN = TimeRange(T0 - HOUR_MS, T0, live=False)
 

@@ -55,6 +55,8 @@ from tests.support.console_pages import charts, html
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 Show = Callable[[CutoverView | cutovers.Missing], AppTest]
 
 

@@ -20,6 +20,7 @@ HOUR_MS = 3_600_000
 STORY = Story(past_hours=26, hours=6, v1=Side(pods=6), v2=Side(pods=2))
 
 
+@pytest.mark.slow
 def test_the_console_knows_of_a_run_what_commands_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the samples of its beginning are not held any more."""
     monkeypatch.setattr("servescope.judge.case._READ_MS", HOUR_MS + 3 * BLOCK_MS)

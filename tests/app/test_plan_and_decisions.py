@@ -25,6 +25,8 @@ from tests.support.console_pages import html
 from tests.support.console_store import write_day
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., AppTest]
 
 LEAST = '[arms]\nv1 = { deployment_id = "chat-v1" }\nv2 = { deployment_id = "chat-v2" }\n[[stages]]\nshare = 0.25\n'

@@ -26,9 +26,12 @@ from tests.conftest import ROOT
 from tests.migration.oracle.cases import make_cases
 from tests.support.commands import run
 from tests.support.console_pages import html, read
+from tests.support.drawing import examples
 from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
 from tests.support.served_traffic import EmulatedPast, record_past
 from tests.support.waiting import deadline_seconds
+
+pytestmark = pytest.mark.slow
 
 SECRET = "hunter2hunter2"  # the tests' own
 WITH_SECRET = f"{V1}environment_variables: {{DB_PASSWORD: {SECRET}}}\n# the token={SECRET} is in use\n"
@@ -182,7 +185,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPast:
     return record_past(folder / "served.db", minutes=90, mix=Mix(requests_per_second=0.5, oversized_share=0.0))
 
 
-@pytest.mark.slow
 def test_a_target_is_taken_from_the_traffic(
     served: EmulatedPast, page: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +233,7 @@ def test_an_upload_is_read_like_a_paste() -> None:
         take_upload("x.yaml", b"\xff")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st_.text("abcdefghijkmnpqrstABCDEFGHJK23456789!#%&*@:'\"[]{},-+/=\\ ", min_size=14, max_size=30)
     .map(str.strip).filter(lambda each: len(each) >= 12),

@@ -22,6 +22,8 @@ from tests.support.console_pages import html
 from tests.support.cutover_plans import LEAST_PLAN
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 HARM = {
     "time_to_first_token_seconds": 0.12,
     "request_error_share": 1.4,

@@ -17,6 +17,8 @@ from tests.support.console_pages import html, read
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
 
+pytestmark = pytest.mark.slow
+
 R0 = Identity("llama", "chat", "v2", "production", replica="r0")
 UNKNOWN = {**dict(R0.labels()), "replica": "r7", "role": "worker"}
 ALONE = Identity("llama", "code", "v2", "production", replica="r0")
@@ -63,7 +65,6 @@ def test_replicas_of_two_tenants_are_two() -> None:
         assert set(history.missing_rules()) == {"alerting.rules.yml"}
 
 
-@pytest.mark.slow
 def test_pages_name_the_tenants(open_on_prometheus: Callable[..., AppTest]) -> None:
     """By the labels in which they differ; each replica has its tenant in its name."""
     with answering(_answer) as url:

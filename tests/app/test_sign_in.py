@@ -26,6 +26,8 @@ from tests.conftest import ROOT
 from tests.support.console_pages import read
 from tests.support.waiting import deadline_seconds
 
+pytestmark = pytest.mark.slow
+
 PROXY = SignIn("proxy", "X-User", ("10.0.0.0/24", "192.0.2.7/32"), ("Anna@example.com",))
 SECRETS = """[auth]
 redirect_uri = "https://console.example.com/oauth2callback"

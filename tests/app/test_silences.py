@@ -26,6 +26,8 @@ from tests.conftest import ROOT
 from tests.support.console_pages import html, read
 from tests.support.waiting import deadline_seconds, wait_for
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_800_000_000_000
 LABELS = {"deployment_id": "chat-v2", "model_name": "m", "inference_stack": "v2"}
 

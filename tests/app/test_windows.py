@@ -16,6 +16,8 @@ from tests.support.answering import Handler, answering
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
 
+pytestmark = pytest.mark.slow
+
 CHAT, CODE = (Deployment("llama", name, "v2", "production") for name in ("chat", "code"))
 NOW = 1_800_000_000.0
 _COVERED = {CHAT: 0.72, CODE: 0.95}
@@ -53,7 +55,6 @@ def test_what_is_missing_of_windows_is_read() -> None:
         assert history.uncovered(round(NOW * 1000)) == {CHAT: 0.72}
 
 
-@pytest.mark.slow
 def test_fleet_page_marks_totals_that_are_too_low(open_on_prometheus: Callable[..., AppTest]) -> None:
     """By how much, for the deployment that it concerns alone."""
     with answering(_answer) as url:

@@ -27,6 +27,7 @@ from servescope.store.embedded import Store
 from tests.support import paging
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, wait_until
+from tests.support.drawing import examples
 from tests.support.prometheus import free_port
 from tests.support.served_collector import Scene, run_for_a_while
 from tests.support.served_collector import play as play_scene
@@ -46,6 +47,7 @@ def value(families: Iterable[object], name: str, **labels: str) -> float:
     return float(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
 @pytest.mark.parametrize("ahead", [600.0, YEAR])
 def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
@@ -88,6 +90,7 @@ def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
     play(world, act)
 
 
+@pytest.mark.slow
 def test_small_corrections_of_the_clock_drop_nothing(tmp_path: Path) -> None:
     """NTP sets it a few seconds back and forth, also while the collector is restarted."""
     world = Skewed(tmp_path)
@@ -112,6 +115,7 @@ def test_small_corrections_of_the_clock_drop_nothing(tmp_path: Path) -> None:
     play(world, act)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_far_behind_for_a_minute_costs_that_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +262,7 @@ def test_the_api_and_the_page_name_what_a_clock_costs(tmp_path: Path) -> None:
     play_scene(tmp_path, act)
 
 
+@pytest.mark.slow
 def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path: Path) -> None:
     """What was counted before is neither thinned out by it nor forgotten, in the store and in memory."""
     world = Skewed(tmp_path)
@@ -284,6 +289,7 @@ def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path: Path)
     play(world, act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
 def test_objectives_count_all_that_was_counted_once(tmp_path: Path, restarts: str) -> None:
     """Whatever the clock showed meanwhile, and whenever the collector was restarted."""
@@ -312,6 +318,7 @@ def counted(world: Skewed) -> float:
     return max(sums[-1][1][CHAT][1:])
 
 
+@pytest.mark.slow
 def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path: Path) -> None:
     """One that fired while the clock was ahead goes on firing, since it was set right; its end is sent once."""
 
@@ -406,7 +413,7 @@ def play_steps(folder: Path, acts: list[tuple[str, float | None]]) -> None:
 
 
 @pytest.mark.slow
-@settings(SLOW, max_examples=25)
+@settings(SLOW, max_examples=examples(25))
 @given(st.lists(ACTS, max_size=10))
 def test_whatever_is_done_to_the_clock_the_truth_is_stored(acts: list[tuple[str, float | None]]) -> None:
     """Over any steps of the clock, restarts and scrapes."""

@@ -43,6 +43,7 @@ from tests.support.stepped_collector import (
 from tests.support.waiting import deadline_seconds, wait_for_async
 
 
+@pytest.mark.slow
 def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
     """No stretch of work that holds up other scrapes handles more than a thousand of the new series.
 
@@ -100,6 +101,7 @@ def spy_on_layout(collector: Collector) -> list[int]:
     return handled
 
 
+@pytest.mark.slow
 def test_figures_follow_the_targets(tmp_path: Path) -> None:
     """Replicas that come and go change sums and counts; the one that went still counts for what it did."""
     write_targets(tmp_path, "a", "b")
@@ -249,6 +251,7 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
     assert lines[1].endswith("answers again")
 
 
+@pytest.mark.slow
 def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that takes; its scrape is recorded all the same, also when several arrive together."""
     write_targets(tmp_path, "a", "b", "c")
@@ -289,6 +292,7 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
     play(world, act)
 
 
+@pytest.mark.slow
 def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each change at first; then with how often it failed meanwhile, and at once again after it was steady."""
     write_targets(tmp_path, "a")

@@ -129,6 +129,7 @@ def play(folder: Path, act: Callable[[Scene], Awaitable[None]], *, source: str |
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "content_type", "outcome", "cause"),
     [
@@ -299,6 +300,7 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
     ]
 
 
+@pytest.mark.slow
 def test_a_metric_that_comes_and_goes_is_logged_ever_more_rarely(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -281,7 +281,7 @@ def test_labels_that_always_have_new_values_do_not_pile_up() -> None:
     program = Program(FIGURES.values())
     recent, layout = RecentScrapes(WINDOW_MS, INTERVAL_MS), Layout(program, "5m")
     # Beside many targets that share what they are added up to.
-    others = [filled_recent(Identity("llama", "chat", "v1", replica=f"r{number}")) for number in range(120)]
+    others = [filled_recent(Identity("llama", "chat", "v1", replica=f"r{number}")) for number in range(30)]
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     kept = []
     for step in range(120):

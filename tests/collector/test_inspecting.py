@@ -262,6 +262,7 @@ def test_a_limit_is_above_0(capsys: pytest.CaptureFixture[str], files: tuple[str
     assert "--max-body-bytes is 0, expected a whole number above 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["v" * 1_000_000, "\\n" * 500_000], ids=["plain", "escaped"])
 def test_a_long_label_value_takes_memory_in_proportion(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str

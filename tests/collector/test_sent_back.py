@@ -60,6 +60,7 @@ def lines_of(credentials: str) -> Iterator[str]:
     return (" ".join(each.split()) for number, each in enumerate(echoes(credentials)) if number % 3 == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ANSWERS)
 def test_no_failed_scrape_shows_a_secret(accesses: dict[str, Access], place: str) -> None:
     """Wherever in the answer it is, and where the answer was cut."""

@@ -15,6 +15,7 @@ from servescope.contract.metrics import METRICS
 from tests.support.served_collector import START, STEPS, Scene, labels, play, run_for_a_while
 
 
+@pytest.mark.slow
 def test_metrics_are_one_valid_exposition(tmp_path: Path) -> None:
     """Every family once, with type and help: contract samples, figures and the collector's own."""
 

@@ -67,6 +67,7 @@ def test_the_description_is_valid_openapi() -> None:
     assert len(operations) == len(set(operations))
 
 
+@pytest.mark.slow
 def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
     """With stored data, targets that fail and figures that are absent; nothing is in it that is not described."""
     document = describe()

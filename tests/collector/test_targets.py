@@ -201,6 +201,7 @@ BOMB = "- targets: &a [x, x, x, x, x, x, x, x, x, x]\n  labels: {}\n" + "".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "cause"),
     [

@@ -217,6 +217,7 @@ def test_a_gap_longer_than_the_window_begins_anew(run: Run) -> None:
     run(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [60.0, 240.0, 3600.0, 86_400.0])
 def test_a_clock_set_forward_makes_rates_smaller_for_a_window_at_most(run: Run, jump: float) -> None:
     """What was counted is spread over the time that seems to have gone by: never more than the true rate."""
@@ -234,6 +235,7 @@ def test_a_clock_set_forward_makes_rates_smaller_for_a_window_at_most(run: Run, 
     run(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [1.0, 25.0, 200.0])
 def test_a_clock_set_back_a_little_leaves_no_scrape_out(run: Run, jump: float) -> None:
     """The collector goes on with the present at once; the figures stay true, and afterwards nothing is missing."""
@@ -301,6 +303,7 @@ def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Path, bac
     play(Faulty(tmp_path, "a", "b", settings='retention = "6h"'), act)
 
 
+@pytest.mark.slow
 def test_a_clock_that_stays_ahead_is_believed(run: Run) -> None:
     """After an hour, as after a machine slept for long."""
 

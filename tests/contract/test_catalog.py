@@ -280,6 +280,7 @@ def _modules() -> list[Path]:
     return [path for path in paths if str(path.relative_to(ROOT)) not in HOME]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_of_the_catalog_is_written_elsewhere(path: Path) -> None:
     """No formula, no unknown metric name and no threshold; a look-up such as `METRICS["…"]` is how to name a metric."""

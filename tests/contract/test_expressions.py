@@ -35,6 +35,7 @@ from servescope.contract.samples import Sample, Series, Window, format_edge, mak
 from servescope.errors import ExpressionError
 from servescope.increments.extrapolation import LOOKBACK_MS, WindowBounds
 from servescope.increments.readings import bucket_quantile, evaluate, evaluate_increases
+from tests.support.drawing import examples
 
 ABSENT = math.nan
 SECOND = 1000
@@ -490,7 +491,8 @@ def test_increases_are_those_of_a_plain_reading(
     assert found == ({(): pytest.approx(sum(known), rel=1e-9, abs=1e-6)} if known else {})
 
 
-@settings(max_examples=400)
+@pytest.mark.slow
+@settings(max_examples=examples(400))
 @given(SCRAPES, st.one_of(st.integers(0, 200_000), st.integers(0, 11)), st.integers(1, 120_000), BOUNDS)
 def test_one_series_is_that_of_a_plain_reading_to_the_bit(
     scrapes: list[tuple[int, float]], at: int, over: int, bounds: WindowBounds

@@ -257,6 +257,7 @@ def _is_torn(own: Mapping[Series, float]) -> bool:
     return sorted(buckets) != buckets or buckets[-1] != own[_total(own)]
 
 
+@pytest.mark.slow
 @given(pasts())
 def test_increments_are_those_of_a_plain_implementation(scrapes: dict[int, Page]) -> None:
     found, plain = _compute(scrapes), _Plain()
@@ -277,6 +278,7 @@ def test_increments_are_those_of_a_plain_implementation(scrapes: dict[int, Page]
         assert got == pytest.approx(want, nan_ok=True), block
 
 
+@pytest.mark.slow
 @given(pasts(), st.integers(0, 12))
 def test_a_block_needs_no_scrapes_from_before_memory(scrapes: dict[int, Page], number: int) -> None:
     """Computed from its own scrapes and those within memory, a block has what it has computed with all of them."""

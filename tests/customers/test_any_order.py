@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from servescope.customers.policy.policy import Resolution, Temporality
 from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, Action, play
+from tests.support.drawing import examples
 
 names = st.sampled_from([*RATES])
 actions = st.lists(
@@ -56,7 +57,8 @@ DROPPED_BEFORE_A_MOVE: list[Action] = [
 LONG_BEFORE_A_MOVE = [*DROPPED_BEFORE_A_MOVE[:-1], ("pass", 15 * MINUTE)]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(max_examples=examples(400, few=3), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(way=("cumulative", "deployment"), down=[], happening=LONG_BEFORE_A_MOVE)
 @example(way=("cumulative", "deployment"), down=[], happening=DROPPED_BEFORE_A_MOVE)
 @example(way=("cumulative", "deployment"), down=[], happening=DROPPED_UNTIL_NOW)
@@ -68,17 +70,4 @@ def test_whatever_happens_each_customer_gets_its_own(
     happening: list[Action],
 ) -> None:
     """Moves, reloads in another order, outages, restarts, full disks: nothing of another's, lost or twice."""
-    asyncio.run(play(tmp_path_factory.mktemp("world"), *way, story(down, happening)))
-
-
-@pytest.mark.proof
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(way=ways, down=first_outages, happening=actions)
-def test_many_orders(
-    tmp_path_factory: pytest.TempPathFactory,
-    way: tuple[Temporality, Resolution],
-    down: list[Action],
-    happening: list[Action],
-) -> None:
-    """The same, four hundred times."""
     asyncio.run(play(tmp_path_factory.mktemp("world"), *way, story(down, happening)))

@@ -169,6 +169,7 @@ def test_a_claimant_that_left_is_no_longer_counted(caplog: pytest.LogCaptureFixt
     assert all(len(message) < 1_000 for message in caplog.messages)
 
 
+@pytest.mark.slow
 def test_so_many_claimants_are_named_and_no_more(claimants: Claimants, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody who is a new one all the time fills neither memory nor log; all of it is withheld."""
     for number in range(3_000):

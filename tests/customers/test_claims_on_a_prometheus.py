@@ -38,6 +38,7 @@ from servescope.store.prometheus.history import PrometheusHistory
 from tests.support import victoria_metrics as victoria
 from tests.support.answering import Handler, answering
 from tests.support.claimed_pasts import MINUTES, Story, Target, deployment_of, fits, scraped_at, stories, write_past
+from tests.support.drawing import examples
 from tests.support.otlp_receiver import Receiver
 from tests.support.past import a_day_ago, in_milliseconds, make_blocks, remembering
 from tests.support.past_one_machine import AGENTS, agent_text, free_address
@@ -111,28 +112,17 @@ def check(told: Sequence[Story], url: str, start_ms: int) -> None:
 
 # Each example takes seconds, so that none is shrunk.
 SLOW = settings(
-    max_examples=2, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    max_examples=examples(20, few=1), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 
 
 @SLOW
-@given(told=st.lists(stories(), min_size=6, max_size=6))
+@given(told=st.lists(stories(), min_size=6, max_size=12))
 def test_nothing_of_what_may_not_claim_leaves(
     prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory, told: list[Story]
 ) -> None:
     """Whatever job, namespace, cluster, instance and replica it has, and whenever it is there."""
-    with holding(told, prometheus, promtool, tmp_path_factory.mktemp("past") / "x") as (url, start_ms):
-        check(told, url, start_ms)
-
-
-@pytest.mark.proof
-@settings(SLOW, max_examples=20)
-@given(told=st.lists(stories(), min_size=12, max_size=12))
-def test_many_pasts(
-    prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory, told: list[Story]
-) -> None:
-    """The same of many."""
     with holding(told, prometheus, promtool, tmp_path_factory.mktemp("past") / "x") as (url, start_ms):
         check(told, url, start_ms)
 
@@ -200,7 +190,7 @@ def test_figures_are_those_of_collectors_that_may_claim_the_deployment(
     ]  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(story=stories())
 def test_a_place_is_admitted_as_the_page_says(story: Story) -> None:
     """Each restriction that there is has to fit."""

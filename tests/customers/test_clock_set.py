@@ -58,6 +58,7 @@ MOVED: list[Action] = [("own", "chat", "globex", 10 * MINUTE), ("reload",), ("pa
 RIGHT: list[Action] = [("clock", 0), ("pass", 3 * MINUTE), ("heal",), ("pass", 3 * MINUTE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @pytest.mark.parametrize("behind_ms", [10 * MINUTE, 3 * HOUR, YEAR])
 @pytest.mark.parametrize("when", ["before", "after", "restarted"])
@@ -79,6 +80,7 @@ def test_a_clock_that_is_behind_gives_a_new_owner_nothing_of_the_former_one(
     assert total(ledgers["globex"], "chat") > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @pytest.mark.parametrize("ahead_ms", [10 * MINUTE, 50 * MINUTE])
 def test_a_change_by_a_clock_that_is_ahead_is_a_gap_of_the_new_owner(
@@ -101,6 +103,7 @@ def test_what_could_not_be_applied_is_not_applied_when_the_clock_is_set(tmp_path
     assert total(ledgers["acme"], "chat") > 12 * minute
 
 
+@pytest.mark.slow
 def test_a_new_owner_does_not_wait_for_a_year(tmp_path: Path) -> None:
     """An hour after the clock was set right, its time begins."""
     story = [*OWNED, ("clock", YEAR), *MOVED, ("clock", 0), ("pass", 90 * MINUTE)]

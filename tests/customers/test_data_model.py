@@ -23,6 +23,7 @@ from servescope.customers.policy.policy import Policy, Resolution, Temporality
 from servescope.customers.transports.otlp import encode
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.support.drawing import examples
 from tests.support.otlp_rules import Ledger
 from tests.support.scraped_pasts import Page, pasts
 
@@ -37,7 +38,10 @@ LABELS: Final[Mapping[Resolution, tuple[tuple[str, ...], ...]]] = {
 ordered = pasts().filter(lambda past: list(past) == sorted(past))  # a clock set back is another story
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(
+    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 @given(first=ordered, second=ordered | st.just({}))
 def test_any_past_keeps_the_rules(
     tmp_path_factory: pytest.TempPathFactory, first: dict[int, Page], second: dict[int, Page]

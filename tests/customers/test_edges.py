@@ -19,6 +19,7 @@ from servescope.customers.points.reading import EdgeReader, FleetState
 from servescope.store import embedded
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus
+from tests.support.drawing import examples
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
 
 ENGINE = Identity("llama", "chat-v1", "v1", replica="engine-0")
@@ -241,7 +242,8 @@ def test_gauges_are_those_of_the_last_scrape(store: Store) -> None:
     assert ended
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(past=pasts().filter(lambda past: list(past) == sorted(past)))  # a clock set back is another story
 def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFactory, past: dict[int, Page]) -> None:
     """Edges one by one, from the state of the one before, are those of one run; gains add up over longer intervals."""
@@ -259,7 +261,8 @@ def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFac
             _check_counts(before.targets, after)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(past=pasts().filter(lambda past: list(past) == sorted(past)))
 def test_a_long_time_is_read_in_parts(tmp_path_factory: pytest.TempPathFactory, past: dict[int, Page]) -> None:
     """After an outage: the edge then has what each part gained, and what is there at its end."""

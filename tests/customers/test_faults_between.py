@@ -79,6 +79,7 @@ def require_complete(ledger: Ledger, cursors: CursorFile) -> None:
     assert cursors.gaps(LANE) == []
 
 
+@pytest.mark.slow
 @TEMPORALITIES
 @pytest.mark.parametrize("seed", range(2))
 def test_faults_of_http_lose_and_repeat_nothing(

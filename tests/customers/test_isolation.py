@@ -28,6 +28,7 @@ from servescope.store.embedded import Store
 from servescope.store.prometheus.figure_queries import matchers
 from servescope.store.records import TargetStatus
 from tests.support.customer_edges import MINUTE, T0, fleet
+from tests.support.drawing import examples
 from tests.support.tenants import LOOK_ALIKES, METRICS, TwoCustomers, customers, fleets, pages
 
 KEYS = {"acme": "a" * 40, "globex": "b" * 40}
@@ -61,10 +62,11 @@ def stream(policy: Policy, edges: Sequence[IntervalSnapshot]) -> list[list[bytes
     return found
 
 
-FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @FEW
 @given(data=st.data())
 def test_what_leaves_does_not_depend_on_what_is_anothers(keys: dict[str, str], data: st.DataObject) -> None:
@@ -81,7 +83,8 @@ def test_a_deployment_that_moves_leaves_no_trace_with_its_former_customer(
     check_move(keys, data)
 
 
-@settings(FEW, max_examples=4)
+@pytest.mark.slow
+@settings(FEW, max_examples=examples(4))
 @given(data=st.data())
 def test_what_is_read_of_a_store_does_not_depend_on_what_is_anothers(keys: dict[str, str], data: st.DataObject) -> None:
     """Names that are patterns, matchers or paths select nothing but themselves."""

@@ -26,6 +26,7 @@ from servescope.store.embedded import Store
 from servescope.web.posting import SendError
 from tests.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
 from tests.support.customer_points import kind_of_each, push_to
+from tests.support.drawing import examples
 from tests.support.faulty_servers import answering, sending
 from tests.support.otlp_backends import PROTOBUF, HttpFault, grpc_backend, http_backend, refusing
 from tests.support.remote_write_receiver import WRITTEN, remote_write_receiver
@@ -50,7 +51,7 @@ async def over_http(body: bytes, content_type: str = PROTOBUF) -> Accepted:
         return await succeed(push_to(f"{base}/v1/metrics"))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(rejected=st.integers(-(2**63), 2**63 - 1))
 def test_no_more_is_rejected_than_was_sent_and_no_less_than_nothing(rejected: int) -> None:
     """The number that was said is in the message, where it cannot be."""

@@ -11,6 +11,7 @@ from servescope.customers.policy.policy import Temporality
 from servescope.customers.transports.batches import BatchLimit, split
 from servescope.customers.transports.otlp import count_bytes, encode
 from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, WAITING, kind_of_each, point, stream
+from tests.support.drawing import examples
 from tests.support.drawn_points import points
 from tests.support.otlp_rules import Key, Ledger, Received
 
@@ -73,7 +74,8 @@ def test_points_of_a_reset_and_of_the_edge_are_both_in_one_request() -> None:
     assert ledger.total(Key(CHAT, REQUESTS.name, (("result", "ok"),))) == 7
 
 
-@settings(max_examples=40)
+@pytest.mark.slow
+@settings(max_examples=examples(40))
 @given(batch=st.lists(points(), max_size=8), most_bytes=st.integers(200, 4000))
 def test_no_request_is_larger_than_configured(batch: list[StreamPoint], most_bytes: int) -> None:
     """Unless one point alone is larger; no point is lost or moved."""

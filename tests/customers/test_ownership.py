@@ -112,6 +112,7 @@ def test_it_is_kept_with_the_cursors(tmp_path: Path) -> None:
 # --- What leaves ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @RESOLUTIONS
 def test_a_new_owner_receives_nothing_from_before(

@@ -183,6 +183,7 @@ def test_the_table_of_a_removed_customer_stops_nobody_else(
     deliver(store, clock, tmp_path, act)
 
 
+@pytest.mark.slow
 def test_a_backend_that_does_not_read_and_one_with_an_expired_certificate_delay_nobody_else(
     store: Store, clock: ProgramClock, tmp_path: Path
 ) -> None:

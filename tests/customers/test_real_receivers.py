@@ -35,13 +35,12 @@ from tests.support.customer_points import push_to
 from tests.support.filled_prometheus import RETENTION
 from tests.support.otlp_rules import Ledger
 from tests.support.prometheus import Prometheus, Range
-from tests.support.recorded_stack import SCRAPE_MS, START_MS, record_stack
+from tests.support.recorded_stack import MINUTES, SCRAPE_MS, START_MS, recorded_minutes
 from tests.support.sending import send
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-MINUTES = 7
 MINUTE = 60_000
 EDGES = [START_MS + number * MINUTE for number in range(2, MINUTES + 1)]
 EXPORTED = ("output_tokens_total", "requests_total", "queued_requests", "time_to_first_token_seconds")
@@ -55,11 +54,9 @@ Values = dict[tuple[Labels, int], float]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, frozenset[Deployment]]]:
-    path = tmp_path_factory.mktemp("store") / "past.db"
-    deployments = record_stack(path, minutes=MINUTES)
-    with Store(path) as opened:
-        yield opened, deployments
+def store() -> Iterator[tuple[Store, frozenset[Deployment]]]:
+    with Store(recorded_minutes(), read_only=True) as opened:
+        yield opened, frozenset(opened.deployments())
 
 
 def policy_of(deployments: frozenset[Deployment]) -> Policy:

@@ -15,6 +15,7 @@ from servescope.customers.transports.batches import split
 from servescope.customers.transports.remote_write import count_bytes, encode_1, encode_2
 from servescope.web.posting import SendError
 from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, push_to, stream
+from tests.support.drawing import examples
 from tests.support.drawn_points import points
 from tests.support.otlp_backends import refusing
 from tests.support.remote_write_receiver import WRITTEN, Knows, RemoteWriteReceiver, remote_write_receiver
@@ -167,7 +168,8 @@ def test_samples_that_were_not_written_are_counted_as_points() -> None:
     with_receiver(act)
 
 
-@settings(max_examples=40)
+@pytest.mark.slow
+@settings(max_examples=examples(40))
 @given(batch=st.lists(points(), max_size=8), most_bytes=st.integers(500, 8000))
 def test_no_request_of_either_version_is_larger_than_configured(batch: list[StreamPoint], most_bytes: int) -> None:
     """Unless one point alone is larger."""

@@ -65,6 +65,7 @@ async def hear(url: str, access: Access, protocol: Protocol) -> str:
         return f"{error} {error!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ANSWERS)
 @pytest.mark.parametrize("protocol", ["otlp-http", "remote-write"])
 def test_nothing_of_an_answer_over_http_shows_a_secret(
@@ -91,6 +92,7 @@ def test_nothing_of_an_answer_over_http_shows_a_secret(
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_nothing_of_a_status_over_grpc_shows_a_secret(accesses: dict[str, Access]) -> None:
     """Nor where it is worded as gRPC words its own failures."""
     wordings = (

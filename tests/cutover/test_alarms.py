@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from servescope.contract.events import Event, EventKind
 from servescope.contract.samples import make_labels
 from servescope.cutover.judgement import Judgement
@@ -50,6 +52,7 @@ def judged(*events: Event) -> Judgement:
     return replace(world, evidence=replace(world.evidence, events=events)).judge()
 
 
+@pytest.mark.slow
 def test_no_advice_to_go_on_while_an_alert_of_v2_pages() -> None:
     """The verdict is that of the metrics; a page of v1's, or a warning, changes no advice."""
     begun_ms = 1_800_000_000_000

@@ -141,6 +141,7 @@ def test_few_degrees_of_freedom_cost_more() -> None:
     assert factors[-1] == pytest.approx(1.03, abs=0.03)
 
 
+@pytest.mark.slow
 def test_without_a_past_nothing_is_decided_before_three_hours() -> None:
     """No information before the burn-in, and then bounds that hold on most days of drift."""
     random = np.random.default_rng(9)

@@ -34,6 +34,7 @@ def test_a_late_regression_is_found_as_soon_as_an_early_one() -> None:
         assert np.median(delays) * 5 <= 45
 
 
+@pytest.mark.slow
 def test_a_day_without_harm_seldom_shows_any() -> None:
     """At most 5 % of days at alpha 5 %, restarts included."""
     random = np.random.default_rng(5)

@@ -22,6 +22,7 @@ from servescope.cutover.plan.plan import FrozenPlan, Noise
 from servescope.cutover.statistics.counts import log_evidence_above
 from servescope.cutover.statistics.sequences import Floats
 from tests.support.cutover_evidence import Story, evidence_of, plan_of
+from tests.support.drawing import examples, trials
 
 ERRORS = next(each for each in preset_metrics() if each.name == "request_error_share")
 NOISE = Noise(0.0, 0.0, 0.0, 8.0, 576, calibrated=True)
@@ -74,30 +75,35 @@ def test_of_a_pod_that_fails_unlike_its_neighbours_one_event_counts() -> None:
     np.testing.assert_array_equal(incidents(events[:1], requests[:1]), events[:1])
 
 
+@pytest.mark.slow
+@trials("days", 24, 120)
 @pytest.mark.parametrize(("pods", "size"), [((9, 3), 50), ((6, 6), 50), ((9, 3), 20), ((6, 6), 5)])
-def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int], size: int) -> None:
-    """Of 120 days with errors that come so many at a time, at most one in twenty but for chance."""
+def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int], size: int, days: int) -> None:
+    """Of days with errors that come so many at a time, at most one in twenty but for chance."""
     random = np.random.default_rng(size)
-    alarms = [found(drawn(random, pods, size=size)) < math.inf for _ in range(120)]
+    alarms = [found(drawn(random, pods, size=size)) < math.inf for _ in range(days)]
 
-    assert sum(alarms) <= 10
+    assert sum(alarms) <= days // 12
 
 
+@pytest.mark.slow
+@trials("days", 24, 120)
 @pytest.mark.parametrize("size", [10, 20])
-def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int) -> None:
-    """So many at once, spread over all pods of either arm, where hardly anything else fails: of 120 days, as above."""
+def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int, days: int) -> None:
+    """So many at once, spread over all pods of either arm, where hardly anything else fails: of days, as above."""
     random = np.random.default_rng(size)
     alarms = 0
-    for _ in range(120):
+    for _ in range(days):
         arms = drawn(random, (9, 3), (0.0001, 0.0001))
         for arm, daily in zip(arms, (3.0, 1.0), strict=True):
             for block in np.flatnonzero(random.random(288) < daily / 288):
                 arm.above[:, block] += random.multinomial(size, np.full(len(arm.above), 1 / len(arm.above)))
         alarms += found(arms) < math.inf
 
-    assert alarms <= 10
+    assert alarms <= days // 12
 
 
+@pytest.mark.slow
 def test_independent_errors_are_found_as_soon_as_without_clusters() -> None:
     """Ten times as many in five minutes or ten, five times as many within a quarter of an hour, on most days."""
     random = np.random.default_rng(4)
@@ -106,6 +112,7 @@ def test_independent_errors_are_found_as_soon_as_without_clusters() -> None:
     assert np.median([found(drawn(random, (9, 3), (0.002, 0.01), blocks=48)) for _ in range(60)]) <= 3
 
 
+@pytest.mark.slow
 def test_a_past_of_many_errors_shows_that_they_do_not_come_together() -> None:
     """After two days of them ten times as many are found at once; after two days without any a cluster may be new."""
     random = np.random.default_rng(8)
@@ -136,16 +143,19 @@ def test_five_times_as_many_clusters_are_found() -> None:
     assert np.median(days) <= 144
 
 
-def test_the_evidence_of_equal_stacks_is_small() -> None:
+@pytest.mark.slow
+@trials("days", 60, 400)
+def test_the_evidence_of_equal_stacks_is_small(days: int) -> None:
     """Its mean is one at most but for chance, as that of an e-value, of independent events and of clusters."""
     random = np.random.default_rng(6)
     for size in (1, 50):
-        values = [math.exp(path_of(drawn(random, (4, 4), size=size, blocks=24)).harm[-1]) for _ in range(400)]
+        values = [math.exp(path_of(drawn(random, (4, 4), size=size, blocks=24)).harm[-1]) for _ in range(days)]
         assert np.mean(np.minimum(values, 100.0)) <= 1.3
 
 
+@pytest.mark.slow
 @given(counted, served, counted, served, st.integers(1, 11))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_a_block_proves_follows_from_it_and_those_before(
     e1: Floats, n1: Floats, e2: Floats, n2: Floats, blocks: int
 ) -> None:
@@ -162,7 +172,7 @@ def test_what_a_block_proves_follows_from_it_and_those_before(
 
 
 @given(counted, served, counted, served)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_interval_contains_what_was_counted(e1: Floats, n1: Floats, e2: Floats, n2: Floats) -> None:
     """It is never reversed, and nothing is proven below the margin while more than that was counted."""
     path = path_of((PodSums(e1, n1), PodSums(e2, n2)))

@@ -29,15 +29,17 @@ def _days(world: World, days: int, harm: Harm = NO_HARM) -> list[Trial]:
     return list(world_trials([world], days, SHARE, harms=(harm,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [IDLED[130.0], RETURNED, EMPTIED], ids=lambda world: world.name)
 def test_a_cold_cache_is_no_harm(world: World) -> None:
     """Of v2 that idled, before the stage or in it, or whose caches were emptied, and the days end HEALTHY."""
-    trials = _days(world, 2)
+    trials = _days(world, 1)
 
     assert [trial.cause for trial in trials if trial.degraded is not None] == []
     assert all(trial.healthy is not None for trial in trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [LOST, EMPTIED_HOURLY], ids=lambda world: world.name)
 def test_a_cache_that_stays_cold_is_harm(world: World) -> None:
     """v2's caches reuse little from the fifth hour on: found within four hours, as no warm-up lasts longer."""

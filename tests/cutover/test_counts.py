@@ -22,6 +22,7 @@ from servescope.cutover.statistics.counts import (
     ratio_interval,
 )
 from servescope.cutover.statistics.sequences import Floats
+from tests.support.drawing import examples
 
 events = hnp.arrays(np.float64, 12, elements=st.integers(0, 5).map(float))
 requests = hnp.arrays(np.float64, 12, elements=st.integers(5, 500).map(float))
@@ -37,6 +38,7 @@ def _day(random: np.random.Generator, share: float, ratio: float, rate: float = 
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_a_day_without_harm_seldom_shows_any_and_one_at_the_margin_is_seldom_called_healthy(share: float) -> None:
     """At most 5 % of days each, however the rate of events itself changes with time."""
@@ -61,8 +63,9 @@ def test_five_times_the_errors_are_found_within_a_quarter_of_an_hour_at_a_quarte
     assert np.median([np.argmax(log_evidence_below(_day(random, 0.25, 1.0), 2.0) > 3.0) for _ in range(40)]) < 40
 
 
+@pytest.mark.slow
 @given(events, requests, events, requests)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
     e1: Floats, n1: Floats, e2: Floats, n2: Floats
 ) -> None:
@@ -77,7 +80,7 @@ def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
 
 
 @given(events, requests, events, requests)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @example(
     np.repeat([0.0, 5.0], [9, 3]), np.full(12, 5.0), np.zeros(12), np.r_[np.full(9, 5.0), 360.0, 373.0, 420.0]
 )  # fmt: skip

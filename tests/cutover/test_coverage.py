@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.evidence.folding import fold, read_families
 from servescope.cutover.judgement import Judgement
@@ -19,8 +18,8 @@ from servescope.increments.batches import read_histogram
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
-from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, plan_of
-from tests.support.recorded_stack import START_MS, record_stack
+from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.recorded_stack import MINUTES, START_MS, recorded_minutes
 from tests.support.whole_pages import as_batch
 
 STORY = Story(past_hours=25, hours=4, requests_per_minute=1_500.0, v1=Side(pods=9), v2=Side(pods=3))
@@ -33,7 +32,7 @@ Gains = Callable[[np.ndarray], np.ndarray]
 
 def judged(evidence: Evidence, story: Story = STORY, coverage: float = 0.95) -> Judgement:
     """The judgement at the end of a story; the plan is frozen from its whole evidence."""
-    frozen = freeze(replace(plan_of(story.share), coverage=coverage), evidence_of(story), story.started_ms)
+    frozen = frozen_of(story, coverage=coverage)
     return judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), story.end_ms)
 
 
@@ -133,6 +132,7 @@ UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_whole_evidence_is_healthy_and_says_so() -> None:
     """All of both arms' requests are in it, and nothing was thrown away."""
     judgement = judged(evidence_of(STORY))
@@ -142,6 +142,7 @@ def test_the_whole_evidence_is_healthy_and_says_so() -> None:
     assert (judgement.v2.covered, judgement.v2.rejected) == (1.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_was_not_observed_is_not_healthy(name: str) -> None:
     """It is NO DATA, with how much is known of which arm, and why the rest is not."""
@@ -153,6 +154,7 @@ def test_what_was_not_observed_is_not_healthy(name: str) -> None:
     assert words in judgement.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_hour", [-100.0, 2.0])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_replicas_that_cannot_be_scraped_are_not_healthy(replicas: int, from_hour: float) -> None:
@@ -165,6 +167,7 @@ def test_replicas_that_cannot_be_scraped_are_not_healthy(replicas: int, from_hou
     assert judged(evidence, LARGE, coverage=0.5 if replicas == 2 else 0.85).verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prefix", "metric"), [("requests_", "request_error_share"), (FIRST_TOKEN, FIRST_TOKEN)])
 def test_a_loss_that_no_block_shows_is_seen_in_the_stage(prefix: str, metric: str) -> None:
     """Where a replica has few requests in a block, half of them are within what its counters may differ by."""
@@ -182,6 +185,7 @@ def without_errors(target: TargetIncrements) -> TargetIncrements:
     return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [V2, TWO])
 def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> None:
     """Requests that began and ended in no counter may be errors; a source that has not had any yet shows none."""
@@ -201,7 +205,7 @@ def test_failures_whose_series_ends_are_not_healthy(part_hours: tuple[int, ...])
     """A process that has counted errors and shows none any more may still have them, in whatever parts one reads."""
     evidence, gone_ms = evidence_of(STORY), STORY.started_ms + HOUR * BLOCK_MS
     decisions = (Decision("start", STORY.started_ms, stage=0),)
-    frozen = freeze(plan_of(STORY.share), evidence, STORY.started_ms)
+    frozen = frozen_of(STORY)
     folded, read_ms = None, 0
     for hours in part_hours:
         until_ms = STORY.started_ms + hours * HOUR * BLOCK_MS
@@ -286,6 +290,7 @@ def test_what_is_thrown_away_of_one_arm_alone_decides_nothing() -> None:
     assert both.verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_harm_beyond_the_margin_is_harm_although_some_was_thrown_away() -> None:
     """A harmful v2 whose counters are also damaged is not excused by that."""
     story = replace(STORY, v2=Side(pods=3, slower=1.5))
@@ -456,21 +461,21 @@ def test_no_real_engine_contradicts_itself(captures: Path, era: str) -> None:
         assert not found.torn.any(), histogram
 
 
-def test_no_emulated_engine_contradicts_itself(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_no_emulated_engine_contradicts_itself() -> None:
     """Nor while engines restart, scale, abort requests and begin and end them in other blocks."""
-    deployments = record_stack(tmp_path / "s.db", minutes=20)
     plan = replace(
         plan_of(0.25), v1=Arm("v1", ({"inference_stack": "v1"},)), v2=Arm("v2", ({"inference_stack": "v2"},))
     )
-    end_ms = START_MS + 1_200_000
-    with Store(tmp_path / "s.db", read_only=True) as store:
+    end_ms = START_MS + MINUTES * 60_000
+    with Store(recorded_minutes(), read_only=True) as store:
         targets = [
             target
-            for deployment in deployments
+            for deployment in store.deployments()
             for target in store.read_increments(deployment, read_families(plan), START_MS, end_ms)
         ]
     folded = fold(plan, targets, START_MS, end_ms)
 
     for arm in (folded.v1, folded.v2):
-        assert np.nansum(arm.traffic["requests"]) > 1_000.0
+        assert np.nansum(arm.traffic["requests"]) > 300.0
         assert not arm.rejected.any()

@@ -24,6 +24,7 @@ counts = hnp.arrays(np.float64, 30, elements=st.integers(0, 60).map(float))
 sums = hnp.arrays(np.float64, 30, elements=st.floats(0.1, 100.0))
 
 
+@pytest.mark.slow
 @given(counts, sums, counts, sums)
 def test_swapped_arms_flip_the_sign(n1: Floats, s1: Floats, n2: Floats, s2: Floats) -> None:
     """With the same variances, blocks and gaps."""
@@ -33,6 +34,7 @@ def test_swapped_arms_flip_the_sign(n1: Floats, s1: Floats, n2: Floats, s2: Floa
     np.testing.assert_array_equal(one.sampling, other.sampling)
 
 
+@pytest.mark.slow
 @given(counts, sums, counts, sums, st.floats(1e-3, 1e3))
 def test_units_do_not_matter(n1: Floats, s1: Floats, n2: Floats, s2: Floats, unit: float) -> None:
     """Seconds or milliseconds: the same effects."""
@@ -40,6 +42,7 @@ def test_units_do_not_matter(n1: Floats, s1: Floats, n2: Floats, s2: Floats, uni
     np.testing.assert_allclose(here.effects, there.effects, atol=1e-9)
 
 
+@pytest.mark.slow
 @given(counts, sums, counts, sums, st.integers(1, 30))
 def test_blocks_that_are_there_never_change(n1: Floats, s1: Floats, n2: Floats, s2: Floats, length: int) -> None:
     """The effects of a shorter past are the first of those of the longer one."""
@@ -49,6 +52,7 @@ def test_blocks_that_are_there_never_change(n1: Floats, s1: Floats, n2: Floats, 
     np.testing.assert_allclose(part.effects, whole.effects[: part.effects.size], atol=1e-12)
 
 
+@pytest.mark.slow
 @given(counts, counts)
 def test_merged_blocks_have_enough_or_fifteen_minutes(n1: Floats, n2: Floats) -> None:
     """They follow each other without a gap, and none has more than three."""

@@ -11,14 +11,14 @@ from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Efficiency, Judgement
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 STORY = Story(past_hours=26, hours=4, v1=Side(pods=6), v2=Side(pods=2))
 
 
 def _judged(story: Story, evidence: Evidence | None = None) -> Judgement:
+    frozen = frozen_of(story) if evidence is None else freeze(plan_of(story.share), evidence, story.started_ms)
     evidence = evidence or evidence_of(story)
-    frozen = freeze(plan_of(story.share), evidence, story.started_ms)
     return judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), story.end_ms)
 
 
@@ -36,6 +36,7 @@ def _with_gpus(target: TargetIncrements, count: int, usage: float) -> TargetIncr
     )
 
 
+@pytest.mark.slow
 def test_the_same_load_on_as_many_replicas_is_as_efficient() -> None:
     """The interval has one, and the sentence says both in a person's words."""
     found = _by_name(_judged(STORY))
@@ -63,6 +64,7 @@ def test_half_the_gpus_for_the_same_tokens_are_twice_as_efficient() -> None:
     assert per_gpu.sentence.endswith("the tokens per GPU")
 
 
+@pytest.mark.slow
 def test_an_idle_stack_is_not_called_wasteful() -> None:
     """Where the load does not match there is no efficiency, neither by requests nor by how busy the GPUs are."""
     idle = replace(STORY, share=0.02)
@@ -77,7 +79,7 @@ def test_an_idle_stack_is_not_called_wasteful() -> None:
 def test_less_than_an_hour_says_nothing() -> None:
     """Before twelve blocks the noise is not known."""
     evidence = evidence_of(STORY)
-    frozen = freeze(plan_of(STORY.share), evidence, STORY.started_ms)
+    frozen = frozen_of(STORY)
     start = Decision("start", STORY.started_ms, stage=0)
     assert judge(frozen, evidence, (start,), STORY.started_ms + 11 * BLOCK_MS).efficiency == ()
 

@@ -54,6 +54,7 @@ def during(fails: Fails, blocks: int = 1000) -> Fails:
 FLOOD = during(lambda stack, pod, block: 0.3 if stack == "v2" else 0.0)
 
 
+@pytest.mark.slow
 def test_a_flood_of_v2_is_harm_after_two_blocks_and_says_what_it_is_compared_with() -> None:
     """30 % of v2's requests fail, and v1's as seldom as before; the second block shows that it is no cluster."""
     verdict, cause, reason = errors_of(judged(FLOOD, blocks=2))
@@ -73,6 +74,7 @@ def test_a_flood_of_one_replica_is_harm_after_three_blocks() -> None:
     assert errors_of(judged(one, blocks=3))[:2] == ("DEGRADED", "objective")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("v1", "v2"), [(1.0, 1.0), (0.6, 0.8), (0.8, 0.6), (0.3, 0.5)])
 def test_an_outage_that_both_stacks_share_is_no_harm(v1: float, v2: float) -> None:
     """However long it lasts, and though v2 fails somewhat more often."""
@@ -83,6 +85,7 @@ def test_an_outage_that_both_stacks_share_is_no_harm(v1: float, v2: float) -> No
         assert judgement.verdict != "DEGRADED", judgement.reason
 
 
+@pytest.mark.slow
 def test_an_outage_that_reaches_v1_later_is_no_harm() -> None:
     """In its first block v2 fails twice as often as v1, which is all that happened so far."""
     later = during(lambda stack, pod, block: 0.6 if stack == "v2" else 0.3 if block == FROM else 0.6, blocks=6)
@@ -92,6 +95,7 @@ def test_an_outage_that_reaches_v1_later_is_no_harm() -> None:
         assert judgement.verdict != "DEGRADED", judgement.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pod", [0, None], ids=["one replica", "all of them"])
 def test_one_cluster_of_errors_is_no_harm(pod: int | None) -> None:
     """Fifty requests that fail at once in v2, when none ever did before."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 
-from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.comparison.gross import gross_harm
 from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.statistics.effects import BlockEffects
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, slowed
 
 STORY = Story(past_hours=26, hours=2, v1=Side(pods=6), v2=Side(pods=2, warm=False))
 
@@ -40,14 +37,9 @@ def _slowed(evidence: Evidence, factors: Floats) -> Evidence:
     return replace(evidence, targets=tuple(targets))
 
 
-@cache
-def _frozen(story: Story) -> FrozenPlan:
-    return freeze(plan_of(story.share), evidence_of(story), story.started_ms)
-
-
 def _judged(factors: list[float], minutes: int, story: Story = STORY) -> Judgement:
     evidence = _slowed(evidence_of(story), np.array(factors))
-    frozen = _frozen(story)
+    frozen = frozen_of(story)
     end_ms = story.started_ms + minutes * 60_000
     targets = tuple(target.at(target.blocks + BLOCK_MS <= end_ms) for target in evidence.targets)
     scraped = dict.fromkeys(evidence.last_scrape_ms, end_ms)

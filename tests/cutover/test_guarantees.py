@@ -14,32 +14,34 @@ from benchmarks._judge_rivals import RIVALS
 from benchmarks._judge_traffic import Confounder, Harm
 from benchmarks._judge_trials import PLAIN, Order, Trial, run_trials
 
+pytestmark = pytest.mark.slow
+
 SLOWER, ERRING = Harm("mean", 0.20), Harm("errors", 4.0)
-DAYS = 8
 LATE = Confounder(warm_up_minutes=20.0)
 IDLE = Confounder(pods_factor=3)
 
 
-@pytest.fixture(scope="module", name="trials")
-def _trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Trial]]:
-    """A quarter of the requests on v2, after two pasts."""
+@pytest.fixture(scope="module", name="trials", params=[(1, 3), pytest.param((2, 8), marks=pytest.mark.proof)])
+def _trials(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[list[Trial]]:
+    """A quarter of the requests on v2, on so many days after each of so many pasts."""
+    pasts, days = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_judge_trials, "CACHE", tmp_path_factory.mktemp("trials"))
         orders = [
             Order(2, (NO_HARM,), rivals=True),
-            Order(DAYS, (NO_HARM, SLOWER, BEYOND_MARGIN)),
+            Order(days, (NO_HARM, SLOWER, BEYOND_MARGIN)),
             Order(2, (AT_MARGIN, ERRING, Harm("tps", 0.2), Harm("tail", 0.344), Harm("one pod", 0.5))),
             Order(1, (NO_HARM,), LATE),
             Order(1, (NO_HARM,), IDLE),
         ]
-        yield [trial for past in (0, 1) for trial in run_trials(0.25, past, orders)]
+        yield [trial for past in range(pasts) for trial in run_trials(0.25, past, orders)]
 
 
 def test_equal_stacks_are_not_degraded(trials: list[Trial]) -> None:
     """At most one of sixteen days of watching ends in a false DEGRADED, where one in twenty is allowed."""
     equal = _with(trials, NO_HARM)
 
-    assert len(equal) == 2 * DAYS
+    assert len(equal) in (3, 16)
     assert sum(trial.degraded is not None for trial in equal) <= 1
 
 
@@ -47,13 +49,14 @@ def test_equal_stacks_are_proven_so(trials: list[Trial]) -> None:
     """The time to the first token within two hours on half of the days, everything within the day on nearly all."""
     equal = _with(trials, NO_HARM)
 
-    assert sum((trial.metrics[FIRST_TOKEN].healthy or 1e9) <= 120 for trial in equal) >= DAYS
-    assert sum(trial.healthy is not None for trial in equal) >= 2 * DAYS - 3
+    assert sum((trial.metrics[FIRST_TOKEN].healthy or 1e9) <= 120 for trial in equal) >= len(equal) // 2
+    assert sum(trial.healthy is not None for trial in equal) >= 0.8 * len(equal)
 
 
 def test_a_slower_stack_is_degraded_soon_and_never_healthy(trials: list[Trial]) -> None:
     """20 % more until the first token is found within two hours on nearly all days; 1.5 × the margin never passes."""
-    assert sum((trial.degraded or 1e9) <= 120 for trial in _with(trials, SLOWER)) >= 2 * DAYS - 2
+    slower = _with(trials, SLOWER)
+    assert sum((trial.degraded or 1e9) <= 120 for trial in slower) >= 0.85 * len(slower)
     assert [
         trial for harm in (SLOWER, BEYOND_MARGIN) for trial in _with(trials, harm) if trial.healthy is not None
     ] == []
@@ -65,7 +68,7 @@ def test_other_harms_are_degraded_for_what_they_are(trials: list[Trial], kind: s
     harmed = [trial for trial in trials if trial.harm.kind == kind]
     metric = {"errors": "request_error_share", "tps": "tps_per_request"}.get(kind, FIRST_TOKEN)
 
-    assert len(harmed) == 4
+    assert len(harmed) in (2, 4)
     assert all(trial.metrics[metric].degraded is not None and (trial.degraded or 1e9) <= 180 for trial in harmed)
 
 
@@ -73,7 +76,8 @@ def test_harm_of_one_pod_is_neither_degraded_nor_healthy(trials: list[Trial]) ->
     """It is that pod's, and v2 is not HEALTHY while it lasts."""
     harmed = [trial for trial in trials if trial.harm.kind == "one pod"]
 
-    assert [(trial.degraded, trial.healthy) for trial in harmed] == [(None, None)] * 4
+    assert [(trial.degraded, trial.healthy) for trial in harmed] == [(None, None)] * len(harmed)
+    assert harmed
     assert all(f"{FIRST_TOKEN}: one replica" in trial.cause for trial in harmed)
 
 
@@ -82,15 +86,15 @@ def test_intervals_hold_the_truth(trials: list[Trial]) -> None:
     for harm in (NO_HARM, BEYOND_MARGIN):
         metrics = [trial.metrics[FIRST_TOKEN] for trial in _with(trials, harm)]
         missed = [each for each in metrics if each.missed_low is not None or each.missed_high is not None]
-        assert len(missed) <= 3
+        assert len(missed) <= 0.2 * len(metrics)
 
 
 def test_what_confounds_is_no_harm(trials: list[Trial]) -> None:
     """Equal stacks are not DEGRADED while v2 warms up; beside idle replicas nothing is proven healthy either."""
     late, idle = ([trial for trial in trials if trial.confounder == each] for each in (LATE, IDLE))
 
-    assert [trial.degraded for trial in late] == [None, None]
-    assert [(trial.degraded, trial.healthy) for trial in idle] == [(None, None), (None, None)]
+    assert {trial.degraded for trial in late} == {None}
+    assert {(trial.degraded, trial.healthy) for trial in idle} == {(None, None)}
     assert all("load" in trial.cause for trial in idle)
 
 
@@ -98,7 +102,7 @@ def test_rivals_judge_the_same_requests(trials: list[Trial]) -> None:
     """Each of them says something of a day that was asked for with rivals, and of no other."""
     rivalled = [trial for trial in _with(trials, NO_HARM) if trial.rivals]
 
-    assert len(rivalled) == 4
+    assert len(rivalled) in (2, 4)
     assert all(list(trial.rivals) == list(RIVALS) for trial in rivalled)
     assert any(minute is not None for trial in rivalled for minute in trial.rivals.values())
 

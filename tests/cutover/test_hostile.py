@@ -14,11 +14,11 @@ from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 STORY = Story(past_hours=25, hours=3, v1=Side(pods=6), v2=Side(pods=2))
 EVIDENCE = evidence_of(STORY)
-FROZEN = freeze(plan_of(STORY.share), EVIDENCE, STORY.started_ms)
+FROZEN = frozen_of(STORY)
 START = (Decision("start", STORY.started_ms, stage=0),)
 
 Change = Callable[[TargetIncrements], TargetIncrements | None]
@@ -189,6 +189,7 @@ HOSTILE: dict[str, tuple[Change, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_nothing_hostile_is_healthy(name: str) -> None:
     """Nor harmful by its absence: it is NO DATA, or not decided."""

@@ -14,7 +14,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan, Stage
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 V1 = Side(pods=6)
 V2 = Side(pods=2)
@@ -24,12 +24,7 @@ STORY = Story(past_hours=26, hours=3, v1=V1, v2=V2)
 def judged(story: Story, *, at_ms: int | None = None, decisions: tuple[Decision, ...] = ()) -> Judgement:
     """The judgement at the end of a story, or at another time of it."""
     evidence = evidence_of(story)
-    return judge(frozen_of(story, evidence), evidence, (start(story), *decisions), at_ms or story.end_ms)
-
-
-def frozen_of(story: Story, evidence: Evidence) -> FrozenPlan:
-    """The least plan, frozen when the story's cutover starts."""
-    return freeze(plan_of(story.share), evidence, story.started_ms)
+    return judge(frozen_of(story), evidence, (start(story), *decisions), at_ms or story.end_ms)
 
 
 def start(story: Story) -> Decision:
@@ -47,6 +42,7 @@ def test_an_equal_stack_is_proven_healthy() -> None:
     assert all(each.high is not None and each.high < 1.1 for each in judgement.metrics if each.name.endswith("seconds"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("v2", "metric"),
     [
@@ -67,6 +63,7 @@ def test_harm_is_proven_and_named(v2: Side, metric: str) -> None:
     assert found.title in found.reason
 
 
+@pytest.mark.slow
 def test_a_stack_without_traffic_is_no_data() -> None:
     """No request to v2 is neither health nor harm."""
     judgement = judged(replace(STORY, share=0.0))
@@ -104,7 +101,7 @@ def test_an_hour_without_scrapes_is_stale() -> None:
 def test_a_frozen_plan_survives_json() -> None:
     """And judges the same."""
     evidence = evidence_of(STORY)
-    frozen = frozen_of(STORY, evidence)
+    frozen = frozen_of(STORY)
     again = FrozenPlan.from_json(frozen.to_json())
 
     assert again == frozen
@@ -122,6 +119,7 @@ def test_cold_replicas_are_not_compared() -> None:
     assert "warming up" in judgement.reason
 
 
+@pytest.mark.slow
 def test_warming_up_has_a_cost_of_its_own() -> None:
     """How long it took is stated, and the verdict is of what followed."""
     judgement = judged(replace(STORY, v2=replace(V2, warm=False)))
@@ -132,6 +130,7 @@ def test_warming_up_has_a_cost_of_its_own() -> None:
     assert any("warming up took v2" in note for note in judgement.notes)
 
 
+@pytest.mark.slow
 def test_warming_up_that_does_not_end_is_said() -> None:
     """A replica that restarts every hour is compared after four hours of it, and just restarted never HEALTHY."""
     story = replace(STORY, hours=9)
@@ -143,12 +142,13 @@ def test_warming_up_that_does_not_end_is_said() -> None:
         for target in evidence.targets
     ]
     restarted = replace(evidence, targets=tuple(hourly))
-    judgement = judge(frozen_of(story, evidence), restarted, (start(story),), story.end_ms - 45 * 60_000)
+    judgement = judge(frozen_of(story), restarted, (start(story),), story.end_ms - 45 * 60_000)
 
     assert judgement.verdict == "INCONCLUSIVE"
     assert any(note.startswith("1 replica of v2 did not become warm within 4 h of a day") for note in judgement.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first_token", "cost"), [(1.5, r"cost [\d.]+ request-seconds"), (0.7, "cost nothing")])
 def test_a_cold_start_that_was_not_slower_cost_nothing(first_token: float, cost: str) -> None:
     """An excess is stated where there is one, and never a negative number."""
@@ -202,6 +202,7 @@ def judged_in_stages(story: Story, *decisions: Decision, at_ms: int | None = Non
     return judge(frozen, evidence, (start(story), *decisions), at_ms or story.end_ms)
 
 
+@pytest.mark.slow
 def test_a_late_regression_is_found() -> None:
     """Though the hours before it were good, within half an hour."""
     story = replace(STORY, hours=8, v2=replace(V2, slower=1.3, from_hour=6.0))
@@ -213,6 +214,7 @@ def test_a_late_regression_is_found() -> None:
     assert "became worse" in degraded[0].reason
 
 
+@pytest.mark.slow
 def test_a_stage_is_proven_anew() -> None:
     """What the stage before proved does not count, and the stage is the journal's."""
     early = judged_in_stages(STORY, decided("advance", STORY, 2.9, stage=1))
@@ -222,6 +224,7 @@ def test_a_stage_is_proven_anew() -> None:
     assert (late.stage.index, late.verdict) == (1, "HEALTHY")
 
 
+@pytest.mark.slow
 def test_a_stage_lasts_as_long_as_it_has_to() -> None:
     """Proof alone does not end it before."""
     judgement = judged_in_stages(STORY, at_ms=STORY.started_ms + 165 * 60_000)
@@ -230,6 +233,7 @@ def test_a_stage_lasts_as_long_as_it_has_to() -> None:
     assert "has to last longer" in judgement.reason
 
 
+@pytest.mark.slow
 def test_harm_of_a_stage_is_latched_in_the_next() -> None:
     """Until it is acknowledged; advancing alone is no acknowledgement."""
     story = replace(STORY, hours=4, v2=replace(V2, errors=0.02))
@@ -272,11 +276,12 @@ def judged_excluding(hour: float, *decisions: Decision, at_hour: float = 6.0) ->
     evidence, begin_ms = recovered(SLOW_HOUR), SLOW_HOUR.started_ms + 3_600_000
     excluded = decided("exclude", SLOW_HOUR, hour, start_ms=begin_ms, end_ms=begin_ms + 3_600_000)
     return judge(
-        frozen_of(SLOW_HOUR, evidence), evidence, (start(SLOW_HOUR), excluded, *decisions),
+        frozen_of(SLOW_HOUR), evidence, (start(SLOW_HOUR), excluded, *decisions),
         SLOW_HOUR.started_ms + round(at_hour * 3_600_000),
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_excluded_span_does_not_count() -> None:
     """A deploy that slows v2 for an hour is left out before it happens, and listed with its reason."""
     judgement = judged_excluding(0.9)
@@ -288,10 +293,11 @@ def test_an_excluded_span_does_not_count() -> None:
     assert judgement.missed == ((begin_ms, begin_ms + 3_600_000, "as planned"),)
 
 
+@pytest.mark.slow
 def test_nothing_is_healthy_while_the_present_is_excluded() -> None:
     """What nobody looks at is not proven, whatever was proven before it."""
-    evidence, hours = evidence_of(replace(STORY, hours=6)), 3_600_000
-    frozen = frozen_of(STORY, evidence)
+    story, hours = replace(STORY, hours=6), 3_600_000
+    evidence, frozen = evidence_of(story), frozen_of(story)
     span = {"start_ms": STORY.started_ms + 4 * hours, "end_ms": STORY.started_ms + 50 * hours}
     journal = (start(STORY), decided("exclude", STORY, 3.9, **span))
     verdicts = [judge(frozen, evidence, journal, STORY.started_ms + hour * hours) for hour in (4, 5)]
@@ -300,12 +306,13 @@ def test_nothing_is_healthy_while_the_present_is_excluded() -> None:
     assert verdicts[1].reason == "the present is excluded from the judgement"
 
 
+@pytest.mark.slow
 def test_harm_that_is_excluded_afterwards_stays_known() -> None:
     """The latch and the changes stay until somebody acknowledges the harm, and the exclusion is said until the end."""
     judgement = judged_excluding(2.5)
     acknowledged = judged_excluding(2.5, decided("acknowledge", SLOW_HOUR, 3.0))
     before = judge(
-        frozen_of(SLOW_HOUR, recovered(SLOW_HOUR)), recovered(SLOW_HOUR), (start(SLOW_HOUR),),
+        frozen_of(SLOW_HOUR), recovered(SLOW_HOUR), (start(SLOW_HOUR),),
         SLOW_HOUR.started_ms + 9_000_000,
     )  # fmt: skip
 
@@ -317,6 +324,7 @@ def test_harm_that_is_excluded_afterwards_stays_known() -> None:
     assert acknowledged.to_json()["excluded_harm"][0]["reason"] == "as planned"
 
 
+@pytest.mark.slow
 def test_a_rollback_ends_the_run() -> None:
     """What comes after is not judged, and no silence after it is stale."""
     story = replace(STORY, hours=6, v2=replace(V2, slower=1.5, from_hour=5.0))
@@ -367,6 +375,7 @@ def test_a_share_off_the_plan_is_seen_where_an_hour_has_few_requests() -> None:
     assert "HEALTHY" not in {each.verdict for each in judgement.changes}
 
 
+@pytest.mark.slow
 def test_a_stage_is_proven_once_its_share_is_reached() -> None:
     """Only what was seen at the share of the plan counts as health, and harm counts at any share."""
     before, after = (evidence_of(replace(STORY, share=share, hours=6)) for share in (0.2, 0.3))

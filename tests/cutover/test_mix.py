@@ -19,6 +19,7 @@ from servescope.cutover.statistics.mix import (
     log_evidence_of_difference,
 )
 from servescope.cutover.statistics.sequences import Floats
+from tests.support.drawing import examples
 
 TOKENS_CV2 = math.expm1(1.0)
 CV2 = math.expm1(0.49)
@@ -136,8 +137,9 @@ def test_a_different_mix_is_found_and_measured() -> None:
     assert same < 3.0 * chance
 
 
+@pytest.mark.slow
 @given(histograms, histograms)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_evidence_is_symmetric_and_never_changes_later(v1: Floats, v2: Floats) -> None:
     """Which arm is called v2 does not matter, nor do blocks that come later, while the same arm is the smaller one."""
     v2 = v2 + v1 + 1.0

@@ -18,6 +18,8 @@ from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.statistics.several import holm
 from servescope.cutover.statistics.slow_fractions import slow_fractions
 
+pytestmark = pytest.mark.slow
+
 
 @given(hnp.arrays(np.float64, 60, elements=st.floats(-5.0, 5.0)), st.integers(1, 20))
 def test_long_run_variance_is_newey_and_wests(values: Floats, lags: int) -> None:

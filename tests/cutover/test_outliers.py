@@ -17,7 +17,7 @@ from servescope.cutover.plan.plan import MetricPlan
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, plan_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 STORY = Story(past_hours=26, hours=6, v1=Side(pods=9), v2=Side(pods=3))
@@ -29,6 +29,7 @@ NOISE = ReplicaNoise(0.6, 0.008, 0.0002)
 # --- What is said of it -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only", [False, True], ids=["in all it does", "in the first token"])
 def test_one_slow_replica_is_named_and_is_not_harm_of_v2(*, only: bool) -> None:
     """From the second hour on one of three is slower: never DEGRADED, and from then on not HEALTHY."""
@@ -67,6 +68,7 @@ def test_two_slow_replicas_of_three_are_harm_of_v2() -> None:
     assert harmed.at_ms <= STORY.started_ms + 3 * HOUR * BLOCK_MS
 
 
+@pytest.mark.slow
 def test_harm_of_all_that_is_worst_in_one_is_still_found() -> None:
     """All are 20 % slower, and one of them much more: the others' is proven, and that one is out of it."""
     judgement = judged(episode({"v2-1": (0, 6)}, replace(STORY, v2=Side(pods=3, slower=1.2))))
@@ -75,6 +77,7 @@ def test_harm_of_all_that_is_worst_in_one_is_still_found() -> None:
     assert first_token(judgement).ratio == pytest.approx(1.2, rel=0.05)
 
 
+@pytest.mark.slow
 def test_it_is_healthy_again_when_it_is_over() -> None:
     """An hour of one replica ends, and half an hour later v2 is HEALTHY as it was before."""
     evidence = episode({"v2-1": (2, 3)})
@@ -85,6 +88,7 @@ def test_it_is_healthy_again_when_it_is_over() -> None:
     assert later.verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_it_is_healthy_again_when_the_replica_is_gone() -> None:
     """It is slow to its end, and replaced by another: that one and the others are judged."""
     evidence = episode({"v2-1": (2, 4)})
@@ -107,6 +111,7 @@ def test_it_is_healthy_again_when_the_replica_is_gone() -> None:
     assert after.verdict == "HEALTHY", after.reason
 
 
+@pytest.mark.slow
 def test_a_judgement_is_the_same_as_blocks_come() -> None:
     """The changes that are known at any time are the first of those that are known at the end."""
     evidence = episode({"v2-1": (2, 3), "v1-3": (3, 4), "v2-0": (4.5, 5)})
@@ -117,6 +122,7 @@ def test_a_judgement_is_the_same_as_blocks_come() -> None:
         assert judged(evidence, at_ms=at_ms).changes == tuple(each for each in whole if each.at_ms <= at_ms)
 
 
+@pytest.mark.slow
 def test_an_episode_of_v1_proves_no_health_of_a_worse_v2() -> None:
     """One of v1's three is twice as slow for two hours, and v2 15 % slower all the time: never HEALTHY nor better."""
     story = replace(STORY, share=0.5, v1=Side(pods=3), v2=Side(pods=3, slower=1.15))
@@ -129,6 +135,7 @@ def test_an_episode_of_v1_proves_no_health_of_a_worse_v2() -> None:
     assert [first_token(each).cause for each in looks if first_token(each).cause in {"better", "not worse"}] == []
 
 
+@pytest.mark.slow
 def test_of_two_replicas_the_slower_one_is_left_out() -> None:
     """Harm of v2 is what both show; what the slower one adds is its own."""
     story = replace(STORY, v1=Side(pods=6), v2=Side(pods=2))
@@ -140,6 +147,7 @@ def test_of_two_replicas_the_slower_one_is_left_out() -> None:
     assert both.verdict == "DEGRADED"
 
 
+@pytest.mark.slow
 def test_one_replica_in_all_has_nothing_to_be_compared_with() -> None:
     """What slows it is v2's, and a note says that nothing else can be known."""
     story = replace(STORY, v1=Side(pods=3), v2=Side(pods=1))
@@ -150,9 +158,10 @@ def test_one_replica_in_all_has_nothing_to_be_compared_with() -> None:
     assert not any(note.startswith("v2 has one replica:") for note in judged(evidence_of(STORY)).notes)
 
 
+@pytest.mark.slow
 def test_an_episode_in_the_past_is_no_noise() -> None:
     """Hours in which one of v1's replicas was slow leave the frozen noise nearly as it is without them."""
-    plain = freeze(plan_of(STORY.share), evidence_of(STORY), STORY.started_ms).noise[FIRST_TOKEN]
+    plain = frozen_of(STORY).noise[FIRST_TOKEN]
     past = episode({"v1-0": (-20, -18), "v1-4": (-9, -8), "v1-5": (-4, -2.5)}, slow=2.5)
     noisy = freeze(plan_of(STORY.share), past, STORY.started_ms).noise[FIRST_TOKEN]
     spread = np.sqrt(noisy.tau2) - np.sqrt(plain.tau2)

@@ -47,6 +47,7 @@ def recovered() -> Judgement:
     return judged(HARMED, STORY, stages=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "first"), [("time_to_first_token_seconds", 1.3), ("request_error_share", 10.0)])
 def test_every_stage_counts_in_the_overall_ratio(name: str, first: float) -> None:
     """It lies between those of the two stages, with an interval that excludes both."""
@@ -79,6 +80,7 @@ def test_of_one_stage_the_overall_ratio_is_the_stages_own() -> None:
     assert all(each.overall is None for each in judgement.metrics if each.band is not None)
 
 
+@pytest.mark.slow
 def test_errors_of_one_replica_are_seen_to_be_its_own() -> None:
     """All of v1's replicas fail now and then; of v2's one does all the time, and the others never."""
     clean, failing = (evidence_of(replace(STORY, v2=Side(pods=2, errors=errors))) for errors in (0.0, 0.05))

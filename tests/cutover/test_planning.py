@@ -40,6 +40,7 @@ def _metric(stage: StageForecast, name: str) -> MetricForecast:
     return next(each for each in stage.metrics if each.name == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["time_to_first_token_seconds", "tps_per_request", "request_error_share"])
 def test_more_traffic_settles_sooner_and_finds_less(stages: tuple[StageForecast, ...], name: str) -> None:
     """From 5 % to half of the requests, of every kind of metric."""

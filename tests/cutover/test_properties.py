@@ -10,13 +10,12 @@ import pytest
 
 from servescope.contract.judged import JUDGED
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import Arm, FrozenPlan, MetricPlan
 from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
 from tests.support.damaged_evidence import (
     DAMAGES,
     duplicate,
@@ -49,7 +48,7 @@ def observed(name: str) -> tuple[Story, Evidence, FrozenPlan]:
     """A story, its evidence and the plan frozen at its start."""
     story = STORIES[name]
     evidence = evidence_of(story)
-    return story, evidence, freeze(plan_of(story.share), evidence, story.started_ms)
+    return story, evidence, frozen_of(story)
 
 
 def judged(name: str, evidence: Evidence, frozen: FrozenPlan | None = None, at_ms: int | None = None) -> Judgement:
@@ -230,15 +229,17 @@ CHECKS = (
     check_optional,
     check_refresh,
 )
+FEW = 4
 PROOFS = {"check_deletion": 4_000, "check_creation": 2_000, "check_loss": 2_000,
           "check_stream": 1_200, "check_swap": 1_000, "check_units": 600,
           "check_optional": 1_000, "check_refresh": 400}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_a_property_holds(check) -> None:  # type: ignore[no-untyped-def]
     """Of a few cases of each kind."""
-    for case in range(8):
+    for case in range(FEW):
         check(case)
 
 
@@ -246,7 +247,7 @@ def test_a_property_holds(check) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_a_property_holds_of_thousands(check) -> None:  # type: ignore[no-untyped-def]
     """More than ten thousand cases together."""
-    for case in range(8, PROOFS[check.__name__]):
+    for case in range(FEW, PROOFS[check.__name__]):
         check(case)
 
 

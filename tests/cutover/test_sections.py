@@ -7,14 +7,13 @@ from functools import cache
 
 import pytest
 
-from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.evidence.stages import course_of, section_part
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 STORY = Story(past_hours=26, hours=12, v1=Side(pods=6), v2=Side(pods=2))
@@ -24,7 +23,7 @@ HARMED = replace(STORY, v2=Side(pods=2, slower=1.3))
 @cache
 def _frozen(story: Story) -> tuple[Evidence, FrozenPlan]:
     evidence = evidence_of(story)
-    return evidence, freeze(plan_of(0.25), evidence, story.started_ms)
+    return evidence, frozen_of(story)
 
 
 def judged(story: Story, hours: float, *decisions: Decision) -> Judgement:
@@ -69,6 +68,7 @@ def test_all_sections_that_may_ever_come_share_one_probability_of_error() -> Non
     assert parts == sorted(parts, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_what_is_healthy_stays_so_when_a_section_ends() -> None:
     """The stage began when it did, and its figures are of the evidence of the latest section."""
@@ -82,6 +82,7 @@ def test_what_is_healthy_stays_so_when_a_section_ends() -> None:
     assert compared.since_ms >= STORY.started_ms + 6 * HOUR_MS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_harm_of_an_earlier_section_is_known_until_it_is_acknowledged() -> None:
     """Once: what goes on in the next section is no new harm."""
@@ -94,6 +95,7 @@ def test_harm_of_an_earlier_section_is_known_until_it_is_acknowledged() -> None:
     assert judged(HARMED, 9, late).latched_since_ms is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_the_overall_ratio_has_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several sections as of one, though a section's evidence overlaps that of the one before."""
@@ -106,6 +108,7 @@ def test_the_overall_ratio_has_each_block_once(monkeypatch: pytest.MonkeyPatch) 
             assert (found.ratio, found.low) == pytest.approx((metric.overall.ratio, metric.overall.low), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_section_is_judged_the_same_whenever_it_is() -> None:
     """What a judge that watched wrote down is what is found at the end."""

@@ -19,6 +19,7 @@ def evidence() -> Evidence:
     return evidence_of(STORY)
 
 
+@pytest.mark.slow
 def test_equal_replicas_raise_no_alarm(evidence: Evidence) -> None:
     """All divisions are judged, progress is reported, and most are proven healthy."""
     reported: list[tuple[int, int]] = []
@@ -35,6 +36,7 @@ def test_equal_replicas_raise_no_alarm(evidence: Evidence) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_past_that_falls_a_block_short_of_two_days_is_tested(evidence: Evidence) -> None:
     """What is not settled yet at its end shortens the hours watched, and not the day that calibrates."""
     unsettled = replace(evidence, observed_until_ms=evidence.observed_until_ms - BLOCK_MS // 2)
@@ -44,6 +46,7 @@ def test_a_past_that_falls_a_block_short_of_two_days_is_tested(evidence: Evidenc
     assert found.hours == pytest.approx(24.0 - 5.0 / 60.0)
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_not_equal_is_a_false_alarm(evidence: Evidence) -> None:
     """One that became twice as slow halfway alarms where it is called v2: the self-test says what the past is like."""
     slow = evidence_of(replace(STORY, v1=Side(pods=4, first_token=2.0, from_hour=-24.0))).targets[0]

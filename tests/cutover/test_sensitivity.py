@@ -109,6 +109,7 @@ def _verdicts(judgement: Judgement) -> set[str]:
 # --- Reuse ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_harm_that_less_reuse_explains_is_an_open_question() -> None:
     """v2 is slower by as much as its caches hold less: never DEGRADED, never HEALTHY, and the gate stays closed."""
     judgement = _judged(LOST)
@@ -174,6 +175,7 @@ def test_a_plan_that_was_frozen_without_slopes_has_no_sensitivity() -> None:
     assert all(each.sensitivity is None for each in judgement.metrics)
 
 
+@pytest.mark.slow
 def test_reuse_that_is_alike_excuses_nothing() -> None:
     """A v2 that is 20 % slower at the same reuse is DEGRADED at the same block as without any sensitivity."""
     plain = _judge(replace(_frozen(ALIKE), sensitivity={}), _seen(ALIKE, SLOWER))
@@ -243,6 +245,7 @@ def test_more_reused_than_there_were_tokens_is_not_known() -> None:
 # --- Load -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_harm_that_more_requests_for_each_replica_explain_is_an_open_question() -> None:
     """v2's replicas get a third more requests than v1's: said with what that explains, and what would settle it."""
     judgement = _judged(BUSIER)
@@ -263,6 +266,7 @@ def test_a_slower_v2_is_not_excused_by_its_load() -> None:
 # --- The same whenever it is judged -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_past_of_a_sensitivity_never_changes() -> None:
     """Judged at any hour, its blocks have the verdicts that they have when all are judged at once."""
     frozen = _frozen(LOST)

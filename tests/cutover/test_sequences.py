@@ -19,6 +19,7 @@ from servescope.cutover.statistics.sequences import (
     split_alpha,
     tuned,
 )
+from tests.support.drawing import examples
 
 alphas = st.floats(0.001, 0.2)
 wanted = st.floats(1.0, 1e5)
@@ -102,8 +103,9 @@ def test_a_path_never_changes_when_later_blocks_come(blocks: list[tuple[float, f
     np.testing.assert_allclose(high[: part.estimate.size], known)
 
 
+@pytest.mark.slow
 @given(st.floats(-40.0, 40.0), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_evidence_grows_with_the_total_and_agrees_with_quadrature(score: float, variance: float, rho: float) -> None:
     """More drift is more evidence, and the closed form is the mixture over the half normal distribution."""
     total = score * math.sqrt(variance)

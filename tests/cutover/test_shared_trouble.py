@@ -15,6 +15,7 @@ from benchmarks._judge_worlds_tables import world_trials
 ERRING = Harm("errors", 4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "days"), [(0.25, 2), *(pytest.param(each, 300, marks=pytest.mark.proof) for each in (0.05, 0.25, 0.5))]
 )

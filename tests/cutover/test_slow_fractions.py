@@ -51,6 +51,7 @@ def test_a_heavier_tail_is_found() -> None:
     assert 0 < np.median(delays) <= 11
 
 
+@pytest.mark.slow
 @given(counts, shares, counts, shares)
 def test_swapped_arms_flip_the_sign(n1: Floats, p1: Floats, n2: Floats, p2: Floats) -> None:
     """With the same variance and weight."""

@@ -32,6 +32,7 @@ def _past() -> Past:
     return draw_past(7, SHARE, STILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "mean", "tail", "bimodal", "one pod"])
 def test_a_harm_moves_the_mean_by_its_size(kind: HarmKind, past: Past) -> None:
     """However the harm is spread over requests and pods, v2's mean is worse by its size, and v1's is not."""
@@ -116,6 +117,7 @@ def test_mixes_differ_by_their_distance(past: Past) -> None:
     assert np.abs(v1 - v2).sum() / 2 == pytest.approx(0.2, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_cutover(past: Past) -> None:
     """Seeds are all that a cutover depends on; another seed is another cutover."""
     first, again, other = (show(draw_cutover(past, seed)) for seed in (8, 8, 9))

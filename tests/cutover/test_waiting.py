@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from servescope.cutover.plan.plan import Stage
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.report.text import describe_judgement
@@ -12,6 +14,7 @@ from tests.support.cutover_worlds import Phase, make_world
 from tests.support.failing import with_failures
 
 
+@pytest.mark.slow
 def test_loads_that_differ_say_how_to_make_them_alike() -> None:
     """An idle v2 has too many replicas, a busy one too few: with the loads of both, and without a time."""
     for pods, wanted in ((8, "remove replicas of v2"), (1, "add replicas to v2")):
@@ -45,6 +48,7 @@ def test_a_share_off_the_plan_is_waited_for_by_every_metric() -> None:
         assert "to be settled in" not in describe_judgement(judgement)
 
 
+@pytest.mark.slow
 def test_no_time_is_said_that_nobody_waits() -> None:
     """In the first hour of few requests, where rounding errors are all that was gathered."""
     world = make_world(Phase(Side(pods=1), 2), v1=Side(pods=3), requests_per_minute=12.0)
@@ -64,6 +68,7 @@ def test_no_time_is_said_while_what_users_saw_is_beyond_the_margin() -> None:
     assert "to be settled in" not in describe_judgement(judgement)
 
 
+@pytest.mark.slow
 def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:
     """At the beginning of a stage, with a time until it is settled; and where all is proven."""
     world = make_world(Phase(Side(pods=2), 6), v1=Side(pods=6), requests_per_minute=1200.0)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from servescope.contract.judged import JUDGED
-from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.comparison.paths import ArmSums
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import MetricJudgement
@@ -17,7 +16,7 @@ from servescope.cutover.plan.files import preset_metrics
 from servescope.cutover.verdict.judge import judge
 from servescope.cutover.verdict.tracks import DEGRADED, HEALTHY, MetricTrack
 from servescope.cutover.verdict.wording import explain
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
 
 STORY = Story(past_hours=26, hours=3, v1=Side(pods=6), v2=Side(pods=2))
 
@@ -26,7 +25,7 @@ def judged(v2: Side, *, minutes: int = 180) -> dict[str, MetricJudgement]:
     """Each metric of a cutover to this v2, after so many minutes."""
     story = replace(STORY, v2=v2)
     evidence = evidence_of(story)
-    frozen = freeze(plan_of(story.share), evidence, story.started_ms)
+    frozen = frozen_of(story)
     at_ms = story.started_ms + minutes * 60_000
     found = judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), at_ms)
     return {each.name: each for each in found.metrics}
@@ -47,6 +46,7 @@ def change(ratio: float | None) -> str:
     return f"{'+' if ratio > 1 else '−'}{100 * abs(ratio - 1):.0f} %"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slower", [0.25, 1.5])
 def test_a_sentence_has_the_change_of_the_metric_itself(slower: float) -> None:
     """Of a metric whose higher values are better, too, and in the ratio's order."""
@@ -68,6 +68,7 @@ def test_a_fall_of_what_should_be_high_is_worse() -> None:
     assert slower.endswith("beyond the margin of 10 %")
 
 
+@pytest.mark.slow
 def test_what_would_change_a_verdict_is_in_the_ratio_of_the_metric() -> None:
     """Health of a metric whose higher values are better needs a lower limit, not an upper one."""
     metric = judged(Side(pods=2), minutes=10)["tps_per_request"]

@@ -42,6 +42,7 @@ def test_opening_a_dashboard_stays_within_its_budget(name: str) -> None:
     assert sum(costs.values()) <= MOST_SAMPLES.get(name, MOST_SAMPLES_OTHERWISE), f"the dearest is {dearest}"
 
 
+@pytest.mark.slow
 def test_rules_read_what_they_may() -> None:
     """Every minute, of 200 replicas; the objectives over whole windows alone would read more."""
     costs = {group.name: group.estimate(FLEET, scrape_seconds=15) for group in list_groups()}

@@ -316,6 +316,7 @@ def test_what_shares_the_hue_of_a_stack_has_dashes(board: str, title: str, words
     assert bool(words) == bool(found)
 
 
+@pytest.mark.slow
 def test_stacks_have_the_names_that_the_rules_have() -> None:
     """Colours, comparisons and words are of the old and the new stack of [alerts], whatever they are called."""
     names = {"old_stack": "vllm-0.32", "new_stack": "trt/llm"}
@@ -341,6 +342,7 @@ def _stack_colors(shown: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_lines_are_where_the_rules_compare() -> None:
     """A chosen bound and a chosen objective move the lines of the panels with the conditions of the alerts."""
     chosen = {

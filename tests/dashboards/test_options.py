@@ -84,6 +84,7 @@ def test_every_selector_has_the_matchers_wanted(other: dict[str, str]) -> None:
             assert expression.count('cluster="eu"') == expression.count("{") - expression.count("{{")
 
 
+@pytest.mark.slow
 def test_moved_thresholds_are_in_the_panels_and_their_prose(other: dict[str, str]) -> None:
     """The steps, the colours' order and the text that describes them."""
     board = json.loads(other["speculation.json"])
@@ -101,6 +102,7 @@ def test_raw_figures_need_no_recording_rules() -> None:
     assert not any("deployment:" in text for text in files.values())
 
 
+@pytest.mark.slow
 def test_classic_histograms_need_no_functions_of_native_ones() -> None:
     """With `histograms = "classic"` no query reads a native histogram, and there is nothing to switch."""
     both = render()
@@ -177,6 +179,7 @@ def _titles(**options: Any) -> dict[str, set[str]]:
     return {name: {panel["title"] for panel in board["panels"]} for name, board in boards.items()}
 
 
+@pytest.mark.slow
 def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
     """vLLM alone reports no transfers and no router's index, and keeps the rest; our instruments fill everything."""
     everything, vllm = _titles(), _titles(engines=["vllm"])
@@ -194,6 +197,7 @@ def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
     assert _titles(engines=["vllm", "servescope", "dynamo-frontend"]) == everything
 
 
+@pytest.mark.slow
 def test_no_dashboard_links_to_one_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has no panel left is not written."""
 
@@ -208,6 +212,7 @@ def test_no_dashboard_links_to_one_that_is_left_out(monkeypatch: pytest.MonkeyPa
         assert "/d/servescope-speculation" not in text
 
 
+@pytest.mark.slow
 def test_what_another_target_beside_an_engine_tells_is_kept() -> None:
     """A Dynamo worker leaves requests to its frontend, which is there too; speculation it does not know."""
     mocker = _titles(engines=["dynamo-mocker"])
@@ -216,6 +221,7 @@ def test_what_another_target_beside_an_engine_tells_is_kept() -> None:
     assert "Speculation rate" not in mocker["speculation"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", load_sources())
 def test_alerts_of_the_same_file_lead_to_panels_that_are_kept(engine: str) -> None:
     """Engines that are named once leave out panels and the alerts that lead to them alike."""

@@ -77,6 +77,7 @@ def _fixed_colors(shown: Any) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_imported_as_it_is(name: str) -> None:
     """By hand in Grafana too: it has an address and no number of another Grafana, and asks for no input first."""

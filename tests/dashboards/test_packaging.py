@@ -25,6 +25,7 @@ def rendered(format_name: str) -> Mapping[str, str]:
     return render(OPTIONS, format_name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_map_holds_the_dashboard(name: str) -> None:
     """Under the label that the sidecar looks for, in the folder wanted, small enough for `kubectl apply`.
@@ -43,6 +44,7 @@ def test_a_config_map_holds_the_dashboard(name: str) -> None:
     assert len(json.dumps(document, ensure_ascii=False).encode()) < 2**18 - 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_operators_resource_holds_the_dashboard(name: str) -> None:
     """As text, which the operator hands to Grafana."""

@@ -63,19 +63,13 @@ OFF_WHEN_PLAIN = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def samples() -> list[bytes]:
-    """The scrapes of an emulated stack."""
-    return make_samples()
-
-
 @pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
 def filled(
-    request: pytest.FixtureRequest, promtool: Path, tmp_path_factory: pytest.TempPathFactory, samples: list[bytes]
+    request: pytest.FixtureRequest, promtool: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     """Prometheus 2, and 3 where it can be had, over the emulated stack."""
     binary: Path = request.getfixturevalue(request.param)
-    with holding(binary, promtool, tmp_path_factory.mktemp("filled"), samples) as server:
+    with holding(binary, promtool, tmp_path_factory.mktemp("filled"), make_samples()) as server:
         yield server
 
 

@@ -60,6 +60,7 @@ each_board = pytest.mark.parametrize("name", NAMES)
 each_of_deployments = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 
 
+@pytest.mark.slow
 @each_board
 def test_committed_dashboards_are_those_of_the_catalog(name: str) -> None:
     """`python -m dashboards` would change nothing."""
@@ -75,6 +76,7 @@ def test_there_is_a_file_for_every_dashboard_and_no_other() -> None:
     assert [f"{name}.json" for name in NAMES] == sorted(render())
 
 
+@pytest.mark.slow
 def test_rendering_twice_gives_the_same_bytes() -> None:
     """No time, no order of a set and no random number is in the files."""
     assert render() == render()

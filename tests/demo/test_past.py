@@ -14,6 +14,8 @@ from servescope.emulator.scenario.recording import START_MS, StackRecorder
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 
+pytestmark = pytest.mark.slow
+
 MINUTES = 8
 BLOCKS = START_MS + BLOCK_MS * np.arange(-24, 0)
 TWICE = np.repeat([1.0, 2.0], 12)

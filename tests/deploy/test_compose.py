@@ -202,6 +202,7 @@ def _provisioned(kind: str) -> Any:
     return document
 
 
+@pytest.mark.slow
 def test_prometheus_accepts_its_configuration(promtool: Path, tmp_path: Path) -> None:
     """`promtool check config` finds the configuration, the rules it names and their expressions right."""
     outside = COMPOSITION.outside(tmp_path)
@@ -212,6 +213,7 @@ def test_prometheus_accepts_its_configuration(promtool: Path, tmp_path: Path) ->
     assert re.search(r"SUCCESS: [1-9]\d* rule files found", done.stdout)
 
 
+@pytest.mark.slow
 def test_alertmanager_accepts_its_configuration(amtool: Path, tmp_path: Path) -> None:
     """`amtool check-config` finds the configuration right, and the templates it names."""
     outside = COMPOSITION.outside(tmp_path)

@@ -69,6 +69,7 @@ def _of_kind(documents: tuple[Document, ...], *kinds: str) -> list[Document]:
     return [each for each in documents if each["kind"] in kinds]
 
 
+@pytest.mark.slow
 def test_manifests_keep_to_the_published_schemas(kustomize: Path, sidecar: Path, kubernetes_schemas: Path) -> None:
     """Every document is valid, but for those of VictoriaMetrics' operator, whose schemas are in no package."""
     folders = [*(_FOLDER / name for name in APPLIED), sidecar]

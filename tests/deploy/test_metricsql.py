@@ -67,6 +67,7 @@ def test_judge_reads_the_same_increments(prometheus: Path, victoria_metrics: Pat
             assert getattr(one.tallies, tally).tolist() == getattr(other.tallies, tally).tolist(), tally
 
 
+@pytest.mark.slow
 def test_a_fleet_that_is_first_scraped_in_mid_life_has_no_errors(victoria_metrics: Path, tmp_path: Path) -> None:
     """What its counters had before is not what happened now: of the errors of weeks, none is of these minutes.
 

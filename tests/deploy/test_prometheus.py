@@ -141,6 +141,7 @@ def _values(running: PastOneMachine, expression: str) -> list[float]:
     return [point.value for point in running.prometheus.query(expression, at_ms=_now_ms())]
 
 
+@pytest.mark.slow
 def test_every_target_reaches_the_receiver_once(
     any_captures: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
 ) -> None:

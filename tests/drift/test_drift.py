@@ -94,6 +94,7 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_catalog_is_rebuilt_from_the_files(committed: Facts) -> None:
     """Metrics, figures, bands, edges, rules, objectives, alerts, runbooks' numbers and panels: both agree."""
     assert len(committed) > 600

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from servescope.emulator.engine.cache import BlockCache, Lease
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 
 
 def compute(cache: BlockCache, *block_ids: int) -> None:
@@ -133,4 +134,4 @@ class CacheLife(RuleBasedStateMachine):
 
 
 TestCacheLife = CacheLife.TestCase
-TestCacheLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCacheLife.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

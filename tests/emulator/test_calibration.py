@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from servescope.emulator.engine.calibration import COLUMNS, calibrate
 from servescope.emulator.engine.costs import StepCost
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 
 HEADER = "prefill_tokens,decoding,context_tokens,seconds"
 
@@ -45,7 +46,7 @@ costs = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cost=costs)
 def test_exact_points_give_the_cost_back(tmp_path_factory: pytest.TempPathFactory, cost: StepCost) -> None:
     """Whatever cost the points were made with is found again, and the residual is nil."""

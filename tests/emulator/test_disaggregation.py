@@ -33,6 +33,7 @@ from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.store.embedded import Store
+from tests.support.drawing import examples
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)
 PLAN = replace(
@@ -301,6 +302,7 @@ def test_without_decode_workers_computed_prompts_wait() -> None:
 # --- scaling ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("input_tokens", "output_tokens", "needed_by"), [(6000, 20, "prefill"), (200, 900, "decode")])
 def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens: int, needed_by: str) -> None:
     """Long prompts scale units for prefill, long answers for decode, and both roles grow together."""
@@ -348,7 +350,7 @@ moves = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(moves=moves, disaggregated=st.booleans(), routers=st.integers(1, 2))
 def test_requests_are_conserved_whatever_happens(
     moves: list[tuple[float, tuple[str, int, int]]], disaggregated: bool, routers: int

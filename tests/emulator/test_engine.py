@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from servescope.emulator.engine.speculation import Speculation
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 from tests.support.engines import PLAIN, Bench
 
 
@@ -90,6 +91,7 @@ def test_speculation_counts_drafts_and_saves_steps() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_acceptance_falls_along_the_draft() -> None:
     """Each position is accepted by its own chance times those of the positions before it."""
     bench = Bench(replace(PLAIN, max_seq_len=200_000, cache_blocks=20_000, speculation=Speculation((0.8, 0.5))))
@@ -229,7 +231,8 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None)
 @given(
     arrivals=arrivals,
     cache_blocks=st.integers(21, 60),

@@ -22,6 +22,7 @@ from servescope.emulator.engine.serving import Serving
 from servescope.emulator.engine.speculation import Speculation
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.engine import EngineInstruments
+from tests.support.drawing import examples
 
 # Numbers of which no sums meet, so that no step ends at the very moment at which something else happens.
 COST = StepCost(
@@ -249,22 +250,12 @@ SMALL = EngineParameters(
         ("wait", 1.4691944286099392),
     ],
 )  # fmt: skip
-@settings(max_examples=15)
+@settings(max_examples=examples(400, few=15))
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_leaps_show_what_single_steps_show(
     parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
 ) -> None:
     """Every figure at every read, every cache event and every end is the same, to the last bit and at the same time."""
-    compare_with_single_steps(parameters, disaggregated, actions)
-
-
-@pytest.mark.proof
-@settings(max_examples=400)
-@given(parameters=engines, disaggregated=st.booleans(), actions=actions)
-def test_leaps_show_what_single_steps_show_in_many_histories(
-    parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
-) -> None:
-    """The same over hundreds of random histories."""
     compare_with_single_steps(parameters, disaggregated, actions)
 
 
@@ -299,22 +290,12 @@ def compare_with_single_steps(
     ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(400, few=15))
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_conservation_under_effects(
     parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
 ) -> None:
     """Tokens, blocks and requests add up at every moment, over roles, aborts, preemption and effects that change."""
-    check_history(parameters, disaggregated, actions)
-
-
-@pytest.mark.proof
-@settings(max_examples=400)
-@given(parameters=engines, disaggregated=st.booleans(), actions=actions)
-def test_conservation_under_effects_in_many_histories(
-    parameters: EngineParameters, disaggregated: bool, actions: list[tuple[object, ...]]
-) -> None:
-    """The same over hundreds of random histories."""
     check_history(parameters, disaggregated, actions)
 
 

@@ -42,6 +42,7 @@ def test_every_kind_has_an_effect_and_a_truth(kind: FaultKind) -> None:
     assert KINDS[kind.name] is kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_intensity_in_range_has_an_effect(kind: FaultKind) -> None:
     """Whatever intensity is taken, both ends included, does something, and what it makes true can be said."""

@@ -19,6 +19,7 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import TokenScaling
+from tests.support.drawing import examples
 
 QUIET = Mix(requests_per_second=2.0, burst_factor=1.0, day_amplitude=0.0)
 
@@ -134,6 +135,7 @@ def test_fault_of_one_replica_stays_there_and_moves_on_when_it_is_gone(monkeypat
     assert applied.engine("chat-v2", "engine-1").decode_factor == 4.0
 
 
+@pytest.mark.slow
 def test_deployments_and_traffic_get_their_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong with a deployment's replicas and with the traffic reaches them, and ends."""
     stack = build()
@@ -307,7 +309,8 @@ placed = st.sampled_from([kind for kind in KINDS.values() if not kind.part]).fla
 )
 
 
-@settings(max_examples=10, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(10), deadline=None)
 @given(steps=st.lists(st.tuples(placed, st.booleans(), st.floats(1.0, 30.0)), min_size=1, max_size=6))
 def test_requests_are_conserved_whatever_is_on(steps: list[tuple[Fault, bool, float]]) -> None:
     """Faults that come and go at any moment lose no request: sent = ended + in flight, in every deployment."""
@@ -322,6 +325,7 @@ def test_requests_are_conserved_whatever_is_on(steps: list[tuple[Fault, bool, fl
         assert accounted == stack.traffic.requests_sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["engine-frozen", "counters-reset", "replica-crash-loop", "cache-churn"])
 def test_same_seed_gives_the_same_history_with_faults(kind: str) -> None:
     """Two stacks of one seed with the same faults at the same times show the same bytes."""
@@ -335,6 +339,7 @@ def test_same_seed_gives_the_same_history_with_faults(kind: str) -> None:
     assert history() == history()
 
 
+@pytest.mark.slow
 def test_a_bound_holds_for_scalings_of_any_size() -> None:
     """A pinned autoscaler sends no more than its bound, whatever the load wants."""
     scaling = TokenScaling(target_in_flight_tokens=500, min_replica=1, initial_replicas=2, max_replica=6)

@@ -83,6 +83,7 @@ def test_fast_proofs_are_one_of_each_group() -> None:
     assert [group for group, kinds in GROUPS.items() for kind in kinds if kind.name in FAST] == list(GROUPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.proof) for kind in KINDS]
 )

@@ -19,6 +19,7 @@ from servescope.emulator.workload.presets import PRESETS, find_preset
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 
 BLOCK_TOKENS = 32
 
@@ -85,7 +86,7 @@ mixes = st.builds(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(mix=mixes, outcomes=st.lists(st.sampled_from(("ok", "error", "client_abort")), min_size=1, max_size=4))
 def test_a_block_stands_for_all_before_it(mix: Mix, outcomes: list[str]) -> None:
     """In any mix a request names each full block once, and a block always follows the same blocks."""
@@ -118,6 +119,7 @@ def test_unknown_presets_are_refused() -> None:
         find_preset("chatty")
 
 
+@pytest.mark.slow
 def test_documents_are_shared_and_questions_are_not() -> None:
     """Retrieval: prompts share system prompt and documents, in that order; what follows is each one's own."""
     mix = replace(PRESETS["retrieval"], turns=1.0, abort_share=0.0, oversized_share=0.0)
@@ -193,6 +195,7 @@ def test_a_block_of_two_texts_is_nobody_else_s() -> None:
     assert {users[block] for block in shared} == {len(client.requests)}
 
 
+@pytest.mark.slow
 def test_unique_prompts_share_nothing() -> None:
     """Unique: no block of a prompt comes twice."""
     assert portray(PRESETS["unique"]).reused_share == 0.0
@@ -236,6 +239,7 @@ def test_effects_multiply_the_arrivals() -> None:
         clock.run_until(begin + 300.0)
 
 
+@pytest.mark.slow
 def test_effects_make_clients_impatient() -> None:
     """A share of clients that hang up replaces that of the mix, for requests from now on."""
     traffic, clock, client = start(replace(Mix(), abort_share=0.0))

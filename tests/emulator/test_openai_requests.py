@@ -58,6 +58,7 @@ def attempt(read: Callable[[], Any]) -> Any:
         return error
 
 
+@pytest.mark.slow
 @given(BODIES, st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3), st.sampled_from(READERS))
 def test_any_object_is_read_or_refused(body: dict[str, Any], more: dict[str, Any], read: Any) -> None:
     """No object breaks a reader; what is read is within the limits, what is refused names why."""

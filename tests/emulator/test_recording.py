@@ -86,6 +86,7 @@ def gained(increments: TargetIncrements, name: str) -> NDArray[np.float64]:
     return added
 
 
+@pytest.mark.slow
 def test_recording_holds_what_the_stack_did(tmp_path: Path) -> None:
     """Every block of every target, with gains that add up to its requests, and what happened to its scrapes."""
     recording = record(small(), tmp_path / "r.db", hours=HOURS)
@@ -115,6 +116,7 @@ def test_recording_holds_what_the_stack_did(tmp_path: Path) -> None:
     assert new["engine-0"].started_ms[-1] == START_MS + 600_000
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_recording(tmp_path: Path) -> None:
     """The same seed the same increments, another one others; a file that exists is not overwritten."""
     for name, seed in (("a", 4), ("b", None), ("c", 5)):

@@ -27,6 +27,7 @@ from servescope.judge.drafting import draft_plan
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.migration.traffic.traffic import ServedHistogram, ServedTraffic
 from tests.support.configurations import draw_configuration
+from tests.support.drawing import examples
 from tests.support.migrations import V1, move_of
 
 SIZED = """\
@@ -118,7 +119,7 @@ def test_v2_comes_after_the_calibration_and_gets_the_stages_of_the_plan() -> Non
     ]  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_configuration_can_be_rehearsed(seed: int) -> None:
     """Or is refused with the reason: a sequence without room for a prompt and an answer."""

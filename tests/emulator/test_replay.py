@@ -15,6 +15,7 @@ from servescope.emulator.replay import ReplaySettings, replay
 from servescope.emulator.reuse import UNLIMITED, measure_reuse
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.traces import read_trace
+from tests.support.drawing import examples
 
 TRACES = Path(__file__).parent / "traces"
 MOONCAKE = TRACES / "mooncake.jsonl"
@@ -53,7 +54,8 @@ def test_cache_alone_lands_on_the_published_reuse(
 prompts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 6)), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(200), deadline=None)
 @given(prompts=prompts, capacity=st.integers(1, 12))
 def test_cache_alone_is_a_plain_lru(prompts: list[tuple[int, int, int]], capacity: int) -> None:
     """Block by block, the cache reuses what a dictionary in the order of the last use would."""
@@ -113,6 +115,7 @@ def test_replay_prints_the_contract_s_figures(capsys: pytest.CaptureFixture[str]
     assert document["preemptions"] == 0
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_replay(capsys: pytest.CaptureFixture[str]) -> None:
     """The same seed prints the same JSON to the byte, another seed another."""
     first, again, other = (run(capsys, MOONCAKE, "--seed", seed, "--format", "json") for seed in (3, 3, 4))

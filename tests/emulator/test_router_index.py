@@ -18,6 +18,7 @@ from servescope.emulator.router.configuration import Recovery, RouterRuntime
 from servescope.emulator.router.index import BlockIndex
 from servescope.emulator.router.snapshots import IndexSnapshot, SnapshotError, WorkerSnapshot, decode, encode
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 from tests.support.routers import (
     AT_ONCE,
     Worker,
@@ -220,7 +221,8 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=steps, kept=st.integers(1, 6))
 def test_index_comes_true_whatever_happened(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, set[int], set[int]]], kept: int

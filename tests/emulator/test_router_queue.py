@@ -17,6 +17,7 @@ from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, Placement
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
+from tests.support.drawing import examples
 from tests.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 
 ONE = WorkerCapacity(requests=1, blocks=1000)
@@ -220,6 +221,7 @@ def test_decision_takes_time_that_grows_with_workers_and_blocks() -> None:
         assert shown["router_decision_busy_seconds_total"] / count == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_one_router_is_a_bottleneck_above_fifty_workers() -> None:
     """At 8 requests per second and worker it keeps up with 40, and with 64 its decisions queue, all the time busy."""
     fine, late = loaded(40, 40 * 8.0), loaded(64, 64 * 8.0)
@@ -296,7 +298,8 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(100), deadline=None)
 @given(happenings=happenings, policy=st.sampled_from(["fcfs", "wspt"]), max_queued=st.integers(0, 4))
 def test_every_request_is_placed_refused_or_taken_back_once(
     happenings: list[tuple[object, ...]], policy: str, max_queued: int

@@ -134,6 +134,7 @@ def test_worker_that_comes_back_is_idle_to_all() -> None:
     assert {worker.active_blocks for known in router.routers.values() for worker in known._workers.values()} <= {0, 4}
 
 
+@pytest.mark.slow
 def test_more_replicas_relieve_the_bottleneck() -> None:
     """Where one router's decisions queue for seconds, three of them answer in milliseconds."""
     waits = {}

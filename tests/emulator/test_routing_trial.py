@@ -92,6 +92,7 @@ def test_one_replica_has_nothing_to_choose(tmp_path: Path) -> None:
     assert advise_routing(trial).answer == "does not pay"
 
 
+@pytest.mark.slow
 def test_the_configured_routing_is_the_one_that_is_tried(tmp_path: Path) -> None:
     """Without weight on caches v2's router finds less; a rule of `b10_routing_config` holds here as well."""
     trace = write_trace(tmp_path / "t.jsonl", is_shared=True)

@@ -172,6 +172,7 @@ def test_fast_scale_down_loses_the_caches() -> None:
 # --- flapping ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("careful", "fewest", "most"), [(False, 6, 1000), (True, 0, 2)])
 def test_scaling_flaps_without_window_and_delay(careful: bool, fewest: int, most: int) -> None:
     """Bursts a minute apart turn the count up and down each time; window, delay and half-life keep it still."""
@@ -198,6 +199,7 @@ def freeze_one(health_check: HealthCheck) -> tuple[EmulatedDeployment, VirtualCl
     return deployment, clock
 
 
+@pytest.mark.slow
 def test_frozen_engine_looks_healthy_to_a_check_that_only_asks() -> None:
     """It stays active, gets requests and answers none of them; the healthy ones go on."""
     deployment, clock = freeze_one(HealthCheck())
@@ -210,6 +212,7 @@ def test_frozen_engine_looks_healthy_to_a_check_that_only_asks() -> None:
     assert deployment.outcomes["error"] == 0
 
 
+@pytest.mark.slow
 def test_check_of_progress_finds_a_frozen_engine_and_restarts_it() -> None:
     """It becomes unhealthy, gets nothing new, and is ended with its requests and started again."""
     deployment, clock = freeze_one(HealthCheck(stalled_seconds=20.0, restart_after_seconds=100.0))
@@ -228,6 +231,7 @@ def test_check_of_progress_finds_a_frozen_engine_and_restarts_it() -> None:
     assert frozen.engine.steps > 0
 
 
+@pytest.mark.slow
 def test_engine_that_thaws_is_active_again_with_its_cache() -> None:
     """One that was only stalled keeps its requests and its cache, and the router knows what it has."""
     deployment, clock = freeze_one(HealthCheck(stalled_seconds=20.0, restart_after_seconds=1000.0))

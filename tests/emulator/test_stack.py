@@ -19,6 +19,7 @@ from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
+from tests.support.drawing import examples
 
 
 def totals(deployment: EmulatedDeployment) -> dict[str, float]:
@@ -98,6 +99,7 @@ def test_requests_are_conserved_over_the_whole_stack() -> None:
     assert {"ok", "client_abort", "client_error", "error"} <= outcomes
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_history() -> None:
     """The same seed gives the same expositions to the byte, another seed others."""
     first, again, other = (EmulatedStack(seed=seed, epoch=1_700_000_000) for seed in (5, 5, 6))
@@ -111,6 +113,7 @@ requests = st.lists(
 )
 
 
+@pytest.mark.slow
 def test_steps_reported_together_count_the_same() -> None:
     """Every series is the same but the buckets of the inter-token latency, whose sum and count are."""
     stepwise, together = (
@@ -136,7 +139,8 @@ def test_steps_reported_together_count_the_same() -> None:
     assert pages[1] == pytest.approx(pages[0])
 
 
-@settings(max_examples=10)
+@pytest.mark.slow
+@settings(max_examples=examples(10))
 @given(requests=requests, cache_blocks=st.integers(32, 90))
 def test_index_is_what_the_engines_have(requests: list[tuple[float, int, int, int]], cache_blocks: int) -> None:
     """Once all events have arrived, the router knows exactly what every engine has cached."""

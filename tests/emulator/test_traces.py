@@ -18,6 +18,7 @@ from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traces import read_trace, survey_trace
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
+from tests.support.drawing import examples
 
 TRACES = Path(__file__).parent / "traces"
 MOONCAKE = TRACES / "mooncake.jsonl"
@@ -282,6 +283,7 @@ def test_copies_share_among_themselves_only() -> None:
     assert {block for prompt in others for block in prompt}.isdisjoint(block for prompt in own for block in prompt)
 
 
+@pytest.mark.slow
 def test_a_trace_is_thinned_by_chance(tmp_path: Path) -> None:
     """A scale below 1 keeps that share of the requests, at their times; above 1 the fraction is by chance."""
     lines = [altered(timestamp=moment * 1000, hash_ids=[0, moment + 1]) for moment in range(2000)]
@@ -386,7 +388,7 @@ def test_a_trace_can_stand_still() -> None:
 
 # Denser than a generated mix can be.
 @example(gaps=[0, 1], scale=1.0, speed=11.0, repeat=1, jitter=None)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     gaps=st.lists(st.integers(0, 4000), min_size=1, max_size=30),
     scale=st.floats(0.2, 3.0),
@@ -424,6 +426,7 @@ def test_arrivals_are_in_order_and_within_their_moment(
         assert least - 1e-6 <= within <= most + 1e-6 or span - within < 1e-6
 
 
+@pytest.mark.slow
 def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
     """Looking at a trace and replaying it needs no more memory than a few of its lines."""
     ids = list(range(200))

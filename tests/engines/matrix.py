@@ -38,7 +38,7 @@ from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from tests.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
 from tests.engines.probes import probe, probed
 from tests.support.boards import panels, read_board, selectors
-from tests.support.filled_prometheus import END_MS, SECONDS, holding, make_stack, scrape
+from tests.support.filled_prometheus import END_MS, SECONDS, holding, scraped_samples
 from tests.support.prometheus import Prometheus
 from tests.support.recording_rules import RECORDING_FILES, WITHOUT_COLLECTOR
 
@@ -146,7 +146,7 @@ def make_matrix(
     pages = probe(tuple(twins.values()), captures, folder / "probed")
     for name, twin in twins.items():
         recorded.coverage[twin.name] = recorded.coverage[name]
-    samples = (*recorded.pages, *pages, *scrape(make_stack(), SECONDS))
+    samples = (*recorded.pages, *pages, *scraped_samples())
     with holding(prometheus, promtool, folder, samples, files=(WITHOUT_COLLECTOR, *RECORDING_FILES)) as server:
         asker = _Asker(server, recorded)
         shown = [

@@ -12,6 +12,8 @@ from tests.engines.captures import OLD_NAMES, grow
 from tests.engines.matrix import Matrix, make_matrix
 from tests.engines.page import COMMAND, PAGE, render_page
 
+pytestmark = pytest.mark.slow
+
 TEXT = """\
 # TYPE served_total counter
 served_total{reason="stop"} 8
@@ -63,27 +65,23 @@ def test_what_an_engine_counted_happens_once_more() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_every_panel_is_the_same_without_a_collector(matrix: Matrix) -> None:
     """Probes, and the rules in place of a collector, leave no panel empty that a collector fills, nor the reverse."""
     assert {engine: panels for engine, panels in matrix.probed.items() if panels} == {}
     assert len(matrix.probed) > 3
 
 
-@pytest.mark.slow
 def test_an_empty_panel_says_why_on_every_engine(matrix: Matrix) -> None:
     """None is empty if the engine exposes its metrics, and none gives idle or broken as reason if it does not."""
     assert matrix.undeclared() == []
 
 
-@pytest.mark.slow
 @pytest.mark.reference
 def test_the_page_is_that_of_the_panels_and_captures(matrix: Matrix, reference: Path) -> None:
     """`docs/engines.md` has the results of this run."""
     assert PAGE.read_text(encoding="utf-8") == render_page(matrix, reference / "captures"), f"run `{COMMAND}`"
 
 
-@pytest.mark.slow
 @pytest.mark.reference
 @pytest.mark.usefixtures("reference")
 def test_old_and_new_names_of_one_engine_both_give_data(matrix: Matrix) -> None:
@@ -100,7 +98,6 @@ def test_old_and_new_names_of_one_engine_both_give_data(matrix: Matrix) -> None:
             assert [cells[release].found for release in releases] == ["data", "data"], (board, panel)
 
 
-@pytest.mark.slow
 @pytest.mark.reference
 @pytest.mark.usefixtures("reference")
 def test_a_feature_that_is_off_shows_nothing_rather_than_zero(matrix: Matrix) -> None:
@@ -117,7 +114,6 @@ def test_a_feature_that_is_off_shows_nothing_rather_than_zero(matrix: Matrix) ->
     assert matrix.find("speculation", "Drafted and accepted").cells["vllm-0-32"].found == "data"
 
 
-@pytest.mark.slow
 @pytest.mark.reference
 @pytest.mark.usefixtures("reference")
 def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
@@ -131,7 +127,6 @@ def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
     assert (cells["sglang-0-4"].found, cells["sglang-0-5"].found) == ("off", "data")
 
 
-@pytest.mark.slow
 def test_a_promise_between_two_buckets_is_one_at_the_next(matrix: Matrix) -> None:
     """Dynamo's first tokens are counted up to 2.2 and to 4.7 seconds: it is held to 4.7, others to 2.5."""
     cells = matrix.find("requests", "Time to first token: attainment").cells
@@ -145,7 +140,6 @@ SHIPPED = {"vllm-0-32": ["vllm"], "sglang-0-5": ["sglang"], "dynamo-1-6": ["dyna
 NEWER = {"sglang-0-5": {"output_tokens_per_request", "time_per_output_token_seconds"}}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", SHIPPED)
 def test_no_alert_that_is_shipped_for_an_engine_is_dead_on_it(matrix: Matrix, engine: str) -> None:
     """What it reads is there, or is supplied by a process beside the engine; nothing is read that has another shape."""
@@ -162,7 +156,6 @@ def test_no_alert_that_is_shipped_for_an_engine_is_dead_on_it(matrix: Matrix, en
     assert dead == {}
 
 
-@pytest.mark.slow
 def test_every_alert_works_with_our_own_instruments(matrix: Matrix) -> None:
     """But on gaps between tokens, which they report beside a request's own time per output token."""
     dead = {name for name, cells in matrix.alerts.items() if cells["chat-v2.*"].found in ("off", "broken")}

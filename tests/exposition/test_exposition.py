@@ -29,6 +29,7 @@ from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock
+from tests.support.drawing import examples
 from tests.support.hostile_values import UNHURRIED
 from tests.support.waiting import deadline_seconds
 
@@ -81,7 +82,8 @@ def test_the_page_has_the_values_of_the_samples(instruments: tuple[Instruments, 
     assert parsed(render(*instruments)) == sampled(*instruments)
 
 
-@settings(UNHURRIED, max_examples=40)
+@pytest.mark.slow
+@settings(UNHURRIED, max_examples=examples(40))
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=12),

@@ -523,6 +523,7 @@ def test_closing_abandons_an_unreachable_receiver(engine: EngineInstruments) -> 
     assert pusher.exported == 0
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_sends_its_last_figures(receiver: Receiver) -> None:
     """Also when nobody closed the pusher; a forked child sends nothing."""
     code = f"""

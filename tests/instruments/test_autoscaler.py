@@ -14,6 +14,7 @@ from servescope.contract.metrics import REPLICA_START_TIME, REPLICA_STATUSES
 from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.testing import value
+from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
 from tests.support.own_instruments import metrics_of
 
@@ -86,7 +87,7 @@ def test_an_unknown_status_is_refused_with_those_there_are(
     assert "unknown replica status 'running', supported: starting, active" in caplog.text
 
 
-@settings(UNHURRIED, max_examples=30)
+@settings(UNHURRIED, max_examples=examples(30))
 @given(st.tuples(*[HOSTILE] * 7), HOSTILE, st.dictionaries(st.text(max_size=3), HOSTILE, max_size=2))
 def test_no_value_raises(figures: tuple[Any, ...], replicas: Any, counts: dict[str, Any]) -> None:
     """Whatever is passed: no exception, and finite figures."""

@@ -28,6 +28,7 @@ from servescope.instruments.request import Request
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
+from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
 from tests.support.own_instruments import metrics_of
 from tests.support.waiting import deadline_seconds
@@ -238,20 +239,13 @@ REQUESTS = st.lists(
 )
 
 
-@settings(UNHURRIED, max_examples=15)
+@pytest.mark.slow
+@settings(UNHURRIED, max_examples=examples(300, few=10))
 @given(REQUESTS)
 def test_folding_agrees_with_counting_one_by_one(
     requests: list[tuple[str, int, int, float, float]],
 ) -> None:
     """Whatever is recorded, each histogram and counter is what a plain loop over the requests gives."""
-    check_folding(requests)
-
-
-@pytest.mark.proof
-@settings(UNHURRIED, max_examples=300)
-@given(REQUESTS)
-def test_folding_agrees_with_counting_many_requests(requests: list[tuple[str, int, int, float, float]]) -> None:
-    """The same over many more lists of requests."""
     check_folding(requests)
 
 
@@ -603,18 +597,11 @@ CALLS = st.lists(
 NUMBERS = st.lists(HOSTILE, min_size=8, max_size=8)
 
 
-@settings(UNHURRIED, max_examples=50)
+@pytest.mark.slow
+@settings(UNHURRIED, max_examples=examples(1000, few=20))
 @given(CALLS, NUMBERS)
 def test_no_value_raises_and_requests_always_add_up(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:
     """Whatever is passed: no exception, finite figures, and starts equal ends plus those in flight."""
-    check_calls(calls, numbers)
-
-
-@pytest.mark.proof
-@settings(UNHURRIED, max_examples=1000)
-@given(CALLS, NUMBERS)
-def test_none_of_many_values_raises(calls: list[tuple[str, Any, Any]], numbers: list[Any]) -> None:
-    """The same over many more values."""
     check_calls(calls, numbers)
 
 

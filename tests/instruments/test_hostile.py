@@ -28,6 +28,7 @@ from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
+from tests.support.drawing import examples
 
 ENGINE = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 ROUTER = Identity("llama-70b", "chat-v2", "v2", role="router")
@@ -127,13 +128,16 @@ def refusals(one: Instruments) -> float:
 
 
 hostile = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @hostile
 @given(
     st.lists(
@@ -180,6 +184,7 @@ def test_an_engine_survives_any_value_in_any_order(calls: list[tuple[Any, ...]])
     assert started == ended
 
 
+@pytest.mark.slow
 @hostile
 @given(
     st.lists(
@@ -214,6 +219,7 @@ def test_a_router_survives_any_value_in_any_order(calls: list[tuple[Any, ...]]) 
     )
 
 
+@pytest.mark.slow
 @hostile
 @given(st.lists(GOOD_OR_BAD, min_size=7, max_size=7), st.one_of(VALUES, st.dictionaries(st.text(max_size=6), VALUES)))
 def test_an_autoscaler_survives_any_value(numbers: list[Any], replicas: Any) -> None:
@@ -362,6 +368,7 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @hostile
 @given(
     st.lists(

@@ -17,6 +17,7 @@ from servescope.errors import UsageError
 from servescope.instruments.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from tests.conftest import ROOT
+from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
 from tests.support.own_instruments import metrics_of
 
@@ -209,7 +210,8 @@ def test_an_attempt_with_refused_tokens_is_unreported(router: RouterInstruments)
     assert refusals(router, "out_of_range") == 1
 
 
-@settings(UNHURRIED, max_examples=150)
+@pytest.mark.slow
+@settings(UNHURRIED, max_examples=examples(150))
 @given(st.lists(st.tuples(*[HOSTILE] * 7), max_size=8))
 def test_no_value_raises_and_attempts_add_up(calls: list[tuple[Any, ...]]) -> None:
     """Whatever is passed: no exception, finite figures, and every attempt is reported or unreported."""

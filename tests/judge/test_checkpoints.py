@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from tests.support.commands import run
 from tests.support.cutover_evidence import Side, Story, plan_of
 from tests.support.cutover_past import MadePast, given, made_past
 from tests.support.cutover_plans import LEAST_PLAN
+
+pytestmark = pytest.mark.slow
 
 HOUR_MS = 3_600_000
 STORY = Story(past_hours=26, hours=12, v2=Side(pods=3, slower=1.2))
@@ -82,7 +85,7 @@ def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("sections")
 def test_judging_from_what_is_kept_is_judging_from_all_samples(case: Case) -> None:
     """At every hour of a run of two stages, whatever of it is kept already, bit for bit."""
-    for hours in range(1, STORY.hours, 2):
+    for hours in (1, 6, 7, 11):
         at_ms = STORY.started_ms + hours * HOUR_MS + 60_000
         assert case.judge(at_ms, kept=True) == case.judge(at_ms, kept=False), hours
 
@@ -102,12 +105,21 @@ def test_what_is_kept_is_not_read_again(case: Case) -> None:
     assert "v1-2" in " ".join(folded.v1.pods)
 
 
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (5, 10, 15, 40, 45, 70, 75, 80, 115, 120, 140),
+        pytest.param(range(5, STORY.hours * 12, 5), marks=pytest.mark.proof),
+    ],
+)
 @pytest.mark.usefixtures("sections")
-def test_a_watched_run_is_judged_from_what_is_kept(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_run_is_judged_from_what_is_kept(
+    case: Case, blocks: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a judge that goes on and by one that begins anew in the middle."""
     monkeypatch.setattr("servescope.judge.case._AFRESH_BLOCKS", 6)
     watched = WatchedCase(case.past)
-    for block in range(5, STORY.hours * 12, 5):
+    for block in blocks:
         if block == 75:
             watched = WatchedCase(case.past)
         at_ms = STORY.started_ms + block * BLOCK_MS + 60_000

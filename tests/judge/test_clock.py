@@ -79,6 +79,7 @@ def decide(journal: CutoverJournal, past: MadePast, kind: str, **rest: int) -> N
     write_decision(journal, watched, Decision(kind, past.now_ms, "ada", "a reason", **rest))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_was_seen_while_the_clock_was_ahead_is_not_judged(past: MadePast, journal: CutoverJournal) -> None:
     """Health that was proven by blocks of later than now is none; a judge whose clock was always right agrees."""
     ahead, right = watcher_of(past, journal), watcher_of(past, journal)
@@ -106,6 +107,7 @@ def test_a_judgement_of_later_than_now_opens_no_gate(past: MadePast, journal: Cu
     assert watcher.latest.judgement(STORY.started_ms + 150 * MINUTE - 4_000).verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_a_decision_of_later_than_now_is_refused_by_name(past: MadePast, journal: CutoverJournal) -> None:
     """What it began is not known: nothing is judged until then; one can go back at once, and begin anew."""
     watcher = watcher_of(past, journal)

@@ -62,6 +62,7 @@ def slower(pasts: dict[str, MadePast]) -> Iterator[MadePast]:
         yield past
 
 
+@pytest.mark.slow
 def test_a_run_from_its_start_to_health(equal: MadePast, judge: Judge) -> None:
     """`start` freezes the plan; `run` waits, then says HEALTHY with code 0; `advance` begins the next stage."""
     begun = judge("start", "--by", "ada", "--reason", "first try")
@@ -171,6 +172,7 @@ def test_an_earlier_time_is_judged_as_it_was(equal: MadePast, judge: Judge, plan
     assert len(CutoverJournal(plan.with_suffix(".journal.db")).entries()) == written
 
 
+@pytest.mark.slow
 def test_an_explanation_and_a_report(slower: MadePast, judge: Judge, tmp_path: Path) -> None:
     """Of the run, with its decisions and the journal's last hash, which `verify` finds."""
     judge("start")
@@ -201,6 +203,7 @@ def test_an_excluded_span_is_left_out(equal: MadePast, judge: Judge) -> None:
     assert "deploy of v1" in judge("run").stdout
 
 
+@pytest.mark.slow
 def test_proven_harm_is_excluded_by_force_alone(slower: MadePast, judge: Judge) -> None:
     """Refused without; with it the verdict stays DEGRADED until it is acknowledged, and the exclusion is shown."""
     judge("start")

@@ -45,6 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_is_refused_by_name(whole: Path, tmp_path: Path) -> None:
     """By `verify`, by every command that reads runs and by the console, without a traceback."""
     _check_all(whole, tmp_path, range(IN_EACH_RUN))

@@ -21,6 +21,7 @@ from servescope.judge.drafting import draft_collector, draft_plan
 from servescope.migration.moves import Move
 from servescope.migration.translation.checklist import make_checklist
 from tests.support.configurations import draw_configuration
+from tests.support.drawing import examples
 from tests.support.migrations import V1, move_of
 
 
@@ -78,7 +79,8 @@ def test_the_drafted_configuration_is_one_of_the_collector() -> None:
     assert [(each.inference_stack, each.ratio) for each in found.traffic_split] == [("v1", 0.99), ("v2", 0.01)]
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6), st.text(min_size=1, max_size=200))
 def test_every_draft_can_be_read(seed: int, name: str) -> None:
     """Of generated configurations, with names of any characters."""

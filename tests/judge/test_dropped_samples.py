@@ -59,6 +59,7 @@ def _judged(words: tuple[str, ...]) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.slow
 def test_harm_of_which_the_samples_are_gone_is_known_until_it_is_acknowledged(words: tuple[str, ...]) -> None:
     """At every judgement, whatever the samples that are held say; then the verdict is theirs."""
     for _ in range(2):
@@ -74,6 +75,7 @@ def test_harm_of_which_the_samples_are_gone_is_known_until_it_is_acknowledged(wo
     assert _judged(words)["verdict"] == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_what_is_not_held_of_a_run_is_said(words: tuple[str, ...]) -> None:
     """From its start to the first of the samples that are."""
     missed = _judged(words)["missed"]

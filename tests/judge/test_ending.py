@@ -66,6 +66,7 @@ def journal(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["time.sleep(600)", "while True: pass"], ids=["reading", "folding"])
 def test_a_watched_run_ends_in_the_middle_of_a_judgement(journal: Path, what: str) -> None:
     """Whether it waits for a store or computes; the journal is whole, and the exit code is that of every other end."""
@@ -78,6 +79,7 @@ def test_a_watched_run_ends_in_the_middle_of_a_judgement(journal: Path, what: st
         assert len(list_runs(left)) == 1
 
 
+@pytest.mark.slow
 def test_a_command_ends_though_the_journal_is_locked(journal: Path) -> None:
     """SQLite waits ten seconds for a lock, without a look at signals."""
     other = sqlite3.connect(journal, isolation_level=None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from servescope.emulator.workload.mixes import Mix
-from tests.support.served_traffic import EmulatedPast, record_past
+from tests.support.served_traffic import EmulatedPast, kept_past
 
 SERVED_MIX = Mix(requests_per_second=1.5)
 
 
 @pytest.fixture(scope="session")
-def served_past(tmp_path_factory: pytest.TempPathFactory) -> EmulatedPast:
-    """Seventy minutes of an emulated v1."""
-    return record_past(tmp_path_factory.mktemp("served") / "v1.db", minutes=70, mix=SERVED_MIX)
+def served_past() -> EmulatedPast:
+    """Seventy minutes of an emulated v1, to be read only."""
+    return kept_past("served-past", minutes=70, mix=SERVED_MIX)

@@ -15,6 +15,8 @@ from servescope.settings.values import format_instant
 from tests.support.commands import Done, run
 from tests.support.served_traffic import EmulatedPast
 
+pytestmark = pytest.mark.slow
+
 
 def migrate(past: EmulatedPast, *words: str) -> Done:
     """Migrate with the recorded traffic of the past hour and ten minutes."""

@@ -260,6 +260,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     return {key: config[key] for key in draw(st.permutations(sorted(config)))}
 
 
+@pytest.mark.slow
 @given(configurations(), st.sampled_from([None, 1]), st.booleans())
 def test_any_configuration_is_translated_once_it_is_answered(
     config: dict[str, Any], indent: int | None, is_ascii: bool

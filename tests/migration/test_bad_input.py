@@ -18,6 +18,7 @@ from servescope.migration import files, report
 from servescope.migration.command import configure
 from tests.support.commands import run
 from tests.support.configurations import Style, draw_configuration
+from tests.support.drawing import examples
 
 V1 = """\
 trt_llm:
@@ -67,6 +68,7 @@ def test_hostile_values(config: Path, text: str, code: int, expected: str, outpu
     assert output == "text" or json.loads(done.stdout)["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", ["", "        x: 1\n"])
 def test_comments_by_the_thousand(config: Path, between: str) -> None:
     """Of a block that is removed: they are listed in a time that grows with the file, not with its square."""
@@ -202,7 +204,8 @@ PIECES = (
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@pytest.mark.slow
+@settings(max_examples=examples(150))
 @given(
     st.sampled_from(["config.yaml", "f.json"]),
     st.integers(0, 2**32),

@@ -80,6 +80,7 @@ def test_every_alert_is_accounted_for() -> None:
     assert all(bool(each.why_not) != each.after for each in found.alerts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from servescope.migration.traffic.coupling import bound_product, spread_most, spread_part
 from servescope.migration.traffic.traffic import Floats, SizeDistribution
+from tests.support.drawing import examples
 
 EDGES = (1.0, 2.0, 5.0, 10.0, 20.0)
 SIZES = st.lists(st.floats(0, 60), min_size=1, max_size=30)
@@ -20,8 +21,9 @@ def histogram(values: Floats) -> SizeDistribution:
     return SizeDistribution(EDGES, np.bincount(rows, minlength=len(EDGES) + 1).astype(float), float(values.sum()))
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60)), min_size=1, max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_pairs_are_beyond_the_bounds(pairs: list[tuple[float, float]]) -> None:
     """Whatever two sizes come together in, the mean of their product is within the bounds of both histograms."""
     one, other = (np.array(each) for each in zip(*pairs, strict=True))
@@ -29,8 +31,9 @@ def test_no_pairs_are_beyond_the_bounds(pairs: list[tuple[float, float]]) -> Non
     assert low - 1e-6 <= float((one * other).mean()) <= high + 1e-6
 
 
+@pytest.mark.slow
 @given(pairs=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(0, 1)), min_size=1, max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_parts_are_beyond_the_bounds(pairs: list[tuple[float, float, float]]) -> None:
     """The same of a part of one of the sizes, of which the mean alone is known."""
     one, whole, shares = (np.array(each) for each in zip(*pairs, strict=True))

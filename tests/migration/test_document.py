@@ -18,6 +18,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -99,6 +100,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(TREES, st.booleans(), st.booleans())
 def test_what_is_dumped_is_read(tree: Any, flow: bool, indented: bool) -> None:
     """Any tree that PyYAML writes, in block and in flow style, is read as PyYAML reads it."""

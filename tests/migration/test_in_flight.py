@@ -18,6 +18,8 @@ from servescope.store.embedded import Store
 from tests.migration.conftest import SERVED_MIX
 from tests.support.served_traffic import EmulatedPast, record_past
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def traffic(served_past: EmulatedPast) -> ServedTraffic:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from servescope.migration.fields.masking import MASK
 from tests.support.commands import Done, run
+from tests.support.drawing import examples
 
 TOKEN, SIGNATURE, PASSWORD = "hf_abcdefghijklmnopqrstuvwxyz0123", "0123456789abcdef0123", "hunter2/hunter2"
 MOVED = f"""\
@@ -195,7 +196,8 @@ NAMES = ("HF_TOKEN", "api_key", "DB_PASSWORD", "awsSecretAccessKey", "PGPASSWORD
 STYLES: tuple[dict[str, object], ...] = ({}, {"default_flow_style": True}, {"default_style": '"'}, {"width": 20})
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.text("abcXYZ0189!#%&*@:'\"[]{},-_+/=\\ äß🔑", min_size=10, max_size=90).map(str.strip)
     .filter(lambda each: len(each) > 9 and sum(map(str.isalnum, each)) > 5),

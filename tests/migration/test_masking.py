@@ -15,6 +15,7 @@ from servescope.migration.fields.masking import MASK, hash_configuration, mask_d
 from servescope.migration.masked_report import mask_report
 from servescope.migration.translation.translation import translate
 from tests.migration.oracle.cases import make_cases
+from tests.support.drawing import examples
 from tests.support.migrations import report_of
 
 # What a generator of passwords and tokens makes, with what has a meaning in YAML.
@@ -48,7 +49,7 @@ def spellings(secret: object) -> set[str]:
     return {text, repr(text)[1:-1], text.replace("'", "''"), yaml.safe_dump(text, width=10**6).splitlines()[0]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SECRETS, st.sampled_from(NAMES), st.sampled_from(STYLES))
 def test_no_secret_that_is_named_as_one_is_shown(secret: object, name: str, style: dict[str, Any]) -> None:
     """In `secrets`, in the environment, below any other key, in every style of YAML; the rest is."""
@@ -65,7 +66,8 @@ def test_no_secret_that_is_named_as_one_is_shown(secret: object, name: str, styl
     assert "checkpoint_repository" in shown
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None)
 @given(TOKENS, st.sampled_from(STYLES))
 def test_no_token_of_a_known_form_is_shown_wherever_it_is(token: str, style: dict[str, Any]) -> None:
     """As a name, within a command, in a URL, in a text of its own."""
@@ -81,7 +83,7 @@ def test_no_token_of_a_known_form_is_shown_wherever_it_is(token: str, style: dic
     assert token not in show(config, style)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text("abcdefXYZ0123456789.~+!$-", min_size=10, max_size=30))
 def test_no_password_of_a_url_or_a_command_is_shown(secret: str) -> None:
     """Also where only the words around it say what it is, in comments as well."""
@@ -136,6 +138,7 @@ def test_a_harmless_command_is_shown(command: str) -> None:
     assert mask_document(read_document(text, "pasted")).text == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["https://", "https://a@", "https://?", "login ", 'key "', "-u a"])
 def test_masking_takes_no_longer_than_the_text(part: str) -> None:
     """A page masks whatever somebody pastes: in time that grows with the square, this would take many minutes."""
@@ -144,7 +147,7 @@ def test_masking_takes_no_longer_than_the_text(part: str) -> None:
     assert len(mask_values({"build_commands": [text]})["build_commands"][0]) <= len(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SECRETS)
 def test_an_error_of_reading_quotes_nothing(secret: object) -> None:
     """A file that is no YAML is not shown, and its error only says where it is broken."""
@@ -159,6 +162,7 @@ def test_an_error_of_reading_quotes_nothing(secret: object) -> None:
         assume(False)
 
 
+@pytest.mark.slow
 def test_what_is_masked_changes_nothing_of_the_answer() -> None:
     """The configurations that are compared with the vendor's tool: the same findings, changes and questions."""
     for name, text in make_cases().items():
@@ -177,6 +181,7 @@ def test_what_is_masked_changes_nothing_of_the_answer() -> None:
         assert answers[0] == answers[1], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

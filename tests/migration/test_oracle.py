@@ -55,6 +55,7 @@ def test_the_documented_message_is_the_tools() -> None:
         assert any(sentence in error for error in judge(CASES[name])[0]), name
 
 
+@pytest.mark.slow
 def test_what_is_translated_is_accepted() -> None:
     """Each file as the tool was shown it."""
     verdicts = read_verdicts()["translated"]

@@ -22,6 +22,8 @@ from servescope.settings.values import format_instant
 from tests.support.commands import Done, run
 from tests.support.served_traffic import EmulatedPast
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """\
 model_name: mine
 resources: {accelerator: "H100:2"}

@@ -18,6 +18,7 @@ from servescope.migration.fields.trt_llm import V1_BUILD, V1_RUNTIME, Stack
 from servescope.migration.translation.fates import FATES
 from servescope.migration.translation.translation import Answers, Migration, translate
 from tests.support.configurations import Style, draw_configuration
+from tests.support.drawing import examples
 
 # The documented pair of files, rebuilt.
 V1 = """\
@@ -177,7 +178,8 @@ def test_a_file_keeps_its_style(before: str, after: str, newline: str, mark: str
     assert migrated(mark + before.replace("\n", newline)) == mark + after.replace("\n", newline)
 
 
-@settings(max_examples=150)
+@pytest.mark.slow
+@settings(max_examples=examples(150))
 @given(
     st.integers(0, 2**32),
     st.sampled_from([0, 0.15, 0.5, 1]),
@@ -216,7 +218,8 @@ def test_configurations_in_any_style(
     assert is_same(yaml.safe_load(forth.text.removeprefix("\ufeff")), after)
 
 
-@settings(max_examples=100)
+@pytest.mark.slow
+@settings(max_examples=examples(100))
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 6), st.sampled_from(
     [" ", "\n", ":", "- ", "#", "{", "}", "]", ",", "&a ", "*a", "<<: ", "? ", "|\n", "'", "!!int ", "\t", "\u2028",
      "---\n"]
@@ -290,7 +293,8 @@ FIELDS = (
 MOVING = {"max_seq_len", "max_batch_size", "base_model"}
 
 
-@settings(max_examples=150)
+@pytest.mark.slow
+@settings(max_examples=examples(150))
 @given(
     st.permutations(FIELDS), st.sets(st.sampled_from(FIELDS)), st.sets(st.sampled_from(FIELDS)), st.booleans(),
     st.sampled_from(["\n", "\r\n"]),

@@ -312,6 +312,7 @@ for moment in count(1):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "made"),
     [("config.yaml", V1, ["config.yaml.v1"]), ("f.json", BACKEND, ["config.yaml", "llm_models.json"])],

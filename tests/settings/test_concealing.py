@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from servescope.settings.access import Access, AccessError, Proxy
 from servescope.settings.concealing import MOST_CHARACTERS, conceal
+from tests.support.drawing import examples
 from tests.support.echoes import CASES, SPELLINGS, sent_back
 
 PRINTABLE = "".join(map(chr, range(33, 127)))
@@ -26,7 +27,7 @@ SECRETS = st.one_of(
 TEXTS = ("{}", "not known: '{}'", 'x "{}" y', "<p>{}</p>", "key={}&more=1", "({}):")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SECRETS, st.sampled_from(sorted(SPELLINGS)), st.sampled_from(CASES), st.sampled_from(TEXTS))
 def test_no_spelling_of_a_token_is_shown(secret: str, spelling: str, case: Callable[[str], str], text: str) -> None:
     """Whatever the encoding, the case and the words around it."""
@@ -39,7 +40,7 @@ def test_no_spelling_of_a_token_is_shown(secret: str, spelling: str, case: Calla
     assert not sent_back(secret, shown)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.text(PRINTABLE.replace(":", ""), min_size=1, max_size=9), SECRETS, st.sampled_from(sorted(SPELLINGS)),
     st.sampled_from(CASES),
@@ -52,7 +53,7 @@ def test_no_spelling_of_a_password_is_shown(user: str, secret: str, spelling: st
         assert not sent_back(spelled, conceal(f"no user {spelled}!", [header]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SECRETS, st.binary(max_size=20), st.binary(max_size=20), st.booleans())
 def test_base64_of_more_than_the_secret_does_not_show_it(secret: str, before: bytes, after: bytes, url: bool) -> None:
     """At each of the three alignments nothing of it is left that could be decoded."""
@@ -69,7 +70,7 @@ def test_base64_of_more_than_the_secret_does_not_show_it(secret: str, before: by
     assert decoded[0] in before + b"\0" * 3 or before.startswith(decoded[0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.text("abcdefghjkmnpqrstuvwxyz23456789", min_size=8, max_size=40), st.integers(4, 39),
     st.sampled_from(("…", "...")),

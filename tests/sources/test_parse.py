@@ -86,6 +86,7 @@ def read_twice(text: str) -> list[Exposition]:
     return [parse_exposition(text), expose(page.series, known)]
 
 
+@pytest.mark.slow
 def test_equals_prometheus_client_on_every_capture(captures: Path) -> None:
     """Every captured Prometheus text reads as prometheus_client reads it: names, labels, values, how often."""
     compared = 0
@@ -98,6 +99,7 @@ def test_equals_prometheus_client_on_every_capture(captures: Path) -> None:
     assert compared >= 14
 
 
+@pytest.mark.slow
 def test_equals_prometheus_client_on_every_capture_as_openmetrics(captures: Path) -> None:
     """The same in OpenMetrics, with time stamps, exemplars, escapes and `_created`, as its own parser reads it."""
     compared = 0
@@ -384,6 +386,7 @@ def test_finds_a_name_in_either_spelling() -> None:
     assert [sample.name for sample in exposition.by_name["vllm_x"]] == ["vllm_x"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

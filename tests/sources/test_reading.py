@@ -24,6 +24,7 @@ from servescope.sources.parse import ParseError, learn_page, parse_exposition
 from servescope.sources.reader import Reader, ReadError
 from servescope.sources.translate import translate
 from tests.support.captures import read_captures
+from tests.support.drawing import examples
 
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
 LIMITS = PageLimits(max_series=60, max_labels=6, max_label_bytes=120, max_line_bytes=300)
@@ -136,7 +137,8 @@ def outcome(read: Any) -> Any:
     return reading.snapshot.series, reading.snapshot.values.tobytes(), reading.native_samples, dict(reading.dropped)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies())
 def test_a_known_page_reads_the_values_that_parsing_gives(texts: list[tuple[bytes, PageLimits]]) -> None:
     """The next body has the values that parsing gives, or None, so that it is parsed."""
@@ -155,7 +157,7 @@ def test_a_known_page_reads_the_values_that_parsing_gives(texts: list[tuple[byte
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies())
 def test_a_reader_with_cached_plans_reads_as_one_without(texts: list[tuple[bytes, PageLimits]]) -> None:
     """Snapshots, counts, errors, coverage and warnings are those of a reader that parses every text."""

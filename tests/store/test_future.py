@@ -107,6 +107,7 @@ def everything(store: Store) -> dict[str, Any]:
 ROWS: dict[str, Callable[[Store], None]] = {"recent": lambda _: None, "packed": pack}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ROWS)
 @pytest.mark.parametrize("now", [303.0, 461.3, 579.0])
 def test_what_is_later_than_the_clock_is_as_if_it_had_never_been(tmp_path: Path, now: float, kept: str) -> None:

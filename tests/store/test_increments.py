@@ -258,6 +258,7 @@ def test_increments_have_a_retention_of_their_own(store: Store) -> None:
     assert store.deployments() == []
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_leaves_increments_when_scrapes_are_gone(store: Store) -> None:
     """Scrapes go first, down to a day of them, then increments down to a day, and then the rest."""
     store.set_target(replace(STATUS, scrape_interval_ms=600_000))
@@ -283,6 +284,7 @@ def test_a_limit_on_the_size_leaves_increments_when_scrapes_are_gone(store: Stor
     assert spans[0.45][1] < 2.5
 
 
+@pytest.mark.slow
 def test_increments_need_little_room(store: Store) -> None:
     """A day of a replica with an engine's histograms: below two bytes a number."""
     chance = np.random.default_rng(2)
@@ -312,6 +314,7 @@ EARLIER_AFTER_LATER = {1_210_000: {TOKENS: 5.0}, 1_225_000: {TOKENS: 6.0}, 1_185
 EARLIER_BEFORE_A_RESTART = {1_821_000: {TOKENS: 5.0}, 1_796_000: {TOKENS: 6.0}, 1_811_000: {TOKENS: 7.0}}
 
 
+@pytest.mark.slow
 @example(EARLIER_AFTER_LATER, 1000, {2})
 @example(EARLIER_BEFORE_A_RESTART, 1, {2})
 @given(pasts(), st.sampled_from([1, 5, 1000]), st.sets(st.integers(0, 44), max_size=3))

@@ -204,6 +204,7 @@ def test_the_same_series_are_the_same_tuple(store: Store) -> None:
     assert len({id(each.series) for _, each in scrapes if each is not None}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["ascending", "older", "within", "shuffled"])
 def test_scrapes_may_come_in_any_order(store: Store, order: str) -> None:
     """An imported past is read in its order in time, before what is stored or in the middle of it."""
@@ -340,6 +341,7 @@ def test_only_the_chunks_that_are_asked_for_are_read(store: Store) -> None:
         store.read_samples(CHAT, [HISTOGRAM], NOW, NOW * 2)
 
 
+@pytest.mark.slow
 def test_a_size_limit_deletes_the_oldest(store: Store) -> None:
     """The file stays within it, whatever comes, and what is left is the youngest."""
     limit = 1_500_000
@@ -386,6 +388,7 @@ def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_
     assert [count(store, table) for table in ("layouts", "shapes", "runs")] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_flood_of_series_is_packed_a_little_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The series of few rows are in memory at once, and are not held afterwards; what waits is packed in its turn."""
     monkeypatch.setattr("servescope.store.recent._KEYS_PACKED", 1000)
@@ -463,6 +466,7 @@ def test_layouts_that_are_shown_again_are_there_again(store: Store) -> None:
     assert [len(each.series) for _, each in found if each] == [7] * 240 + [3] * 240 + [7] * 240 + [3] * 240
 
 
+@pytest.mark.slow
 def test_targets_that_left_leave_nothing_in_memory(store: Store) -> None:
     """Neither how many rows they had nor how many they may have."""
     for number in range(20):
@@ -491,6 +495,7 @@ def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Stor
     assert scrapes[-1][0] == NOW + 99 * STEP
 
 
+@pytest.mark.slow
 def test_a_lowered_limit_shrinks_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages set free are returned to the file system once they are much of the file."""
     monkeypatch.setattr("servescope.store.retention._FEWEST_FREE_PAGES", 64)

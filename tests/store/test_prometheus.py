@@ -116,6 +116,7 @@ def test_credentials_that_come_back_are_not_shown(tmp_path: Path) -> None:
     assert "t0ps3cret" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_no_answer_that_sends_credentials_back_shows_them(tmp_path: Path) -> None:
     """However they are written, in an error, in a page, in an answer that is none, and in a warning."""
     secret = tmp_path / "password"

@@ -153,6 +153,7 @@ def _text(value: float) -> str:
     return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(repr(value), repr(value))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.dictionaries(_NAMES, _TEXTS), _SAMPLES), max_size=4), st.sampled_from([",:", ", : "]))
 def test_samples_are_those_of_the_json(series: list[tuple[Mapping[str, str], Any]], separators: str) -> None:
     """Whatever the labels are, and however the server spaces its JSON: the finite ones, to the last bit."""

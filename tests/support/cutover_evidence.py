@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Series, format_edge, make_labels
+from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.plan.files import preset_metrics
-from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
+from servescope.cutover.plan.plan import Arm, CutoverPlan, FrozenPlan, Stage
 from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 
 Floats = NDArray[np.float64]
@@ -102,6 +103,14 @@ def evidence_of(story: Story) -> Evidence:
             targets.append(_served_before(target) if name == "v2" and side.warm else target)
     last = {target.target_id: story.end_ms for target in targets}
     return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
+
+
+@cache
+def frozen_of(story: Story, *, coverage: float | None = None) -> FrozenPlan:
+    """The least plan with a stage at the story's share, frozen when its cutover starts."""
+    plan = plan_of(story.share)
+    plan = plan if coverage is None else replace(plan, coverage=coverage)
+    return freeze(plan, evidence_of(story), story.started_ms)
 
 
 _LEAD = 2 * HOUR + 2

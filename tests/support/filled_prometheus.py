@@ -19,6 +19,7 @@ from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, Emula
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
+from tests.support.kept import kept
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, running
 from tests.support.promtool import run
@@ -50,7 +51,16 @@ def make_stack() -> EmulatedStack:
 
 def make_samples() -> list[bytes]:
     """The scrapes of the stack, of a collector's configuration, of replicas apart and of firing alerts."""
-    return [*scrape(make_stack(), SECONDS), *_beside(), *_alerts()]
+    return [*scraped_samples(), *_beside(), *_alerts()]
+
+
+def scraped_samples() -> list[bytes]:
+    """The scrapes of the stack alone, emulated once."""
+
+    def make(folder: Path) -> None:
+        (folder / "samples.txt").write_bytes(b"".join(scrape(make_stack(), SECONDS)))
+
+    return [(kept("filled-prometheus", make) / "samples.txt").read_bytes()]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from servescope.emulator.scenario.recording import START_MS, StackRecorder
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.store.embedded import Store
+from tests.support.kept import kept
 
 _INTERVAL_MS = 30_000
 
@@ -29,6 +30,18 @@ class EmulatedPast:
     end_ms: int
     tokens: NDArray[np.float64]
     requests: NDArray[np.float64]
+
+
+def kept_past(name: str, *, minutes: int, mix: Mix) -> EmulatedPast:
+    """What `record_past` makes, kept under this name, to be read only."""
+
+    def make(folder: Path) -> None:
+        past = record_past(folder / "v1.db", minutes=minutes, mix=mix)
+        np.savez(folder / "seen.npz", end_ms=past.end_ms, tokens=past.tokens, requests=past.requests)
+
+    folder = kept(name, make)
+    with np.load(folder / "seen.npz") as seen:
+        return EmulatedPast(folder / "v1.db", int(seen["end_ms"]), seen["tokens"], seen["requests"])
 
 
 def record_past(path: Path, *, minutes: int, mix: Mix, plan: DeploymentPlan = V1, seed: int = 1) -> EmulatedPast:

@@ -37,6 +37,7 @@ def answered(translator: Translator, target: str, body: bytes, wanted: Wanted, *
         return str(error).encode()
 
 
+@pytest.mark.slow
 def test_an_answer_depends_on_its_text_alone(captures: Path) -> None:
     """Whoever was probed before, with whatever page; small caches, upgrades and broken pages change no answer."""
     chance = random.Random(17)
@@ -64,6 +65,7 @@ def test_an_answer_depends_on_its_text_alone(captures: Path) -> None:
         assert answered(used, target, body.encode(), wanted, openmetrics=openmetrics) == fresh
 
 
+@pytest.mark.slow
 def test_a_text_is_read_as_a_collector_reads_it_at_first(captures: Path) -> None:
     """The same series and values, the same samples dropped, or the same error; also of pages that are broken."""
     chance = random.Random(23)

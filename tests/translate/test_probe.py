@@ -80,6 +80,7 @@ def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: str) ->
     assert [series.name for series in translated.native.series] == ["hand_made"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [*ENGINES, LAYERED], ids=lambda engine: engine.name)
 def test_every_series_is_the_collectors(engine: Engine, captures: Path, tmp_path: Path) -> None:
     """Name, labels beside the identity's, and value; of a deployment's layers, each metric from the one it is due."""

@@ -104,6 +104,7 @@ def run(act: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(acted())
 
 
+@pytest.mark.slow
 def test_targets_that_hang_cost_none_of_those_that_answered(tmp_path: Path) -> None:
     """300 of them with 128 slots; those whose probes ended for another one say so."""
     fleet = Fleet(tmp_path)

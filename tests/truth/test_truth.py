@@ -26,6 +26,7 @@ def test_both_sides_get_the_same_prompts() -> None:
             assert -(-tokens // BLOCK_TOKENS) < setting.cache_blocks
 
 
+@pytest.mark.slow
 def test_weight_trades_balance_for_hits() -> None:
     """On our side, with many prompts shared: the higher the weight, the more is reused of what could be."""
     prompts = make_prompts("prefix-heavy", 200, seed=1)
@@ -35,6 +36,7 @@ def test_weight_trades_balance_for_hits() -> None:
     assert run_emulated(PLAIN, prompts) == one
 
 
+@pytest.mark.slow
 def test_clamped_router_trades_hits_as_dynamo_does() -> None:
     """With the floor under its costs our router reuses less at a high weight; at a weight of 1 there is no floor."""
     prompts = make_prompts("prefix-heavy", 200, seed=1)

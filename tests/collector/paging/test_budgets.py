@@ -40,6 +40,7 @@ def test_a_share_is_that_of_a_window_at_most_slightly_longer(seed: int, resets: 
     _check_four_days(seed, resets)
 
 
+@pytest.mark.slow
 def test_a_share_with_resets_is_that_of_a_window_at_most_slightly_longer() -> None:
     """Over four days of bursts, with counters that reset."""
     _check_four_days(seed=7, resets=0.3)

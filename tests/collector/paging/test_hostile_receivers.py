@@ -195,6 +195,7 @@ def test_what_a_receiver_sends_after_its_status_is_not_read(tmp_path: Path, name
     assert peak < 20_000_000
 
 
+@pytest.mark.slow
 def test_no_receiver_that_sends_back_what_it_was_sent_has_it_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,6 +50,7 @@ class Fleet(Scene):
         return {dict(each.labels)["deployment_id"]: each.state for each in shown if each.name == GONE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alerting", [ALERTMANAGER, ONLY_GONE], ids=["all alerts", "this alert alone"])
 def test_a_restart_does_not_forget_a_deployment_that_is_gone(tmp_path: Path, alerting: str) -> None:
     """It fires on with its start, half a day and three restarts later, and ends a day after the last engine."""

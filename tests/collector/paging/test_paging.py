@@ -17,6 +17,7 @@ from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene, pl
 from tests.support.waiting import wait_for_async
 
 
+@pytest.mark.slow
 def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
     """`for` and `keep_firing_for` are five minutes; an Alertmanager is sent nothing before the alert fires."""
 
@@ -46,6 +47,7 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
     play(Scene(tmp_path), act)
 
 
+@pytest.mark.slow
 def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_for_fifteen(tmp_path: Path) -> None:
     """At the first evaluation after the interval; endsAt is 20 minutes in the future, as long as a restart may take."""
 
@@ -76,6 +78,7 @@ def test_the_watchdog_is_sent(tmp_path: Path) -> None:
     play(Scene(tmp_path), act)
 
 
+@pytest.mark.slow
 def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path: Path) -> None:
     """The body is that of Alertmanager's webhooks, version 4."""
 
@@ -100,6 +103,7 @@ def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path
     play(Scene(tmp_path, WEBHOOK), act)
 
 
+@pytest.mark.slow
 def test_a_webhook_is_sent_one_body_for_a_deployment(tmp_path: Path) -> None:
     """Its alerts of one severity are in it, whatever their names; pages and the Watchdog are others."""
 
@@ -162,6 +166,7 @@ def test_a_failed_notification_is_counted_logged_and_retried(
     assert "secret-path" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path) -> None:
     """A firing alert keeps its start; one whose condition ended meanwhile resolves once targets were scraped."""
 

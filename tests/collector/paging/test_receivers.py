@@ -42,6 +42,7 @@ def _statuses(scene: Scene) -> list[str]:
     return [status for _, status, _ in scene.receivers.sent(NAME)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_webhook_that_was_down_for_hours_is_sent_the_end(tmp_path: Path, restarts: bool) -> None:
     """Also when the collector was restarted in between."""
@@ -67,6 +68,7 @@ def test_a_webhook_that_was_down_for_hours_is_sent_the_end(tmp_path: Path, resta
     play(Scene(tmp_path, WEBHOOK), act)
 
 
+@pytest.mark.slow
 def test_an_alert_that_fired_twice_while_a_webhook_was_down_resolves_there(tmp_path: Path) -> None:
     """The webhook knows the first of the two only, under the same fingerprint."""
 
@@ -84,6 +86,7 @@ def test_an_alert_that_fired_twice_while_a_webhook_was_down_resolves_there(tmp_p
     play(Scene(tmp_path, WEBHOOK), act)
 
 
+@pytest.mark.slow
 def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_still_needs(tmp_path: Path) -> None:
     """As by Prometheus, also while the resolved alert is kept for a webhook that is down."""
 
@@ -103,6 +106,7 @@ def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_
     play(Scene(tmp_path, ALERTMANAGER + WEBHOOK), act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("receiver", [WEBHOOK, ALERTMANAGER], ids=["webhook", "alertmanager"])
 @pytest.mark.parametrize(
     "error",
@@ -194,6 +198,7 @@ def test_an_alert_whose_value_is_not_finite_is_stored(tmp_path: Path, value: flo
     assert repr(found.value) == repr(value)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
     """An alert starts before it ends, as Alertmanager requires; neither `for` nor `keep_firing_for` gets longer."""
 
@@ -226,6 +231,7 @@ def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
     play(Scene(tmp_path), act)
 
 
+@pytest.mark.slow
 def test_figures_that_could_not_be_derived_resolve_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an internal error what fires goes on firing until there are figures again."""
 
@@ -328,6 +334,7 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
         assert reader.read_alerts() == alerts
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_over_a_restart_resolves_nothing(tmp_path: Path) -> None:
     """Everything stored has a time in the future: what fired still fires, and its end is sent."""
 

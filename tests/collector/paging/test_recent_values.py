@@ -17,6 +17,7 @@ instants = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(instants)
 def test_the_last_span_is_kept(steps: list[tuple[int, dict[int, float]]]) -> None:
     """Keys that come, go and return, more than there is room for, and clocks that are set back."""

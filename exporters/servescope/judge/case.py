@@ -95,10 +95,11 @@ def fold_case(
     past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, known: Parts = _NOTHING,
     keep: Callable[[Sequence[ArmArrays], int], None] = _keep_nothing,
 ) -> FoldedCase:  # fmt: skip
-    """What was observed of a run from an hour before its start.
+    """What was observed of a run from an hour before its start until `at_ms`.
 
-    With what is `known` of it only what is newer is read. Parts that are final are passed to `keep`, with the scrape
-    interval they were read with.
+    Only what is newer than the `known` parts is read. Parts that are final are passed to `keep`, with the scrape
+    interval in milliseconds they were read with. Where the past cannot be read wholly, the `problems` of the evidence
+    say so, and nothing newer is read: what it would have counts as missing.
     """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
     begin_ms = _start_ms(frozen, decisions) - BEFORE_MS

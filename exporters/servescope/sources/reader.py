@@ -1,8 +1,9 @@
 """How one target's texts are read, from bytes to contract samples.
 
-Whatever depends only on which series a text exposes is computed once and kept while they stay the same: where each
-value is, the source, the translation, what is stored. A text like the one before costs a comparison of its lines and a
-few operations on one array; any other is parsed line by line, with the same result.
+A text with the lines of the one before, but for their values, costs a comparison of its lines and a few operations on
+one array; any other is parsed line by line, with the same result. The translation depends on the source and on which
+series have a finite value: it is kept for several such sets, until the series change. Which of the translated samples
+are stored depends on what other targets supply too, and is computed anew when that changes.
 """
 
 from __future__ import annotations

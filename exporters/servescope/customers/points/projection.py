@@ -322,9 +322,11 @@ def _add(first: Value, second: Value) -> Value:
 def _advance(
     total: StreamTotal | None, gain: Value | None, shape: Value | None, edge: IntervalSnapshot
 ) -> StreamTotal | None:
-    """The total with what was gained; a new one where there was none, or where it had fewer edges than all series have.
+    """The total with `gain` added, unchanged where that is None.
 
-    A new one counts from the edge before; of the first edge of a stream, from this edge, with nothing in it.
+    A new total replaces one that is None, or a histogram that lacks an edge of `shape`, the sum of what the series show
+    now. It counts from the edge before and has what was gained since; without a gain, or at a lane's first edge, it
+    counts from this edge and is 0, or None where no series shows a value.
     """
     if total is None or _is_coarser(total.value, shape):
         if gain is not None and edge.before_ms is not None:

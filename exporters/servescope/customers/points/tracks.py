@@ -58,12 +58,14 @@ def follow(
     fresh_ms: int,
     since_ms: int = 0,
 ) -> Iterator[tuple[TargetEdge | None, TargetTrack | None]]:
-    """The target at each of the edges, ascending, None where there is nothing to say of it, and its track from then on.
+    """For each of `edges`, times in milliseconds ascending, the target at that edge and the track to continue from.
 
-    `window` has its scrapes after the edge before, `before_ms`, up to the last edge, and series without the labels of
-    the identity; of a lane's first edge, whose `before_ms` is None, the scrapes shortly before it. A scrape counts as
-    the target's state for `fresh_ms`. Nothing is known of the target before `since_ms`, when it became the customer's:
-    neither the window nor the track reaches further back.
+    The target is None where no series has a value, has ended or gained since the edge before; the track is None before
+    the first good scrape. `before_ms` is the edge before the first of `edges`, None where that is the first of a lane,
+    at which nothing is gained. `window` has the scrapes after `before_ms` up to the last edge (of a lane's first edge,
+    those shortly before it), in series without the labels of the identity. A scrape counts as the target's state for
+    `fresh_ms`. Nothing is known of the target before `since_ms`, when it became the customer's: neither the window nor
+    the track reaches further back.
     """
     known_ms = None if before_ms is None else max(before_ms, since_ms)
     window = _continue(track, window, known_ms)

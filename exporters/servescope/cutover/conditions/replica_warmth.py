@@ -257,11 +257,12 @@ def _emptied(hits: Floats, requests: Floats) -> Floats:
 def _ages(
     arm: ArmFold, requests: Floats, emptied: NDArray[np.bool_], usual: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Seconds at each block's end since a pod began to warm up, and where it did so for the second time, (P, B) each.
+    """Seconds at each block's end since a pod last began to warm up, and where one that had served did so: (P, B) each.
 
-    That is when its process began, when it served first, unless it did as soon as anything was observed, when it
-    served again after it had idled, and when its cache was found empty. A pod that only idled may be back without a
-    hold on the verdict, so that the second is of processes and caches.
+    It begins to warm up when its process begins, when it serves for the first time (but for one that serves within the
+    first blocks that are observed, or before it could expect requests), when it serves again after it idled, and when
+    its cache is found empty. The second array marks new processes and emptied caches only: a pod that idled comes back
+    without holding up the verdict.
     """
     if not arm.present.size:
         return np.zeros(arm.present.shape), np.zeros(arm.present.shape, dtype=np.bool_)

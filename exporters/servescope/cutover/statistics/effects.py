@@ -52,11 +52,11 @@ def reversed_effects(blocks: BlockEffects) -> BlockEffects:
 
 def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = ENOUGH_REQUESTS,
                  most: int = MOST_MERGED) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-    """The first and the last index of each block that results when short ones are merged until both arms have `enough`.
+    """The first and the last index (K,) of each merged block among consecutive five-minute blocks.
 
-    Blocks are merged forwards, by their counts alone, so that a block that is there never changes when later ones come;
-    the latest that is not complete is left out. `v1_requests` and `v2_requests` are those of consecutive five-minute
-    blocks, (B,), 0 where there were none.
+    A merged block ends where both arms have `enough` requests in it, or where it has `most` blocks, whatever they have.
+    Blocks are merged forwards, by their counts alone, so that one never changes when later ones come; the latest is
+    left out until it ends. `v1_requests` and `v2_requests` are (B,); NaN counts as 0.
     """
     fewest = np.minimum(zero_unknown(v1_requests), zero_unknown(v2_requests))
     if (fewest >= enough).all():

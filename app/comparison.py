@@ -129,7 +129,7 @@ def _worst_block(folded: ArmArrays, metric: MetricJudgement, start_ms: int) -> W
 
 
 def _values(arm: ArmFold, name: str) -> Floats:
-    """The metric by block over all pods, NaN where too little was observed."""
+    """The metric by block over all replicas, NaN where too little was observed."""
     counted = arm.metrics[name]
     above, below = np.nansum(counted.above, axis=0), np.nansum(counted.below, axis=0)
     values: Floats = np.full(below.shape, np.nan)

@@ -17,7 +17,7 @@ from tests.support.cutover_past import given, made_past
 from tests.support.cutover_plans import LEAST_PLAN
 
 HOUR_MS = 3_600_000
-STORY = Story(past_hours=26, hours=6, v1=Side(pods=6), v2=Side(pods=2))
+STORY = Story(past_hours=26, hours=6, v1=Side(replicas=6), v2=Side(replicas=2))
 
 
 def test_the_console_knows_of_a_run_what_commands_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def last_scraped(folded: ArmArrays) -> dict[str, int]:
         ever = np.flatnonzero(seen.any(axis=1))
         if ever.size:
             ends = arm.blocks[::-1][seen[ever, ::-1].argmax(axis=1)] + BLOCK_MS
-            found |= {arm.pods[pod]: end for pod, end in zip(ever.tolist(), ends.tolist(), strict=True)}
+            found |= {arm.replicas[replica]: end for replica, end in zip(ever.tolist(), ends.tolist(), strict=True)}
     return found
 
 

@@ -163,9 +163,9 @@ def _lacks(part: ArmArrays, kept: ArmArrays) -> bool:
     if not np.array_equal(part.blocks, kept.blocks):
         return False
     lacking = [
-        _lacking(_scrapes(one, pod), _scrapes(other, pod))
+        _lacking(_scrapes(one, replica), _scrapes(other, replica))
         for one, other in ((part.v1, kept.v1), (part.v2, kept.v2))
-        for pod in dict.fromkeys((*one.pods, *other.pods))
+        for replica in dict.fromkeys((*one.replicas, *other.replicas))
     ]
     return any(lacking) and None not in lacking
 
@@ -182,6 +182,6 @@ def _lacking(held: NDArray[np.float64], kept: NDArray[np.float64]) -> bool | Non
     return bool((held[: first + 1] < kept[: first + 1]).any())
 
 
-def _scrapes(arm: ArmFold, pod: str) -> NDArray[np.float64]:
-    found = arm.scrapes[arm.pods.index(pod)] if pod in arm.pods else np.zeros(arm.blocks.size)
+def _scrapes(arm: ArmFold, replica: str) -> NDArray[np.float64]:
+    found = arm.scrapes[arm.replicas.index(replica)] if replica in arm.replicas else np.zeros(arm.blocks.size)
     return np.asarray(found, dtype=float)

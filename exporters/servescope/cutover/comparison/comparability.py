@@ -32,7 +32,7 @@ def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
     arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
     for family in families:
         for name, arm in arms.items():
-            if family not in arm.places and arm.pods:
+            if family not in arm.places and arm.replicas:
                 return Comparability("absent", f"{name}{_sources(arm)} does not report {family}: {_absence(family)}")
     if metric.kind == "band":
         return None
@@ -102,6 +102,6 @@ def unreported(metrics: Iterable[JudgedMetric], folded: ArmArrays) -> Mapping[st
 
 
 def _if_it_served(arm: ArmFold) -> ArmFold:
-    """An arm, without its pods where none of them has counted anything."""
+    """An arm, without its replicas where none of them has counted anything."""
     counted = (arm.traffic["requests"], *(each.below for each in arm.metrics.values()))
-    return arm if any(np.nansum(each) > 0.0 for each in counted) else replace(arm, pods=())
+    return arm if any(np.nansum(each) > 0.0 for each in counted) else replace(arm, replicas=())

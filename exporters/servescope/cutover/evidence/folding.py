@@ -1,4 +1,4 @@
-"""The increments of both arms, folded into arrays over pods and blocks: what every statistic of a judgement reads.
+"""The increments of both arms, folded into arrays over replicas and blocks: what every statistic of a judgement reads.
 
 A metric is taken from one place of a deployment per arm, the outermost that shows it, or the one that was frozen. What
 cannot be what it says is left out of its block and counted: a value that is not finite, a counter's gain below zero, a
@@ -60,8 +60,8 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PodSums:
-    """What a metric counts, and among how much, by pod and block, (P, B); NaN where it is not known."""
+class ReplicaSums:
+    """What a metric counts, and among how much, by replica and block, (P, B); NaN where it is not known."""
 
     above: Floats
     below: Floats
@@ -77,18 +77,18 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmFold:
-    """One arm over P pods and B blocks; `blocks` are their starts, (B,), without a gap, the rest is (P, B).
+    """One arm over P replicas and B blocks; `blocks` are their starts, (B,), without a gap, the rest is (P, B).
 
-    `present` is where a pod was scraped, or failed to be, `started` when its process began, NaN where that is not
+    `present` is where a replica was scraped, or failed to be, `started` when its process began, NaN where that is not
     known; the tallies are those of `contract.increments`, `torn` with those that were found here. `slow` are the
     observations above each of the compared edges, (P, K, B). `traffic` is by the names of `TRAFFIC`, `levels` and
-    `above_level` by gauge. `counting` are by pod the labelled series that its process has counted with at the end,
-    `doubled` the pods that have a series twice. `kinds` are the layer and the role of each pod, a layer "" of one that
-    no scrape has shown. `rejected` is 1 where a pod's counters contradict each other, so that none of them is taken;
-    `served` is the most requests that any of them has, NaN where none says.
+    `above_level` by gauge. `counting` are by replica the labelled series that its process has counted with at the end,
+    `doubled` the replicas that have a series twice. `kinds` are the layer and the role of each replica, a layer "" of
+    one that no scrape has shown. `rejected` is 1 where a replica's counters contradict each other, so that none of them
+    is taken; `served` is the most requests that any of them has, NaN where none says.
     """
 
-    pods: tuple[str, ...]
+    replicas: tuple[str, ...]
     deployments: tuple[str, ...]
     blocks: NDArray[np.int64]
     present: NDArray[np.bool_]
@@ -98,7 +98,7 @@ class ArmFold:
     torn: Floats
     resets: Floats
     gaps: Floats
-    metrics: Mapping[str, PodSums]
+    metrics: Mapping[str, ReplicaSums]
     slow: Mapping[str, Floats]
     distributions: Mapping[str, BucketCounts]
     traffic: Mapping[str, Floats]
@@ -246,17 +246,17 @@ def _fold_arm(
         return np.zeros(shape)
 
     arm = ArmFold(
-        pods=tuple(target.target_id for target in targets),
+        replicas=tuple(target.target_id for target in targets),
         deployments=tuple(target.identity.deployment_id for target in targets),
         blocks=blocks,
         present=np.zeros(shape, dtype=np.bool_),
         started=unknown(),
         scrapes=nothing(), failed=nothing(), torn=nothing(), resets=nothing(), gaps=nothing(),
         metrics={
-            name: PodSums(unknown(), unknown())
+            name: ReplicaSums(unknown(), unknown())
             for name, side in (*reading.counters, *reading.gauges)
             if side == "above"
-        } | {name: PodSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
+        } | {name: ReplicaSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
         slow={name: np.full((len(targets), len(edges), blocks.size), np.nan) for name, edges in reading.edges.items()},
         distributions={},
         traffic={name: unknown() for name in TRAFFIC},
@@ -287,9 +287,10 @@ def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]
     if before is None or not before.blocks.size:
         return {}
     # Of one that was not there at the end, only what it has counted with is known.
-    started = dict(zip(before.pods, before.started[:, -1].tolist(), strict=True))
+    started = dict(zip(before.replicas, before.started[:, -1].tolist(), strict=True))
     return {
-        pod: (started.get(pod, np.nan), before.counting.get(pod, frozenset())) for pod in {**started, **before.counting}
+        replica: (started.get(replica, np.nan), before.counting.get(replica, frozenset()))
+        for replica in {**started, **before.counting}
     }
 
 
@@ -388,7 +389,7 @@ def _cell(arm: ArmFold, name: str, side: str) -> Floats:
 
 
 class _BucketSums:
-    """The buckets of an arm's pods added up, each at the edges that its pods share."""
+    """The buckets of an arm's replicas added up, each at the edges that its replicas share."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
@@ -443,11 +444,14 @@ def _choose_places(
 
 
 def _joined(arms: Sequence[ArmFold]) -> ArmFold:
-    """One arm over the blocks of all; a pod that one of them does not have is not known there."""
-    pods = tuple(dict.fromkeys(pod for arm in arms for pod in arm.pods))
-    index = {pod: number for number, pod in enumerate(pods)}
+    """One arm over the blocks of all; a replica that one of them does not have is not known there."""
+    replicas = tuple(dict.fromkeys(replica for arm in arms for replica in arm.replicas))
+    index = {replica: number for number, replica in enumerate(replicas)}
     rows = [
-        slice(None) if arm.pods == pods else np.array([index[pod] for pod in arm.pods], dtype=np.int64) for arm in arms
+        slice(None)
+        if arm.replicas == replicas
+        else np.array([index[replica] for replica in arm.replicas], dtype=np.int64)
+        for arm in arms
     ]
     ends = np.cumsum([0, *(arm.blocks.size for arm in arms)]).tolist()
 
@@ -457,22 +461,22 @@ def _joined(arms: Sequence[ArmFold]) -> ArmFold:
             alike = _same(values) if all(isinstance(each, slice) for each in rows) else None
             if alike is not None:
                 return np.broadcast_to(alike, (*one.shape[:-1], ends[-1]))
-            shape, kind = (len(pods), *one.shape[1:-1], ends[-1]), bool if one.dtype == np.bool_ else float
+            shape, kind = (len(replicas), *one.shape[1:-1], ends[-1]), bool if one.dtype == np.bool_ else float
             if all(isinstance(each, slice) for each in rows):
                 return np.concatenate(values, axis=-1, out=np.empty(shape, kind), casting="unsafe")
             whole = np.full(shape, missing, kind)
             for each, chosen, first, end in zip(values, rows, ends, ends[1:], strict=False):
                 whole[chosen, ..., first:end] = each
             return whole
-        if isinstance(one, PodSums):
-            return PodSums(
+        if isinstance(one, ReplicaSums):
+            return ReplicaSums(
                 join([each.above for each in values], missing), join([each.below for each in values], missing)
             )
         return {name: join([each[name] for each in values], missing) for name in one}
 
-    def of_pods(name: str) -> tuple[Any, ...]:
-        known = {pod: each for arm in arms for pod, each in zip(arm.pods, getattr(arm, name), strict=True)}
-        return tuple(known[pod] for pod in pods)
+    def of_replicas(name: str) -> tuple[Any, ...]:
+        known = {replica: each for arm in arms for replica, each in zip(arm.replicas, getattr(arm, name), strict=True)}
+        return tuple(known[replica] for replica in replicas)
 
     blocks = np.concatenate([arm.blocks for arm in arms])
     values: dict[str, Any] = {
@@ -483,12 +487,12 @@ def _joined(arms: Sequence[ArmFold]) -> ArmFold:
         if each.name not in values:
             parts = [getattr(arm, each.name) for arm in arms]
             missing = 0.0 if each.name in _COUNTS or each.name == "present" else np.nan
-            values[each.name] = of_pods(each.name) if isinstance(parts[0], tuple) else join(parts, missing)
+            values[each.name] = of_replicas(each.name) if isinstance(parts[0], tuple) else join(parts, missing)
     return ArmFold(**values)
 
 
 _COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus", "rejected")
-"""What is 0 of a pod in blocks in which it was not there; all else is not known."""
+"""What is 0 of a replica in blocks in which it was not there; all else is not known."""
 
 
 def _same(values: Sequence[NDArray[Any]]) -> NDArray[Any] | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from servescope.contract.judged import SPEED, JudgedMetric
 from servescope.cutover.evidence.agreement import DURATION, HANDING_OVER, IN_FLIGHT, LEAST, peer_of
 from servescope.cutover.evidence.coverage import trailing_sum
-from servescope.cutover.evidence.folding import ArmFold, PodSums
+from servescope.cutover.evidence.folding import ArmFold, ReplicaSums
 from servescope.cutover.statistics.sequences import Floats, zero_unknown
 from servescope.increments.accumulation import SAME_START_MS
 from servescope.increments.blocks import BLOCK_MS
@@ -36,7 +36,7 @@ def in_flight(arm: ArmFold, within: slice) -> tuple[Floats, Floats]:
 
 
 def _processes(started: Floats) -> Floats:
-    """How many processes a pod has had up to each block, from when the latest of them began, (P, B)."""
+    """How many processes a replica has had up to each block, from when the latest of them began, (P, B)."""
     latest = np.fmax.accumulate(started, axis=1)
     with np.errstate(invalid="ignore"):
         return np.asarray(1.0 + np.cumsum(np.diff(latest, prepend=latest[:, :1], axis=1) > SAME_START_MS, axis=1))
@@ -97,7 +97,7 @@ def _most_missed(
     return np.asarray(np.max([np.zeros(usable.size), *missed], axis=0))
 
 
-def _of_one_place(arm: ArmFold, histogram: str) -> PodSums | None:
+def _of_one_place(arm: ArmFold, histogram: str) -> ReplicaSums | None:
     """A histogram that an arm takes from the processes whose requests it counts, which see the same ones."""
     here, requests = arm.places.get(histogram), arm.places.get("requests_total")
     if here is None or requests is None or here.name != requests.name:

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from servescope.contract.samples import Series
 from servescope.cutover.evidence import folding
-from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, Place, PodSums
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, Place, ReplicaSums
 
-_KINDS: Final[Mapping[str, type]] = {each.__name__: each for each in (ArmArrays, ArmFold, PodSums, BucketCounts, Place)}
+_KINDS: Final[Mapping[str, type]] = {
+    each.__name__: each for each in (ArmArrays, ArmFold, ReplicaSums, BucketCounts, Place)
+}
 _NUMBERS: Final = frozenset({"|u1", "<u2", "<f4", "<f8", "<i8", "|b1"})
 
 

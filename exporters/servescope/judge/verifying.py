@@ -24,11 +24,11 @@ from servescope.judge.journal.journal import CutoverJournal, JournalDamagedError
 from servescope.judge.journal.runs import CutoverRun, list_runs
 from servescope.settings.values import format_instant
 from servescope.store.history import History
-from servescope.store.opening import open_past, read_time
+from servescope.store.opening import open_history, read_time
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Check the journal; with a plan and a past also what is kept of its run. Returns 1 where something is wrong."""
+    """Check the journal; with a plan and a history also what is kept of its run. Returns 1 where something is wrong."""
     path = find_journal(arguments)
     if not path.exists():
         raise JournalError(f"no journal at {str(path)!r}")
@@ -100,20 +100,20 @@ def _prove(arguments: argparse.Namespace) -> _Proof:
     plan = read_plan(arguments.plan)
     run, at_ms = open_run(arguments, plan), read_time("--at", arguments.at)
     checkpoint = Checkpoint(find_journal(arguments), run.entries[0].hash)
-    with open_past(arguments) as past:
-        return prove_checkpoint(past, run, checkpoint, at_ms)
+    with open_history(arguments) as history:
+        return prove_checkpoint(history, run, checkpoint, at_ms)
 
 
-def prove_checkpoint(past: History, run: CutoverRun, checkpoint: Checkpoint, at_ms: int) -> _Proof:
+def prove_checkpoint(history: History, run: CutoverRun, checkpoint: Checkpoint, at_ms: int) -> _Proof:
     """Fold all samples of a run again, compare each part that is kept, and the judgements from both."""
     comparison = _Comparison(checkpoint.path, checkpoint.read())
     problems: list[str] = comparison.problems
     try:
-        whole = fold_case(past, run.frozen, run.decisions, at_ms, keep=comparison.compare)
+        whole = fold_case(history, run.frozen, run.decisions, at_ms, keep=comparison.compare)
         comparison.read_rest()
         if comparison.parts and not problems and not comparison.unproven:
             known = restore_case(run.frozen, run.decisions, at_ms, checkpoint)
-            resumed = fold_case(past, run.frozen, run.decisions, at_ms, known)
+            resumed = fold_case(history, run.frozen, run.decisions, at_ms, known)
             one, other = (each.judge(run.frozen, run.decisions, at_ms) for each in (whole, resumed))
             if one.to_json() != other.to_json() or one.changes != other.changes:
                 problems.append(f"{checkpoint.path}: the judgement from it is not that from all samples")

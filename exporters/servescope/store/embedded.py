@@ -127,7 +127,7 @@ class Store(StoreConnection):
 
     @guarded
     def append_increments(self, increments: TargetIncrements) -> None:
-        """Add blocks of a target, in place of those stored of the same times; for a past that has no scrapes.
+        """Add blocks of a target, in place of those stored of the same times; for a history that has no scrapes.
 
         The target must have been given to `set_target` before.
         """

@@ -47,13 +47,13 @@ _SETTLING_MS: Final = 35_000
 """How long after its end a block may still get scrapes: two intervals of 15 s, and five seconds to be written."""
 
 
-def find_deployment(past: History, chosen: str | None) -> tuple[Deployment, ...]:
+def find_deployment(history: History, chosen: str | None) -> tuple[Deployment, ...]:
     """The deployment that was chosen by its id, or by labels as `model_name=chat,environment=production`.
 
     Without a choice it is the only one of v1. It is returned once for each rollout phase it was in. Raises UsageError
-    where none or several fit, with those there are, and ServescopeError where the past cannot be read.
+    where none or several fit, with those there are, and ServescopeError where the history cannot be read.
     """
-    known = past.deployments()
+    known = history.deployments()
     wanted = _read_choice(chosen)
     found = [each for each in known if all(getattr(each, label) == value for label, value in wanted.items())]
     groups = {tuple(getattr(each, label) for label in GROUP_LABELS) for each in found}
@@ -66,11 +66,11 @@ def find_deployment(past: History, chosen: str | None) -> tuple[Deployment, ...]
     raise UsageError(f"{asked}: {len(groups)} deployments fit, expected --deployment with labels of one of: {listed}")
 
 
-def read_traffic(past: History, deployments: Sequence[Deployment], start_ms: int, end_ms: int) -> ServedTraffic:
+def read_traffic(history: History, deployments: Sequence[Deployment], start_ms: int, end_ms: int) -> ServedTraffic:
     """What a deployment served in the blocks that lie within start and end, and have closed.
 
     Raises UsageError where nothing of it was scraped in that time, or where prefill and decode have workers of their
-    own, and ServescopeError where the past cannot be read.
+    own, and ServescopeError where the history cannot be read.
     """
     first_ms = -(-start_ms // BLOCK_MS) * BLOCK_MS
     blocks = np.arange(first_ms, (end_ms - _SETTLING_MS) // BLOCK_MS * BLOCK_MS, BLOCK_MS, dtype=np.int64)
@@ -78,9 +78,9 @@ def read_traffic(past: History, deployments: Sequence[Deployment], start_ms: int
     for begin_ms in range(first_ms, end_ms, _DAY_MS):
         targets: list[TargetIncrements] = []
         for deployment in deployments:
-            targets += past.read_increments(deployment, _FAMILIES, begin_ms, min(begin_ms + _DAY_MS, end_ms))
+            targets += history.read_increments(deployment, _FAMILIES, begin_ms, min(begin_ms + _DAY_MS, end_ms))
         reading.add(targets)
-    traffic = reading.traffic(tuple(deployments), past.remarks())
+    traffic = reading.traffic(tuple(deployments), history.remarks())
     if not traffic.known.any():
         where = f"{deployments[0].model_name}/{deployments[0].deployment_id}"
         span = f"{format_instant(start_ms)} to {format_instant(end_ms)}"

@@ -21,13 +21,15 @@ from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 
 Floats = NDArray[np.float64]
 
-PLACES: Final = ("frontend", "router process", "process", "engine")
-"""Where in a deployment a metric is measured, outermost first. What a router's own process measures of its caches is
-further out than what the engines behind it measure of theirs."""
+MEASURED_LAYERS: Final = ("frontend", "router process", "process", "engine")
+"""The layers of a deployment that metrics are measured at, outermost first. What a router's own process measures of its
+caches is further out than what the engines behind it measure of theirs."""
 
 
-def place_of(layer: str, role: str, family: str) -> str:
-    """Where a target of this layer and role measures a metric; bare instruments, of no known layer, are a process."""
+def measured_layer(layer: str, role: str, family: str) -> str:
+    """The one of `MEASURED_LAYERS` at which a target measures a metric; bare instruments, of no known layer, are a
+    process.
+    """
     if layer in {"frontend", "engine"}:
         return layer
     routed = METRICS[family].component == "router" and role == "router"

@@ -20,7 +20,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot
 from servescope.errors import ServescopeError
 from servescope.sources.cache import SeriesCache
-from servescope.sources.layers import ByDepth, Supply, depth_of
+from servescope.sources.layers import ByLayer, Supply, layer_order
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
@@ -82,11 +82,11 @@ class Reader:
         self._stored: StoredSeries | None = None
         self._series: tuple[Series, ...] = ()
         self._ever_supplied: frozenset[str] = frozenset()
-        self._supplied_at: ByDepth = {}
+        self._supplied_at: ByLayer = {}
         self._observed: frozenset[str] = frozenset()
         self._fed_by: dict[str, str] = {}
         self._elsewhere: dict[str, str] = {}
-        self._elsewhere_is_of: tuple[int, ByDepth] | None = None
+        self._elsewhere_is_of: tuple[int, ByLayer] | None = None
         self.versions = ""
         # The same objects from scrape to scrape while they are equal, which they nearly always are.
         self.coverage: dict[str, dict[str, str | None]] = {}
@@ -199,8 +199,8 @@ class Reader:
         self._ever_supplied |= observed
         supplied: dict[int, frozenset[str]] = {}
         for name in self._ever_supplied - _OF_ITS_OWN:
-            depth = depth_of(source, self._identity.role, name)
-            supplied[depth] = supplied.get(depth, frozenset()) | {name}
+            layer = layer_order(source, self._identity.role, name)
+            supplied[layer] = supplied.get(layer, frozenset()) | {name}
         self._supplied_at = supplied
 
     def _update_missing(self, coverage: Mapping[str, Coverage]) -> None:
@@ -236,9 +236,9 @@ class Reader:
         if is_of is not None and is_of[0] == self._supply.version and is_of[1] is self._supplied_at:
             return self._elsewhere
         elsewhere: dict[str, str] = {}
-        for place, (depth, names) in enumerate(sorted(self._supplied_at.items())):
+        for place, (layer, names) in enumerate(sorted(self._supplied_at.items())):
             # Of the outermost, also metrics that this target does not supply.
-            elsewhere |= self._supply.further_out(depth, names if place else _ALL_METRICS)
+            elsewhere |= self._supply.further_out(layer, names if place else _ALL_METRICS)
         self._elsewhere_is_of = self._supply.version, self._supplied_at
         if elsewhere != self._elsewhere:
             self._elsewhere = elsewhere

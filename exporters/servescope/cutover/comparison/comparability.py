@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.judged import JudgedMetric, definition_of
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.cutover.evidence.folding import ArmArrays, ArmFold, Place
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, MeasuredLayer
 
 Finding = Literal["absent", "incomparable", "note"]
 
@@ -32,12 +32,12 @@ def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
     arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
     for family in families:
         for name, arm in arms.items():
-            if family not in arm.places and arm.replicas:
+            if family not in arm.layers and arm.replicas:
                 return Comparability("absent", f"{name}{_sources(arm)} does not report {family}: {_absence(family)}")
     if metric.kind == "band":
         return None
     for family in families:
-        found = _compare_family(metric, family, folded.v1.places.get(family), folded.v2.places.get(family))
+        found = _compare_family(metric, family, folded.v1.layers.get(family), folded.v2.layers.get(family))
         if found is not None:
             return found
     return None
@@ -48,11 +48,13 @@ def _absence(family: str) -> str:
 
 
 def _sources(arm: ArmFold) -> str:
-    found = sorted({source for place in arm.places.values() for source in place.sources})
+    found = sorted({source for layer in arm.layers.values() for source in layer.sources})
     return f" ({', '.join(found)})" if found else ""
 
 
-def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Place | None) -> Comparability | None:
+def _compare_family(
+    metric: JudgedMetric, family: str, v1: MeasuredLayer | None, v2: MeasuredLayer | None
+) -> Comparability | None:
     if v1 is None or v2 is None:
         return None
     if "frontend" in {v1.name, v2.name} and v1.name != v2.name:
@@ -70,7 +72,7 @@ def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Pla
                 "fails before it",
             )
         return Comparability("note", f"{family} of v1 is counted at its {v1.name} and that of v2 at its frontend")
-    kinds = [{definition_of(source, family) for source in place.sources or ("",)} for place in (v1, v2)]
+    kinds = [{definition_of(source, family) for source in layer.sources or ("",)} for layer in (v1, v2)]
     if len({each.kind if each else "" for both in kinds for each in both}) > 1:
         differing = next(
             (name, each) for name, both in zip(("v1", "v2"), kinds, strict=True) for each in both if each is not None

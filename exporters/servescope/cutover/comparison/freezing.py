@@ -59,8 +59,8 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
     if edges:
         past = fold(plan, evidence.targets, start_ms, end_ms, edges=edges)
     v2_replicas = _v2_replicas(plan, past)
-    histograms = (SPEED,) if all(SPEED in arm.places for arm in (past.v1, past.v2)) else ()
-    families = {*past.v1.places, *past.v2.places}
+    histograms = (SPEED,) if all(SPEED in arm.layers for arm in (past.v1, past.v2)) else ()
+    families = {*past.v1.layers, *past.v2.layers}
     metrics = [judged_metric(metric.name, histograms) for metric in plan.metrics]
     # Where v2 has one replica there is nothing to leave out: its noise has all that a replica ever shows.
     if v2_replicas > 1:
@@ -89,8 +89,8 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
 
 
 def _layer(arm: ArmFold, family: str) -> str:
-    place = arm.places.get(family)
-    return place.name if place is not None else ""
+    layer = arm.layers.get(family)
+    return layer.name if layer is not None else ""
 
 
 # --- Noise ------------------------------------------------------------------------------------------------------------

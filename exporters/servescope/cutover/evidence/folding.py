@@ -1,6 +1,6 @@
 """The increments of both arms, folded into arrays over replicas and blocks: what every statistic of a judgement reads.
 
-A metric is taken from one place of a deployment per arm, the outermost that shows it, or the one that was frozen. What
+A metric is taken from one layer of a deployment per arm, the outermost that shows it, or the one that was frozen. What
 cannot be what it says is left out of its block and counted: a value that is not finite, a counter's gain below zero, a
 histogram whose parts do not fit together, and all of a process whose counters contradict each other (`agreement`).
 """
@@ -20,13 +20,13 @@ from servescope.contract.samples import Series
 from servescope.cutover.evidence.agreement import agree
 from servescope.cutover.plan.plan import CutoverPlan
 from servescope.increments.batches import (
-    PLACES,
+    MEASURED_LAYERS,
     HistogramGains,
     Processes,
     SeriesNumbers,
     TargetBatch,
     batches,
-    place_of,
+    measured_layer,
     read_histogram,
     sum_counters,
     sum_gauges,
@@ -52,7 +52,7 @@ TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
 _GAUGES: Final = ("queued_requests", "kv_cache_usage", "gpu_usage", "concurrent_requests")
 
 
-class Place(NamedTuple):
+class MeasuredLayer(NamedTuple):
     """Where an arm's metric is taken from, and what the sources there are."""
 
     name: str
@@ -105,7 +105,7 @@ class ArmFold:
     levels: Mapping[str, Floats]
     above_level: Mapping[str, Floats]
     gpus: Floats
-    places: Mapping[str, Place]
+    layers: Mapping[str, MeasuredLayer]
     counting: Mapping[str, frozenset[Series]]
     doubled: frozenset[str]
     kinds: tuple[tuple[str, str], ...]
@@ -143,16 +143,16 @@ def fold(
     start_ms: int,
     end_ms: int,
     *,
-    places: Mapping[str, tuple[str, str]] | None = None,
+    layers: Mapping[str, tuple[str, str]] | None = None,
     edges: Mapping[str, tuple[float, ...]] | None = None,
     former: ArmArrays | None = None,
 ) -> ArmArrays:
     """Both arms over the closed blocks from `start_ms` to `end_ms`, whole blocks within them.
 
-    `places` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
+    `layers` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
     only have the blocks after it.
     """
-    part = fold_part(plan, targets, start_ms, end_ms, places=places, edges=edges, former=former)
+    part = fold_part(plan, targets, start_ms, end_ms, layers=layers, edges=edges, former=former)
     return part if former is None else joined([former, part])
 
 
@@ -162,7 +162,7 @@ def fold_part(
     start_ms: int,
     end_ms: int,
     *,
-    places: Mapping[str, tuple[str, str]] | None = None,
+    layers: Mapping[str, tuple[str, str]] | None = None,
     edges: Mapping[str, tuple[float, ...]] | None = None,
     former: ArmArrays | None = None,
 ) -> ArmArrays:
@@ -173,9 +173,9 @@ def fold_part(
     arms = []
     for index, arm in enumerate((plan.v1, plan.v2)):
         before = None if former is None else (former.v1, former.v2)[index]
-        known = {family: both[index] for family, both in (places or {}).items() if both[index]}
+        known = {family: both[index] for family, both in (layers or {}).items() if both[index]}
         if before is not None:
-            known = {family: place.name for family, place in before.places.items()} | known
+            known = {family: layer.name for family, layer in before.layers.items()} | known
         chosen = [target for target in targets if arm.selects(target.identity)]
         arms.append(_fold_arm(_Reading(plan, compared), chosen, blocks, known, before))
     return ArmArrays(arms[0], arms[1], compared, () if former is None else former.faults)
@@ -237,7 +237,7 @@ def _fold_arm(
     before: ArmFold | None,
 ) -> ArmFold:
     shape = (len(targets), blocks.size)
-    places = _choose_places(reading, targets, known)
+    layers = _choose_layers(reading, targets, known)
 
     def unknown() -> Floats:
         return np.full(shape, np.nan)
@@ -263,7 +263,7 @@ def _fold_arm(
         levels={name: unknown() for name in _GAUGES},
         above_level={name: unknown() for name in _GAUGES},
         gpus=nothing(),
-        places=places,
+        layers=layers,
         counting={},
         doubled=frozenset(),
         kinds=tuple((target.layer, target.identity.role) for target in targets),
@@ -376,8 +376,8 @@ def _taken(arm: ArmFold, batch: TargetBatch, parts: Iterable[Part]) -> bool:
     target = batch.targets[0]
     for part in parts:
         family = SAMPLE_FAMILIES[part.series]
-        place = arm.places.get(family)
-        if place is None or place.name != place_of(target.layer, target.identity.role, family):
+        layer = arm.layers.get(family)
+        if layer is None or layer.name != measured_layer(target.layer, target.identity.role, family):
             return False
     return True
 
@@ -414,10 +414,10 @@ def _distribution(blocks: int, by_edges: Mapping[tuple[float, ...], Floats]) -> 
     return BucketCounts(shared, np.diff(total, axis=0, prepend=0.0))
 
 
-def _choose_places(
+def _choose_layers(
     reading: _Reading, targets: Sequence[TargetIncrements], known: Mapping[str, str]
-) -> dict[str, Place]:
-    """Per family the place that is frozen, or the outermost of those that showed it first."""
+) -> dict[str, MeasuredLayer]:
+    """Per family the layer that is frozen, or the outermost of those that showed it first."""
     wanted = reading.families()
     numbers = SeriesNumbers()
     kinds: dict[tuple[object, ...], tuple[int, TargetIncrements]] = {}
@@ -429,14 +429,14 @@ def _choose_places(
     found: dict[str, list[tuple[int, int, str]]] = {}
     for first, target in kinds.values():
         for family in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)} & wanted:
-            place = place_of(target.layer, target.identity.role, family)
-            found.setdefault(family, []).append((first, PLACES.index(place), target.source))
+            layer = measured_layer(target.layer, target.identity.role, family)
+            found.setdefault(family, []).append((first, MEASURED_LAYERS.index(layer), target.source))
     chosen = {}
     for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
-        name = known.get(family) or PLACES[min(seen)[1]]
-        sources = {source for _, place, source in seen if PLACES[place] == name and source}
-        chosen[family] = Place(name, tuple(sorted(sources)))
+        name = known.get(family) or MEASURED_LAYERS[min(seen)[1]]
+        sources = {source for _, layer, source in seen if MEASURED_LAYERS[layer] == name and source}
+        chosen[family] = MeasuredLayer(name, tuple(sorted(sources)))
     return chosen
 
 
@@ -480,7 +480,7 @@ def _joined(arms: Sequence[ArmFold]) -> ArmFold:
 
     blocks = np.concatenate([arm.blocks for arm in arms])
     values: dict[str, Any] = {
-        "blocks": blocks, "distributions": _joined_distributions(arms), "places": _joined_places(arms),
+        "blocks": blocks, "distributions": _joined_distributions(arms), "layers": _joined_layers(arms),
         "counting": arms[-1].counting, "doubled": arms[-1].doubled,
     }  # fmt: skip
     for each in fields(ArmFold):
@@ -503,12 +503,12 @@ def _same(values: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
     return firsts[0] if np.array_equal(firsts, np.full(firsts.shape, firsts[0]), equal_nan=True) else None
 
 
-def _joined_places(arms: Sequence[ArmFold]) -> dict[str, Place]:
-    """The places of the last arm, with the sources that all have seen there."""
+def _joined_layers(arms: Sequence[ArmFold]) -> dict[str, MeasuredLayer]:
+    """The layers of the last arm, with the sources that all have seen there."""
     return {
-        family: Place(place.name, tuple(sorted({each for arm in arms if family in arm.places
-                                                for each in arm.places[family].sources})))
-        for family, place in arms[-1].places.items()
+        family: MeasuredLayer(layer.name, tuple(sorted({each for arm in arms if family in arm.layers
+                                                        for each in arm.layers[family].sources})))
+        for family, layer in arms[-1].layers.items()
     }  # fmt: skip
 
 

@@ -68,10 +68,10 @@ class Shortfall:
         """
         if judged.kind == "events":
             return self.of_requests
-        own = _of_one_place(self.arm, judged.histogram)
+        own = _of_one_layer(self.arm, judged.histogram)
         if own is None:
             return np.zeros(self.usable.size)
-        sources = self.arm.places[judged.histogram].sources
+        sources = self.arm.layers[judged.histogram].sources
         peer = peer_of(judged.histogram, sources, self.counts, self.arm.traffic["ok"])
         pairs = [] if peer is None else [(peer, own.below)]
         return _most_missed(pairs, self.within, self.usable, self.slack)
@@ -79,7 +79,7 @@ class Shortfall:
 
 def arm_shortfall(arm: ArmFold, required: Set[str], within: slice, usable: NDArray[np.bool_]) -> Shortfall:
     """What the counters of an arm lack in a stage's blocks that are `usable`, (B,), beside the `required` ones."""
-    counts = {name: sums.below for name in sorted(required) if (sums := _of_one_place(arm, name)) is not None}
+    counts = {name: sums.below for name in sorted(required) if (sums := _of_one_layer(arm, name)) is not None}
     slack, ending = in_flight(arm, within)
     handed = any(role in HANDING_OVER for _, role in arm.kinds)
     begun = [] if handed else [(arm.traffic["started"], arm.traffic["requests"])]
@@ -97,9 +97,9 @@ def _most_missed(
     return np.asarray(np.max([np.zeros(usable.size), *missed], axis=0))
 
 
-def _of_one_place(arm: ArmFold, histogram: str) -> ReplicaSums | None:
+def _of_one_layer(arm: ArmFold, histogram: str) -> ReplicaSums | None:
     """A histogram that an arm takes from the processes whose requests it counts, which see the same ones."""
-    here, requests = arm.places.get(histogram), arm.places.get("requests_total")
+    here, requests = arm.layers.get(histogram), arm.layers.get("requests_total")
     if here is None or requests is None or here.name != requests.name:
         return None
     return arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else histogram)

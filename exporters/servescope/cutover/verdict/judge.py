@@ -105,7 +105,7 @@ def fold_evidence_part(
     targets, faults = _distinct(evidence)
     folded = fold_part(
         frozen.plan, targets, first_block(course), min(end_ms, evidence.observed_until_ms),
-        places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
+        layers=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip
     return replace(folded, faults=tuple(dict.fromkeys((*folded.faults, *faults))))

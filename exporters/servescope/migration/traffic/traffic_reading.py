@@ -14,11 +14,11 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import format_series
 from servescope.errors import UsageError
 from servescope.increments.batches import (
-    PLACES,
+    MEASURED_LAYERS,
     Processes,
     TargetBatch,
     batches,
-    place_of,
+    measured_layer,
     read_histogram,
     sum_counters,
     sum_gauges,
@@ -133,7 +133,7 @@ class _BlockSums:
 class _TrafficReading:
     """Adds the increments of targets up over blocks.
 
-    Each metric is taken from the outermost place of the deployment that shows it, replicas are counted innermost. A
+    Each metric is taken from the outermost layer of the deployment that shows it, replicas are counted innermost. A
     target that was not scraped in a block, although it should have been, counts as not there.
     """
 
@@ -153,13 +153,13 @@ class _TrafficReading:
                     f"{target.identity.deployment_id}: prefill and decode have workers of their own, expected a "
                     "deployment whose replicas serve whole requests, as v1's do"
                 )
-        outermost, innermost = _find_places(targets)
+        outermost, innermost = _find_layers(targets)
         most = self._most_scrapes(targets)
         for batch in batches(targets, self._blocks):
             scrapes, failed = batch.tallies["scrapes"], batch.tallies["failed"]
             share = np.where(scrapes > 0, (scrapes + failed) / most[batch.columns], 0.0)
             target = batch.targets[0]
-            if target.identity.role in ENGINE_ROLES and _place(target, "requests_total") == innermost:
+            if target.identity.role in ENGINE_ROLES and _layer_of(target, "requests_total") == innermost:
                 self._replicas.add(batch.columns, share, share[:, None])
                 self._absent += int(((failed > 0) & (scrapes == 0)).sum())
                 if gpus := len(batch.gauges.by_name.get("gpu_usage", [])):
@@ -231,25 +231,25 @@ class _TrafficReading:
 
 
 def _is_at(batch: TargetBatch, name: str, outermost: dict[str, str]) -> bool:
-    return outermost.get(name) == _place(batch.targets[0], name)
+    return outermost.get(name) == _layer_of(batch.targets[0], name)
 
 
-def _find_places(targets: Sequence[TargetIncrements]) -> tuple[dict[str, str], str]:
-    """The outermost place of each metric, and the innermost of all."""
+def _find_layers(targets: Sequence[TargetIncrements]) -> tuple[dict[str, str], str]:
+    """The outermost layer of each metric, and the innermost of all."""
     found: dict[str, set[int]] = {}
-    every = {PLACES.index("frontend")}
+    every = {MEASURED_LAYERS.index("frontend")}
     for target in targets:
         for each in (*target.series, *target.gauges):
             family = SAMPLE_FAMILIES.get(each.name, "")
             if family in _FAMILIES:
-                found.setdefault(family, set()).add(PLACES.index(_place(target, family)))
+                found.setdefault(family, set()).add(MEASURED_LAYERS.index(_layer_of(target, family)))
         if target.identity.role in ENGINE_ROLES:
-            every.add(PLACES.index(_place(target, "requests_total")))
-    return {family: PLACES[min(places)] for family, places in found.items()}, PLACES[max(every)]
+            every.add(MEASURED_LAYERS.index(_layer_of(target, "requests_total")))
+    return {family: MEASURED_LAYERS[min(layers)] for family, layers in found.items()}, MEASURED_LAYERS[max(every)]
 
 
-def _place(target: TargetIncrements, family: str) -> str:
-    return place_of(target.layer, target.identity.role, family)
+def _layer_of(target: TargetIncrements, family: str) -> str:
+    return measured_layer(target.layer, target.identity.role, family)
 
 
 def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pandas as pd
 
 from app import display
-from app.exports import Destination, State, place_of
+from app.exports import Destination, State, address_of
 from app.markup import cell, element, grid, heading, link
 from app.plain import escape
 from servescope.contract.bounds import LANE_LAG
@@ -74,7 +74,7 @@ def _destination_row(one: Destination, zone: tzinfo, parameters: Mapping[str, st
         cell("Delivered until", escape(until)),
         cell("Points", display.format_number(one.points), f"{display.format_number(requests)} requests", "number"),
         cell("Missing", *_missing(one)),
-        cell("Sent to", escape(place_of(one.to, lane.customer)) or display.ABSENT, _protocol(one)),
+        cell("Sent to", escape(address_of(one.to, lane.customer)) or display.ABSENT, _protocol(one)),
     ]
     row = element("tr", "".join(cells))
     if status.problem is None:
@@ -282,7 +282,7 @@ def _name(text: str) -> str:
 # --- Offboarding ------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class OffboardingStep(NamedTuple):
     """A step of an offboarding: what to do, how it is now, and whether it is done; None where that is not known."""
 
     what: str
@@ -290,7 +290,7 @@ class Step(NamedTuple):
     done: bool | None
 
 
-def draw_steps(steps: Iterable[Step]) -> str:
+def draw_steps(steps: Iterable[OffboardingStep]) -> str:
     """The steps, each with its mark."""
     marks = {True: ("✓ done", "value band good"), False: ("to do", "value band warning"), None: ("check", "quiet")}
     rows = [

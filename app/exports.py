@@ -154,7 +154,7 @@ def count_rows(customer: str) -> int:
         return cursors.rows_of(customer)
 
 
-def place_of(to: Push | Pull | None, customer: str) -> str:
+def address_of(to: Push | Pull | None, customer: str) -> str:
     """Scheme, host and port that are sent to, as path and query may hold a token; or the page that is scraped."""
     if to is None:
         return ""

@@ -13,7 +13,7 @@ from typing import Final
 import streamlit as st
 
 from app import access, cutovers, display, frame, journals, selection
-from app.access import Reader
+from app.access import PageReader
 from app.cutovers import Missing
 from app.plain import plain
 from app.timeline import DECISION_WORDS
@@ -56,7 +56,7 @@ def show() -> None:
 # --- The next decision ------------------------------------------------------------------------------------------------
 
 
-def draw_form(store: History, run: CutoverRun, reader: Reader) -> None:
+def draw_form(store: History, run: CutoverRun, reader: PageReader) -> None:
     """The form of a decision."""
     written = st.session_state.pop(_WRITTEN, None)
     if written:

@@ -9,9 +9,9 @@ from typing import Final
 import streamlit as st
 
 from app import access, cutovers, frame, journals, plans, queries, selection
-from app.access import Reader
+from app.access import PageReader
 from app.cutovers import Missing
-from app.journals import Judged
+from app.journals import JudgedRun
 from app.plain import plain, visible
 from app.queries import Shown
 from servescope.cutover.forecast.duration import StageForecast, forecast_stages
@@ -57,7 +57,7 @@ def show() -> None:
 # --- The text ---------------------------------------------------------------------------------------------------------
 
 
-def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
+def draw_editor(known: Sequence[Shown], reader: PageReader) -> str:
     """The plan's text, as it is in the file at first; without a file the least plan for what is observed here."""
     path = cutovers.plan_path()
     if _TEXT not in st.session_state:
@@ -164,7 +164,7 @@ def _forecast(store: History, plan_hash: str, _plan: CutoverPlan, at_ms: int) ->
 # --- The start --------------------------------------------------------------------------------------------------------
 
 
-def draw_start(store: History, plan: CutoverPlan, text: str, reader: Reader) -> None:
+def draw_start(store: History, plan: CutoverPlan, text: str, reader: PageReader) -> None:
     """What freezes the plan as it is saved and opens a run of it; a run that is under way is ended by that."""
     path, journal = cutovers.plan_path(), cutovers.journal_path()
     if path is None or journal is None or not reader.decides:
@@ -237,7 +237,7 @@ def draw_runs(store: History) -> None:
     frame.describe("the runs in the journal", journals.list_runs(runs), "runs", every=None)
 
 
-def _judge_last(store: History) -> Judged | None:
+def _judge_last(store: History) -> JudgedRun | None:
     """The verdict now on the run that this console shows; None without one, or where it cannot be judged."""
     try:
         run = cutovers.current_run()
@@ -246,7 +246,7 @@ def _judge_last(store: History) -> Judged | None:
         judgement = cutovers.read_view(store, run).judgement
     except ServescopeError:
         return None
-    return Judged(run.number, judgement.verdict, judgement.reason)
+    return JudgedRun(run.number, judgement.verdict, judgement.reason)
 
 
 show()

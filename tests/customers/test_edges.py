@@ -273,7 +273,7 @@ def test_a_long_time_is_read_in_parts(tmp_path_factory: pytest.TempPathFactory, 
             ((known, state),) = reader.read_some(state, [time_ms])
             for name, gain in _gains(known):
                 gained[name] = gained.get(name, 0.0) + gain
-        patch.setattr(reading, "RUN_MS", MINUTE)
+        patch.setattr(reading, "READ_MS", MINUTE)
         ((edge, after),) = reader.read_some(began, edges[-1:])
         assert (edge.time_ms, edge.before_ms, after.edge_ms) == (known.time_ms, first.time_ms, state.edge_ms)
         assert {name: value for name, (value, *_) in _shown(edge).items() if value != "absent"} == {

@@ -30,7 +30,7 @@ from servescope.customers.lanes.telemetry import LaneTelemetry
 from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projection, Projector
-from servescope.customers.points.reading import RUN_MS, EdgeReader, FleetState
+from servescope.customers.points.reading import READ_MS, EdgeReader, FleetState
 from servescope.customers.points.totals import Totals, dump_totals, load_totals
 from servescope.customers.policy.policy import Policy, Quotas, Temporality
 from servescope.customers.transports.senders import Sender
@@ -163,7 +163,7 @@ class Lane:
             first = self._skip(first, oldest_ms, newest, "age")
         if held is not None:
             first = self._skip(first, held[0], newest, "retention")
-        return list(range(first, min(newest, first + RUN_MS) + 1, interval))
+        return list(range(first, min(newest, first + READ_MS) + 1, interval))
 
     def _owned_edge(self) -> int:
         """The first edge at which any deployment is the customer's: its first interval is then a whole one."""

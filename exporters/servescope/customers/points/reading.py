@@ -1,4 +1,4 @@
-"""The edges of a lane, read from the past: a run of the store at once, however many edges it has."""
+"""The edges of a lane, read from the past: as much of the store at once as it returns, however many edges it has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.store.history import History
 from servescope.store.records import FigureTable, TooLargeError
 
-RUN_MS: Final = 3_600_000
+READ_MS: Final = 3_600_000
 """How much is read at once, at most, of a lane that has fallen behind."""
 _RUN_VALUES: Final = 200_000
 """How many series are read at once, counted again for each edge: all lanes that are behind hold what they read."""
@@ -80,29 +80,29 @@ class EdgeReader:
             left = left[len(found) :]
 
     def read_some(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[IntervalSnapshot, FleetState]]:
-        """The same of the first of the edges: at most `RUN_MS`, fewer of many series or where the store refuses."""
-        if state is not None and edges[0] - state.edge_ms > RUN_MS:
+        """The same of the first of the edges: at most `READ_MS`, fewer of many series or where the store refuses."""
+        if state is not None and edges[0] - state.edge_ms > READ_MS:
             return [self._read_long(state, edges[0])]
-        # What is not there at the first edge of a lane came after it, which is known from the second run on.
+        # What is not there at the first edge of a lane came after it, which is known from the second part on.
         most = 1 if state is None else _most_edges(state)
-        run = [edge for edge in edges if edge - edges[0] < RUN_MS][:most]
+        part = [edge for edge in edges if edge - edges[0] < READ_MS][:most]
         while True:
             try:
-                return self._read_run(state, run)
+                return self._read_edges(state, part)
             except TooLargeError:
-                if len(run) == 1:
+                if len(part) == 1:
                     raise
-                run = run[: len(run) // 2]
+                part = part[: len(part) // 2]
 
     def _read_long(self, state: FleetState, edge_ms: int) -> tuple[IntervalSnapshot, FleetState]:
-        """An edge long after the one before, as after an outage: what lies between is read a run at a time."""
-        ((joined, after),) = self._read_run(state, [min(state.edge_ms + RUN_MS, edge_ms)])
+        """An edge long after the one before, as after an outage: what lies between is read an hour at a time."""
+        ((joined, after),) = self._read_edges(state, [min(state.edge_ms + READ_MS, edge_ms)])
         while after.edge_ms < edge_ms:
-            ((edge, after),) = self._read_run(after, [min(after.edge_ms + RUN_MS, edge_ms)])
+            ((edge, after),) = self._read_edges(after, [min(after.edge_ms + READ_MS, edge_ms)])
             joined = join(joined, edge)
         return joined, after
 
-    def _read_run(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[IntervalSnapshot, FleetState]]:
+    def _read_edges(self, state: FleetState | None, edges: Sequence[int]) -> list[tuple[IntervalSnapshot, FleetState]]:
         before_ms = None if state is None else state.edge_ms
         tracks = {} if state is None else self._owned(state.tracks)
         targets: list[list[TargetEdge]] = [[] for _ in edges]

@@ -65,7 +65,7 @@ def _destination_row(one: Destination, zone: tzinfo, parameters: Mapping[str, st
     lane, status = one.lane, one.status
     word, look, tip = LOOKS[one.state]
     lag = status.describe_lag(display.format_age(status.lag_seconds or 0.0))
-    until = display.ABSENT if status.edge_ms is None else display.format_time(status.edge_ms, zone)
+    until = display.ABSENT if status.boundary_ms is None else display.format_time(status.boundary_ms, zone)
     name = link("customers", lane.customer, {**parameters, "export": "statement", "customer": lane.customer}, "name")
     requests = sum(each.requests for each in one.statement.deliveries)
     cells = [
@@ -113,7 +113,7 @@ def list_destinations(found: Sequence[Destination]) -> pd.DataFrame:
     rows = [
         {
             "customer": each.lane.customer, "destination": each.lane.destination, "state": each.state,
-            "delivered_until": _instant(each.status.edge_ms), "lag_seconds": each.status.lag_seconds,
+            "delivered_until": _instant(each.status.boundary_ms), "lag_seconds": each.status.lag_seconds,
             "points": each.points, "gaps": len(each.statement.gaps), "gap_seconds": each.gap_seconds,
             "problem_at": _instant(each.status.problem[0]) if each.status.problem else None,
             "problem": each.status.problem[1] if each.status.problem else None,
@@ -166,7 +166,7 @@ def _statement_rows(one: Destination, zone: tzinfo) -> list[str]:
 
     rows = [
         row(
-            (each.first_ms, each.last_ms), count(each.edges, "interval"),
+            (each.first_ms, each.last_ms), count(each.boundaries, "interval"),
             *(f"{number:,}" for number in (each.points, each.rejected, each.requests)),
         )
         for each in one.statement.deliveries
@@ -189,7 +189,7 @@ def list_statement(found: Sequence[Destination]) -> pd.DataFrame:
         of = {"customer": each.lane.customer, "destination": each.lane.destination}
         rows += [
             {**of, "from": format_instant(one.first_ms), "to": format_instant(one.last_ms), "missing": "",
-             "intervals": one.edges, "points": one.points, "rejected": one.rejected, "requests": one.requests}
+             "intervals": one.boundaries, "points": one.points, "rejected": one.rejected, "requests": one.requests}
             for one in each.statement.deliveries
         ] + [
             {**of, "from": format_instant(gap.start_ms), "to": format_instant(gap.end_ms), "missing": gap.reason,

@@ -336,7 +336,7 @@ def test_only_the_chunks_that_are_asked_for_are_read(store: Store) -> None:
     (window,) = store.read_samples(CHAT, ["output_tokens_total"], NOW, NOW * 2)
 
     assert window.values[0].tolist() == [values(step)[layout.index("output_tokens_total")] for step in range(240)]
-    with pytest.raises(StoreError, match=r"servescope.db: run 1, chunk 0: a stored block is damaged"):
+    with pytest.raises(StoreError, match=r"servescope.db: pack 1, chunk 0: a stored block is damaged"):
         store.read_samples(CHAT, [HISTOGRAM], NOW, NOW * 2)
 
 

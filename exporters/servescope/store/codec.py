@@ -76,7 +76,7 @@ def decode_stamps(body: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         layouts = np.frombuffer(raw, "<u2", count, head + 8 * count)
         return first + np.cumsum(np.cumsum(second)), layouts
     except (zlib.error, struct.error, ValueError) as error:
-        raise StoreError(f"the stored instants of a run are damaged: {error}") from error
+        raise StoreError(f"the stored instants of a pack are damaged: {error}") from error
 
 
 def _decode_block(body: bytes) -> Matrix:

@@ -146,7 +146,7 @@ class Packs:
         try:
             return decode_stamps(pack.stamps)
         except StoreError as error:
-            raise StoreError(f"store {self._path}: run {pack.id}: {error}") from error
+            raise StoreError(f"store {self._path}: pack {pack.id}: {error}") from error
 
     def _chunk(self, pack: PackedChunk, number: int, shape: tuple[int, int]) -> Matrix:
         found = self._connection.execute(
@@ -155,10 +155,10 @@ class Packs:
         try:
             values = decode_block(found[0] if found else b"")
         except StoreError as error:
-            raise StoreError(f"store {self._path}: run {pack.id}, chunk {number}: {error}") from error
+            raise StoreError(f"store {self._path}: pack {pack.id}, chunk {number}: {error}") from error
         if values.shape != shape:
             raise StoreError(
-                f"store {self._path}: run {pack.id}, chunk {number} holds {values.shape}, expected {shape}"
+                f"store {self._path}: pack {pack.id}, chunk {number} holds {values.shape}, expected {shape}"
             )
         return values
 

@@ -19,7 +19,7 @@ _NO_ROLE = Markdown("You read as a viewer: who starts the console names the deci
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class PageReader:
     """Who reads a page: their name, "" where nobody signs in, and whether they may decide.
 
     `why_not` says, of one who may not decide, what that needs.
@@ -35,17 +35,17 @@ def sign_in() -> SignIn:
     return SignIn.from_json(os.environ.get(SIGN_IN_VARIABLE, ""))
 
 
-def current_reader() -> Reader:
+def current_reader() -> PageReader:
     """The reader of this session; one who has to sign in and did not may read nothing (see `require_reader`)."""
     chosen = sign_in()
     if chosen.kind == "none":
-        return Reader() if chosen.is_local else Reader(decides=False, why_not=_NOT_OPEN)
+        return PageReader() if chosen.is_local else PageReader(decides=False, why_not=_NOT_OPEN)
     name = _name_by_oidc() if chosen.kind == "oidc" else _name_by_proxy(chosen)
     decides = bool(name) and chosen.may_decide(name)
-    return Reader(name, decides, "" if decides else _NO_ROLE)
+    return PageReader(name, decides, "" if decides else _NO_ROLE)
 
 
-def require_reader() -> Reader:
+def require_reader() -> PageReader:
     """The reader; a page that nobody signed in to ends with how to do that."""
     chosen, reader = sign_in(), current_reader()
     if chosen.kind != "none" and not reader.name:
@@ -73,7 +73,7 @@ def _ask_to_sign_in(chosen: SignIn) -> None:
     )
 
 
-def show_reader(reader: Reader) -> None:
+def show_reader(reader: PageReader) -> None:
     """Below the page: who reads it, in which role, and how to sign out."""
     if not reader.name:
         return

@@ -19,7 +19,7 @@ import streamlit as st
 
 from app import display
 from app.colors import HARM_COLORS, NEUTRAL, TUNING_COLORS
-from app.marks import Mark
+from app.marks import TimelineMark
 from app.plain import visible
 from app.selection import TimeRange
 from servescope.contract.types import Band, Status
@@ -73,7 +73,7 @@ def draw_lines(
     span: TimeRange,
     band: Band | None = None,
     objectives: Sequence[Ending] = (),
-    marks: Sequence[Mark] = (),
+    marks: Sequence[TimelineMark] = (),
 ) -> Chart:
     """The lines over the range, one y axis in `unit`, the band as shaded stretches; missing values stay gaps.
 
@@ -176,8 +176,8 @@ def axis_label(unit: str) -> str:
 def _draw_band(band: Band, domain: Sequence[float], y: Spec) -> Spec:
     low, high = domain
     stretches = [
-        {"low": max(start, low), "high": min(end, high), "status": verdict.status, "reading": verdict.label}
-        for start, end, verdict in display.band_ranges(band)
+        {"low": max(start, low), "high": min(end, high), "status": rating.status, "reading": rating.label}
+        for start, end, rating in display.band_ranges(band)
         if min(end, high) > max(start, low)
     ]
     return {
@@ -217,7 +217,7 @@ def _draw_objectives(objectives: Sequence[Ending], y: Spec) -> list[Spec]:
     ]  # fmt: skip
 
 
-def _draw_marks(marks: Sequence[Mark], x: Spec) -> list[Spec]:
+def _draw_marks(marks: Sequence[TimelineMark], x: Spec) -> list[Spec]:
     """A thin rule where something happened, with its sign at the top; the length of an alert as a stretch."""
     begun = {**x, "field": "start"}
     tips = [

@@ -24,7 +24,7 @@ from servescope.cutover.plan.files import preset_metrics
 from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import fold_case, freeze_plan
-from servescope.judge.reading import Past
+from servescope.store.history import History
 
 SETTLED_MS: Final = 150_000
 """A block is judged when it ended this long ago: by then targets that are scraped every minute were, twice."""
@@ -68,7 +68,7 @@ def whole_blocks(span: TimeRange, now_ms: int) -> TimeRange:
 
 
 def compare(
-    past: Past, left: Deployment, right: Deployment, span: TimeRange, planned: CutoverPlan | None = None
+    history: History, left: Deployment, right: Deployment, span: TimeRange, planned: CutoverPlan | None = None
 ) -> Compared:
     """Judge the range as one stage that began with it; the noise is that of the left side before the range.
 
@@ -78,10 +78,10 @@ def compare(
     if planned is not None and not (_selects(planned.v1, left) and _selects(planned.v2, right)):
         planned = None
     plan = make_plan(left, right, planned)
-    frozen = freeze_plan(past, plan, span.start_ms)
+    frozen = freeze_plan(history, plan, span.start_ms)
     decisions = (Decision("start", span.start_ms, stage=0),)
     at_ms = span.end_ms + SETTLED_MS
-    case = fold_case(past, frozen, decisions, at_ms)
+    case = fold_case(history, frozen, decisions, at_ms)
     judgement = case.judge(frozen, decisions, at_ms)
     worst = find_worst(case.folded, judgement.metrics, span.start_ms)
     return Compared(judgement, worst, None if planned is None else planned.name)
@@ -129,7 +129,7 @@ def _worst_block(folded: ArmArrays, metric: MetricJudgement, start_ms: int) -> W
 
 
 def _values(arm: ArmFold, name: str) -> Floats:
-    """The metric by block over all pods, NaN where too little was observed."""
+    """The metric by block over all replicas, NaN where too little was observed."""
     counted = arm.metrics[name]
     above, below = np.nansum(counted.above, axis=0), np.nansum(counted.below, axis=0)
     values: Floats = np.full(below.shape, np.nan)

@@ -24,9 +24,9 @@ from servescope.judge.checkpoints.checkpoints import Checkpoint
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import CutoverRun, check_unchanged, list_runs, summarise
 from servescope.judge.journal.written import with_written_harm
-from servescope.judge.reading import Past
 from servescope.settings.tables import parse_document
 from servescope.store.embedded import Store
+from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 
 
@@ -108,14 +108,14 @@ def check_plan(run: CutoverRun) -> None:
         check_unchanged(plan, run, str(plan_path()))
 
 
-def read_view(store: Past, run: CutoverRun) -> CutoverView:
+def read_view(store: History, run: CutoverRun) -> CutoverView:
     """The judgement of a run now; raises ServescopeError."""
     path = journal_path()
     checkpoint = None if path is None else Checkpoint(path, run.entries[0].hash)
     return _shared_judge(store).view(run, selection.now_ms(), checkpoint)
 
 
-def judge_now(store: Past, run: CutoverRun) -> tuple[Mapping[str, Any], tuple[VerdictChange, ...]]:
+def judge_now(store: History, run: CutoverRun) -> tuple[Mapping[str, Any], tuple[VerdictChange, ...]]:
     """The judgement that a decision is made on, or why there is none, as one can always go back; and its changes."""
     try:
         judgement = read_view(store, run).judgement
@@ -135,15 +135,15 @@ def describe_end(run: CutoverRun) -> str:
 
 
 @st.cache_resource(max_entries=2, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
-def _shared_judge(store: Past) -> SharedJudge:
+def _shared_judge(store: History) -> SharedJudge:
     return SharedJudge(store)
 
 
 class SharedJudge:
     """Judges the runs of a store for all sessions: anew when a decision was written, or every `STEP_MS`."""
 
-    def __init__(self, past: Past) -> None:
-        self._case = WatchedCase(past)
+    def __init__(self, history: History) -> None:
+        self._case = WatchedCase(history)
         self._lock = Lock()
         self._known: tuple[object, CutoverView] | None = None
 

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, tzinfo
 
-from servescope.contract.types import Band, Figure, Verdict
+from servescope.contract.types import Band, Figure, Rating
 from servescope.settings.clock import AHEAD_MS
 
 ABSENT = "–"
@@ -168,11 +168,11 @@ def in_zone(text: str, now_ms: float, zone: tzinfo) -> str:
     return re.sub(r"(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}) UTC", local, text)
 
 
-def band_ranges(band: Band) -> list[tuple[float, float, Verdict]]:
-    """The band as stretches (from, to, verdict) that follow each other from -inf to +inf."""
+def band_ranges(band: Band) -> list[tuple[float, float, Rating]]:
+    """The band as stretches (from, to, rating) that follow each other from -inf to +inf."""
     starts = [-math.inf, *(step.start for step in band.steps)]
-    verdicts = [band.lowest, *(step.verdict for step in band.steps)]
-    return list(zip(starts, [*starts[1:], math.inf], verdicts, strict=True))
+    ratings = [band.lowest, *(step.rating for step in band.steps)]
+    return list(zip(starts, [*starts[1:], math.inf], ratings, strict=True))
 
 
 def short_title(figure: Figure) -> tuple[str, str]:

@@ -20,8 +20,8 @@ from servescope.errors import ServescopeError
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import CutoverRun, next_stage, start_run, write_decision
-from servescope.judge.reading import Past
 from servescope.settings.clock import program_clock
+from servescope.store.history import History
 
 FAULTS: Final[Mapping[str, float | None]] = {
     "latency-regression": 5.0, "error-burst": None, "engine-frozen": None, "bad-replica": None,
@@ -42,7 +42,7 @@ def control() -> ControlClient | None:
     return ControlClient(url, token=os.environ.get(TOKEN_VARIABLE) or None) if url else None
 
 
-def draw_controls(store: Past, run: CutoverRun) -> None:
+def draw_controls(store: History, run: CutoverRun) -> None:
     """The slider and the switch, with how fast the emulation runs."""
     client = control()
     if client is None:
@@ -81,7 +81,7 @@ def _find_deployment(arm: Arm, deployments: Mapping[str, Any]) -> str | None:
     return next((name for name in names if name in deployments), None)
 
 
-def _draw_slider(store: Past, client: ControlClient, run: CutoverRun, deployment: str) -> None:
+def _draw_slider(store: History, client: ControlClient, run: CutoverRun, deployment: str) -> None:
     stages = run.frozen.plan.stages
     st.session_state["emulated_stage"] = run.stage
 
@@ -102,7 +102,7 @@ def _draw_slider(store: Past, client: ControlClient, run: CutoverRun, deployment
     )
 
 
-def move_to(store: Past, run: CutoverRun, stage: int) -> None:
+def move_to(store: History, run: CutoverRun, stage: int) -> None:
     """Write down that an emulated cutover moves to a stage; to an earlier one, by a rollback and another run."""
     path, now_ms = cutovers.journal_path(), selection.now_ms()
     if path is None:

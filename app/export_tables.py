@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pandas as pd
 
 from app import display
-from app.exports import Destination, State, place_of
+from app.exports import Destination, State, address_of
 from app.markup import cell, element, grid, heading, link
 from app.plain import escape
 from servescope.contract.bounds import LANE_LAG
@@ -65,7 +65,7 @@ def _destination_row(one: Destination, zone: tzinfo, parameters: Mapping[str, st
     lane, status = one.lane, one.status
     word, look, tip = LOOKS[one.state]
     lag = status.describe_lag(display.format_age(status.lag_seconds or 0.0))
-    until = display.ABSENT if status.edge_ms is None else display.format_time(status.edge_ms, zone)
+    until = display.ABSENT if status.boundary_ms is None else display.format_time(status.boundary_ms, zone)
     name = link("customers", lane.customer, {**parameters, "export": "statement", "customer": lane.customer}, "name")
     requests = sum(each.requests for each in one.statement.deliveries)
     cells = [
@@ -74,7 +74,7 @@ def _destination_row(one: Destination, zone: tzinfo, parameters: Mapping[str, st
         cell("Delivered until", escape(until)),
         cell("Points", display.format_number(one.points), f"{display.format_number(requests)} requests", "number"),
         cell("Missing", *_missing(one)),
-        cell("Sent to", escape(place_of(one.to, lane.customer)) or display.ABSENT, _protocol(one)),
+        cell("Sent to", escape(address_of(one.to, lane.customer)) or display.ABSENT, _protocol(one)),
     ]
     row = element("tr", "".join(cells))
     if status.problem is None:
@@ -113,7 +113,7 @@ def list_destinations(found: Sequence[Destination]) -> pd.DataFrame:
     rows = [
         {
             "customer": each.lane.customer, "destination": each.lane.destination, "state": each.state,
-            "delivered_until": _instant(each.status.edge_ms), "lag_seconds": each.status.lag_seconds,
+            "delivered_until": _instant(each.status.boundary_ms), "lag_seconds": each.status.lag_seconds,
             "points": each.points, "gaps": len(each.statement.gaps), "gap_seconds": each.gap_seconds,
             "problem_at": _instant(each.status.problem[0]) if each.status.problem else None,
             "problem": each.status.problem[1] if each.status.problem else None,
@@ -166,7 +166,7 @@ def _statement_rows(one: Destination, zone: tzinfo) -> list[str]:
 
     rows = [
         row(
-            (each.first_ms, each.last_ms), count(each.edges, "interval"),
+            (each.first_ms, each.last_ms), count(each.boundaries, "interval"),
             *(f"{number:,}" for number in (each.points, each.rejected, each.requests)),
         )
         for each in one.statement.deliveries
@@ -189,7 +189,7 @@ def list_statement(found: Sequence[Destination]) -> pd.DataFrame:
         of = {"customer": each.lane.customer, "destination": each.lane.destination}
         rows += [
             {**of, "from": format_instant(one.first_ms), "to": format_instant(one.last_ms), "missing": "",
-             "intervals": one.edges, "points": one.points, "rejected": one.rejected, "requests": one.requests}
+             "intervals": one.boundaries, "points": one.points, "rejected": one.rejected, "requests": one.requests}
             for one in each.statement.deliveries
         ] + [
             {**of, "from": format_instant(gap.start_ms), "to": format_instant(gap.end_ms), "missing": gap.reason,
@@ -282,7 +282,7 @@ def _name(text: str) -> str:
 # --- Offboarding ------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class OffboardingStep(NamedTuple):
     """A step of an offboarding: what to do, how it is now, and whether it is done; None where that is not known."""
 
     what: str
@@ -290,7 +290,7 @@ class Step(NamedTuple):
     done: bool | None
 
 
-def draw_steps(steps: Iterable[Step]) -> str:
+def draw_steps(steps: Iterable[OffboardingStep]) -> str:
     """The steps, each with its mark."""
     marks = {True: ("✓ done", "value band good"), False: ("to do", "value band warning"), None: ("check", "quiet")}
     rows = [

@@ -48,7 +48,7 @@ class Destination:
     def is_failing(self) -> bool:
         """Whether its last problem is newer than all that it accepted."""
         problem = self.status.problem
-        return problem is not None and (self.status.edge_ms is None or problem[0] > self.status.edge_ms)
+        return problem is not None and (self.status.boundary_ms is None or problem[0] > self.status.boundary_ms)
 
     @property
     def state(self) -> State:
@@ -58,7 +58,7 @@ class Destination:
         lag = self.status.lag_seconds
         if lag is not None and lag > LANE_LAG.value:
             return "late"
-        if lag is None or self.status.edge_ms is None:
+        if lag is None or self.status.boundary_ms is None:
             return "waiting"
         return "behind" if lag > 2 * self.policy.interval_ms / 1000 else "current"
 
@@ -154,7 +154,7 @@ def count_rows(customer: str) -> int:
         return cursors.rows_of(customer)
 
 
-def place_of(to: Push | Pull | None, customer: str) -> str:
+def address_of(to: Push | Pull | None, customer: str) -> str:
     """Scheme, host and port that are sent to, as path and query may hold a token; or the page that is scraped."""
     if to is None:
         return ""
@@ -168,9 +168,9 @@ def explain(store: History, policy: Policy, now_ms: int) -> Explanation:
     """What a customer receives of what was stored last, and what not; raises ServescopeError."""
     spanned = store.time_range()
     newest_ms = now_ms if spanned is None else min(now_ms, spanned[1])
-    return _explain_edge(policy, repr(policy), newest_ms // policy.interval_ms * policy.interval_ms, store)
+    return _explain_boundary(policy, repr(policy), newest_ms // policy.interval_ms * policy.interval_ms, store)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Reading what is exported …")
-def _explain_edge(_policy: Policy, policy: str, edge_ms: int, _store: History) -> Explanation:
-    return explain_policy(_policy, claim_past(_store, config_path(), (_policy,)), edge_ms)
+def _explain_boundary(_policy: Policy, policy: str, boundary_ms: int, _store: History) -> Explanation:
+    return explain_policy(_policy, claim_past(_store, config_path(), (_policy,)), boundary_ms)

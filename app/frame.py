@@ -21,7 +21,6 @@ from app.selection import TimeRange
 from app.turns import take_turn
 from servescope.contract.identity import Deployment
 from servescope.errors import ServescopeError
-from servescope.judge.reading import Past
 from servescope.store.embedded import Store
 from servescope.store.history import History
 from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
@@ -39,7 +38,7 @@ def store_path() -> Path:
     return Path(os.environ.get(STORE_VARIABLE, "servescope.db"))
 
 
-def open_store() -> Past:
+def open_store() -> History:
     """The store, or the Prometheus, for reading; the page ends with an error when it cannot be opened."""
     try:
         return open_history()
@@ -53,7 +52,7 @@ def show_error(error: ServescopeError) -> None:
     st.error(plain(error), icon=":material/database_off:")
 
 
-def open_history() -> Past:
+def open_history() -> History:
     """The same without an end to the page; raises ServescopeError."""
     asked = os.environ.get(PROMETHEUS_VARIABLE)
     return _open_prometheus(asked) if asked else _open_store(store_path())

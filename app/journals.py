@@ -23,7 +23,7 @@ Decided = tuple[CutoverRun, JournalEntry]
 """A decision and the run that it belongs to."""
 
 
-class Judged(NamedTuple):
+class JudgedRun(NamedTuple):
     """The verdict on a run as it is now, which the journal of a run that nobody watches does not have."""
 
     run: int
@@ -31,14 +31,14 @@ class Judged(NamedTuple):
     reason: str
 
 
-def draw_runs(runs: Sequence[CutoverRun], zone: tzinfo, now: Judged | None) -> str:
+def draw_runs(runs: Sequence[CutoverRun], zone: tzinfo, now: JudgedRun | None) -> str:
     """The runs, the newest first, with the verdict `now` on the one it is of."""
     titles = (("Run", "plan"), ("Started", "by"), ("Stage reached",), ("Verdict", "reason"), ("State",))
     heads = [heading(*lines) for lines in titles]
     return grid("runs", heads, [_run_row(run, zone, now) for run in reversed(runs)])
 
 
-def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
+def _run_row(run: CutoverRun, zone: tzinfo, now: JudgedRun | None) -> str:
     start, stages = run.entries[0], run.frozen.plan.stages
     last = now if now is not None and now.run == run.number else _last_judged(run)
     chip = verdicts.verdict_chip(last.verdict) if last else element("span", "not recorded", "quiet")
@@ -58,12 +58,12 @@ def _run_row(run: CutoverRun, zone: tzinfo, now: Judged | None) -> str:
     return element("tr", "".join(cells))
 
 
-def _last_judged(run: CutoverRun) -> Judged | None:
+def _last_judged(run: CutoverRun) -> JudgedRun | None:
     """The last verdict that the journal has of a run, written down as a change or with a decision."""
     for entry in reversed(run.entries):
         judged = entry.body if entry.kind == "judgement" else entry.body.get("judgement") or {}
         if "verdict" in judged:
-            return Judged(run.number, judged["verdict"], str(judged.get("reason", "")))
+            return JudgedRun(run.number, judged["verdict"], str(judged.get("reason", "")))
     return None
 
 

@@ -18,7 +18,7 @@ MOST: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MarkLook:
     """How a kind of mark is drawn: what the key calls it, its colour, and its shape there and as a character."""
 
     name: str
@@ -27,33 +27,33 @@ class Look:
     sign: str
 
 
-ALERT: Final = Look("alert fires", HARM_COLORS["critical"], "triangle-down", "▼")
-LOOKS: Final[Mapping[EventKind, Look]] = {
+ALERT: Final = MarkLook("alert fires", HARM_COLORS["critical"], "triangle-down", "▼")
+LOOKS: Final[Mapping[EventKind, MarkLook]] = {
     "alert_fired": ALERT,
-    "deploy": Look("rollout", ROLLOUT, "triangle-up", "▲"),
-    "traffic_split": Look("configured share", ROLLOUT, "diamond", "◆"),
-    "target_appeared": Look("replica appeared", NEUTRAL, "circle", "●"),
-    "target_gone": Look("replica gone", NEUTRAL, "cross", "✚"),
-    "target_changed": Look("replica changed", NEUTRAL, "square", "■"),
-    "import": Look("past imported", NEUTRAL, "triangle-right", "▶"),
-    "clock_set_back": Look("clock set back", NEUTRAL, "triangle-left", "◀"),
+    "deploy": MarkLook("rollout", ROLLOUT, "triangle-up", "▲"),
+    "traffic_split": MarkLook("configured share", ROLLOUT, "diamond", "◆"),
+    "target_appeared": MarkLook("replica appeared", NEUTRAL, "circle", "●"),
+    "target_gone": MarkLook("replica gone", NEUTRAL, "cross", "✚"),
+    "target_changed": MarkLook("replica changed", NEUTRAL, "square", "■"),
+    "import": MarkLook("past imported", NEUTRAL, "triangle-right", "▶"),
+    "clock_set_back": MarkLook("clock set back", NEUTRAL, "triangle-left", "◀"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineMark:
     """One thing that happened: when, until when an alert fired (None for what happened at once), and what."""
 
     start_ms: int
     end_ms: int | None
-    look: Look
+    look: MarkLook
     text: str
 
 
-def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange) -> list[Mark]:
+def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange) -> list[TimelineMark]:
     """The marks of a deployment within the span, in the order of time: of what is about it (`concerns`)."""
     ours = sorted((each for each in events if concerns(each, deployment)), key=lambda each: each.time_ms)
-    found: list[Mark] = []
+    found: list[TimelineMark] = []
     fired: dict[object, Event] = {}
     for event in ours:
         if event.kind == "alert_fired":
@@ -63,13 +63,13 @@ def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange)
             # One that fired before the span began.
             found.append(_alert(event, span.start_ms if begun is None else begun.time_ms, event.time_ms))
         else:
-            found.append(Mark(event.time_ms, None, LOOKS[event.kind], event.text))
+            found.append(TimelineMark(event.time_ms, None, LOOKS[event.kind], event.text))
     found += [_alert(event, event.time_ms, span.end_ms) for event in fired.values()]
     return sorted((each for each in found if each.start_ms <= span.end_ms), key=lambda each: each.start_ms)
 
 
-def _alert(event: Event, start_ms: int, end_ms: int) -> Mark:
-    return Mark(start_ms, end_ms, ALERT, f"{dict(event.labels).get('alertname', 'an alert')} fires")
+def _alert(event: Event, start_ms: int, end_ms: int) -> TimelineMark:
+    return TimelineMark(start_ms, end_ms, ALERT, f"{dict(event.labels).get('alertname', 'an alert')} fires")
 
 
 def concerns(event: Event, deployment: Deployment) -> bool:
@@ -83,7 +83,7 @@ def concerns(event: Event, deployment: Deployment) -> bool:
     return bool(about) and all(own.get(name) == value for name, value in about.items())
 
 
-def draw_key(marks: Sequence[Mark]) -> str:
+def draw_key(marks: Sequence[TimelineMark]) -> str:
     """What the marks of the charts mean, and how many there are of each."""
     looks = [look for look in LOOKS.values() if any(each.look is look for each in marks)]
     entries = "".join(

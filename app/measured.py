@@ -16,7 +16,6 @@ from app.markup import cell, element, grid, heading
 from app.plain import escape
 from app.selection import TimeRange
 from servescope.contract.identity import GROUP_LABELS, OLD_STACK, Deployment
-from servescope.judge.reading import Past
 from servescope.migration.advice.advice import ADVICE_TITLES, Advice
 from servescope.migration.document.document import Document
 from servescope.migration.scaling import TokenScaling
@@ -24,11 +23,12 @@ from servescope.migration.traffic.measuring import follow_config
 from servescope.migration.traffic.simulation import TargetSimulation, load_of, scaling_for, simulate_target
 from servescope.migration.traffic.token_target import TargetOptions, TokenTargets, measure_targets
 from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
+from servescope.store.history import History
 
 
-def list_choices(past: Past) -> dict[str, str]:
+def list_choices(history: History) -> dict[str, str]:
     """The deployments that traffic may be read of, v1's first: what the page calls each, and its labels."""
-    known = sorted({_labels(each): each for each in past.deployments()}.items(),
+    known = sorted({_labels(each): each for each in history.deployments()}.items(),
                    key=lambda pair: (pair[1].inference_stack != OLD_STACK, pair[0]))  # fmt: skip
     return {f"{each.model_name}/{each.deployment_id} ({each.inference_stack})": labels for labels, each in known}
 
@@ -38,9 +38,9 @@ def _labels(deployment: Deployment) -> str:
     return ",".join(f"{label}={value}" for label, value in pairs if value)
 
 
-def measure(past: Past, labels: str, config: Document, hours: int, now_ms: int) -> TokenTargets:
+def measure(history: History, labels: str, config: Document, hours: int, now_ms: int) -> TokenTargets:
     """The numbers from the last hours of a deployment; raises ServescopeError where they cannot be made."""
-    traffic = read_traffic(past, find_deployment(past, labels), now_ms - hours * 3_600_000, now_ms)
+    traffic = read_traffic(history, find_deployment(history, labels), now_ms - hours * 3_600_000, now_ms)
     return measure_targets(traffic, follow_config(TargetOptions(), config))
 
 

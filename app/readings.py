@@ -14,41 +14,41 @@ from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import BROKEN_STATUSES
 from servescope.contract.objectives import BURN_WINDOWS
-from servescope.contract.types import Band, Figure, Objective, Status, Step, Verdict
+from servescope.contract.types import Band, Figure, Objective, Rating, Status, Step
 
 _PAGES_FROM: Final = BURN_WINDOWS[0].factor
 _OF_REQUESTS: Final = ("request_error_share", "request_rejected_share")
-NONE_ACTIVE: Final = Verdict("critical", "no active replica", "Every request fails or waits.")
-_WITHIN: Final = Verdict("good", "within the objective", "Nothing to do.")
+NONE_ACTIVE: Final = Rating("critical", "no active replica", "Every request fails or waits.")
+_WITHIN: Final = Rating("good", "within the objective", "Nothing to do.")
 _WEIGHTS: Final = {"good": 0, "warning": 1, "critical": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Meaning:
     """What a value means; `harm` when users notice it."""
 
-    verdict: Verdict
+    rating: Rating
     harm: bool
 
     @property
     def weight(self) -> int:
         """How much attention it asks for: harm before tuning, 0 for none."""
-        weight = _WEIGHTS[self.verdict.status]
+        weight = _WEIGHTS[self.rating.status]
         return weight + 2 if self.harm and weight else weight
 
 
-def read(figure: Figure, value: float | None, promised: Promises) -> Reading | None:
+def read(figure: Figure, value: float | None, promised: Promises) -> Meaning | None:
     """What a figure's value means; None without a value, and of a figure that neither harms nor is tuned."""
     band, harm = band_of(figure, promised)
     if band is None or value is None or math.isnan(value):
         return None
-    return Reading(band.judge(value), harm)
+    return Meaning(band.judge(value), harm)
 
 
-def read_replicas(counts: Mapping[str, float]) -> Reading | None:
+def read_replicas(counts: Mapping[str, float]) -> Meaning | None:
     """That no replica is active, where some are unhealthy or failed: none at all may be what was asked for."""
     broken = any(counts.get(status) for status in BROKEN_STATUSES)
-    return Reading(NONE_ACTIVE, harm=True) if broken and not counts.get("active") else None
+    return Meaning(NONE_ACTIVE, harm=True) if broken and not counts.get("active") else None
 
 
 def band_of(figure: Figure, promised: Promises) -> tuple[Band | None, bool]:
@@ -57,7 +57,7 @@ def band_of(figure: Figure, promised: Promises) -> tuple[Band | None, bool]:
     return (found, True) if found is not None else (figure.band, False)
 
 
-def worst(readings: Iterable[Reading | None]) -> Reading | None:
+def worst(readings: Iterable[Meaning | None]) -> Meaning | None:
     """The reading that asks for most attention; None without any."""
     return max((each for each in readings if each is not None), key=lambda each: each.weight, default=None)
 
@@ -93,9 +93,9 @@ def _band_of_quantile(objective: Objective, quantile: float) -> Band:
     return Band(_WITHIN, (Step(objective.edges_seconds[0], False, _beyond(status, objective)),))
 
 
-def _beyond(status: Status, objective: Objective) -> Verdict:
+def _beyond(status: Status, objective: Objective) -> Rating:
     label = "beyond the objective" if status == "warning" else "far beyond the objective"
-    return Verdict(status, label, f"Promised: {objective.promise}.")
+    return Rating(status, label, f"Promised: {objective.promise}.")
 
 
 def objective_line(figure: Figure, promised: Promises) -> tuple[float, str] | None:

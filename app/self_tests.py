@@ -27,7 +27,7 @@ def draw_shares(test: SelfTest) -> str:
         heading("Proven healthy", "of all", numeric=True),
         heading("Reading"),
     ]
-    rows = [_row(_share(each), display.format_replicas(each.pods), each) for each in test.shares]
+    rows = [_row(_share(each), display.format_replicas(each.replicas), each) for each in test.shares]
     if len(test.shares) > 1:
         rows.append(_row("All shares", "together", _together(test.shares)))
     return grid("self-test", heads, rows)
@@ -102,7 +102,7 @@ def list_shares(test: SelfTest) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "share": each.share, "replicas": each.pods, "splits": each.splits, "alarms": each.alarms,
+                "share": each.share, "replicas": each.replicas, "splits": each.splits, "alarms": each.alarms,
                 "alarm_low": each.alarm_low, "alarm_high": each.alarm_high, "healthy": each.healthy,
                 **{f"detectable_{name}": harm for name, harm in each.detectable.items()},
             }

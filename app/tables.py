@@ -73,10 +73,10 @@ def show_figure(figure: Figure, value: float | None, absence: str, promised: Pro
     reading = readings.read(figure, value, promised)
     if reading is None:
         return element("span", escape(text), "value")
-    verdict = reading.verdict
-    tip = f"{figure.title} {text}: {verdict.label}\n{verdict.advice}"
-    kind = "band" if reading.harm and verdict.status != "good" else "tuned"
-    return element("span", escape(text), f"value {kind} {verdict.status}", data_tip=tip, tabindex="0")
+    rating = reading.rating
+    tip = f"{figure.title} {text}: {rating.label}\n{rating.advice}"
+    kind = "band" if reading.harm and rating.status != "good" else "tuned"
+    return element("span", escape(text), f"value {kind} {rating.status}", data_tip=tip, tabindex="0")
 
 
 def draw_reading_key() -> str:
@@ -209,8 +209,8 @@ def draw_replicas(row: Record) -> tuple[str, str]:
     if reading is None:
         active = element("span", text, look)
     else:
-        tip = f"{reading.verdict.label}\n{reading.verdict.advice}"
-        active = element("span", text, f"{look} band {reading.verdict.status}", data_tip=tip, tabindex="0")
+        tip = f"{reading.rating.label}\n{reading.rating.advice}"
+        active = element("span", text, f"{look} band {reading.rating.status}", data_tip=tip, tabindex="0")
     return active, " ".join(others) or element("span", "", "none")
 
 

@@ -1,4 +1,5 @@
-"""Requests counted by pod and block, as the increments of the counters, histograms and gauges that a judge reads."""
+"""Requests counted by replica and block, as the increments of the counters, histograms and gauges that
+a judge reads."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ def count(
     started_ms: int = EPOCH_MS - 7 * BLOCKS_PER_DAY * BLOCK_MS,
     saturated: bool = False,
 ) -> tuple[TargetIncrements, ...]:
-    """The increments of each pod."""
-    pods, blocks = requests.pods, len(requests.blocks)
-    cell = requests.pod * blocks + requests.block
+    """The increments of each replica."""
+    replicas, blocks = requests.replicas, len(requests.blocks)
+    cell = requests.replica * blocks + requests.block
     failed = requests.failed
     aborted = requests.chance > 1 - setting.abort_share
     served = ~failed
@@ -47,7 +48,7 @@ def count(
     names: list[Series] = []
     rows: list[Floats] = []
     for name in _HISTOGRAMS:
-        cumulative, total = _histogram(name, values[name], done, pods * blocks)
+        cumulative, total = _histogram(name, values[name], done, replicas * blocks)
         edges = METRICS[name].edges or ()
         names += [
             Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})) for edge in (*edges, math.inf)
@@ -56,12 +57,12 @@ def count(
         rows += [*cumulative, total, cumulative[-1]]
 
     def counted(chosen: Whole, weights: Floats | None = None) -> Floats:
-        return np.bincount(chosen, weights, minlength=pods * blocks).astype(np.float64)
+        return np.bincount(chosen, weights, minlength=replicas * blocks).astype(np.float64)
 
     outcomes = {"ok": served & ~aborted, "client_abort": served & aborted, "error": failed}
     for outcome in OUTCOMES:
         names.append(Series("requests_total", make_labels({"outcome": outcome})))
-        rows.append(counted(cell[outcomes[outcome]]) if outcome in outcomes else np.zeros(pods * blocks))
+        rows.append(counted(cell[outcomes[outcome]]) if outcome in outcomes else np.zeros(replicas * blocks))
     counters = {
         "requests_started_total": counted(cell),
         "input_tokens_total": counted(done, prompt),
@@ -76,23 +77,23 @@ def count(
         }
     names += [Series(name, ()) for name in counters]
     rows += list(counters.values())
-    gains = np.stack(rows).reshape(len(rows), pods, blocks)
-    busy = counted(done, values["request_duration_seconds"]).reshape(pods, blocks) / (BLOCK_MS / 1000)
+    gains = np.stack(rows).reshape(len(rows), replicas, blocks)
+    busy = counted(done, values["request_duration_seconds"]).reshape(replicas, blocks) / (BLOCK_MS / 1000)
     series = tuple(names)
     lives = requests.lives or Lives(
-        tuple(f"{requests.stack}-{pod}" for pod in range(pods)), np.full(pods, float(started_ms)),
-        np.ones((pods, blocks), dtype=np.bool_),
+        tuple(f"{requests.stack}-{replica}" for replica in range(replicas)), np.full(replicas, float(started_ms)),
+        np.ones((replicas, blocks), dtype=np.bool_),
     )  # fmt: skip
     return tuple(
         make_target(
-            Identity("llama-3.3-70b", f"chat-{requests.stack}", requests.stack, replica=lives.names[pod]),
+            Identity("llama-3.3-70b", f"chat-{requests.stack}", requests.stack, replica=lives.names[replica]),
             requests.blocks,
             series,
-            gains[:, pod],
-            _gauges(busy[pod], saturated=saturated),
-            lives.started_ms[pod],
-        ).at(_span(lives.alive[pod]))
-        for pod in range(pods)
+            gains[:, replica],
+            _gauges(busy[replica], saturated=saturated),
+            lives.started_ms[replica],
+        ).at(_span(lives.alive[replica]))
+        for replica in range(replicas)
     )
 
 
@@ -113,7 +114,7 @@ def _histogram(name: str, values: Floats, cell: Whole, cells: int) -> tuple[Floa
 
 
 def _gauges(busy: Floats, *, saturated: bool) -> Mapping[str, tuple[Floats, Floats]]:
-    """The levels of a pod's gauges, and the share of scrapes above the level at which it is saturated."""
+    """The levels of a replica's gauges, and the share of scrapes above the level at which it is saturated."""
     full = np.full(len(busy), float(saturated))
     none = np.full(len(busy), math.nan)
     return {

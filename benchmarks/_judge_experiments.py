@@ -10,13 +10,13 @@ import numpy as np
 
 from benchmarks._judge_recordings import RecordedTrial
 from benchmarks._judge_rivals import RIVALS
-from benchmarks._judge_traffic import PODS, Confounder, Harm, HarmKind
+from benchmarks._judge_traffic import REPLICAS, Confounder, Harm, HarmKind
 from benchmarks._judge_trials import PLAIN, Order, Trial, true_cost
 from servescope.contract.judged import DEFAULT_MARGIN
 
 _T = TypeVar("_T")
 
-SHARES: Final = tuple(PODS)
+SHARES: Final = tuple(REPLICAS)
 FIRST_TOKEN: Final = "time_to_first_token_seconds"
 ERRORS: Final = "request_error_share"
 SPEED: Final = "tps_per_request"
@@ -34,7 +34,7 @@ RIVALLED: Final = (NO_HARM, Harm("mean", 0.10), Harm("mean", 0.20), Harm("mean",
 CONFOUNDERS: Final = (
     *(Confounder(mix_distance=distance) for distance in (0.02, 0.05, 0.10, 0.20)),
     *(Confounder(warm_up_minutes=minutes) for minutes in (10.0, 20.0, 60.0)),
-    Confounder(pods_factor=3), Confounder(saturated=("v2",)), Confounder(saturated=("v1", "v2")),
+    Confounder(replicas_factor=3), Confounder(saturated=("v2",)), Confounder(saturated=("v1", "v2")),
 )  # fmt: skip
 CONFOUNDED_SHARE: Final = 0.25
 
@@ -336,8 +336,8 @@ def _spell_confounder(each: Confounder) -> str:
         return f"prompts, total variation {each.mix_distance:.2f}"
     if each.warm_up_minutes:
         return f"v2 starts cold, 80 % slower, decays over {each.warm_up_minutes:g} min"
-    if each.pods_factor > 1:
-        return f"v2 has {each.pods_factor} × the replicas"
+    if each.replicas_factor > 1:
+        return f"v2 has {each.replicas_factor} × the replicas"
     return f"{' and '.join(each.saturated)} saturated"
 
 

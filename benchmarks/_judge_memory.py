@@ -28,7 +28,7 @@ from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import WatchedCase, freeze_plan
 from servescope.store.records import RecordedSettings, TargetStatus
 
-V1_PODS, V2_PODS = 18, 7
+V1_REPLICAS, V2_REPLICAS = 18, 7
 """With a router for each stack, and an autoscaler, 28 targets."""
 _DAY_MS: Final = BLOCKS_PER_DAY * BLOCK_MS
 _STARTED_MS: Final = EPOCH_MS + 26 * 3_600_000
@@ -76,7 +76,7 @@ class RepeatedPast:
 
 def measure_memory(days: Sequence[int]) -> None:
     """Print the memory and the time of the first judgement of runs of so many days, and of the one after it."""
-    print(f"{V1_PODS + V2_PODS + 3} targets, the first judgement of a run and the next, after one more block")
+    print(f"{V1_REPLICAS + V2_REPLICAS + 3} targets, the first judgement of a run and the next, after one more block")
     for kind in ("one stage", f"stages of {_STAGE_DAYS} d"):
         for length in days:
             command = [sys.executable, "-m", "benchmarks._judge_memory", str(length), kind]
@@ -90,8 +90,8 @@ def measure_memory(days: Sequence[int]) -> None:
 
 
 def _measure(days: int, kind: str) -> dict[str, object]:
-    past = RepeatedPast(fleet(V1_PODS, V2_PODS))
-    share = V2_PODS / (V1_PODS + V2_PODS)
+    past = RepeatedPast(fleet(V1_REPLICAS, V2_REPLICAS))
+    share = V2_REPLICAS / (V1_REPLICAS + V2_REPLICAS)
     count = 1 if kind == "one stage" else -(-days // _STAGE_DAYS)
     plan = replace(one_stage(share, calibration="25h"), stages=(Stage(share),) * count)
     past.now_ms = _STARTED_MS

@@ -103,10 +103,10 @@ def _make(kind: Kind, seed: int) -> Iterator[RecordedTrial]:
             yield _trial(kind, seed, 0.5, turn, _freeze(0.5, stacks), stacks)
         return
     rng = np.random.default_rng([3, seed])
-    for pods, divisions in DIVISIONS:
-        share, frozen = pods / len(targets), None
+    for replicas, divisions in DIVISIONS:
+        share, frozen = replicas / len(targets), None
         for number in range(divisions):
-            chosen = set(rng.permutation(len(targets))[:pods].tolist())
+            chosen = set(rng.permutation(len(targets))[:replicas].tolist())
             stacks = [part for place, each in enumerate(targets) for part in _divide(each, v2=place in chosen)]
             # The day before is v1's alone, however its replicas are divided later.
             frozen = frozen or _freeze(share, stacks)

@@ -25,9 +25,9 @@ EPOCH_MS: Final = 1_772_409_600_000
 class Setting:
     """The law that traffic and both stacks follow. Spreads and drifts are standard deviations of natural logarithms.
 
-    A pod differs from others of its stack by `pod_spread` for as long as it lives, and drifts by `pod_drift`; a whole
-    stack drifts by `stack_drift`, which no comparison of one stack's pods with each other can show. Together they give
-    a comparison of 3 pods with 9 an excess noise of about 0.07 a block.
+    A replica differs from others of its stack by `replica_spread` for as long as it lives, and drifts by
+    `replica_drift`; a whole stack drifts by `stack_drift`, which no comparison of one stack's replicas with each other
+    can show. Together they give a comparison of 3 replicas with 9 an excess noise of about 0.07 a block.
 
     A request in `heavy_share` waits longer for its first token by `heavy_factor` times a Pareto factor of the index
     `heavy_index`, up to the clients' timeout of `heavy_seconds`. A first token comes sooner by the factor
@@ -47,8 +47,8 @@ class Setting:
     per_token_sigma: float = 0.25
     load_slope: float = 0.25
     shock: float = 0.10
-    pod_spread: float = 0.015
-    pod_drift: float = 0.031
+    replica_spread: float = 0.015
+    replica_drift: float = 0.031
     stack_drift: float = 0.010
     drift_minutes: float = 20.0
     error_share: float = 0.002
@@ -86,9 +86,9 @@ class Tenants:
 class Weather:
     """What a world does to one stack, (rows, blocks) or what broadcasts to it; nothing by default.
 
-    `demand` is a factor of the requests that a pod is expected to get, `slower` the logarithm of a factor of its times,
-    `failing` the share of requests that fail besides the usual errors, `clusters` how many fail together. `hits` is the
-    probability that a prompt is cached, None where the stack does not report reuse.
+    `demand` is a factor of the requests that a replica is expected to get, `slower` the logarithm of a factor of its
+    times, `failing` the share of requests that fail besides the usual errors, `clusters` how many fail together. `hits`
+    is the probability that a prompt is cached, None where the stack does not report reuse.
     """
 
     demand: Floats | float = 1.0
@@ -105,7 +105,7 @@ CALM: Final = Weather()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """The requests of one stack, (n,) each: which of `pods` and `blocks` they are of and what each one is like.
+    """The requests of one stack, (n,) each: which of `replicas` and `blocks` they are of and what each one is like.
 
     `blocks` are the starts of the blocks. `surprise` is how much slower a first token is than its prompt explains, in
     standard deviations; `chance` is uniform and decides the outcome and which requests a partial harm affects.
@@ -113,9 +113,9 @@ class Requests:
     """
 
     stack: str
-    pods: int
+    replicas: int
     blocks: Whole
-    pod: Whole
+    replica: Whole
     block: Whole
     first_token: Floats
     per_token: Floats
@@ -128,7 +128,8 @@ class Requests:
     lives: Lives | None = None
 
 
-# --- Levels: how slow a pod is in a block -----------------------------------------------------------------------------
+# --- Levels: how slow a replica is in a block
+# -----------------------------------------------------------------------------
 
 
 def load_at(blocks: Whole, setting: Setting) -> Floats:
@@ -143,13 +144,13 @@ def draw_shock(rng: np.random.Generator, setting: Setting, blocks: int) -> Float
 
 
 def draw_levels(rng: np.random.Generator, setting: Setting, shock: Floats, effects: Floats) -> Floats:
-    """The logarithm by which each pod is slower than the median, (2, pods, blocks)."""
+    """The logarithm by which each replica is slower than the median, (2, replicas, blocks)."""
     blocks = shock.shape[-1]
     stack = autoregress(rng, (2, 1, blocks), setting.stack_drift, setting.drift_minutes)
-    pods = autoregress(rng, (2, len(effects), blocks), setting.pod_drift, setting.drift_minutes)
-    lasting = np.stack([effects, setting.pod_spread * rng.standard_normal(len(effects))])[:, :, np.newaxis]
+    replicas = autoregress(rng, (2, len(effects), blocks), setting.replica_drift, setting.drift_minutes)
+    lasting = np.stack([effects, setting.replica_spread * rng.standard_normal(len(effects))])[:, :, np.newaxis]
     # Tokens behind the first one vary half as much as it does, and mostly together with it.
-    return shock + _correlated(rng, 0.5, stack + pods + lasting)
+    return shock + _correlated(rng, 0.5, stack + replicas + lasting)
 
 
 def _correlated(rng: np.random.Generator, scale: float, levels: Floats) -> Floats:
@@ -180,21 +181,21 @@ def draw_requests(
     stack: str,
     blocks: Whole,
     share: float,
-    pods: int,
+    replicas: int,
     levels: Floats,
     weather: Weather = CALM,
     *,
     prompt_shift: float = 0.0,
 ) -> Requests:
-    """A stack's requests: its share of the load over as many pods, by how slow they are, (2, rows, blocks)."""
+    """A stack's requests: its share of the load over as many replicas, by how slow they are, (2, rows, blocks)."""
     rows = levels.shape[1]
     # What a world draws leaves the other draws of a seed as they are.
     extra = rng.spawn(1)[0]
     load = load_at(blocks, setting)
-    counts = rng.poisson(np.broadcast_to(load * share / pods * weather.demand, (rows, len(blocks))))
+    counts = rng.poisson(np.broadcast_to(load * share / replicas * weather.demand, (rows, len(blocks))))
     cell = np.repeat(np.arange(rows * len(blocks)), counts.ravel())
     n = len(cell)
-    pod, block = np.divmod(cell, len(blocks))
+    replica, block = np.divmod(cell, len(blocks))
     draws = rng.standard_normal((4, n), dtype=np.float32).astype(np.float64)
     ln_prompt = setting.prompt_sigma * draws[0] + prompt_shift
     ln_output = setting.output_sigma * draws[3]
@@ -229,7 +230,7 @@ def draw_requests(
         reused = np.floor(part * prompt)
         first = first * np.exp(-setting.reuse_slope * part)
     return Requests(
-        stack, rows, blocks, pod, block, first, per_token, prompt, output, failed, draws[1], chance, reused,
+        stack, rows, blocks, replica, block, first, per_token, prompt, output, failed, draws[1], chance, reused,
         weather.lives,
     )  # fmt: skip
 

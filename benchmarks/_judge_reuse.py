@@ -93,13 +93,15 @@ class _Hashed:
         minutes = int((requests[-1].seconds - began) // 60)
         counted, prompt, computed, waited = np.zeros((4, REPLICAS, minutes))
         free = np.zeros(REPLICAS)
-        for each, pod, cached in place(requests, hashing, REPLICAS):
-            free[pod] = max(free[pod], each.seconds) + FIXED_SECONDS + TOKEN_SECONDS * (each.input_tokens - cached)
-            cell = pod, min(int((each.seconds - began) // 60), minutes - 1)
+        for each, replica, cached in place(requests, hashing, REPLICAS):
+            free[replica] = (
+                max(free[replica], each.seconds) + FIXED_SECONDS + TOKEN_SECONDS * (each.input_tokens - cached)
+            )
+            cell = replica, min(int((each.seconds - began) // 60), minutes - 1)
             counted[cell] += 1
             prompt[cell] += each.input_tokens
             computed[cell] += each.input_tokens - cached
-            waited[cell] += free[pod] - each.seconds
+            waited[cell] += free[replica] - each.seconds
         counted, prompt, computed, waited = (
             each[:, FILLING_MINUTES:] for each in (counted, prompt, computed, waited)
         )  # fmt: skip

@@ -34,7 +34,7 @@ from servescope.judge.case import WatchedCase, freeze_plan, judge_case
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus
 
-V1_PODS, V2_PODS = 150, 50
+V1_REPLICAS, V2_REPLICAS = 150, 50
 _DAY_MS: Final = BLOCKS_PER_DAY * BLOCK_MS
 _PAST_BLOCKS: Final = BLOCKS_PER_DAY + 12
 """Blocks before the start: noise is calibrated from a day of them, and the last is not closed yet."""
@@ -53,14 +53,14 @@ _DRAFTED: Final = ("spec_decode_num_draft_tokens_total", "spec_decode_num_accept
 
 def measure_speed(days: Sequence[int]) -> None:
     """Print how long judgements take over so many days, with the memory, and the peer's time."""
-    targets = fleet(V1_PODS, V2_PODS)
+    targets = fleet(V1_REPLICAS, V2_REPLICAS)
     for length in days:
         path = _filled(targets, length)
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
         command = [sys.executable, "-m", "benchmarks._judge_speed", str(path), str(length)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         found = json.loads(done.stdout)
-        print(f"{V1_PODS + V2_PODS} replicas at {SCRAPE_INTERVAL_MS // 1000} s scrapes, a stage of {length} d")
+        print(f"{V1_REPLICAS + V2_REPLICAS} replicas at {SCRAPE_INTERVAL_MS // 1000} s scrapes, a stage of {length} d")
         print(f"  metrics, with data of them                 {found['metrics']}, {found['judged']}")
         print(f"  the plan frozen from a day of v1's past    {found['freeze']:.2f} s")
         print(f"  one judgement from the store               {found['first']:.2f} s")
@@ -78,7 +78,7 @@ def measure_speed(days: Sequence[int]) -> None:
 
 def _measure(path: Path, days: int) -> dict[str, object]:
     started_ms = EPOCH_MS + _PAST_BLOCKS * BLOCK_MS
-    plan = one_stage(V2_PODS / (V1_PODS + V2_PODS), calibration="25h")
+    plan = one_stage(V2_REPLICAS / (V1_REPLICAS + V2_REPLICAS), calibration="25h")
     decisions = [Decision("start", started_ms, stage=0)]
     with Store(path, read_only=True) as store:
         began = time.process_time()
@@ -117,9 +117,9 @@ def _measure(path: Path, days: int) -> dict[str, object]:
 # --- The store --------------------------------------------------------------------------------------------------------
 
 
-def fleet(v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, ...]:
+def fleet(v1_replicas: int, v2_replicas: int) -> tuple[TargetIncrements, ...]:
     """A day of all targets: replicas that draft, and a router and an autoscaler for each stack."""
-    replicas = [_with_counters(each, _drafts(each)) for each in draw_day(1, v1_pods, v2_pods)]
+    replicas = [_with_counters(each, _drafts(each)) for each in draw_day(1, v1_replicas, v2_replicas)]
     routers = []
     for stack in ("v1", "v2"):
         one = next(each for each in replicas if each.identity.inference_stack == stack)
@@ -130,7 +130,7 @@ def fleet(v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, ...]:
             gains=np.round(routed), gauges=(), levels=one.levels[:0], above=one.above[:0],
         )  # fmt: skip
         routers.append(router)
-    return (*replicas, *routers, _autoscaler(replicas[-1], v2_pods))
+    return (*replicas, *routers, _autoscaler(replicas[-1], v2_replicas))
 
 
 def _drafts(target: TargetIncrements) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -145,10 +145,10 @@ def _with_counters(
     return replace(target, series=series, gains=np.concatenate([target.gains, gains]))
 
 
-def _autoscaler(like: TargetIncrements, pods: int) -> TargetIncrements:
+def _autoscaler(like: TargetIncrements, replicas: int) -> TargetIncrements:
     identity = replace(like.identity, replica="autoscaler", role="autoscaler")
     names = ("autoscaler_avg_in_flight_tokens", "autoscaler_avg_num_workers")
-    levels = np.multiply.outer(np.array([80_000.0 * pods, float(pods)]), np.ones(BLOCKS_PER_DAY))
+    levels = np.multiply.outer(np.array([80_000.0 * replicas, float(replicas)]), np.ones(BLOCKS_PER_DAY))
     return replace(
         like, identity=identity, target_id=identity.target_id, series=(), gains=like.gains[:0],
         gauges=tuple(Series(name, ()) for name in names), levels=levels, above=np.full(levels.shape, np.nan),
@@ -231,9 +231,10 @@ def _measure_peer(fleet: Sequence[TargetIncrements]) -> None:
     print(f"{_PEER_REPLICAS} replicas, {_PEER_HOURS} h, the same series:")
     print(f"  increments read from the store             {short * 1000:.1f} ms")
     print(f"  raw samples read, increments computed      {long * 1000:.0f} ms, {long / short:.0f} ×")
-    whole = long / replica_days * (V1_PODS + V2_PODS)
+    whole = long / replica_days * (V1_REPLICAS + V2_REPLICAS)
     print(
-        f"  that is for {V1_PODS + V2_PODS} replicas and a day           {whole:.0f} s, and more than is read at once"
+        f"  that is for {V1_REPLICAS + V2_REPLICAS} replicas and a day           {whole:.0f} s, "
+        "and more than is read at once"
     )
 
 

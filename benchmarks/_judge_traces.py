@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks._judge_requests import Flags, Floats, Requests, Whole
-from benchmarks._judge_traffic import PODS, draw_cutover, draw_past
+from benchmarks._judge_traffic import REPLICAS, draw_cutover, draw_past
 from benchmarks._judge_worlds import WORLDS
 from servescope.emulator.engine.cache import BlockCache
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, read_trace
@@ -33,19 +33,21 @@ _HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reuse:
-    """Tokens of prompts and of what was cached of them, by pod and block, (pods, blocks); v1's pods come first."""
+    """Tokens of prompts and of what was cached of them, by replica and block, (replicas, blocks); v1's replicas come
+    first.
+    """
 
     prompt: Floats
     cached: Floats
-    v1_pods: int
+    v1_replicas: int
 
     def rates(self) -> Floats:
-        """The share of the tokens that was cached, by pod and block."""
+        """The share of the tokens that was cached, by replica and block."""
         return np.asarray(self.cached / np.where(self.prompt > 0.0, self.prompt, np.nan))
 
     def between_arms(self) -> Floats:
         """v2's share less v1's, (blocks,)."""
-        v1, v2 = slice(0, self.v1_pods), slice(self.v1_pods, None)
+        v1, v2 = slice(0, self.v1_replicas), slice(self.v1_replicas, None)
         rates = [self.cached[arm].sum(axis=0) / self.prompt[arm].sum(axis=0) for arm in (v1, v2)]
         return np.asarray(rates[1] - rates[0])
 
@@ -91,36 +93,38 @@ def _counted(arms: tuple[Requests, Requests], chosen: Sequence[Flags], start: in
     prompts: list[Floats] = []
     cached: list[Floats] = []
     for each, kept in zip(arms, chosen, strict=True):
-        cell = each.pod[kept] * _HOUR_BLOCKS + each.block[kept] - start
+        cell = each.replica[kept] * _HOUR_BLOCKS + each.block[kept] - start
         for counted, tokens in ((prompts, each.prompt), (cached, each.reused)):
             if tokens is not None:
-                total = np.bincount(cell, tokens[kept], minlength=each.pods * _HOUR_BLOCKS).astype(np.float64)
+                total = np.bincount(cell, tokens[kept], minlength=each.replicas * _HOUR_BLOCKS).astype(np.float64)
                 counted.append(total.reshape(-1, _HOUR_BLOCKS))
-    return Reuse(np.concatenate(prompts), np.concatenate(cached), arms[0].pods)
+    return Reuse(np.concatenate(prompts), np.concatenate(cached), arms[0].replicas)
 
 
 def _replay(requests: Sequence[TraceRequest], hashing: int) -> Reuse:
-    """A trace on as many pods as the stage has, each session on one of them by a hash."""
-    v1_pods, v2_pods = PODS[SHARE]
+    """A trace on as many replicas as the stage has, each session on one of them by a hash."""
+    v1_replicas, v2_replicas = REPLICAS[SHARE]
     blocks = int((requests[-1].seconds - requests[0].seconds) * 1000 // BLOCK_MS)
-    prompt, cached = np.zeros((2, v1_pods + v2_pods, blocks))
-    for each, pod, found in place(requests, hashing, v1_pods + v2_pods):
+    prompt, cached = np.zeros((2, v1_replicas + v2_replicas, blocks))
+    for each, replica, found in place(requests, hashing, v1_replicas + v2_replicas):
         block = int((each.seconds - requests[0].seconds) * 1000 // BLOCK_MS)
         if block < blocks:
-            prompt[pod, block] += each.input_tokens
-            cached[pod, block] += found
-    return Reuse(prompt[:, _WARMING:], cached[:, _WARMING:], v1_pods)
+            prompt[replica, block] += each.input_tokens
+            cached[replica, block] += found
+    return Reuse(prompt[:, _WARMING:], cached[:, _WARMING:], v1_replicas)
 
 
-def place(requests: Sequence[TraceRequest], hashing: int, pods: int) -> Iterator[tuple[TraceRequest, int, int]]:
-    """Each request with the pod that its session is hashed to, and the tokens of its prompt that were cached there."""
-    caches = [BlockCache(capacity=CACHE_BLOCKS, block_tokens=MOONCAKE_BLOCK_TOKENS) for _ in range(pods)]
+def place(requests: Sequence[TraceRequest], hashing: int, replicas: int) -> Iterator[tuple[TraceRequest, int, int]]:
+    """Each request with the replica that its session is hashed to, and the tokens of its prompt that
+    were cached there.
+    """
+    caches = [BlockCache(capacity=CACHE_BLOCKS, block_tokens=MOONCAKE_BLOCK_TOKENS) for _ in range(replicas)]
     for each in requests:
         ids = each.block_ids or ()
         # All conversations share their first block, so the second one is whose it is.
         session = ids[min(1, len(ids) - 1)]
-        pod = int.from_bytes(blake2b(f"{hashing}/{session}".encode(), digest_size=4).digest()) % pods
-        yield each, pod, min(each.input_tokens, _use(caches[pod], ids) * MOONCAKE_BLOCK_TOKENS)
+        replica = int.from_bytes(blake2b(f"{hashing}/{session}".encode(), digest_size=4).digest()) % replicas
+        yield each, replica, min(each.input_tokens, _use(caches[replica], ids) * MOONCAKE_BLOCK_TOKENS)
 
 
 def _use(cache: BlockCache, ids: Sequence[int]) -> int:
@@ -161,9 +165,9 @@ def _written(title: str, figures: Sequence[tuple[float, ...]], shown: Sequence[R
     cells = [title, f"{rate:.0f}", f"{minutes:.0%}", f"{fives:.0%}", f"{owned:.0%}"]
     if shown:
         reused = float(np.mean([each.cached.sum() / each.prompt.sum() for each in shown]))
-        pods = float(np.mean([np.nanstd(each.rates(), axis=0).mean() for each in shown]))
+        replicas = float(np.mean([np.nanstd(each.rates(), axis=0).mean() for each in shown]))
         arms = float(np.sqrt(np.mean([np.square(each.between_arms()).mean() for each in shown])))
-        cells += [f"{reused:.0%}", f"{100 * pods:.0f} points", f"{100 * arms:.0f} points"]
+        cells += [f"{reused:.0%}", f"{100 * replicas:.0f} points", f"{100 * arms:.0f} points"]
     else:
         cells += ["–"] * 3
     return "| " + " | ".join(cells) + " |"

@@ -1,9 +1,9 @@
 """Synthetic cutovers of known truth: two stacks under one stream of requests, as the increments that a judge reads.
 
-Requests are drawn one by one and then counted by pod and block, so that sums, buckets and counters agree with each
+Requests are drawn one by one and then counted by replica and block, so that sums, buckets and counters agree with each
 other as they do in an engine. The setting is that of the published simulations: 300 requests a minute in all with a
-swing of 60 % over the day, a lognormal time to first token, a shock that both stacks share, and drift of each pod and
-of each stack, autocorrelated over 20 minutes.
+swing of 60 % over the day, a lognormal time to first token, a shock that both stacks share, and drift of each replica
+and of each stack, autocorrelated over 20 minutes.
 
 A deployment's past is drawn once and shared by several cutovers, as it is on a real deployment; what the cutovers then
 show is independent given that past. Results are therefore reported over many pasts, clustered by past.
@@ -47,8 +47,8 @@ LEAD_BLOCKS: Final = 2 * BLOCKS_PER_HOUR
 """v2 has served its share for two hours when the stage begins, and its processes for six: they are warm unless a
 cutover says otherwise."""
 
-PODS: Final[Mapping[float, tuple[int, int]]] = {0.01: (198, 2), 0.05: (57, 3), 0.25: (9, 3), 0.5: (6, 6)}
-"""Pods of v1 and v2 by v2's share: as many as leave each pod of both stacks the same load, and v2 at least two."""
+REPLICAS: Final[Mapping[float, tuple[int, int]]] = {0.01: (198, 2), 0.05: (57, 3), 0.25: (9, 3), 0.5: (6, 6)}
+"""Pods of v1 and v2 by v2's share: as many as leave each replica of both stacks the same load, and v2 at least two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class Harm:
     """What is wrong with v2. `size` is the relative change to the worse, of the mean where the harm is in a part.
 
     `mean` slows every first token by `size`; `tail` only the slowest 5 %, `bimodal` a random tenth of the requests and
-    `one pod` one pod, each so much that the mean rises by `size` where pods are equal; `drift` grows by `size` an hour;
-    `step` is a `mean` from `hour` on; `errors` multiplies errors by 1 + `size`; `tps` lowers tokens per second by it.
+    `one replica` one replica, each so much that the mean rises by `size` where replicas are equal; `drift` grows by
+    `size` an hour; `step` is a `mean` from `hour` on; `errors` multiplies errors by 1 + `size`; `tps` lowers tokens per
+    second by it.
     """
 
     kind: HarmKind = "none"
@@ -70,28 +71,29 @@ class Confounder:
     """What differs between the stacks while v2 is as good as v1.
 
     `mix_distance` is the total variation distance of the prompts' lengths; `warm_up_minutes` the time constant of a
-    start that is 80 % slower, with v2's pods started as the stage begins; `pods_factor` multiplies v2's pods at the
-    same share, which leaves them idle; `saturated` are the stacks that queue and preempt.
+    start that is 80 % slower, with v2's replicas started as the stage begins; `replicas_factor` multiplies v2's
+    replicas at the same share, which leaves them idle; `saturated` are the stacks that queue and preempt.
     """
 
     mix_distance: float = 0.0
     warm_up_minutes: float = 0.0
-    pods_factor: int = 1
+    replicas_factor: int = 1
     saturated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """Where a world's weather is drawn: `blocks`, the first `lead` of them before the stage, and `pods` of each stack.
+    """Where a world's weather is drawn: `blocks`, the first `lead` of them before the stage, and `replicas` of each
+    stack.
 
-    In v1's past v2 has no pod and all blocks are before the stage.
+    In v1's past v2 has no replica and all blocks are before the stage.
     """
 
     setting: Setting
     blocks: Whole
     lead: int
     share: float
-    pods: tuple[int, int]
+    replicas: tuple[int, int]
 
 
 USUAL: Final = Setting()
@@ -122,7 +124,7 @@ CLEAN: Final = World("clean", "clean")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Past:
-    """Two days of v1 alone, before v2 gets a request: `targets` are its pods, `effects` what sets each apart."""
+    """Two days of v1 alone, before v2 gets a request: `targets` are its replicas, `effects` what sets each apart."""
 
     targets: tuple[TargetIncrements, ...]
     effects: Floats
@@ -145,20 +147,20 @@ class Cutover:
 
 
 def draw_past(seed: int, share: float, setting: Setting | None = None, world: World = CLEAN) -> Past:
-    """v1 alone for two days, with as many pods as both stacks have later, and less the share that v2 then takes."""
+    """v1 alone for two days, with as many replicas as both stacks have later, and less the share that v2 then takes."""
     setting = setting or world.setting
     rng = np.random.Generator(np.random.SFC64([1, seed, round(share * 1000)]))
     # Stages of consecutive seeds begin at hours that are spread over the day.
     start = EPOCH_MS + (7 * seed % 24) * BLOCKS_PER_HOUR * BLOCK_MS
-    pods = sum(PODS[share])
+    replicas = sum(REPLICAS[share])
     blocks = start + BLOCK_MS * np.arange(PAST_BLOCKS, dtype=np.int64)
-    effects = setting.pod_spread * rng.standard_normal(pods)
-    scene = Scene(setting, blocks, PAST_BLOCKS, share, (pods, 0))
+    effects = setting.replica_spread * rng.standard_normal(replicas)
+    scene = Scene(setting, blocks, PAST_BLOCKS, share, (replicas, 0))
     weather, _ = world.weather(np.random.Generator(np.random.SFC64([4, seed, round(share * 1000)])), scene)
     levels = draw_levels(
         rng, setting, draw_shock(rng, setting, len(blocks)), _with_more(rng, setting, effects, weather)
     )
-    requests = draw_requests(rng, setting, "v1", blocks, 1.0, pods, levels, weather)
+    requests = draw_requests(rng, setting, "v1", blocks, 1.0, replicas, levels, weather)
     return Past(count(requests, setting), effects, setting, share, start, world)
 
 
@@ -168,23 +170,23 @@ def draw_cutover(past: Past, seed: int, confounder: Confounder | None = None) ->
     confounder = confounder or world.confounder
     place = [seed, past.start_ms // BLOCK_MS, round(share * 1000)]
     rng = np.random.Generator(np.random.SFC64([2, *place]))
-    v1_pods, v2_pods = PODS[share]
-    v2_pods *= confounder.pods_factor
+    v1_replicas, v2_replicas = REPLICAS[share]
+    v2_replicas *= confounder.replicas_factor
     stage_ms = past.start_ms + (PAST_BLOCKS + LEAD_BLOCKS) * BLOCK_MS
     blocks = past.start_ms + BLOCK_MS * np.arange(PAST_BLOCKS, PAST_BLOCKS + LEAD_BLOCKS + BLOCKS_PER_DAY)
-    scene = Scene(setting, blocks, LEAD_BLOCKS, share, (v1_pods, v2_pods))
+    scene = Scene(setting, blocks, LEAD_BLOCKS, share, (v1_replicas, v2_replicas))
     v1_weather, v2_weather = world.weather(np.random.Generator(np.random.SFC64([5, *place])), scene)
     shock = draw_shock(rng, setting, len(blocks))
-    v1_levels = draw_levels(rng, setting, shock, _with_more(rng, setting, past.effects[:v1_pods], v1_weather))
-    v1 = draw_requests(rng, setting, "v1", blocks, 1 - share, v1_pods, v1_levels, v1_weather)
+    v1_levels = draw_levels(rng, setting, shock, _with_more(rng, setting, past.effects[:v1_replicas], v1_weather))
+    v1 = draw_requests(rng, setting, "v1", blocks, 1 - share, v1_replicas, v1_levels, v1_weather)
     fresh = blocks[LEAD_BLOCKS:] if confounder.warm_up_minutes else blocks
-    effects = _with_more(rng, setting, setting.pod_spread * rng.standard_normal(v2_pods), v2_weather)
+    effects = _with_more(rng, setting, setting.replica_spread * rng.standard_normal(v2_replicas), v2_weather)
     v2_levels = draw_levels(rng, setting, shock[..., -len(fresh) :], effects)
     if confounder.warm_up_minutes:
         minutes = (fresh - fresh[0]) / 60_000 + BLOCK_MS / 120_000
         v2_levels = v2_levels + np.log1p(0.8 * np.exp(-minutes / confounder.warm_up_minutes))
     shift = 2 * setting.prompt_sigma * NormalDist().inv_cdf((1 + confounder.mix_distance) / 2)
-    v2 = draw_requests(rng, setting, "v2", fresh, share, v2_pods, v2_levels, v2_weather, prompt_shift=shift)
+    v2 = draw_requests(rng, setting, "v2", fresh, share, v2_replicas, v2_levels, v2_weather, prompt_shift=shift)
     counted = count(v1, setting, saturated="v1" in confounder.saturated)
     return Cutover(past, stage_ms, v1, counted, v2, confounder)
 
@@ -194,20 +196,20 @@ def _with_more(rng: np.random.Generator, setting: Setting, effects: Floats, weat
     if weather.lives is None:
         return effects
     rows = len(weather.lives.names)
-    return np.concatenate([effects, setting.pod_spread * rng.standard_normal(max(0, rows - len(effects)))])[:rows]
+    return np.concatenate([effects, setting.replica_spread * rng.standard_normal(max(0, rows - len(effects)))])[:rows]
 
 
-def draw_day(seed: int, v1_pods: int, v2_pods: int) -> tuple[TargetIncrements, ...]:
-    """A day of both stacks of so many pods that bear like loads, from `EPOCH_MS` on."""
+def draw_day(seed: int, v1_replicas: int, v2_replicas: int) -> tuple[TargetIncrements, ...]:
+    """A day of both stacks of so many replicas that bear like loads, from `EPOCH_MS` on."""
     setting = Setting()
     rng = np.random.Generator(np.random.SFC64([3, seed]))
     blocks = EPOCH_MS + BLOCK_MS * np.arange(BLOCKS_PER_DAY, dtype=np.int64)
     shock = draw_shock(rng, setting, len(blocks))
     targets: list[TargetIncrements] = []
-    for stack, pods in (("v1", v1_pods), ("v2", v2_pods)):
-        levels = draw_levels(rng, setting, shock, setting.pod_spread * rng.standard_normal(pods))
-        share = pods / (v1_pods + v2_pods)
-        targets += count(draw_requests(rng, setting, stack, blocks, share, pods, levels), setting)
+    for stack, replicas in (("v1", v1_replicas), ("v2", v2_replicas)):
+        levels = draw_levels(rng, setting, shock, setting.replica_spread * rng.standard_normal(replicas))
+        share = replicas / (v1_replicas + v2_replicas)
+        targets += count(draw_requests(rng, setting, stack, blocks, share, replicas, levels), setting)
     return tuple(targets)
 
 
@@ -260,8 +262,8 @@ def suffer(cutover: Cutover, harm: Harm) -> Requests:
         factor = 1 + harm.size * np.maximum(0.0, hours)[requests.block]
     elif harm.kind == "one pod":
         lives = requests.lives
-        pods = requests.pods if lives is None else float(lives.alive.sum(axis=0).mean())
-        factor = 1 + harm.size * pods * (during & (requests.pod == 0))
+        replicas = requests.replicas if lives is None else float(lives.alive.sum(axis=0).mean())
+        factor = 1 + harm.size * replicas * (during & (requests.replica == 0))
     elif harm.kind == "bimodal":
         factor = 1 + harm.size / 0.1 * (during & (np.mod(requests.chance, 0.1) < 0.01))
     else:
@@ -286,7 +288,7 @@ def cut(target: TargetIncrements, from_ms: int) -> TargetIncrements:
 
 
 def join(before: tuple[TargetIncrements, ...], after: tuple[TargetIncrements, ...]) -> tuple[TargetIncrements, ...]:
-    """Each pod's past with what it did later; pods that are gone later keep their past."""
+    """Each replica's past with what it did later; replicas that are gone later keep their past."""
     later = {each.target_id: each for each in after}
     known = {each.target_id for each in before}
     return (
@@ -300,7 +302,9 @@ def _autoscaler(cutover: Cutover) -> TargetIncrements:
     blocks = cutover.v2.blocks
     load = load_at(blocks, cutover.past.setting)
     lives = cutover.v2.lives
-    workers = np.full(len(blocks), float(cutover.v2.pods)) if lives is None else lives.alive.sum(axis=0, dtype=float)
+    workers = (
+        np.full(len(blocks), float(cutover.v2.replicas)) if lives is None else lives.alive.sum(axis=0, dtype=float)
+    )
     none = np.full(len(blocks), math.nan)
     gauges = {
         "autoscaler_avg_in_flight_tokens": (workers * 80_000 * (load / load.mean()) ** 0.4, none),

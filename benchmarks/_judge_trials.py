@@ -256,7 +256,7 @@ def true_cost(harm: Harm, metric: str) -> float | None:
     }.get(harm.kind, ("time_to_first_token_seconds", "request_duration_seconds"))  # fmt: skip
     if harm.kind == "none" or metric not in touched:
         return 0.0
-    # One pod alone is left out, so that no truth is of all pods.
+    # One replica alone is left out, so that no truth is of all replicas.
     if harm.kind in ("drift", "step", "one pod") or metric == "request_duration_seconds":
         return None
     return -math.log1p(-harm.size) if harm.kind == "tps" else math.log1p(harm.size)

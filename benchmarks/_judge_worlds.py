@@ -26,7 +26,7 @@ from benchmarks._judge_requests import (
     autoregress,
     load_at,
 )
-from benchmarks._judge_traffic import CLEAN, PODS, Confounder, Scene, World
+from benchmarks._judge_traffic import CLEAN, REPLICAS, Confounder, Scene, World
 from servescope.increments.blocks import BLOCK_MS
 
 Rng = np.random.Generator
@@ -44,16 +44,18 @@ CROWDS_PER_DAY: Final = 6.0
 
 
 def bursts(rng: Rng, scene: Scene) -> Both:
-    """Requests come in bursts: of all clients for a quarter of an hour, of a few at single pods, and short peaks."""
+    """Requests come in bursts: of all clients for a quarter of an hour, of a few at single replicas,
+    and short peaks.
+    """
     shape = len(scene.blocks)
     together = autoregress(rng, (shape,), BURST_SIGMA, BURST_MINUTES) - BURST_SIGMA**2 / 2
     peaks = np.where(rng.random(shape) < CROWDS_PER_DAY / BLOCKS_PER_DAY, rng.uniform(1.5, 3.0, shape), 1.0)
 
-    def of(pods: int) -> Weather:
-        own = CROWD_SIGMA * rng.standard_normal((pods, shape)) - CROWD_SIGMA**2 / 2
+    def of(replicas: int) -> Weather:
+        own = CROWD_SIGMA * rng.standard_normal((replicas, shape)) - CROWD_SIGMA**2 / 2
         return Weather(demand=np.exp(together + own) * peaks)
 
-    return of(scene.pods[0]), of(scene.pods[1])
+    return of(scene.replicas[0]), of(scene.replicas[1])
 
 
 STORM_MINUTES: Final = (10.0, 40.0)
@@ -70,27 +72,29 @@ def storms(rng: Rng, scene: Scene) -> Both:
         failing[first:end] = np.maximum(failing[first:end], peak * _hump(end - first))
     demand = 1.0 + RETRIES * failing
 
-    def of(pods: int) -> Weather:
-        # Pods differ in how many of their requests need what fails.
-        return Weather(demand=demand, failing=np.clip(failing * rng.lognormal(0.0, 0.1, (pods, 1)), 0.0, 0.95))
+    def of(replicas: int) -> Weather:
+        # Replicas differ in how many of their requests need what fails.
+        return Weather(demand=demand, failing=np.clip(failing * rng.lognormal(0.0, 0.1, (replicas, 1)), 0.0, 0.95))
 
-    return of(scene.pods[0]), of(scene.pods[1])
+    return of(scene.replicas[0]), of(scene.replicas[1])
 
 
 # --- Failures ---------------------------------------------------------------------------------------------------------
 
 CLUSTER: Final = 50
-CLUSTERS_PER_POD_DAY: Final = 0.25
+CLUSTERS_PER_REPLICA_DAY: Final = 0.25
 
 
 def clustered_errors(rng: Rng, scene: Scene) -> Both:
-    """Fifty requests of one pod fail at once, once in four days each: whatever was in flight when its engine died."""
+    """Fifty requests of one replica fail at once, once in four days each: whatever was in flight when
+    its engine died.
+    """
 
-    def of(pods: int) -> Weather:
-        drawn = rng.poisson(CLUSTERS_PER_POD_DAY / BLOCKS_PER_DAY, (pods, len(scene.blocks)))
+    def of(replicas: int) -> Weather:
+        drawn = rng.poisson(CLUSTERS_PER_REPLICA_DAY / BLOCKS_PER_DAY, (replicas, len(scene.blocks)))
         return Weather(clusters=CLUSTER * drawn)
 
-    return of(scene.pods[0]), of(scene.pods[1])
+    return of(scene.replicas[0]), of(scene.replicas[1])
 
 
 OUTAGE_MINUTES: Final = (10.0, 30.0)
@@ -100,7 +104,7 @@ OUTAGE_SHARES: Final = (0.3, 1.0)
 def shared_outage(rng: Rng, scene: Scene) -> Both:
     """Once in the stage, and never before it, most requests of both stacks fail for a while."""
     failing = np.zeros(len(scene.blocks))
-    if scene.pods[1]:
+    if scene.replicas[1]:
         length = _length(rng, OUTAGE_MINUTES)
         first = int(rng.integers(scene.lead + 1, len(scene.blocks) - length))
         failing[first : first + length] = rng.uniform(*OUTAGE_SHARES)
@@ -110,37 +114,37 @@ def shared_outage(rng: Rng, scene: Scene) -> Both:
 
 # --- Neighbours -------------------------------------------------------------------------------------------------------
 
-NEIGHBOURS_PER_POD_DAY: Final = 0.35
+NEIGHBOURS_PER_REPLICA_DAY: Final = 0.35
 NEIGHBOUR_MINUTES: Final = (20.0, 90.0)
 NEIGHBOUR_FACTORS: Final = (1.3, 3.0)
 
 
 def neighbours(rng: Rng, scene: Scene) -> Both:
-    """Somebody else's work slows single pods of either stack for a while, some four times a day among twelve."""
+    """Somebody else's work slows single replicas of either stack for a while, some four times a day among twelve."""
 
-    def of(pods: int) -> Weather:
-        slower = np.zeros((pods, len(scene.blocks)))
-        for pod in range(pods):
-            for first, end in _episodes(rng, len(scene.blocks), NEIGHBOURS_PER_POD_DAY, NEIGHBOUR_MINUTES):
-                slower[pod, first:end] += rng.uniform(*np.log(NEIGHBOUR_FACTORS))
+    def of(replicas: int) -> Weather:
+        slower = np.zeros((replicas, len(scene.blocks)))
+        for replica in range(replicas):
+            for first, end in _episodes(rng, len(scene.blocks), NEIGHBOURS_PER_REPLICA_DAY, NEIGHBOUR_MINUTES):
+                slower[replica, first:end] += rng.uniform(*np.log(NEIGHBOUR_FACTORS))
         return Weather(slower=slower)
 
-    return of(scene.pods[0]), of(scene.pods[1])
+    return of(scene.replicas[0]), of(scene.replicas[1])
 
 
-MOVING_PODS: Final = 3
+MOVING_REPLICAS: Final = 3
 MOVING_PER_DAY: Final = 1.0
 MOVING_MINUTES: Final = (40.0, 120.0)
 MOVING_BLOCKS: Final = 2
 
 
 def moving_neighbours(rng: Rng, scene: Scene) -> Both:
-    """Somebody else's work slows one of three pods at a time, and moves to another of them within ten minutes."""
+    """Somebody else's work slows one of three replicas at a time, and moves to another of them within ten minutes."""
 
-    def of(pods: int) -> Weather:
-        slower = np.zeros((pods, len(scene.blocks)))
-        for group in np.array_split(np.arange(pods), math.ceil(pods / MOVING_PODS)) if pods else ():
-            per_day = MOVING_PER_DAY * group.size / MOVING_PODS
+    def of(replicas: int) -> Weather:
+        slower = np.zeros((replicas, len(scene.blocks)))
+        for group in np.array_split(np.arange(replicas), math.ceil(replicas / MOVING_REPLICAS)) if replicas else ():
+            per_day = MOVING_PER_DAY * group.size / MOVING_REPLICAS
             for first, end in _episodes(rng, len(scene.blocks), per_day, MOVING_MINUTES):
                 factor = rng.uniform(*np.log(NEIGHBOUR_FACTORS))
                 while first < end:
@@ -149,7 +153,7 @@ def moving_neighbours(rng: Rng, scene: Scene) -> Both:
                     first += stays
         return Weather(slower=slower)
 
-    return of(scene.pods[0]), of(scene.pods[1])
+    return of(scene.replicas[0]), of(scene.replicas[1])
 
 
 # --- Who asks ---------------------------------------------------------------------------------------------------------
@@ -172,7 +176,7 @@ def tenants(rng: Rng, scene: Scene) -> Both:
     weights = size * daily * np.exp(autoregress(rng, shape, *TENANT_BURSTS))
     weights /= weights.sum(axis=0)
     moved = rng.random(shape) < 1 / (TENANT_HOURS * BLOCKS_PER_HOUR)
-    on_v2 = _held(moved, rng.random(shape)) < (scene.share if scene.pods[1] else 0.0)
+    on_v2 = _held(moved, rng.random(shape)) < (scene.share if scene.replicas[1] else 0.0)
     prompt, output = TENANT_PROMPT * rng.standard_normal(TENANTS), TENANT_OUTPUT * rng.standard_normal(TENANTS)
     hits = rng.beta(2.0, 2.0, TENANTS)
 
@@ -181,30 +185,32 @@ def tenants(rng: Rng, scene: Scene) -> Both:
         shares = np.cumsum(chosen, axis=0) / np.where(total > 0.0, total, 1.0)
         return Weather(demand=total / share, tenants=Tenants(shares.T, prompt, output, hits))
 
-    if not scene.pods[1]:
+    if not scene.replicas[1]:
         return of(weights, 1.0), CALM
     return of(weights * ~on_v2, 1 - scene.share), of(weights * on_v2, scene.share)
 
 
 SESSION_SETTING: Final = Setting(reuse_slope=0.8)
 SESSION_HITS: Final = 0.5
-SESSION_POD: Final = (0.4, 60.0)
+SESSION_REPLICA: Final = (0.4, 60.0)
 SESSION_STACK: Final = (0.2, 120.0)
 
 
 def sessions(rng: Rng, scene: Scene) -> Both:
-    """Sessions stay on their pod, so what is cached differs from pod to pod and between the stacks, for hours."""
+    """Sessions stay on their replica, so what is cached differs from replica to replica and between the stacks, for
+    hours.
+    """
 
-    def of(pods: int) -> Weather:
-        return Weather(hits=_hits(rng, (pods, len(scene.blocks))))
+    def of(replicas: int) -> Weather:
+        return Weather(hits=_hits(rng, (replicas, len(scene.blocks))))
 
-    return of(scene.pods[0]), of(scene.pods[1])
+    return of(scene.replicas[0]), of(scene.replicas[1])
 
 
 def _hits(rng: Rng, shape: tuple[int, int]) -> Floats:
-    """The probability that a prompt is cached, by pod and block: its logit wanders."""
+    """The probability that a prompt is cached, by replica and block: its logit wanders."""
     stack = autoregress(rng, (1, shape[1]), *SESSION_STACK)
-    wandering = stack + autoregress(rng, shape, *SESSION_POD)
+    wandering = stack + autoregress(rng, shape, *SESSION_REPLICA)
     return np.asarray(1.0 / (1.0 + np.exp(-wandering)) * 2 * SESSION_HITS)
 
 
@@ -222,13 +228,15 @@ def cold_cache(idle_minutes: float) -> World:
     def weather(rng: Rng, scene: Scene) -> Both:
         lead = np.arange(len(scene.blocks)) < scene.lead
         before = idle_minutes / BLOCK_MINUTES
-        v1 = Weather(demand=np.where(lead & (scene.pods[1] > 0), 1 / (1 - scene.share), 1.0), hits=np.array(CACHE_HITS))
+        v1 = Weather(
+            demand=np.where(lead & (scene.replicas[1] > 0), 1 / (1 - scene.share), 1.0), hits=np.array(CACHE_HITS)
+        )
         minutes = np.maximum(0.0, np.arange(len(scene.blocks)) - scene.lead + 0.5) * BLOCK_MINUTES
         filled = CACHE_HITS * (1.0 - np.exp(-minutes / FILLING_MINUTES))
-        pods = scene.pods[1]
-        alive = np.broadcast_to(np.arange(len(scene.blocks)) >= scene.lead - before, (pods, len(scene.blocks)))
-        started = np.full(pods, float(scene.blocks[min(scene.lead, len(lead) - 1)]) - idle_minutes * 60_000)
-        lives = Lives(tuple(f"v2-{pod}" for pod in range(pods)), started, np.asarray(alive))
+        replicas = scene.replicas[1]
+        alive = np.broadcast_to(np.arange(len(scene.blocks)) >= scene.lead - before, (replicas, len(scene.blocks)))
+        started = np.full(replicas, float(scene.blocks[min(scene.lead, len(lead) - 1)]) - idle_minutes * 60_000)
+        lives = Lives(tuple(f"v2-{replica}" for replica in range(replicas)), started, np.asarray(alive))
         return v1, Weather(demand=np.where(lead, 0.0, 1.0), hits=filled, lives=lives)
 
     title = f"v2 idle for {idle_minutes:g} min, cold cache"
@@ -236,7 +244,7 @@ def cold_cache(idle_minutes: float) -> World:
 
 
 SCALED_LOAD: Final = 0.8
-"""How much of a pod's mean load each replica is given before another one is started."""
+"""How much of a replica's mean load each replica is given before another one is started."""
 SCALED_BLOCKS: Final = 6
 SCALED_MINUTES: Final = 8.0
 """The time constant of a fresh replica's start, which is 80 % slower."""
@@ -249,19 +257,19 @@ def autoscaled(rng: Rng, scene: Scene) -> Both:
     relative = relative * np.exp(autoregress(rng, (len(load),), 0.15, 60.0))
 
     # Both stacks scale in the steps of the smaller one, or it would have more to spare.
-    steps = PODS[scene.share][1]
+    steps = REPLICAS[scene.share][1]
     least = math.ceil(steps / 2)
     wanted = np.clip(np.ceil(steps * relative / SCALED_LOAD), least, 2 * steps).astype(int)
     # Replicas are stopped when they were not wanted for a while, and started at once.
     wanted = sliding_window_view(np.pad(wanted, (SCALED_BLOCKS - 1, 0), "edge"), SCALED_BLOCKS).max(axis=-1)
 
-    def of(stack: str, pods: int) -> Weather:
+    def of(stack: str, replicas: int) -> Weather:
         names, started, rows = [], [], []
         old = float(scene.blocks[0]) - BLOCKS_PER_DAY * BLOCK_MS
-        for slot in range(2 * pods):
-            alive = wanted * pods > slot * steps
+        for slot in range(2 * replicas):
+            alive = wanted * replicas > slot * steps
             for first, end in _runs(alive):
-                stays = slot * steps < least * pods
+                stays = slot * steps < least * replicas
                 names.append(f"{stack}-{slot}" if stays else f"{stack}-{slot}-{scene.blocks[first] // BLOCK_MS}")
                 started.append(old if stays or first == 0 else float(scene.blocks[first]))
                 row = np.zeros(len(load), dtype=np.bool_)
@@ -270,12 +278,12 @@ def autoscaled(rng: Rng, scene: Scene) -> Both:
         alive = np.array(rows)
         minutes = (scene.blocks - np.array(started)[:, np.newaxis]) / 60_000 + BLOCK_MINUTES / 2
         slower = np.where(alive, np.log1p(0.8 * np.exp(-np.maximum(minutes, 0.0) / SCALED_MINUTES)), 0.0)
-        demand = relative / (load / (scene.setting.requests_per_minute * BLOCK_MINUTES)) * pods * alive
+        demand = relative / (load / (scene.setting.requests_per_minute * BLOCK_MINUTES)) * replicas * alive
         return Weather(
             demand=demand / alive.sum(axis=0), slower=slower, lives=Lives(tuple(names), np.array(started), alive)
         )
 
-    return of("v1", scene.pods[0]), of("v2", scene.pods[1]) if scene.pods[1] else CALM
+    return of("v1", scene.replicas[0]), of("v2", scene.replicas[1]) if scene.replicas[1] else CALM
 
 
 # --- Together ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series, Snapshot, make_labels
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projector
-from servescope.customers.points.reading import EdgeReader, FleetState
+from servescope.customers.points.reading import FleetState, IntervalReader
 from servescope.customers.points.state_codec import dump_state
 from servescope.customers.points.totals import Totals, dump_totals
 from servescope.customers.policy.policy import Policy
@@ -126,7 +126,7 @@ class _Lane:
 
     def __init__(self, store: Store, customer: int) -> None:
         policy = _policy(customer)
-        self._reader = EdgeReader(store, policy.deployments, policy.metrics, ())
+        self._reader = IntervalReader(store, policy.deployments, policy.metrics, ())
         self._projector = Projector(policy)
         self._limit = BatchLimit(_MOST_BYTES, otlp.count_bytes)
         self._state: FleetState | None = None

@@ -20,7 +20,7 @@ from benchmarks._query_api import serving
 from benchmarks._scraped_fleet import FORMS
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from tests import tools
@@ -127,7 +127,7 @@ def _increments(history: PrometheusHistory, deployment: Deployment) -> str:
 
 def _edges(history: PrometheusHistory, deployment: Deployment) -> str:
     edge = time.time_ns() // 1_000_000 // _MINUTE_MS * _MINUTE_MS - 2 * _MINUTE_MS
-    reader = EdgeReader(history, [deployment], [name for name in METRICS if name in _EXPORTED], ())
+    reader = IntervalReader(history, [deployment], [name for name in METRICS if name in _EXPORTED], ())
     ((_, state),) = reader.read(None, [edge])
     ((found, _),) = reader.read(state, [edge + _MINUTE_MS])
     return f"{len(found.targets):,} targets, {sum(len(each.series) for each in found.targets):,} series, twice"

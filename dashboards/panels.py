@@ -428,7 +428,7 @@ def steps(band: Band | None) -> tuple[Threshold, ...]:
         Threshold(TUNING_COLORS[band.lowest.status]),
         *(
             # A step that leaves its edge to the stretch below begins with the next number there is.
-            Threshold(TUNING_COLORS[step.verdict.status], step.start if step.inclusive else above(step.start))
+            Threshold(TUNING_COLORS[step.rating.status], step.start if step.inclusive else above(step.start))
             for step in band.steps
         ),
     )

@@ -170,14 +170,14 @@ def read_figure(name: str, band: Band | None) -> tuple[str, str]:
 def _read_band(band: Band) -> tuple[str, str]:
     starts = ["", *(f"{'from' if step.inclusive else 'above'} {_percent(step.start)}" for step in band.steps)]
     ends = [*(f"{'below' if step.inclusive else 'up to'} {_percent(step.start)}" for step in band.steps), ""]
-    verdicts = [band.lowest, *(step.verdict for step in band.steps)]
+    ratings = [band.lowest, *(step.rating for step in band.steps)]
     spans = [
-        (", ".join(filter(None, (start, end))), verdict)
-        for start, end, verdict in zip(starts, ends, verdicts, strict=True)
+        (", ".join(filter(None, (start, end))), rating)
+        for start, end, rating in zip(starts, ends, ratings, strict=True)
     ]
-    usual = "; ".join(f"{span} ({verdict.label})" for span, verdict in spans if verdict.status == "good")
+    usual = "; ".join(f"{span} ({rating.label})" for span, rating in spans if rating.status == "good")
     advice = "\n".join(
-        f"- {span} ({verdict.label}): {verdict.advice}" for span, verdict in spans if verdict.status != "good"
+        f"- {span} ({rating.label}): {rating.advice}" for span, rating in spans if rating.status != "good"
     )
     return f"{usual}.", f"depending on the value:\n{advice}"
 

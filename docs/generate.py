@@ -19,7 +19,7 @@ from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, MOST_LABEL_BYTES, ROLES, ROLLOUT_PHASES
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.contract.own_metrics import OWN_METRICS, OwnMetric
-from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Verdict
+from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Rating
 
 PAGE = Path(__file__).parent / "metrics.md"
 DESCRIPTION = Path(__file__).parent / "openapi.json"
@@ -219,13 +219,13 @@ def _band_rows(band: Band) -> Iterator[tuple[str, ...]]:
     above = ""
     for step in reversed(band.steps):
         start = f"{'from' if step.inclusive else 'above'} {_number(step.start)}"
-        yield (f"{start}{above}", *_verdict(step.verdict))
+        yield (f"{start}{above}", *_rating(step.rating))
         above = f", {'below' if step.inclusive else 'up to'} {_number(step.start)}"
-    yield (above.removeprefix(", "), *_verdict(band.lowest))
+    yield (above.removeprefix(", "), *_rating(band.lowest))
 
 
-def _verdict(verdict: Verdict) -> tuple[str, str, str]:
-    return _STATUS_SIGNS[verdict.status], verdict.label, verdict.advice
+def _rating(rating: Rating) -> tuple[str, str, str]:
+    return _STATUS_SIGNS[rating.status], rating.label, rating.advice
 
 
 # --- Histogram edges --------------------------------------------------------------------------------------------------

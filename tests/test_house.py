@@ -44,7 +44,7 @@ IDEAS = {
         r"isinstance\(\w+, (PrometheusHistory|Store|History)\)",
         {"exporters/servescope/customers/lanes/claimed_past.py"},
     ),
-    "the outermost place": (r'"router process"|LAYERS\.index', {"exporters/servescope/contract/depths.py"}),
+    "the outermost layer": (r'"router process"|LAYERS\.index', {"exporters/servescope/contract/measured_layers.py"}),
 }
 """What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""
 
@@ -59,12 +59,12 @@ def test_a_test_waits_for_conditions_and_shares_by_support(path: str) -> None:
 
 
 def test_a_name_is_one_thing() -> None:
-    """No two public classes of the package have one name, in whatever rooms they are."""
+    """No two public classes of the package and of the console have one name, in whatever rooms they are."""
     named: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "exporters").rglob("*.py")):
+    for path in sorted(path for room in ("exporters", "app") for path in (ROOT / room).rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                named.setdefault(node.name, []).append(path.relative_to(ROOT / "exporters").as_posix())
+                named.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
 
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
 

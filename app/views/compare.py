@@ -20,8 +20,8 @@ from servescope.contract.identity import Deployment
 from servescope.contract.types import Figure
 from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ServescopeError
-from servescope.judge.reading import Past
 from servescope.store.embedded import Store
+from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 
 # What a cutover is decided on, beside the table; the others follow below.
@@ -79,7 +79,7 @@ def _swap(left: str, right: str) -> None:
     selection.remember("right", left)
 
 
-def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> None:
+def draw_comparison(store: History, left: Shown, right: Shown, span: TimeRange) -> None:
     """What the judge says of the range, then a chart per figure that either has."""
     histories = {one.name: queries.read_history(store, one.deployment, span) for one in (left, right)}
     newest = max((float(history.index.max()) for history in histories.values() if len(history)), default=None)
@@ -110,7 +110,7 @@ def draw_comparison(store: Past, left: Shown, right: Shown, span: TimeRange) -> 
             charts.show_grid(drawn)
 
 
-def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared | None:
+def _judge(store: History, left: Shown, right: Shown, span: TimeRange) -> Compared | None:
     """What the judge says of the range in whole blocks; None, with the reason shown, where it cannot."""
     judged = comparison.whole_blocks(span, selection.now_ms())
     if judged.end_ms <= judged.start_ms:
@@ -131,7 +131,7 @@ def _judge(store: Past, left: Shown, right: Shown, span: TimeRange) -> Compared 
 
 @st.cache_resource(max_entries=8, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
 def _compared(
-    store: Past, left: Deployment, right: Deployment, start_ms: int, end_ms: int, planned: CutoverPlan | None
+    store: History, left: Deployment, right: Deployment, start_ms: int, end_ms: int, planned: CutoverPlan | None
 ) -> Compared:
     return comparison.compare(store, left, right, TimeRange(start_ms, end_ms, live=False), planned)
 

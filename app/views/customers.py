@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import display, export_tables, exports, frame, markup, selection
-from app.export_tables import LOOKS, Step
+from app.export_tables import LOOKS, OffboardingStep
 from app.exports import Destination, Exports
 from app.plain import Markdown, escape, plain, visible
 from app.selection import TimeRange
@@ -98,9 +98,9 @@ def _is_in(one: Destination, state: str) -> bool:
 
 
 def _searched(one: Destination) -> str:
-    place = exports.place_of(one.to, one.lane.customer)
+    address = exports.address_of(one.to, one.lane.customer)
     problem = one.status.problem[1] if one.status.problem else ""
-    return " ".join((one.lane.customer, one.lane.destination, place, problem, LOOKS[one.state][0])).lower()
+    return " ".join((one.lane.customer, one.lane.destination, address, problem, LOOKS[one.state][0])).lower()
 
 
 def draw_destinations(span: TimeRange, text: str, state: str) -> None:
@@ -236,17 +236,17 @@ def draw_offboarding(customer: str) -> None:
     st.caption("The console reads only: it removes nothing.")
 
 
-def list_steps(found: Exports, customer: str) -> list[Step]:
+def list_steps(found: Exports, customer: str) -> list[OffboardingStep]:
     """The steps of an offboarding, as they are now."""
     policy = found.policies.get(customer)
     rows, is_removed = exports.count_rows(customer), customer in found.removed
     steps = [
-        Step(
+        OffboardingStep(
             "Remove the customer: nothing is sent any more",
             _describe_end(is_removed, customer in found.unended),
             is_removed and customer not in found.unended,
         ),
-        Step(
+        OffboardingStep(
             "Cursors, deliveries, gaps and problems are deleted and overwritten",
             f"{export_tables.count(rows, 'row')} left",
             rows == 0,
@@ -254,19 +254,21 @@ def list_steps(found: Exports, customer: str) -> list[Step]:
     ]
     files = "Delete the files with its key, tokens and certificates"
     if policy is None:
-        steps.append(Step(files, "its table named them", None))
+        steps.append(OffboardingStep(files, "its table named them", None))
     else:
         others = {path for each in found.policies.values() if each is not policy for path in files_of(each)}
         left = [str(path) for path in sorted(files_of(policy) - others) if path.exists()]
-        steps.append(Step(files, f"left: {', '.join(left)}" if left else "none is its own alone", not left))
+        steps.append(OffboardingStep(files, f"left: {', '.join(left)}" if left else "none is its own alone", not left))
     steps += [
-        Step(
+        OffboardingStep(
             "Delete its [[customers]] table",
             "still there" if policy else "the configuration is wrong, see above" if found.problems else "it is gone",
             None if found.problems and not policy else policy is None,
         ),
-        Step("Reload the export with SIGHUP", "its log then reports that the configuration was applied", None),
-        Step("Revoke at the customer's backend the token that we had", "nothing here shows it", None),
+        OffboardingStep(
+            "Reload the export with SIGHUP", "its log then reports that the configuration was applied", None
+        ),
+        OffboardingStep("Revoke at the customer's backend the token that we had", "nothing here shows it", None),
     ]
     return steps
 

@@ -13,7 +13,7 @@ from typing import Final
 import streamlit as st
 
 from app import access, cutovers, display, frame, journals, selection
-from app.access import Reader
+from app.access import PageReader
 from app.cutovers import Missing
 from app.plain import plain
 from app.timeline import DECISION_WORDS
@@ -21,7 +21,7 @@ from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import CutoverRun, next_stage, write_decision
-from servescope.judge.reading import Past
+from servescope.store.history import History
 
 _KINDS: Final[Mapping[DecisionKind, str]] = {
     "advance": "Advance to the next stage",
@@ -56,7 +56,7 @@ def show() -> None:
 # --- The next decision ------------------------------------------------------------------------------------------------
 
 
-def draw_form(store: Past, run: CutoverRun, reader: Reader) -> None:
+def draw_form(store: History, run: CutoverRun, reader: PageReader) -> None:
     """The form of a decision."""
     written = st.session_state.pop(_WRITTEN, None)
     if written:
@@ -105,7 +105,7 @@ def _choose_span() -> tuple[int | None, int | None]:
     return first, last
 
 
-def _write(store: Past, run: CutoverRun, decision: Decision, *, force: bool) -> None:
+def _write(store: History, run: CutoverRun, decision: Decision, *, force: bool) -> None:
     """Append it to the journal, with the judgement that stands now; an error is shown and nothing is written."""
     path = cutovers.journal_path()
     if path is None:

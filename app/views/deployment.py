@@ -8,7 +8,7 @@ import streamlit as st
 from app import charts, display, families, frame, marks, markup, queries, readings, selection, tables
 from app.charts import Chart
 from app.families import Family
-from app.marks import Mark
+from app.marks import TimelineMark
 from app.plain import escape, join, plain, visible
 from app.promised import Promises
 from app.queries import Shown
@@ -104,14 +104,14 @@ def _tile(
     absence = queries.explain_absence(figure, targets)
     reading = readings.read(figure, value, promised)
     unit = "" if figure.unit in ("ratio", "seconds", "bytes") else figure.unit
-    said = reading.verdict.label if reading else unit
+    said = reading.rating.label if reading else unit
     ends = (display.format_bare(end, figure.unit) for end in (history[figure.name].min(), history[figure.name].max()))
     length = selection.describe_length(span)
     course = markup.element("div", escape(f"{length}: {' – '.join(ends)}"))
     return figure.title, tables.show_figure(figure, value, absence, promised), f"{escape(said)}{course}"
 
 
-def _read_marks(store: History, one: Shown, span: TimeRange) -> list[Mark]:
+def _read_marks(store: History, one: Shown, span: TimeRange) -> list[TimelineMark]:
     """What happened to the deployment in the range, with the key of its marks; a store that cannot say is named."""
     try:
         found = marks.find_marks(store.read_events(span.start_ms, span.end_ms), one.deployment, span)
@@ -126,7 +126,7 @@ def _read_marks(store: History, one: Shown, span: TimeRange) -> list[Mark]:
     return drawn
 
 
-def _chart(family: Family, history: pd.DataFrame, one: Shown, span: TimeRange, found: list[Mark]) -> Chart:
+def _chart(family: Family, history: pd.DataFrame, one: Shown, span: TimeRange, found: list[TimelineMark]) -> Chart:
     lines = families.lines(family, history, one)
     return charts.draw_lines(
         lines, title=family.title, unit=family.unit, span=span, band=family.band, marks=found,

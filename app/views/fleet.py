@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import display, frame, markup, queries, readings, selection, tables
 from app.plain import escape, join, visible
 from app.queries import Record, Shown
-from app.readings import Reading
+from app.readings import Meaning
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.metrics import REPLICA_STATUSES
@@ -101,12 +101,12 @@ def _matches(one: Shown, text: str) -> bool:
     return all(part in words for part in text.lower().split())
 
 
-def worst_reading(one: Shown, row: Record) -> Reading | None:
+def worst_reading(one: Shown, row: Record) -> Meaning | None:
     """The reading of a deployment's figures that asks for most attention; None when none of them has one."""
     return readings.worst(_read_all(one, row))
 
 
-def _read_all(one: Shown, row: Record) -> Iterator[Reading]:
+def _read_all(one: Shown, row: Record) -> Iterator[Meaning]:
     # Before all others that are as bad: where nothing answers, nothing else needs to be read.
     replicas = readings.read_replicas(queries.count_replicas(row))
     found = (readings.read(figure, row.get(name), one.promised) for name, figure in FIGURES.items())
@@ -181,11 +181,11 @@ def _total(fleet: pd.DataFrame, key: str) -> float | None:
     return float(fleet[key].sum())
 
 
-def _count_readings(read: Sequence[Sequence[Reading]], *, harm: bool) -> tuple[str, str]:
+def _count_readings(read: Sequence[Sequence[Meaning]], *, harm: bool) -> tuple[str, str]:
     """How many deployments are beyond an objective, or outside a band that is about tuning, and how far."""
     found = [readings.worst(each for each in of_one if each.harm is harm) for of_one in read]
-    silent = sum(each is not None and each.verdict is readings.NONE_ACTIVE for each in found)
-    counts = Counter(each.verdict.status for each in found if each is not None)
+    silent = sum(each is not None and each.rating is readings.NONE_ACTIVE for each in found)
+    counts = Counter(each.rating.status for each in found if each is not None)
     if not counts:
         return display.ABSENT, "nothing to judge"
     far, near = ("far beyond an objective", "beyond") if harm else ("to tune soon", "to tune")

@@ -9,9 +9,9 @@ from typing import Final
 import streamlit as st
 
 from app import access, cutovers, frame, journals, plans, queries, selection
-from app.access import Reader
+from app.access import PageReader
 from app.cutovers import Missing
-from app.journals import Judged
+from app.journals import JudgedRun
 from app.plain import plain, visible
 from app.queries import Shown
 from servescope.cutover.forecast.duration import StageForecast, forecast_stages
@@ -22,8 +22,9 @@ from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import start_run
-from servescope.judge.reading import Past, read_evidence
+from servescope.judge.reading import read_evidence
 from servescope.store.embedded import Store
+from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
 
 _TEXT: Final = "plan_text"
@@ -56,7 +57,7 @@ def show() -> None:
 # --- The text ---------------------------------------------------------------------------------------------------------
 
 
-def draw_editor(known: Sequence[Shown], reader: Reader) -> str:
+def draw_editor(known: Sequence[Shown], reader: PageReader) -> str:
     """The plan's text, as it is in the file at first; without a file the least plan for what is observed here."""
     path = cutovers.plan_path()
     if _TEXT not in st.session_state:
@@ -108,7 +109,7 @@ def _save(path: Path, text: str) -> None:
 # --- What the text means ----------------------------------------------------------------------------------------------
 
 
-def draw_check(store: Past, text: str) -> CutoverPlan | None:
+def draw_check(store: History, text: str) -> CutoverPlan | None:
     """The parser's own error, or what the plan says; whether its arms select what is observed."""
     frame.name_unseen(text)
     path = cutovers.plan_path()
@@ -132,7 +133,7 @@ def draw_check(store: Past, text: str) -> CutoverPlan | None:
 # --- How long it takes ------------------------------------------------------------------------------------------------
 
 
-def draw_forecast(store: Past, plan: CutoverPlan) -> None:
+def draw_forecast(store: History, plan: CutoverPlan) -> None:
     """How long each stage needs to settle each metric, from v1's own past; computed when it is asked for."""
     if st.button("How long would each stage take?", icon=":material/hourglass_top:"):
         st.session_state[_FORECAST] = plan.hash()
@@ -154,7 +155,7 @@ def draw_forecast(store: Past, plan: CutoverPlan) -> None:
 
 
 @st.cache_resource(max_entries=4, show_spinner=False, hash_funcs={Store: id, PrometheusHistory: id})
-def _forecast(store: Past, plan_hash: str, _plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
+def _forecast(store: History, plan_hash: str, _plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
     frozen = freeze_plan(store, _plan, at_ms)
     evidence = read_evidence(store, _plan, at_ms - round(_plan.calibration_hours * 3_600_000), at_ms)
     return forecast_stages(frozen, evidence)
@@ -163,7 +164,7 @@ def _forecast(store: Past, plan_hash: str, _plan: CutoverPlan, at_ms: int) -> tu
 # --- The start --------------------------------------------------------------------------------------------------------
 
 
-def draw_start(store: Past, plan: CutoverPlan, text: str, reader: Reader) -> None:
+def draw_start(store: History, plan: CutoverPlan, text: str, reader: PageReader) -> None:
     """What freezes the plan as it is saved and opens a run of it; a run that is under way is ended by that."""
     path, journal = cutovers.plan_path(), cutovers.journal_path()
     if path is None or journal is None or not reader.decides:
@@ -188,7 +189,7 @@ def draw_start(store: Past, plan: CutoverPlan, text: str, reader: Reader) -> Non
             _start(store, plan, by.strip(), reason.strip(), replace=replace)
 
 
-def _start(store: Past, plan: CutoverPlan, by: str, reason: str, *, replace: bool) -> None:
+def _start(store: History, plan: CutoverPlan, by: str, reason: str, *, replace: bool) -> None:
     journal_path = cutovers.journal_path()
     if journal_path is None:
         return
@@ -214,7 +215,7 @@ def _start(store: Past, plan: CutoverPlan, by: str, reason: str, *, replace: boo
 # --- The runs ---------------------------------------------------------------------------------------------------------
 
 
-def draw_runs(store: Past) -> None:
+def draw_runs(store: History) -> None:
     """Every run in the journal, the newest first; a rollback and a second attempt are runs of their own."""
     st.subheader("Runs", anchor=False)
     if cutovers.journal_path() is None:
@@ -236,7 +237,7 @@ def draw_runs(store: Past) -> None:
     frame.describe("the runs in the journal", journals.list_runs(runs), "runs", every=None)
 
 
-def _judge_last(store: Past) -> Judged | None:
+def _judge_last(store: History) -> JudgedRun | None:
     """The verdict now on the run that this console shows; None without one, or where it cannot be judged."""
     try:
         run = cutovers.current_run()
@@ -245,7 +246,7 @@ def _judge_last(store: Past) -> Judged | None:
         judgement = cutovers.read_view(store, run).judgement
     except ServescopeError:
         return None
-    return Judged(run.number, judgement.verdict, judgement.reason)
+    return JudgedRun(run.number, judgement.verdict, judgement.reason)
 
 
 show()

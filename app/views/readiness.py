@@ -12,11 +12,11 @@ from app import charts, display, frame, measured, readiness, readiness_tables, s
 from app.plain import Markdown, code, plain, visible, visible_lines
 from app.readiness import Answered, PastedText, Readiness
 from servescope.errors import ServescopeError
-from servescope.judge.reading import Past
 from servescope.migration import report
 from servescope.migration.report import FileReport
 from servescope.migration.traffic.token_target import TokenTargets
 from servescope.migration.translation.translation import Question
+from servescope.store.history import History
 
 _PASTED: Final = "readiness_pasted"
 _ERROR: Final = "readiness_error"
@@ -200,8 +200,8 @@ def draw_traffic(pasted: PastedText) -> TokenTargets | None:
     """What v1 served, read when it is asked for; with the target of the token autoscaler that fits it."""
     with st.expander("Numbers from the traffic that v1 served", expanded=_NUMBERS in st.session_state):
         try:
-            past = frame.open_history()
-            choices = measured.list_choices(past)
+            history = frame.open_history()
+            choices = measured.list_choices(history)
         except ServescopeError as error:
             frame.show_error(error)
             return None
@@ -212,18 +212,18 @@ def draw_traffic(pasted: PastedText) -> TokenTargets | None:
             chosen = st.selectbox("Deployment", choices, format_func=visible, key="readiness_deployment", width=420)
             hours = st.selectbox("Hours", (1, 3, 6, 12, 24, 48, 168), index=4, key="readiness_hours", width=160)
             if st.button("Read its traffic", icon=":material/query_stats:"):
-                _measure(past, choices[chosen], pasted, hours)
+                _measure(history, choices[chosen], pasted, hours)
         numbers: TokenTargets | None = st.session_state.get(_NUMBERS)
         if numbers is not None:
             draw_targets(numbers)
     return numbers
 
 
-def _measure(past: Past, labels: str, pasted: PastedText, hours: int) -> None:
+def _measure(history: History, labels: str, pasted: PastedText, hours: int) -> None:
     st.session_state.pop(_NUMBERS, None)
     try:
         config = readiness.mask_pasted(pasted)
-        st.session_state[_NUMBERS] = measured.measure(past, labels, config, hours, selection.now_ms())
+        st.session_state[_NUMBERS] = measured.measure(history, labels, config, hours, selection.now_ms())
     except ServescopeError as error:
         st.error(plain(error), icon=":material/event_busy:")
 

@@ -12,7 +12,8 @@ from app.plain import plain
 from servescope.cutover.forecast.self_test import SelfTest, run_self_test
 from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ServescopeError
-from servescope.judge.reading import Past, read_evidence
+from servescope.judge.reading import read_evidence
+from servescope.store.history import History
 
 SPLITS: Final = (20, 100, 200, 500)
 _DAY_MS: Final = 86_400_000
@@ -33,7 +34,7 @@ def show() -> None:
         frame.show_error(error)
 
 
-def draw_self_test(store: Past, plan: CutoverPlan) -> None:
+def draw_self_test(store: History, plan: CutoverPlan) -> None:
     """What it does, the button that runs it, and what it found last."""
     end_ms = _end_ms(plan)
     st.markdown(
@@ -68,7 +69,7 @@ def draw_self_test(store: Past, plan: CutoverPlan) -> None:
     st.html(self_tests.draw_detectable(test))
 
 
-def _run(store: Past, plan: CutoverPlan, end_ms: int, splits: int) -> SelfTest:
+def _run(store: History, plan: CutoverPlan, end_ms: int, splits: int) -> SelfTest:
     bar = st.progress(0.0, text="Reading v1's past")
 
     def show_progress(done: int, total: int) -> None:

@@ -515,7 +515,7 @@ def test_banded_chart_shades_the_band(open_page: Open) -> None:
     assert band is not None
     assert [stretch["status"] for stretch in shaded] == [
         band.lowest.status,
-        *(step.verdict.status for step in band.steps),
+        *(step.rating.status for step in band.steps),
     ]
     assert [stretch["low"] for stretch in shaded[1:]] == [step.start for step in band.steps]
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.proof
 
 STEPS = (
-    Step(0.08, Side(pods=1), 4),
-    Step(0.25, Side(pods=4), 4),
-    Step(0.5, Side(pods=12, first_token=1.6, errors=0.03), 2),
+    Step(0.08, Side(replicas=1), 4),
+    Step(0.25, Side(replicas=4), 4),
+    Step(0.5, Side(replicas=12, first_token=1.6, errors=0.03), 2),
 )
 
 

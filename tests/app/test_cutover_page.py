@@ -233,7 +233,7 @@ def test_warm_replicas_are_counted(show: Show) -> None:
 
 def test_a_young_replica_is_not_warm() -> None:
     """Of the replicas that served in the last block, those count that may be compared."""
-    story = Story(past_hours=26, hours=1, v1=Side(pods=3), v2=Side(pods=2, warm=False, slower=1.3))
+    story = Story(past_hours=26, hours=1, v1=Side(replicas=3), v2=Side(replicas=2, warm=False, slower=1.3))
     evidence = evidence_of(story)
     frozen = freeze(plan_of(story.share), evidence, story.started_ms)
 

@@ -35,7 +35,7 @@ PAGES = (
     "customers", "faults",
 )  # fmt: skip
 WEEK = 7 * 24
-STORY = Story(past_hours=6, hours=WEEK, requests_per_minute=300.0, v1=Side(pods=2))
+STORY = Story(past_hours=6, hours=WEEK, requests_per_minute=300.0, v1=Side(replicas=2))
 
 
 class Age(NamedTuple):
@@ -61,7 +61,7 @@ AGES = {
 @cache
 def observed() -> tuple[TargetIncrements, ...]:
     """v1's past, and a week of both."""
-    return tuple(make_targets(STORY, (Step(0.25, Side(pods=1), WEEK),)))
+    return tuple(make_targets(STORY, (Step(0.25, Side(replicas=1), WEEK),)))
 
 
 # Ages that other pages than those of a cutover could take differently.

@@ -17,7 +17,7 @@ from tests.support.cutover_past import given, made_past
 from tests.support.cutover_plans import LEAST_PLAN
 
 HOUR_MS = 3_600_000
-STORY = Story(past_hours=26, hours=6, v1=Side(pods=6), v2=Side(pods=2))
+STORY = Story(past_hours=26, hours=6, v1=Side(replicas=6), v2=Side(replicas=2))
 
 
 @pytest.mark.slow

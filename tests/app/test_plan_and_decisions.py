@@ -122,7 +122,7 @@ def test_a_plan_is_saved_to_its_file(files: Path) -> None:
 
 def test_a_viewer_cannot_save(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may not decide sees the plan and no way to change the file."""
-    reader = access.Reader("eve", decides=False, why_not="Deciding needs the role of a decider.")
+    reader = access.PageReader("eve", decides=False, why_not="Deciding needs the role of a decider.")
     monkeypatch.setattr(access, "current_reader", lambda: reader)
     page = open_page("plan")
     page.text_area[0].set_value(LEAST).run()
@@ -219,7 +219,7 @@ def test_a_decision_without_a_reason_is_refused(files: Path, monkeypatch: pytest
 def test_a_viewer_sees_decisions_and_no_form(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may not decide reads the log, and what they would need."""
     start(files)
-    reader = access.Reader("eve", decides=False, why_not="Deciding needs the role of a decider.")
+    reader = access.PageReader("eve", decides=False, why_not="Deciding needs the role of a decider.")
     monkeypatch.setattr(access, "current_reader", lambda: reader)
     page = open_page("decisions")
 

@@ -46,10 +46,10 @@ def test_a_first_token_is_read_at_the_edge_that_the_engine_counts(
     assert readings.objective_line(FIRST_TOKEN, promised) == (seconds, f"objective {seconds} s")
     within, beyond = (readings.read(FIRST_TOKEN, seconds + step, promised) for step in (-0.1, 0.1))
     assert within is not None
-    assert within.verdict.status == "good"
+    assert within.rating.status == "good"
     assert beyond is not None
-    assert beyond.verdict.status == "warning"
-    assert beyond.verdict.advice.endswith(f"within {seconds} s.")
+    assert beyond.rating.status == "warning"
+    assert beyond.rating.advice.endswith(f"within {seconds} s.")
 
 
 @pytest.mark.parametrize(

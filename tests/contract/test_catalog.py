@@ -192,9 +192,9 @@ def test_a_band_s_edge_belongs_to_the_side_it_says(band: Band, edge: float, belo
 def test_a_band_judges_every_value_and_says_what_to_do(band: Band) -> None:
     """Far outside too; nothing is clamped."""
     assert band.judge(-math.inf) == band.lowest
-    assert band.judge(math.inf) == band.steps[-1].verdict
+    assert band.judge(math.inf) == band.steps[-1].rating
     assert [step.start for step in band.steps] == sorted(step.start for step in band.steps)
-    assert all(step.verdict.advice.endswith(".") for step in band.steps)
+    assert all(step.rating.advice.endswith(".") for step in band.steps)
 
 
 def test_the_documented_readings_are_judged_as_documented() -> None:

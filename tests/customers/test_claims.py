@@ -137,7 +137,7 @@ def test_what_is_withheld_is_logged_once_counted_and_explained(
     telemetry = CustomersTelemetry(ProgramClock())
     telemetry.count_claims = claimants.count_withheld
     for customer in ("acme", "globex"):
-        telemetry.lane(LaneId(customer, "push")).set_edge(1)
+        telemetry.lane(LaneId(customer, "push")).set_boundary(1)
         telemetry.lane(LaneId(customer, "push")).exported = 3
 
     (said,) = caplog.messages

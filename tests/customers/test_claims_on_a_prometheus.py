@@ -27,7 +27,7 @@ from servescope.customers.documents.explaining import explain_policy
 from servescope.customers.lanes.claimed_past import Claimants, ClaimedPast, claim_past
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projector
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.customers.points.totals import Totals
 from servescope.customers.policy.policy import Policy
 from servescope.settings.addresses import read_pattern
@@ -70,7 +70,7 @@ def leaving(past: ClaimedPast, deployment: Deployment, start_ms: int) -> dict[tu
         "acme", frozenset({deployment}), ("requests_total",), ("queued_requests", "request_rate"),
         labels=("replica", "outcome"), replicas="plain", resolution="replica",
     )  # fmt: skip
-    reader = EdgeReader(past, policy.deployments, policy.metrics, policy.figures)
+    reader = IntervalReader(past, policy.deployments, policy.metrics, policy.figures)
     projector, totals = Projector(policy), Totals()
     points: list[StreamPoint] = []
     for edge, _ in reader.read(None, [start_ms + minute * MINUTE for minute in range(1, MINUTES)]):
@@ -349,7 +349,7 @@ def test_a_list_with_anothers_labels_brings_nothing_into_its_stream(prometheus: 
 
 def exported(policy: Policy, past: History, at_ms: int) -> dict[str, Any]:
     """What the customer receives of an instant."""
-    reader = EdgeReader(past, policy.deployments, policy.metrics, policy.figures)
+    reader = IntervalReader(past, policy.deployments, policy.metrics, policy.figures)
     ((edge, _),) = reader.read(None, [at_ms])
     points = Projector(policy).project(edge, "cumulative", Totals()).points
     return {point.stream.metric.name: point.value for point in points}

@@ -37,7 +37,7 @@ def cursors(tmp_path: Path) -> Iterator[CursorFile]:
         yield cursors
 
 
-def make_cursor(edge_ms: int = 5 * MINUTE) -> Cursor:
+def make_cursor(boundary_ms: int = 5 * MINUTE) -> Cursor:
     identity = Identity("llama", "chat-v1", "v1", environment="é", replica="engine-0")
     series = (Series("output_tokens_total", ()), Series("requests_total", (("outcome", 'o"k'),)))
     track = TargetTrack(
@@ -50,7 +50,7 @@ def make_cursor(edge_ms: int = 5 * MINUTE) -> Cursor:
         1_234,
         4_321,
     )
-    return Cursor(FleetState(edge_ms, {identity: track}), "{}")
+    return Cursor(FleetState(boundary_ms, {identity: track}), "{}")
 
 
 def acknowledge(cursors: CursorFile, lane: LaneId, cursor: Cursor, delivery: Delivery | None = None) -> None:
@@ -66,7 +66,7 @@ def test_a_cursor_is_read_back_as_it_was(cursors: CursorFile) -> None:
     found = cursors.cursor(ACME)
 
     assert found is not None
-    assert (found.state.edge_ms, found.totals) == (5 * MINUTE, "{}")
+    assert (found.state.boundary_ms, found.totals) == (5 * MINUTE, "{}")
     assert (cursors.begun_ms(ACME), cursors.begin(ACME, 9)) == (1, 1)
     (identity, track), (_, kept) = *found.state.tracks.items(), *make_cursor().state.tracks.items()
     assert identity == kept.identity
@@ -78,8 +78,8 @@ def test_a_cursor_is_read_back_as_it_was(cursors: CursorFile) -> None:
 
 def test_deliveries_add_up_by_the_hour(cursors: CursorFile) -> None:
     """A statement of months is read from a few hundred rows."""
-    for edge_ms in (MINUTE, 2 * MINUTE, 61 * MINUTE):
-        acknowledge(cursors, ACME, make_cursor(edge_ms), Delivery(edge_ms - MINUTE, edge_ms, 1, 10, 1, 2))
+    for boundary_ms in (MINUTE, 2 * MINUTE, 61 * MINUTE):
+        acknowledge(cursors, ACME, make_cursor(boundary_ms), Delivery(boundary_ms - MINUTE, boundary_ms, 1, 10, 1, 2))
 
     assert cursors.deliveries(ACME, 0, 120 * MINUTE) == [
         Delivery(0, 2 * MINUTE, 2, 20, 2, 4),
@@ -107,7 +107,7 @@ def test_lanes_acknowledge_at_the_same_time(cursors: CursorFile) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(deliver, edges))
-    delivered = [each.edges for lane in cursors.lanes() for each in cursors.deliveries(lane, 0, MINUTE)]
+    delivered = [each.boundaries for lane in cursors.lanes() for each in cursors.deliveries(lane, 0, MINUTE)]
     assert delivered == [10] * 8
 
 
@@ -188,4 +188,4 @@ def test_nothing_is_acknowledged_in_a_file_that_is_gone(tmp_path: Path, replaced
             cursors.begin(ACME, 2)
         (tmp_path / "aside.db").rename(path)
         acknowledge(cursors, ACME, make_cursor(2 * MINUTE))
-        assert cursors.edge_ms(ACME) == 2 * MINUTE
+        assert cursors.boundary_ms(ACME) == 2 * MINUTE

@@ -17,7 +17,7 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.projection import Projector
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.customers.points.totals import Totals, dump_totals, load_totals
 from servescope.customers.policy.policy import Policy, Resolution, Temporality
 from servescope.customers.transports.otlp import encode
@@ -71,7 +71,7 @@ def read_edges(path: Path, replicas: Mapping[str, dict[int, Page]]) -> list[Inte
                 store.append_scrape(identity.target_id, time_ms, Snapshot.of(samples) if samples else None)
         times = [time_ms for past in replicas.values() for time_ms in past]
         edges = range((min(times) // MINUTE + 1) * MINUTE, (max(times) // MINUTE + 4) * MINUTE, MINUTE)
-        return [edge for edge, _ in EdgeReader(store, [CHAT], METRICS, ()).read(None, edges)]
+        return [edge for edge, _ in IntervalReader(store, [CHAT], METRICS, ()).read(None, edges)]
 
 
 def deliver(policy: Policy, temporality: Temporality, edges: list[IntervalSnapshot]) -> Ledger:

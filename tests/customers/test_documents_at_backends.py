@@ -111,20 +111,20 @@ def test_each_panel_and_each_alert_under_every_naming(
 def check(customers: Sequence[Customer], binaries: Mapping[str, Path], kinds: Sequence[str], folder: Path) -> None:
     """Store, send, and ask."""
     now_ms = time.time_ns() // 1_000_000
-    edge_ms = (now_ms - 10_000) // MINUTE * MINUTE
+    boundary_ms = (now_ms - 10_000) // MINUTE * MINUTE
     ends = {
-        customer.deployment(state, f"pod-{number}"): now_ms if state == "live" else edge_ms - QUIET_MS
+        customer.deployment(state, f"pod-{number}"): now_ms if state == "live" else boundary_ms - QUIET_MS
         for customer, state, number in product(customers, ("live", "quiet"), range(2))
     }
-    write_full_past(folder / "past.db", ends, edge_ms - BACKFILL_MS - MINUTE)
+    write_full_past(folder / "past.db", ends, boundary_ms - BACKFILL_MS - MINUTE)
     with backends(kinds, binaries, folder) as (servers, urls):
         write_configuration(folder, customers, urls)
-        deliver(folder, [LaneId(each.name, kind) for each in customers for kind in kinds_of(each, urls)], edge_ms)
+        deliver(folder, [LaneId(each.name, kind) for each in customers for kind in kinds_of(each, urls)], boundary_ms)
         for kind in servers:
             if kind.startswith("victoriametrics"):
                 victoria_metrics.VictoriaMetrics(servers[kind].port).flush()
         for customer in customers:
-            asked = ask_everything(customer, servers, folder, edge_ms)
+            asked = ask_everything(customer, servers, folder, boundary_ms)
             assert asked == set(kinds_of(customer, urls))
 
 
@@ -203,7 +203,7 @@ def write_configuration(folder: Path, customers: Sequence[Customer], urls: Mappi
     (folder / "customers.toml").write_text("\n".join(configured), encoding="utf-8")
 
 
-def deliver(folder: Path, lanes: Sequence[LaneId], edge_ms: int) -> None:
+def deliver(folder: Path, lanes: Sequence[LaneId], boundary_ms: int) -> None:
     """Run the export until every lane has the edge, and nothing was refused on the way."""
     addresses = (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     command = [
@@ -217,13 +217,13 @@ def deliver(folder: Path, lanes: Sequence[LaneId], edge_ms: int) -> None:
 
             def has_all(lane: LaneId) -> bool:
                 cursor = cursors.cursor(lane)
-                return cursor is not None and cursor.state.edge_ms >= edge_ms
+                return cursor is not None and cursor.state.boundary_ms >= boundary_ms
 
             wait_for(lambda: all(map(has_all, lanes)), "all lanes", process=process, log=log)
             assert not [gap for lane in lanes for gap in cursors.gaps(lane, 0, 2**60)]
 
 
-def ask_everything(customer: Customer, servers: Mapping[str, Prometheus], folder: Path, edge_ms: int) -> set[str]:
+def ask_everything(customer: Customer, servers: Mapping[str, Prometheus], folder: Path, boundary_ms: int) -> set[str]:
     """Ask the queries of all files of a customer at the destinations that they are for, which are returned."""
     output = folder / f"given-to-{customer.name}"
     done = run(
@@ -246,30 +246,30 @@ def ask_everything(customer: Customer, servers: Mapping[str, Prometheus], folder
         met = [re.sub(r"\) > [\d.e-]+", ") >= -1", expression) for expression in budgets]
         for kind in re.findall("`(.*?)`", listed):
             asked.add(kind)
-            assert missing(customer, [*panels, *met], servers[kind], edge_ms) == [], (customer.name, kind)
-            check_silence(customer, silence, servers[kind], edge_ms)
+            assert missing(customer, [*panels, *met], servers[kind], boundary_ms) == [], (customer.name, kind)
+            check_silence(customer, silence, servers[kind], boundary_ms)
     return asked
 
 
-def missing(customer: Customer, queries: Sequence[str], server: Prometheus, edge_ms: int) -> list[str]:
+def missing(customer: Customer, queries: Sequence[str], server: Prometheus, boundary_ms: int) -> list[str]:
     """The queries that have no result of the deployment that is live."""
     known = customer.known_as("live")
 
     def has_result(query: str) -> bool:
         # VictoriaMetrics leaves out what came within the last half minute.
-        found = server.query(query, at_ms=edge_ms - MINUTE)
+        found = server.query(query, at_ms=boundary_ms - MINUTE)
         return any(known in value for each in found for _, value in each.labels)
 
     return [query for query in queries if not has_result(query)]
 
 
-def check_silence(customer: Customer, silence: Sequence[str], server: Prometheus, edge_ms: int) -> None:
+def check_silence(customer: Customer, silence: Sequence[str], server: Prometheus, boundary_ms: int) -> None:
     """The alert is of the deployment that is silent, of none before, and of both once both are; it names them."""
 
     def named(at_ms: int) -> list[str]:
         found = [str(each.labels) for query in silence for each in server.query(query, at_ms=at_ms)]
         return sorted(state for labels in found for state in ("live", "quiet") if customer.known_as(state) in labels)
 
-    assert named(edge_ms - QUIET_MS - MINUTE) == []
-    assert named(edge_ms - MINUTE) == ["quiet"]
-    assert named(edge_ms + 20 * MINUTE) == ["live", "quiet"]
+    assert named(boundary_ms - QUIET_MS - MINUTE) == []
+    assert named(boundary_ms - MINUTE) == ["quiet"]
+    assert named(boundary_ms + 20 * MINUTE) == ["live", "quiet"]

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Series, Snapshot, make_labels
 from servescope.customers.points import reading
-from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
-from servescope.customers.points.reading import EdgeReader, FleetState
+from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
+from servescope.customers.points.reading import FleetState, IntervalReader
 from servescope.store import embedded
 from servescope.store.embedded import Store
 from servescope.store.records import RecordedSettings, TargetStatus
@@ -51,7 +51,7 @@ def counted(tokens: float, started: float | None = None, **more: float) -> Page:
 
 
 def read(store: Store, edges: Sequence[int], state: FleetState | None = None) -> list[IntervalSnapshot]:
-    reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+    reader = IntervalReader(store, [ENGINE.deployment()], METRICS, ())
     return [edge for edge, _ in reader.read(state, edges)]
 
 
@@ -67,7 +67,7 @@ def since(edge: IntervalSnapshot, identity: Identity = ENGINE) -> int:
     return _target(edge, identity).since_ms
 
 
-def _target(edge: IntervalSnapshot, identity: Identity) -> TargetEdge:
+def _target(edge: IntervalSnapshot, identity: Identity) -> TargetInterval:
     (target,) = (target for target in edge.targets if target.identity == identity)
     return target
 
@@ -136,7 +136,7 @@ def test_what_a_deployment_counted_before_it_was_the_customers_is_not_read(store
     })  # fmt: skip
     fill(store, {T0: counted(1)}, OTHER)
     for first in (T0, T0 + MINUTE):
-        reader = EdgeReader(store, [ENGINE.deployment()], METRICS, (), {ENGINE.deployment(): moved})
+        reader = IntervalReader(store, [ENGINE.deployment()], METRICS, (), {ENGINE.deployment(): moved})
         edge = [edge for edge, _ in reader.read(None, range(first, T0 + 2 * MINUTE + 1, MINUTE))][-1]
         began = max(first, T0 + 45_000)
         assert since(edge) == began
@@ -151,8 +151,8 @@ def test_what_a_lane_knew_of_a_deployment_before_it_was_anothers_is_forgotten(st
     for at in range(40):
         store.append_figures(deployment, T0 + at * 15_000, {"request_rate": float(at)})
 
-    def reader(since_ms: int) -> EdgeReader:
-        return EdgeReader(store, [deployment], METRICS, ("request_rate",), {deployment: since_ms})
+    def reader(since_ms: int) -> IntervalReader:
+        return IntervalReader(store, [deployment], METRICS, ("request_rate",), {deployment: since_ms})
 
     (_, state) = list(reader(0).read(None, [T0 + MINUTE]))[-1]
     back = T0 + 130_000
@@ -170,7 +170,7 @@ def test_a_window_that_became_shorter_shows_nothing_from_before_the_customers_ti
     store.record_settings(shorter, RecordedSettings(5 * MINUTE, 15_000, 15_000, "left-open"))
     for time_ms in range(T0, T0 + 30 * MINUTE, 15_000):
         store.append_figures(deployment, time_ms, {"request_rate": 1.0})
-    reader = EdgeReader(store, [deployment], METRICS, ("request_rate",), {deployment: T0 + MINUTE})
+    reader = IntervalReader(store, [deployment], METRICS, ("request_rate",), {deployment: T0 + MINUTE})
     state = FleetState(T0 + MINUTE)
     found = [edge for edge, _ in reader.read(state, range(T0 + 2 * MINUTE, T0 + 26 * MINUTE, MINUTE))]
     assert not [edge.time_ms for edge in found if edge.figures and edge.time_ms < shorter]
@@ -251,11 +251,11 @@ def test_dividing_the_edges_changes_nothing(tmp_path_factory: pytest.TempPathFac
         fill(store, past)
         ends = (min(past) // MINUTE + 1) * MINUTE, (max(past) // MINUTE + 2) * MINUTE
         edges = range(ends[0], ends[1], MINUTE)
-        reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+        reader = IntervalReader(store, [ENGINE.deployment()], METRICS, ())
         at_once = [edge for edge, _ in reader.read(None, edges)]
         state: FleetState | None = None
         for known in at_once:
-            ((edge, state),) = EdgeReader(store, [ENGINE.deployment()], METRICS, ()).read(state, [known.time_ms])
+            ((edge, state),) = IntervalReader(store, [ENGINE.deployment()], METRICS, ()).read(state, [known.time_ms])
             _compare(edge, known)
         for before, after in pairwise(at_once):
             _check_counts(before.targets, after)
@@ -269,16 +269,16 @@ def test_a_long_time_is_read_in_parts(tmp_path_factory: pytest.TempPathFactory, 
     with Store(tmp_path_factory.mktemp("past") / "past.db") as store, pytest.MonkeyPatch.context() as patch:
         fill(store, past)
         edges = range((min(past) // MINUTE + 1) * MINUTE, (max(past) // MINUTE + 3) * MINUTE, MINUTE)
-        reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+        reader = IntervalReader(store, [ENGINE.deployment()], METRICS, ())
         ((first, began),) = reader.read_some(None, edges[:1])
         known, gained, state = first, dict[Series, float](), began
         for time_ms in edges[1:]:
             ((known, state),) = reader.read_some(state, [time_ms])
             for name, gain in _gains(known):
                 gained[name] = gained.get(name, 0.0) + gain
-        patch.setattr(reading, "RUN_MS", MINUTE)
+        patch.setattr(reading, "READ_MS", MINUTE)
         ((edge, after),) = reader.read_some(began, edges[-1:])
-        assert (edge.time_ms, edge.before_ms, after.edge_ms) == (known.time_ms, first.time_ms, state.edge_ms)
+        assert (edge.time_ms, edge.before_ms, after.boundary_ms) == (known.time_ms, first.time_ms, state.boundary_ms)
         assert {name: value for name, (value, *_) in _shown(edge).items() if value != "absent"} == {
             name: value for name, (value, *_) in _shown(known).items() if value != "absent"
         }
@@ -291,7 +291,7 @@ def test_a_lane_goes_on_after_more_than_the_store_reads_at_once(store: Store, mo
     hours = range(0, 8 * 3_600_000, 60_000)
     fill(store, {T0 - 5_000 + at_ms: counted(100 + at_ms / 1000) for at_ms in hours})
     monkeypatch.setattr(embedded, "MOST_NUMBERS", 200)
-    reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+    reader = IntervalReader(store, [ENGINE.deployment()], METRICS, ())
     ((_, state),) = reader.read_some(None, [T0])
     ((edge, _),) = reader.read_some(state, [T0 + hours[-1]])
     assert of(edge, TOKENS)[1] == hours[-1] / 1000
@@ -322,7 +322,7 @@ def _shown(edge: IntervalSnapshot) -> dict[Series, tuple[float | str, ...]]:
     }
 
 
-def _check_counts(before: Sequence[TargetEdge], after: IntervalSnapshot) -> None:
+def _check_counts(before: Sequence[TargetInterval], after: IntervalSnapshot) -> None:
     """What a target counted rises by what it gained since its baseline, which is no earlier than before."""
     assert after.before_ms is not None
     was = {target.identity: target for target in before}
@@ -351,7 +351,7 @@ def test_replicas_with_the_same_series_share_them(store: Store) -> None:
 def test_fewer_edges_are_read_at_once_of_more_series(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read of a past is held in memory until it is delivered."""
     fill(store, {T0 + minute * MINUTE - 5_000: counted(10 * minute, ok=minute) for minute in range(1, 31)})
-    reader = EdgeReader(store, [ENGINE.deployment()], METRICS, ())
+    reader = IntervalReader(store, [ENGINE.deployment()], METRICS, ())
     ((_, state),) = reader.read_some(None, [T0 + MINUTE, T0 + 2 * MINUTE])
     edges = [T0 + minute * MINUTE for minute in range(2, 31)]
     assert [edge.time_ms for edge, _ in reader.read_some(state, edges)] == edges

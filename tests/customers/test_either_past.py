@@ -14,7 +14,7 @@ from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
 from servescope.customers.points.points import HistogramValue, StreamPoint
 from servescope.customers.points.projection import Projector
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.customers.points.totals import Totals
 from servescope.customers.policy.policy import Policy
 from servescope.settings.values import format_instant
@@ -79,7 +79,7 @@ class Pasts:
             "acme", frozenset({V2}), tuple(sorted(METRICS)), labels=("deployment_id", "outcome", "replica"),
             replicas="plain", resolution="replica",
         )  # fmt: skip
-        reader, projector = EdgeReader(history, policy.deployments, policy.metrics, ()), Projector(policy)
+        reader, projector = IntervalReader(history, policy.deployments, policy.metrics, ()), Projector(policy)
         first = self.past.start_ms + 5 * MINUTE
         runs: Sequence[Sequence[int]] = [
             *([first + minute * MINUTE] for minute in range(40)),

@@ -17,7 +17,7 @@ from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projector
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.customers.points.totals import Totals, dump_totals, load_totals
 from servescope.customers.policy.policy import HashKey, Policy
 from servescope.customers.transports.otlp import encode
@@ -173,7 +173,7 @@ def check_store(keys: dict[str, str], data: st.DataObject) -> None:
                         store.append_figures(
                             deployment, time_ms, {"request_rate": float(len(deployment.deployment_id))}
                         )
-                reader = EdgeReader(store, policy.deployments, policy.metrics, policy.figures)
+                reader = IntervalReader(store, policy.deployments, policy.metrics, policy.figures)
                 edges = [edge for edge, _ in reader.read(None, [T0, T0 + MINUTE])]
                 assert {each.identity.deployment() for edge in edges for each in edge.targets} <= policy.deployments
                 read.append(stream(policy, edges))

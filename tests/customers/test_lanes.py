@@ -129,7 +129,7 @@ def test_every_interval_is_delivered_once(store: Store, cursors: CursorFile, clo
     assert [point.time_ms for point in destination.points] == [BEGUN + minute * MINUTE for minute in range(1, 12)]
     assert [point.value for point in destination.points] == [60.0] * 11
     assert all(point.start_ms == point.time_ms - MINUTE for point in destination.points)
-    assert cursors.edge_ms(LANE) == START + 10 * MINUTE
+    assert cursors.boundary_ms(LANE) == START + 10 * MINUTE
     assert cursors.gaps(LANE) == []
     assert (
         "servescope_customer_acknowledged_points_total{'customer': 'acme', 'destination': 'otlp-http-1'} 11.0" in series
@@ -333,7 +333,7 @@ def test_a_cursor_from_the_future_waits_an_hour_where_no_collector_drops_it(
     for minutes, waits in ((55, True), (70, False)):
         deliver(store, cursors, clock, destination, minutes)
         (status,) = read_statuses(cursors, [LANE], clock.now_ms())
-        assert ((status.edge_ms or 0) >= ahead_ms - 2 * MINUTE) == waits
+        assert ((status.boundary_ms or 0) >= ahead_ms - 2 * MINUTE) == waits
         assert {gap.reason for gap in cursors.gaps(LANE)} >= {"clock"}
 
 

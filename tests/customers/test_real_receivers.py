@@ -21,7 +21,7 @@ from servescope.contract.samples import Labels, Series, make_labels
 from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import Accepted, StreamPoint
 from servescope.customers.points.projection import Projector
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.customers.points.totals import Totals
 from servescope.customers.policy.policy import Policy, Push, Temporality
 from servescope.customers.transports.otlp import encode
@@ -64,7 +64,7 @@ def policy_of(deployments: frozenset[Deployment]) -> Policy:
 
 
 def read_edges(store: Store, policy: Policy) -> list[IntervalSnapshot]:
-    reader = EdgeReader(store, policy.deployments, policy.metrics, ())
+    reader = IntervalReader(store, policy.deployments, policy.metrics, ())
     return [edge for edge, _ in reader.read(None, EDGES)]
 
 

@@ -48,7 +48,7 @@ def test_an_alert_that_pages_nobody_or_is_of_neither_arm_is_not() -> None:
 
 def judged(*events: Event) -> Judgement:
     """The judgement of two equal stacks, which is HEALTHY, with these events."""
-    world = make_world(Phase(Side(pods=2), 6), requests_per_minute=1200.0)
+    world = make_world(Phase(Side(replicas=2), 6), requests_per_minute=1200.0)
     return replace(world, evidence=replace(world.evidence, events=events)).judge()
 
 

@@ -13,7 +13,7 @@ from servescope.cutover.comparison.calibration import (
     excess_variance,
     long_run_variance,
     online_path,
-    pod_groups,
+    replica_groups,
     scaled_tau2,
     student_factor,
 )
@@ -34,14 +34,14 @@ def _drift(random: np.random.Generator, spread: float, blocks: int, correlation:
     return values
 
 
-def _past(pods: int, *, spread: float = 0.05, lasting: float = 0.0, requests: int = 200, seed: int = 1,
+def _past(replicas: int, *, spread: float = 0.05, lasting: float = 0.0, requests: int = 200, seed: int = 1,
           blocks: int = 576) -> tuple[Floats, Floats]:  # fmt: skip
-    """Counts and sums of pods that drift, correlated over 20 minutes: (P, B) each."""
+    """Counts and sums of replicas that drift, correlated over 20 minutes: (P, B) each."""
     random = np.random.default_rng(seed)
-    counts = random.poisson(requests, (pods, blocks)).astype(float)
-    noise = random.normal(size=(pods, blocks)) * np.sqrt(CV2 / np.maximum(counts, 1.0))
-    drift = np.array([_drift(random, spread, blocks, 4.0) for _ in range(pods)])
-    return counts, counts * np.exp(noise + drift + random.normal(size=(pods, 1)) * lasting)
+    counts = random.poisson(requests, (replicas, blocks)).astype(float)
+    noise = random.normal(size=(replicas, blocks)) * np.sqrt(CV2 / np.maximum(counts, 1.0))
+    drift = np.array([_drift(random, spread, blocks, 4.0) for _ in range(replicas)])
+    return counts, counts * np.exp(noise + drift + random.normal(size=(replicas, 1)) * lasting)
 
 
 def _true(spread: float) -> float:
@@ -50,8 +50,8 @@ def _true(spread: float) -> float:
 
 
 def test_excess_noise_is_that_of_the_drift_with_its_autocorrelation() -> None:
-    """For arms of two of ten pods, and for halves; more pods never have less than halves show."""
-    noise = calibrate_means(*_past(10), CV2, 440.0, v2_pods=2)
+    """For arms of two of ten replicas, and for halves; more replicas never have less than halves show."""
+    noise = calibrate_means(*_past(10), CV2, 440.0, v2_replicas=2)
     assert noise is not None
     assert noise.calibrated
     assert noise.tau2 == pytest.approx(_true(0.05) * (1 / 2 + 1 / 8), rel=0.35)
@@ -59,42 +59,42 @@ def test_excess_noise_is_that_of_the_drift_with_its_autocorrelation() -> None:
     assert noise.pod_tau2 < 2e-4
 
 
-def test_pods_that_differ_for_good_are_noticed() -> None:
-    """Their variance, and not more of it than few pods can show."""
+def test_replicas_that_differ_for_good_are_noticed() -> None:
+    """Their variance, and not more of it than few replicas can show."""
     noise = calibrate_means(*_past(10, lasting=0.05), CV2, 440.0)
     assert noise is not None
     assert 0.4 * 0.0025 < noise.pod_tau2 < 3.0 * 0.0025
 
 
-def test_quiet_pods_have_no_excess() -> None:
+def test_quiet_replicas_have_no_excess() -> None:
     """Sampling alone is not counted twice."""
     noise = calibrate_means(*_past(10, spread=0.0), CV2, 440.0)
     assert noise is not None
     assert noise.tau2 < 0.3 * CV2 * (4.0 / 2000.0)
 
 
-@pytest.mark.parametrize(("pods", "blocks"), [(1, 576), (10, 280)])
-def test_one_pod_or_less_than_a_day_calibrates_nothing(pods: int, blocks: int) -> None:
+@pytest.mark.parametrize(("replicas", "blocks"), [(1, 576), (10, 280)])
+def test_one_replica_or_less_than_a_day_calibrates_nothing(replicas: int, blocks: int) -> None:
     """None, so that the noise is estimated meanwhile and the verdict says so."""
-    assert calibrate_means(*_past(pods, blocks=blocks), CV2, 440.0) is None
+    assert calibrate_means(*_past(replicas, blocks=blocks), CV2, 440.0) is None
 
 
-def test_fewer_pods_than_calibrated_have_more_noise_and_more_pods_no_less_than_halves() -> None:
+def test_fewer_replicas_than_calibrated_have_more_noise_and_more_replicas_no_less_than_halves() -> None:
     """In proportion between the two sizes that were calibrated."""
     noise = Noise(0.01, 0.0, CV2, 440.0, 576, True, spread=0.5, least_tau2=0.004, least_spread=0.2)
     found = scaled_tau2(noise, np.array([1.0, 0.5, 0.35, 0.2, 0.1]))
     assert found.tolist() == pytest.approx([0.02, 0.01, 0.007, 0.004, 0.004])
 
 
-@pytest.mark.parametrize(("pods", "size"), [(2, None), (3, 1), (12, 1), (12, 4), (200, 2), (5, 9)])
-def test_groups_are_of_one_size_and_use_all_pods(pods: int, size: int | None) -> None:
-    """At most half of the pods, the same at every call."""
-    groups = pod_groups(pods, size)
+@pytest.mark.parametrize(("replicas", "size"), [(2, None), (3, 1), (12, 1), (12, 4), (200, 2), (5, 9)])
+def test_groups_are_of_one_size_and_use_all_replicas(replicas: int, size: int | None) -> None:
+    """At most half of the replicas, the same at every call."""
+    groups = replica_groups(replicas, size)
     sizes = {int(group.sum()) for group in groups}
     assert len(sizes) == 1
-    assert sizes.pop() == min(size or pods // 2, pods // 2)
-    assert [group.tolist() for group in groups] == [group.tolist() for group in pod_groups(pods, size)]
-    assert len({min(tuple(group), tuple(~group)) for group in groups}) == len(groups) >= min(pods - 1, 3)
+    assert sizes.pop() == min(size or replicas // 2, replicas // 2)
+    assert [group.tolist() for group in groups] == [group.tolist() for group in replica_groups(replicas, size)]
+    assert len({min(tuple(group), tuple(~group)) for group in groups}) == len(groups) >= min(replicas - 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_evidence_never_changes_when_later_blocks_come() -> None:
     np.testing.assert_allclose(_evidence(effects)[:40], _evidence(effects[:40]), atol=1e-12)
 
 
-def test_lasting_differences_of_pods_limit_the_evidence() -> None:
-    """An effect that pods may explain is no harm however long it lasts."""
+def test_lasting_differences_of_replicas_limit_the_evidence() -> None:
+    """An effect that replicas may explain is no harm however long it lasts."""
     effects = np.full(288, 0.05)
     assert _evidence(effects)[-1] > math.log(20.0)
     assert _evidence(effects, persistent=0.0025).max() < math.log(20.0)

@@ -12,7 +12,7 @@ from servescope.cutover.verdict.context import configuration_notes
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 RECORDED, OTHER = "0a" * 32, "0b" * 32
-EVIDENCE = evidence_of(Story(v1=Side(pods=1), v2=Side(pods=1), past_hours=1, hours=1))
+EVIDENCE = evidence_of(Story(v1=Side(replicas=1), v2=Side(replicas=1), past_hours=1, hours=1))
 PLAN = replace(plan_of(), configurations={"v1": RECORDED, "v2": RECORDED})
 
 

@@ -16,7 +16,7 @@ from servescope.contract.judged import JUDGED
 from servescope.cutover.comparison.clusters import cluster, incidents, pairs_in
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath, events_path
-from servescope.cutover.evidence.folding import PodSums
+from servescope.cutover.evidence.folding import ReplicaSums
 from servescope.cutover.plan.files import preset_metrics
 from servescope.cutover.plan.plan import FrozenPlan, Noise
 from servescope.cutover.statistics.counts import log_evidence_above
@@ -31,22 +31,22 @@ _FAMILY = sum(JUDGED[each.name].part for each in preset_metrics() if each.requir
 NEEDED = -math.log(0.05 * JUDGED["request_error_share"].part / _FAMILY)
 """What evidence of errors has to reach, as Holm's correction asks of the first of the required metrics."""
 
-Draw = tuple[PodSums, PodSums]
+Draw = tuple[ReplicaSums, ReplicaSums]
 
 counted = hnp.arrays(np.float64, (3, 12), elements=st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 8.0, 50.0]))
 served = hnp.arrays(np.float64, (3, 12), elements=st.integers(60, 300).map(float))
 
 
 def drawn(
-    random: np.random.Generator, pods: tuple[int, int], rates: tuple[float, float] = (0.002, 0.002), *,
+    random: np.random.Generator, replicas: tuple[int, int], rates: tuple[float, float] = (0.002, 0.002), *,
     size: int = 1, blocks: int = 288,
 ) -> Draw:  # fmt: skip
-    """Both arms with 125 requests to each pod and block, which fail so often, so many at once."""
+    """Both arms with 125 requests to each replica and block, which fail so often, so many at once."""
     arms = []
-    for count, rate in zip(pods, rates, strict=True):
+    for count, rate in zip(replicas, rates, strict=True):
         requests = random.poisson(125.0, (count, blocks)).astype(float)
         events = size * random.poisson(requests * rate / size)
-        arms.append(PodSums(np.minimum(events, requests).astype(float), requests))
+        arms.append(ReplicaSums(np.minimum(events, requests).astype(float), requests))
     return arms[0], arms[1]
 
 
@@ -62,8 +62,10 @@ def found(arms: Draw, noise: Noise = NOISE) -> float:
     return float(np.argmax(harmful) + 1) if harmful.any() else math.inf
 
 
-def test_of_a_pod_that_fails_unlike_its_neighbours_one_event_counts() -> None:
-    """Once for as long as that goes on; where all pods fail, where there is no other, and of few events all count."""
+def test_of_a_replica_that_fails_unlike_its_neighbours_one_event_counts() -> None:
+    """Once for as long as that goes on; where all replicas fail, where there is no other, and of few
+    events all count.
+    """
     events = np.array(
         [[0.0, 50.0, 50.0, 0.0, 30.0, 4.0], [1.0, 0.0, 1.0, 0.0, 35.0, 0.0], [0.0, 0.0, 0.0, 2.0, 28.0, 0.0]]
     )
@@ -77,11 +79,11 @@ def test_of_a_pod_that_fails_unlike_its_neighbours_one_event_counts() -> None:
 
 @pytest.mark.slow
 @trials("days", 24, 120)
-@pytest.mark.parametrize(("pods", "size"), [((9, 3), 50), ((6, 6), 50), ((9, 3), 20), ((6, 6), 5)])
-def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int], size: int, days: int) -> None:
+@pytest.mark.parametrize(("replicas", "size"), [((9, 3), 50), ((6, 6), 50), ((9, 3), 20), ((6, 6), 5)])
+def test_clusters_are_no_harm_though_none_was_seen_before(replicas: tuple[int, int], size: int, days: int) -> None:
     """Of days with errors that come so many at a time, at most one in twenty but for chance."""
     random = np.random.default_rng(size)
-    alarms = [found(drawn(random, pods, size=size)) < math.inf for _ in range(days)]
+    alarms = [found(drawn(random, replicas, size=size)) < math.inf for _ in range(days)]
 
     assert sum(alarms) <= days // 12
 
@@ -90,7 +92,7 @@ def test_clusters_are_no_harm_though_none_was_seen_before(pods: tuple[int, int],
 @trials("days", 24, 120)
 @pytest.mark.parametrize("size", [10, 20])
 def test_a_cluster_of_a_whole_arm_is_no_harm_though_errors_are_rare(size: int, days: int) -> None:
-    """So many at once, spread over all pods of either arm, where hardly anything else fails: of days, as above."""
+    """So many at once, spread over all replicas of either arm, where hardly anything else fails: of days, as above."""
     random = np.random.default_rng(size)
     alarms = 0
     for _ in range(days):
@@ -160,8 +162,8 @@ def test_what_a_block_proves_follows_from_it_and_those_before(
     e1: Floats, n1: Floats, e2: Floats, n2: Floats, blocks: int
 ) -> None:
     """However many follow; and the dispersion of a block is the same whatever happens to be v2's in it."""
-    arms = PodSums(e1, n1), PodSums(e2, n2)
-    first = PodSums(e1[:, :blocks], n1[:, :blocks]), PodSums(e2[:, :blocks], n2[:, :blocks])
+    arms = ReplicaSums(e1, n1), ReplicaSums(e2, n2)
+    first = ReplicaSums(e1[:, :blocks], n1[:, :blocks]), ReplicaSums(e2[:, :blocks], n2[:, :blocks])
     whole, part = path_of(arms), path_of(first)
 
     for name in ("bounded", "flood"):
@@ -175,7 +177,7 @@ def test_what_a_block_proves_follows_from_it_and_those_before(
 @settings(max_examples=examples(60))
 def test_the_interval_contains_what_was_counted(e1: Floats, n1: Floats, e2: Floats, n2: Floats) -> None:
     """It is never reversed, and nothing is proven below the margin while more than that was counted."""
-    path = path_of((PodSums(e1, n1), PodSums(e2, n2)))
+    path = path_of((ReplicaSums(e1, n1), ReplicaSums(e2, n2)))
     known = np.isfinite(path.cost)
 
     assert (path.low <= path.high).all()
@@ -188,7 +190,7 @@ def test_rare_events_are_not_proven_rare_where_they_come_together() -> None:
     """v1 has clusters, and v2 had none so far: that may be luck; without clusters it is proof."""
     random = np.random.default_rng(7)
     v1, v2 = drawn(random, (9, 3), (0.004, 0.0), size=50, blocks=72)
-    calm = PodSums(np.zeros_like(v1.above), v1.below)
+    calm = ReplicaSums(np.zeros_like(v1.above), v1.below)
 
     assert path_of((calm, v2)).bounded[-1]
     assert not path_of((v1, v2)).bounded[-1]

@@ -22,8 +22,8 @@ from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_
 from tests.support.recorded_stack import MINUTES, START_MS, recorded_minutes
 from tests.support.whole_pages import as_batch
 
-STORY = Story(past_hours=25, hours=4, requests_per_minute=1_500.0, v1=Side(pods=9), v2=Side(pods=3))
-LARGE = replace(STORY, requests_per_minute=3_000.0, v1=Side(pods=12), v2=Side(pods=10), share=0.45)
+STORY = Story(past_hours=25, hours=4, requests_per_minute=1_500.0, v1=Side(replicas=9), v2=Side(replicas=3))
+LARGE = replace(STORY, requests_per_minute=3_000.0, v1=Side(replicas=12), v2=Side(replicas=10), share=0.45)
 FIRST_TOKEN = "time_to_first_token_seconds"
 
 Change = Callable[[TargetIncrements], TargetIncrements]
@@ -99,7 +99,7 @@ def resetting(target: TargetIncrements) -> TargetIncrements:
     return replace(target, tallies=replace(target.tallies, resets=resets))
 
 
-V1, V2 = ([f"{arm}-{pod}" for pod in range(pods)] for arm, pods in (("v1", 9), ("v2", 3)))
+V1, V2 = ([f"{arm}-{replica}" for replica in range(replicas)] for arm, replicas in (("v1", 9), ("v2", 3)))
 TWO = V2[:2]
 
 UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
@@ -159,7 +159,7 @@ def test_what_was_not_observed_is_not_healthy(name: str) -> None:
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_replicas_that_cannot_be_scraped_are_not_healthy(replicas: int, from_hour: float) -> None:
     """Of ten, whether they ever could be or not; a plan that asks for less is content with what is known."""
-    evidence = changed(failing(from_hour), [f"v2-{pod}" for pod in range(replicas)], LARGE)
+    evidence = changed(failing(from_hour), [f"v2-{replica}" for replica in range(replicas)], LARGE)
     judgement = judged(evidence, LARGE)
 
     assert judgement.verdict == "NO DATA"
@@ -189,10 +189,10 @@ def without_errors(target: TargetIncrements) -> TargetIncrements:
 @pytest.mark.parametrize("replicas", [V2, TWO])
 def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> None:
     """Requests that began and ended in no counter may be errors; a source that has not had any yet shows none."""
-    story = replace(STORY, v2=Side(pods=3, errors=0.02))
+    story = replace(STORY, v2=Side(replicas=3, errors=0.02))
     judgement = judged(changed(without_errors, replicas, story), story)
     errors = next(each for each in judgement.metrics if each.name == "request_error_share")
-    none_yet = replace(STORY, v2=Side(pods=3, errors=0.0))
+    none_yet = replace(STORY, v2=Side(replicas=3, errors=0.0))
 
     assert judgement.verdict == "NO DATA"
     assert errors.cause == "unaccounted"
@@ -293,7 +293,7 @@ def test_what_is_thrown_away_of_one_arm_alone_decides_nothing() -> None:
 @pytest.mark.slow
 def test_harm_beyond_the_margin_is_harm_although_some_was_thrown_away() -> None:
     """A harmful v2 whose counters are also damaged is not excused by that."""
-    story = replace(STORY, v2=Side(pods=3, slower=1.5))
+    story = replace(STORY, v2=Side(replicas=3, slower=1.5))
     change = altered("requests_started_total", lambda gains: 0.3 * gains, part=0.055, hours=3.0)
 
     assert judged(changed(change, V2, story), story).verdict == "DEGRADED"
@@ -360,7 +360,7 @@ def test_requests_that_never_end_are_not_healthy(part: float, replicas: list[str
 
 def test_harm_of_what_was_answered_is_harm_though_a_part_never_is() -> None:
     """A frozen replica excuses nothing that the others do."""
-    story = replace(STORY, v2=Side(pods=3, slower=1.5))
+    story = replace(STORY, v2=Side(replicas=3, slower=1.5))
 
     assert judged(changed(hanging(0.25), V2, story), story).verdict == "DEGRADED"
 

@@ -14,8 +14,8 @@ from servescope.cutover.statistics.effects import (
     inflation,
     mean_effects,
     merge_blocks,
-    pod_variance,
     ratio_effects,
+    replica_variance,
     reversed_effects,
 )
 from servescope.cutover.statistics.sequences import Floats
@@ -89,12 +89,14 @@ def test_excess_noise_is_averaged_by_merged_blocks() -> None:
     assert blocks.variances(0.006).tolist() == pytest.approx([0.006, 0.002])
 
 
-def test_a_ratio_of_sums_and_its_variance_between_pods() -> None:
-    """The delta method's variance is that of the simulated logarithm, and pods of unequal size weigh by their whole."""
+def test_a_ratio_of_sums_and_its_variance_between_replicas() -> None:
+    """The delta method's variance is that of the simulated logarithm, and replicas of unequal size weigh by their
+    whole.
+    """
     random = np.random.default_rng(5)
     whole = np.tile(np.array([[1000.0], [3000.0], [2000.0], [500.0]]), (1, 4000))
-    pods = 0.6 * np.exp(random.normal(size=(4, 4000)) * 0.1)
-    v2 = whole * pods * 1.1
+    replicas = 0.6 * np.exp(random.normal(size=(4, 4000)) * 0.1)
+    v2 = whole * replicas * 1.1
     v1 = whole * 0.6 * np.exp(random.normal(size=(4, 4000)) * 0.1)
     blocks = ratio_effects(v1, whole, v2, whole, least_whole=100.0)
     assert blocks.effects.mean() == pytest.approx(math.log(1.1), abs=0.005)
@@ -121,13 +123,13 @@ def test_a_noisier_v2_widens_and_a_quieter_one_does_not_narrow() -> None:
         assert factor[0] == 1.0
 
 
-def test_pods_that_differ_for_good() -> None:
-    """One pod against many leaves the variance of one; more pods less."""
-    assert float(pod_variance(0.01, 1e9, 1)) == pytest.approx(0.01)
-    assert float(pod_variance(0.01, 4, 4)) == pytest.approx(0.005)
+def test_replicas_that_differ_for_good() -> None:
+    """One replica against many leaves the variance of one; more replicas less."""
+    assert float(replica_variance(0.01, 1e9, 1)) == pytest.approx(0.01)
+    assert float(replica_variance(0.01, 4, 4)) == pytest.approx(0.005)
 
 
-def test_the_variance_of_one_pod_is_that_of_its_past() -> None:
+def test_the_variance_of_one_replica_is_that_of_its_past() -> None:
     """Blocks that come later change no variance before them, and the first block has none yet."""
     random = np.random.default_rng(4)
     whole = random.uniform(9e3, 11e3, size=(1, 20))

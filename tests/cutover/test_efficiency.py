@@ -13,7 +13,7 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
-STORY = Story(past_hours=26, hours=4, v1=Side(pods=6), v2=Side(pods=2))
+STORY = Story(past_hours=26, hours=4, v1=Side(replicas=6), v2=Side(replicas=2))
 
 
 def _judged(story: Story, evidence: Evidence | None = None) -> Judgement:
@@ -86,6 +86,6 @@ def test_less_than_an_hour_says_nothing() -> None:
 
 def test_slower_requests_beyond_the_objectives_cost_goodput_and_not_tokens() -> None:
     """Four times the time to first token moves many beyond its objective."""
-    found = _by_name(_judged(replace(STORY, v2=Side(pods=2, first_token=4.0))))
+    found = _by_name(_judged(replace(STORY, v2=Side(replicas=2, first_token=4.0))))
     assert found["goodput_per_replica_second"].high < 0.97
     assert found["tokens_per_replica_second"].low < 1.0 < found["tokens_per_replica_second"].high

@@ -13,7 +13,7 @@ from servescope.cutover.comparison.floods import flooded, log_evidence_of_flood
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.agreement import DURATION
 from servescope.cutover.evidence.evidence import Decision, Evidence
-from servescope.cutover.evidence.folding import PodSums
+from servescope.cutover.evidence.folding import ReplicaSums
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.verdict.judge import judge
@@ -21,7 +21,7 @@ from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
 from tests.support.failing import Fails, with_failures
 
-STORY = Story(past_hours=26, hours=4, requests_per_minute=300.0, v1=Side(pods=9), v2=Side(pods=3))
+STORY = Story(past_hours=26, hours=4, requests_per_minute=300.0, v1=Side(replicas=9), v2=Side(replicas=3))
 FROM = 18
 """The block from which on something fails."""
 
@@ -48,10 +48,10 @@ def errors_of(judgement: Judgement) -> tuple[str, str, str]:
 
 def during(fails: Fails, blocks: int = 1000) -> Fails:
     """The same from `FROM` on, for so many blocks."""
-    return lambda stack, pod, block: fails(stack, pod, block) if FROM <= block < FROM + blocks else 0.0
+    return lambda stack, replica, block: fails(stack, replica, block) if FROM <= block < FROM + blocks else 0.0
 
 
-FLOOD = during(lambda stack, pod, block: 0.3 if stack == "v2" else 0.0)
+FLOOD = during(lambda stack, replica, block: 0.3 if stack == "v2" else 0.0)
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_a_flood_of_v2_is_harm_after_two_blocks_and_says_what_it_is_compared_wit
 
 def test_a_flood_of_one_replica_is_harm_after_three_blocks() -> None:
     """Errors of one replica may be one cluster that lasts from a block into the next."""
-    one = during(lambda stack, pod, block: 0.5 if (stack, pod) == ("v2", 1) else 0.0)
+    one = during(lambda stack, replica, block: 0.5 if (stack, replica) == ("v2", 1) else 0.0)
 
     assert errors_of(judged(one, blocks=2))[0] != "DEGRADED"
     assert errors_of(judged(one, blocks=3))[:2] == ("DEGRADED", "objective")
@@ -78,7 +78,7 @@ def test_a_flood_of_one_replica_is_harm_after_three_blocks() -> None:
 @pytest.mark.parametrize(("v1", "v2"), [(1.0, 1.0), (0.6, 0.8), (0.8, 0.6), (0.3, 0.5)])
 def test_an_outage_that_both_stacks_share_is_no_harm(v1: float, v2: float) -> None:
     """However long it lasts, and though v2 fails somewhat more often."""
-    outage = during(lambda stack, pod, block: v1 if stack == "v1" else v2, blocks=12)
+    outage = during(lambda stack, replica, block: v1 if stack == "v1" else v2, blocks=12)
 
     for blocks in (1, 2, 6, 12, 24):
         judgement = judged(outage, blocks=blocks)
@@ -88,7 +88,7 @@ def test_an_outage_that_both_stacks_share_is_no_harm(v1: float, v2: float) -> No
 @pytest.mark.slow
 def test_an_outage_that_reaches_v1_later_is_no_harm() -> None:
     """In its first block v2 fails twice as often as v1, which is all that happened so far."""
-    later = during(lambda stack, pod, block: 0.6 if stack == "v2" else 0.3 if block == FROM else 0.6, blocks=6)
+    later = during(lambda stack, replica, block: 0.6 if stack == "v2" else 0.3 if block == FROM else 0.6, blocks=6)
 
     for blocks in (1, 2, 6, 12):
         judgement = judged(later, blocks=blocks)
@@ -96,12 +96,12 @@ def test_an_outage_that_reaches_v1_later_is_no_harm() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pod", [0, None], ids=["one replica", "all of them"])
-def test_one_cluster_of_errors_is_no_harm(pod: int | None) -> None:
+@pytest.mark.parametrize("replica", [0, None], ids=["one replica", "all of them"])
+def test_one_cluster_of_errors_is_no_harm(replica: int | None) -> None:
     """Fifty requests that fail at once in v2, when none ever did before."""
-    cluster = during(lambda stack, each, block: 0.14 if stack == "v2" and pod in {None, each} else 0.0, blocks=1)
-    if pod is not None:
-        cluster = during(lambda stack, each, block: 0.4 if (stack, each) == ("v2", pod) else 0.0, blocks=1)
+    cluster = during(lambda stack, each, block: 0.14 if stack == "v2" and replica in {None, each} else 0.0, blocks=1)
+    if replica is not None:
+        cluster = during(lambda stack, each, block: 0.4 if (stack, each) == ("v2", replica) else 0.0, blocks=1)
 
     for blocks in (1, 2, 3, 12):
         assert judged(cluster, blocks=blocks).verdict != "DEGRADED"
@@ -110,13 +110,13 @@ def test_one_cluster_of_errors_is_no_harm(pod: int | None) -> None:
 def test_clusters_that_v1_shows_make_a_flood_of_their_size_one_of_them() -> None:
     """Where clusters last two blocks on v1, two blocks of v2 prove nothing; more than that does."""
     random = np.random.default_rng(1)
-    v1 = PodSums(random.binomial(125, 0.002, (9, 60)).astype(float), np.full((9, 60), 125.0))
-    v2 = PodSums(random.binomial(125, 0.002, (3, 60)).astype(float), np.full((3, 60), 125.0))
+    v1 = ReplicaSums(random.binomial(125, 0.002, (9, 60)).astype(float), np.full((9, 60), 125.0))
+    v2 = ReplicaSums(random.binomial(125, 0.002, (3, 60)).astype(float), np.full((3, 60), 125.0))
     v2.above[:, 40:43] = 40.0
     seen = np.array(v1.above)
     seen[:, 10:12] = 15.0
     calm = log_evidence_of_flood(v1, v2, flooded(v1, v2, 2.0))
-    shown = log_evidence_of_flood(PodSums(seen, v1.below), v2, flooded(PodSums(seen, v1.below), v2, 2.0))
+    shown = log_evidence_of_flood(ReplicaSums(seen, v1.below), v2, flooded(ReplicaSums(seen, v1.below), v2, 2.0))
 
     assert calm[39] == 0.0
     assert calm[41] > 9.0 > 1.0 > shown[41]
@@ -127,26 +127,26 @@ def test_clusters_that_v1_shows_make_a_flood_of_their_size_one_of_them() -> None
 def test_the_evidence_of_a_flood_is_of_the_blocks_before_alone() -> None:
     """The same, however many blocks follow; none without v1's requests."""
     random = np.random.default_rng(2)
-    v1 = PodSums(random.binomial(60, 0.05, (3, 40)).astype(float), np.full((3, 40), 60.0))
-    v2 = PodSums(
+    v1 = ReplicaSums(random.binomial(60, 0.05, (3, 40)).astype(float), np.full((3, 40), 60.0))
+    v2 = ReplicaSums(
         random.binomial(60, np.where(np.arange(40) % 7 < 3, 0.4, 0.01), (2, 40)).astype(float), np.full((2, 40), 60.0)
     )
     whole = log_evidence_of_flood(v1, v2, flooded(v1, v2, 2.0))
 
     for blocks in (1, 5, 12, 33):
-        one, other = (PodSums(each.above[:, :blocks], each.below[:, :blocks]) for each in (v1, v2))
+        one, other = (ReplicaSums(each.above[:, :blocks], each.below[:, :blocks]) for each in (v1, v2))
         np.testing.assert_array_equal(log_evidence_of_flood(one, other, flooded(one, other, 2.0)), whole[:blocks])
-    alone = PodSums(np.where(np.arange(40) == 3, 20.0, 0.0)[None], np.full((1, 40), 60.0))
-    twice = PodSums(np.where(np.isin(np.arange(40), [3, 20, 21]), 20.0, 0.0)[None], np.full((1, 40), 60.0))
+    alone = ReplicaSums(np.where(np.arange(40) == 3, 20.0, 0.0)[None], np.full((1, 40), 60.0))
+    twice = ReplicaSums(np.where(np.isin(np.arange(40), [3, 20, 21]), 20.0, 0.0)[None], np.full((1, 40), 60.0))
     evidence = [log_evidence_of_flood(v1, each, flooded(v1, each, 2.0)) for each in (alone, twice)]
     np.testing.assert_array_equal(evidence[0][:20], evidence[1][:20])
     assert whole.any()
-    assert not flooded(PodSums(0.0 * v1.above, 0.0 * v1.below), v2, 2.0).any()
+    assert not flooded(ReplicaSums(0.0 * v1.above, 0.0 * v1.below), v2, 2.0).any()
 
 
 # --- A v2 that answers nothing ----------------------------------------------------------------------------------------
 
-SILENT = during(lambda stack, pod, block: 1.0 if stack == "v2" else 0.0)
+SILENT = during(lambda stack, replica, block: 1.0 if stack == "v2" else 0.0)
 OK = Series("requests_total", make_labels({"outcome": "ok"}))
 
 
@@ -168,7 +168,7 @@ def without_v1(*, requests: bool) -> Evidence:
 
 def test_a_v2_that_answers_nothing_is_harm_at_once() -> None:
     """With all of v1's requests answered, and with most of them: after the first block that is wholly so."""
-    partial = during(lambda stack, pod, block: 1.0 if stack == "v2" else 0.7)
+    partial = during(lambda stack, replica, block: 1.0 if stack == "v2" else 0.7)
 
     for fails in (SILENT, partial):
         judgement = judged(fails, blocks=1)
@@ -179,8 +179,8 @@ def test_a_v2_that_answers_nothing_is_harm_at_once() -> None:
 @pytest.mark.parametrize("v1", [1.0, 0.995])
 def test_it_is_none_while_v1_answers_nothing_either(v1: float) -> None:
     """Nothing at all, or so few that v2's may all fail by chance; nor in the block in which v1 recovers first."""
-    both = during(lambda stack, pod, block: 1.0 if stack == "v2" else v1)
-    first = during(lambda stack, pod, block: 1.0 if stack == "v2" or block < FROM + 2 else 0.0, blocks=3)
+    both = during(lambda stack, replica, block: 1.0 if stack == "v2" else v1)
+    first = during(lambda stack, replica, block: 1.0 if stack == "v2" or block < FROM + 2 else 0.0, blocks=3)
 
     for fails, blocks in ((both, 1), (both, 6), (first, 3)):
         assert judged(fails, blocks=blocks).verdict != "DEGRADED"

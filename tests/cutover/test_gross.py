@@ -18,7 +18,7 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, slowed
 
-STORY = Story(past_hours=26, hours=2, v1=Side(pods=6), v2=Side(pods=2, warm=False))
+STORY = Story(past_hours=26, hours=2, v1=Side(replicas=6), v2=Side(replicas=2, warm=False))
 
 
 def _slowed(evidence: Evidence, factors: Floats) -> Evidence:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 SLOWER, ERRING = Harm("mean", 0.20), Harm("errors", 4.0)
 LATE = Confounder(warm_up_minutes=20.0)
-IDLE = Confounder(pods_factor=3)
+IDLE = Confounder(replicas_factor=3)
 
 
 @pytest.fixture(scope="module", name="trials", params=[(1, 3), pytest.param((2, 8), marks=pytest.mark.proof)])
@@ -72,8 +72,8 @@ def test_other_harms_are_degraded_for_what_they_are(trials: list[Trial], kind: s
     assert all(trial.metrics[metric].degraded is not None and (trial.degraded or 1e9) <= 180 for trial in harmed)
 
 
-def test_harm_of_one_pod_is_neither_degraded_nor_healthy(trials: list[Trial]) -> None:
-    """It is that pod's, and v2 is not HEALTHY while it lasts."""
+def test_harm_of_one_replica_is_neither_degraded_nor_healthy(trials: list[Trial]) -> None:
+    """It is that replica's, and v2 is not HEALTHY while it lasts."""
     harmed = [trial for trial in trials if trial.harm.kind == "one pod"]
 
     assert [(trial.degraded, trial.healthy) for trial in harmed] == [(None, None)] * len(harmed)

@@ -16,7 +16,7 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
-STORY = Story(past_hours=25, hours=3, v1=Side(pods=6), v2=Side(pods=2))
+STORY = Story(past_hours=25, hours=3, v1=Side(replicas=6), v2=Side(replicas=2))
 EVIDENCE = evidence_of(STORY)
 FROZEN = frozen_of(STORY)
 START = (Decision("start", STORY.started_ms, stage=0),)

@@ -16,8 +16,8 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
-V1 = Side(pods=6)
-V2 = Side(pods=2)
+V1 = Side(replicas=6)
+V2 = Side(replicas=2)
 STORY = Story(past_hours=26, hours=3, v1=V1, v2=V2)
 
 
@@ -74,7 +74,7 @@ def test_a_stack_without_traffic_is_no_data() -> None:
 
 def test_an_idle_replica_is_not_compared() -> None:
     """One v2 replica with 1 % of the requests carries far less than one of v1, and the reason says so."""
-    judgement = judged(replace(STORY, share=0.01, v2=Side(pods=1)))
+    judgement = judged(replace(STORY, share=0.01, v2=Side(replicas=1)))
 
     assert judgement.verdict == "INCONCLUSIVE"
     assert any("load not matched" in each.reason for each in judgement.metrics)
@@ -177,7 +177,7 @@ def test_other_prompts_are_no_verdict_on_the_stack() -> None:
 
 def test_without_a_past_the_noise_is_learnt_first() -> None:
     """One replica each shows no noise: for three hours nothing is claimed of latencies, and the note says why."""
-    story = replace(STORY, hours=6, share=0.5, v1=Side(pods=1), v2=Side(pods=1, slower=1.3))
+    story = replace(STORY, hours=6, share=0.5, v1=Side(replicas=1), v2=Side(replicas=1, slower=1.3))
     early, late = judged(story, at_ms=story.started_ms + 2 * 3_600_000), judged(story)
 
     assert early.verdict == "INCONCLUSIVE"
@@ -365,7 +365,7 @@ def test_a_share_off_the_plan_proves_nothing_of_the_stage(planned: float) -> Non
 
 def test_a_share_off_the_plan_is_seen_where_an_hour_has_few_requests() -> None:
     """Three hundred an hour do not tell 20 % from 50 % where conversations stay together; those of some hours do."""
-    story = replace(STORY, hours=10, share=0.2, requests_per_minute=5.0, v1=Side(pods=4), v2=Side(pods=1))
+    story = replace(STORY, hours=10, share=0.2, requests_per_minute=5.0, v1=Side(replicas=4), v2=Side(replicas=1))
     evidence = evidence_of(story)
     plan = plan_of(0.5, required=("time_to_first_token_seconds", "tps_per_request"))
     judgement = judge(freeze(plan, evidence, story.started_ms), evidence, (start(story),), story.end_ms)
@@ -395,7 +395,7 @@ def test_a_stage_is_proven_once_its_share_is_reached() -> None:
 
 def test_a_share_near_the_planned_one_is_as_planned() -> None:
     """Traffic is never divided exactly; a note says a difference that does not matter to the proof."""
-    evidence = evidence_of(replace(STORY, share=0.87, v1=replace(V1, pods=2), v2=replace(V2, pods=13), hours=6))
+    evidence = evidence_of(replace(STORY, share=0.87, v1=replace(V1, replicas=2), v2=replace(V2, replicas=13), hours=6))
     frozen = freeze(plan_of(0.9), evidence, STORY.started_ms)
     judgement = judge(frozen, evidence, (start(STORY),), STORY.started_ms + 6 * 3_600_000)
 

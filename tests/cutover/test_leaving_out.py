@@ -77,10 +77,10 @@ def test_health_of_equal_arms_stays_as_it_is() -> None:
     assert left(v1, v2).path.bounded[-1]
 
 
-@pytest.mark.parametrize("pods", [1, 8])
-def test_one_replica_or_many_are_not_left_out(pods: int) -> None:
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_one_replica_or_many_are_not_left_out(replicas: int) -> None:
     """Of one there is nothing left, and of many one does not matter."""
-    v1, v2 = arm(8), arm(pods, slower={0: 2.0} if pods == 1 else dict.fromkeys(range(3), 2.0))
+    v1, v2 = arm(8), arm(replicas, slower={0: 2.0} if replicas == 1 else dict.fromkeys(range(3), 2.0))
     plain, remaining = path_of(v1, v2), left(v1, v2)
 
     assert np.array_equal(plain.harm, remaining.path.harm)
@@ -119,10 +119,10 @@ def left(v1: ArmSums, v2: ArmSums) -> Remaining:
     return without_one(v1, v2, path_of, LEVEL, math.log1p(METRIC.margin or 0.0))
 
 
-def arm(pods: int, *, slower: dict[int, float] | None = None, requests: tuple[float, ...] = ()) -> ArmSums:
-    random = np.random.default_rng(pods)
-    below: Floats = np.repeat(np.array(requests or (100.0,) * pods)[:, None], BLOCKS, axis=1)
+def arm(replicas: int, *, slower: dict[int, float] | None = None, requests: tuple[float, ...] = ()) -> ArmSums:
+    random = np.random.default_rng(replicas)
+    below: Floats = np.repeat(np.array(requests or (100.0,) * replicas)[:, None], BLOCKS, axis=1)
     means = 0.5 * (1.0 + np.sqrt(0.6 / below) * random.standard_normal(below.shape) / 2.0)
-    for pod, factor in (slower or {}).items():
-        means[pod] *= factor
+    for replica, factor in (slower or {}).items():
+        means[replica] *= factor
     return ArmSums(below * means, below)

@@ -69,7 +69,7 @@ def test_an_arm_without_requests_is_in_no_relation() -> None:
 
 
 def test_queues_caches_and_preemptions_saturate() -> None:
-    """Above a fifth of the scrapes on average over pods, and gauges that are not reported do not count."""
+    """Above a fifth of the scrapes on average over replicas, and gauges that are not reported do not count."""
     above = np.full((2, 2, 3), np.nan)
     above[0, :, 0] = [0.5, 0.1]
     above[0, :, 1] = [0.1, 0.1]

@@ -27,17 +27,17 @@ histograms = hnp.arrays(np.float64, (6, 20), elements=st.integers(0, 30).map(flo
 
 
 def _requests(
-    pods: int, blocks: int, mean: float, *, shift: float = 0.0, seed: int = 1
+    replicas: int, blocks: int, mean: float, *, shift: float = 0.0, seed: int = 1
 ) -> tuple[Floats, Floats, Prompts]:
     """Counts, sums of a latency that grows with the prompt, and the prompts: (P, B) each."""
     random = np.random.default_rng(seed)
-    counts = random.poisson(mean, (pods, blocks))
+    counts = random.poisson(mean, (replicas, blocks))
     sums, tokens = np.zeros(counts.shape), np.zeros(counts.shape)
-    for pod, block in np.ndindex(counts.shape):
-        size = random.normal(size=counts[pod, block]) + shift
-        tokens[pod, block] = (800.0 * np.exp(size)).sum()
+    for replica, block in np.ndindex(counts.shape):
+        size = random.normal(size=counts[replica, block]) + shift
+        tokens[replica, block] = (800.0 * np.exp(size)).sum()
         own = random.normal(size=size.size) * math.sqrt(0.49 - 0.35**2)
-        sums[pod, block] = (0.35 * np.exp(0.35 * size + own)).sum()
+        sums[replica, block] = (0.35 * np.exp(0.35 * size + own)).sum()
     return counts.astype(float), sums, Prompts(tokens, counts.astype(float))
 
 
@@ -47,7 +47,7 @@ def _log_mean(counts: Floats, sums: Floats) -> Floats:
 
 @pytest.fixture(scope="module")
 def slope() -> PromptSlope:
-    """What a day of four pods of v1 shows."""
+    """What a day of four replicas of v1 shows."""
     counts, sums, prompts = _requests(4, 288, 40.0)
     found = learn_slope(_log_mean(counts, sums), prompts, CV2, TOKENS_CV2)
     assert found is not None
@@ -91,8 +91,8 @@ def test_a_block_without_prompts_is_left_out(slope: PromptSlope) -> None:
     assert np.isfinite(found.effects).all()
 
 
-def test_pods_that_show_no_slope_have_none() -> None:
-    """One pod, or too few blocks."""
+def test_replicas_that_show_no_slope_have_none() -> None:
+    """One replica, or too few blocks."""
     counts, sums, prompts = _requests(2, 60, 30.0)
     assert learn_slope(_log_mean(counts, sums)[:1], Prompts(prompts.tokens[:1], prompts.requests[:1]), CV2, 1.0) is None
     assert learn_slope(_log_mean(counts, sums)[:, :5], Prompts(prompts.tokens[:, :5], counts[:, :5]), CV2, 1.0) is None

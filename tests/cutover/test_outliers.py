@@ -20,7 +20,7 @@ from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, plan_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
-STORY = Story(past_hours=26, hours=6, v1=Side(pods=9), v2=Side(pods=3))
+STORY = Story(past_hours=26, hours=6, v1=Side(replicas=9), v2=Side(replicas=3))
 SLOW = 1.6
 METRIC = MetricPlan(FIRST_TOKEN, "mean", "lower", margin=0.1, floor=0.02)
 NOISE = ReplicaNoise(0.6, 0.008, 0.0002)
@@ -71,7 +71,7 @@ def test_two_slow_replicas_of_three_are_harm_of_v2() -> None:
 @pytest.mark.slow
 def test_harm_of_all_that_is_worst_in_one_is_still_found() -> None:
     """All are 20 % slower, and one of them much more: the others' is proven, and that one is out of it."""
-    judgement = judged(episode({"v2-1": (0, 6)}, replace(STORY, v2=Side(pods=3, slower=1.2))))
+    judgement = judged(episode({"v2-1": (0, 6)}, replace(STORY, v2=Side(replicas=3, slower=1.2))))
 
     assert judgement.verdict == "DEGRADED"
     assert first_token(judgement).ratio == pytest.approx(1.2, rel=0.05)
@@ -125,7 +125,7 @@ def test_a_judgement_is_the_same_as_blocks_come() -> None:
 @pytest.mark.slow
 def test_an_episode_of_v1_proves_no_health_of_a_worse_v2() -> None:
     """One of v1's three is twice as slow for two hours, and v2 15 % slower all the time: never HEALTHY nor better."""
-    story = replace(STORY, share=0.5, v1=Side(pods=3), v2=Side(pods=3, slower=1.15))
+    story = replace(STORY, share=0.5, v1=Side(replicas=3), v2=Side(replicas=3, slower=1.15))
     evidence = episode({"v1-0": (0, 2)}, story, slow=2.0)
     judgement = judged(evidence, story)
     looks = [judged(evidence, story, at_ms=story.started_ms + block * BLOCK_MS) for block in range(3, 30, 3)]
@@ -138,7 +138,7 @@ def test_an_episode_of_v1_proves_no_health_of_a_worse_v2() -> None:
 @pytest.mark.slow
 def test_of_two_replicas_the_slower_one_is_left_out() -> None:
     """Harm of v2 is what both show; what the slower one adds is its own."""
-    story = replace(STORY, v1=Side(pods=6), v2=Side(pods=2))
+    story = replace(STORY, v1=Side(replicas=6), v2=Side(replicas=2))
     one = judged(episode({"v2-1": (1, 6)}, story), story)
     both = judged(episode({"v2-0": (1, 6), "v2-1": (1, 6)}, story), story)
 
@@ -150,7 +150,7 @@ def test_of_two_replicas_the_slower_one_is_left_out() -> None:
 @pytest.mark.slow
 def test_one_replica_in_all_has_nothing_to_be_compared_with() -> None:
     """What slows it is v2's, and a note says that nothing else can be known."""
-    story = replace(STORY, v1=Side(pods=3), v2=Side(pods=1))
+    story = replace(STORY, v1=Side(replicas=3), v2=Side(replicas=1))
     judgement = judged(episode({"v2-0": (1, 6)}, story), story)
 
     assert judgement.verdict == "DEGRADED"
@@ -316,6 +316,6 @@ def drawn(*, blocks: int, slow: Mapping[int, tuple[int, int]] | None = None) -> 
     random = np.random.default_rng(5)
     below = random.poisson(100.0, (3, blocks)).astype(float)
     means = 0.5 * np.exp(0.03 * random.standard_normal((3, blocks)))
-    for pod, (first, end) in (slow or {}).items():
-        means[pod, first:end] *= SLOW
+    for replica, (first, end) in (slow or {}).items():
+        means[replica, first:end] *= SLOW
     return below * means * (1.0 + np.sqrt(0.6 / below) * random.standard_normal((3, blocks))), below

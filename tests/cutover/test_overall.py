@@ -15,9 +15,9 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
-STORY = Story(past_hours=26, hours=4, v1=Side(pods=6), v2=Side(pods=2))
+STORY = Story(past_hours=26, hours=4, v1=Side(replicas=6), v2=Side(replicas=2))
 HALF_MS = STORY.started_ms + 2 * 3_600_000
-HARMED = replace(STORY, v2=Side(pods=2, first_token=1.3, errors=0.02))
+HARMED = replace(STORY, v2=Side(replicas=2, first_token=1.3, errors=0.02))
 
 
 def metric_of(judgement: Judgement, name: str) -> MetricJudgement:
@@ -83,7 +83,7 @@ def test_of_one_stage_the_overall_ratio_is_the_stages_own() -> None:
 @pytest.mark.slow
 def test_errors_of_one_replica_are_seen_to_be_its_own() -> None:
     """All of v1's replicas fail now and then; of v2's one does all the time, and the others never."""
-    clean, failing = (evidence_of(replace(STORY, v2=Side(pods=2, errors=errors))) for errors in (0.0, 0.05))
+    clean, failing = (evidence_of(replace(STORY, v2=Side(replicas=2, errors=errors))) for errors in (0.0, 0.05))
     bad = next(each for each in failing.targets if each.identity.inference_stack == "v2")
     evidence = replace(clean, targets=tuple(bad if each.target_id == bad.target_id else each for each in clean.targets))
     frozen = freeze(plan_of(0.25), evidence, STORY.started_ms)

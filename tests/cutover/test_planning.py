@@ -14,7 +14,7 @@ from servescope.cutover.statistics.effects import effect_path, mean_effects
 from servescope.cutover.statistics.sequences import split_alpha
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
-STORY = Story(past_hours=26, hours=0, v1=Side(pods=8), v2=Side(pods=0))
+STORY = Story(past_hours=26, hours=0, v1=Side(replicas=8), v2=Side(replicas=0))
 SHARES = (0.05, 0.25, 0.5, 1.0)
 
 
@@ -162,7 +162,7 @@ def test_without_a_control_nothing_is_settled(stages: tuple[StageForecast, ...])
     assert stages[3].sentence.count("keep a part of the requests on v1") == 1
 
 
-def test_pods_that_differ_too_much_are_said_beforehand(evidence: Evidence, frozen: FrozenPlan) -> None:
+def test_replicas_that_differ_too_much_are_said_beforehand(evidence: Evidence, frozen: FrozenPlan) -> None:
     """With how many it would take, since no waiting helps."""
     name = "time_to_first_token_seconds"
     noise = {**frozen.noise, name: replace(frozen.noise[name], pod_tau2=0.01)}

@@ -27,7 +27,7 @@ from tests.support.damaged_evidence import (
     thin,
 )
 
-V1, V2 = Side(pods=6), Side(pods=2)
+V1, V2 = Side(replicas=6), Side(replicas=2)
 STORIES = {
     "equal": Story(past_hours=25, hours=3, v1=V1, v2=V2),
     "slow": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, slower=1.4), seed=2),
@@ -35,8 +35,8 @@ STORIES = {
     "slow to begin": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, first_token=1.35), seed=4),
     "quiet": Story(past_hours=25, hours=3, v1=V1, v2=V2, requests_per_minute=90.0, seed=5),
     "other prompts": Story(past_hours=25, hours=3, v1=V1, v2=replace(V2, prompts=1.5), seed=6),
-    "one replica": Story(past_hours=25, hours=3, v1=V1, v2=Side(pods=1), seed=7),
-    "young": Story(past_hours=2, hours=5, v1=Side(pods=3), v2=Side(pods=1, slower=1.3), seed=8),
+    "one replica": Story(past_hours=25, hours=3, v1=V1, v2=Side(replicas=1), seed=7),
+    "young": Story(past_hours=2, hours=5, v1=Side(replicas=3), v2=Side(replicas=1, slower=1.3), seed=8),
 }  # fmt: skip
 HARMED = ("slow", "failing", "slow to begin")
 UNPROVEN = ("quiet", "one replica", "other prompts", "young")

@@ -16,8 +16,8 @@ from servescope.increments.blocks import BLOCK_MS
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
-STORY = Story(past_hours=26, hours=12, v1=Side(pods=6), v2=Side(pods=2))
-HARMED = replace(STORY, v2=Side(pods=2, slower=1.3))
+STORY = Story(past_hours=26, hours=12, v1=Side(replicas=6), v2=Side(replicas=2))
+HARMED = replace(STORY, v2=Side(replicas=2, slower=1.3))
 
 
 @cache

@@ -10,7 +10,7 @@ from servescope.cutover.forecast.self_test import clopper_pearson, run_self_test
 from servescope.increments.blocks import BLOCK_MS
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
-STORY = Story(past_hours=48, hours=0, v1=Side(pods=4), v2=Side(pods=0))
+STORY = Story(past_hours=48, hours=0, v1=Side(replicas=4), v2=Side(replicas=0))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_equal_replicas_raise_no_alarm(evidence: Evidence) -> None:
     found = run_self_test(plan_of(0.25, 1.0), evidence, splits=4, progress=lambda *each: reported.append(each))
     (share,) = found.shares
     assert reported == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert (share.share, share.pods, share.splits, share.alarms, share.alarm_low) == (0.25, 1, 4, 0, 0.0)
+    assert (share.share, share.replicas, share.splits, share.alarms, share.alarm_low) == (0.25, 1, 4, 0, 0.0)
     assert share.healthy >= 3
     detectable = share.detectable["time_to_first_token_seconds"]
     assert detectable is not None
@@ -49,7 +49,7 @@ def test_a_past_that_falls_a_block_short_of_two_days_is_tested(evidence: Evidenc
 @pytest.mark.slow
 def test_a_replica_that_is_not_equal_is_a_false_alarm(evidence: Evidence) -> None:
     """One that became twice as slow halfway alarms where it is called v2: the self-test says what the past is like."""
-    slow = evidence_of(replace(STORY, v1=Side(pods=4, first_token=2.0, from_hour=-24.0))).targets[0]
+    slow = evidence_of(replace(STORY, v1=Side(replicas=4, first_token=2.0, from_hour=-24.0))).targets[0]
     changed = replace(evidence, targets=(slow, *evidence.targets[1:]))
     found = run_self_test(plan_of(0.25), changed, splits=4)
     assert found.shares[0].alarms >= 1
@@ -59,7 +59,7 @@ def test_a_replica_that_is_not_equal_is_a_false_alarm(evidence: Evidence) -> Non
 @pytest.mark.parametrize(
     ("story", "shares", "reason"),
     [
-        (replace(STORY, v1=Side(pods=1)), (0.25,), "v1 has fewer than two replicas"),
+        (replace(STORY, v1=Side(replicas=1)), (0.25,), "v1 has fewer than two replicas"),
         (replace(STORY, past_hours=20), (0.25,), "it needs 26 hours"),
         (STORY, (1.0,), "no stage of the plan keeps a part of the requests on v1"),
     ],

@@ -44,7 +44,8 @@ def _sticky(v2_hits: float) -> Callable[[np.random.Generator, Scene], tuple[Weat
 
     def weather(rng: np.random.Generator, scene: Scene) -> tuple[Weather, Weather]:
         hits = [
-            0.6 / (1.0 + np.exp(-autoregress(rng, (pods, len(scene.blocks)), 0.4, 60.0))) + 0.2 for pods in scene.pods
+            0.6 / (1.0 + np.exp(-autoregress(rng, (replicas, len(scene.blocks)), 0.4, 60.0))) + 0.2
+            for replicas in scene.replicas
         ]
         return Weather(hits=hits[0]), Weather(hits=v2_hits * hits[1])
 

@@ -126,7 +126,7 @@ def test_normal_probabilities_agree_with_scipy(score: float) -> None:
 
 
 def test_a_mean_that_itself_varies_is_never_known_better() -> None:
-    """What pods differ by for good bounds the information, and without it all is left."""
+    """What replicas differ by for good bounds the information, and without it all is left."""
     assert lasting_information(np.array([1e12]), 0.01)[0] == pytest.approx(100.0)
     assert lasting_information(np.array([50.0]), 0.0)[0] == 50.0
 
@@ -151,7 +151,7 @@ def test_an_impossible_level_is_refused(alpha: float) -> None:
 
 @pytest.mark.parametrize("persistent", [0.0, 0.0005])
 def test_the_bounds_hold_at_every_look(persistent: float) -> None:
-    """Of 2 000 days of looking at no effect every block, at most alpha ever cross, pods' differences included."""
+    """Of 2 000 days of looking at no effect every block, at most alpha ever cross, replicas' differences included."""
     random = np.random.default_rng(7)
     days, blocks, variance = 2000, 288, 0.02
     effects = random.normal(size=(days, blocks)) * math.sqrt(variance)

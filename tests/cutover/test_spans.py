@@ -22,9 +22,9 @@ from servescope.increments.blocks import BLOCK_MS
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_worlds import Phase, World, make_world
 
-FAST = Side(pods=2, slower=0.4, first_token=0.8)
-SLOW = Side(pods=2, slower=1.6)
-EQUAL = Side(pods=2)
+FAST = Side(replicas=2, slower=0.4, first_token=0.8)
+SLOW = Side(replicas=2, slower=1.6)
+EQUAL = Side(replicas=2)
 
 
 @cache
@@ -33,9 +33,9 @@ def random_world(case: int) -> World:
     random = np.random.default_rng(case)
     phases = []
     for _ in range(random.integers(2, 5)):
-        pods = int(random.choice([1, 2, 4]))
+        replicas = int(random.choice([1, 2, 4]))
         side = Side(
-            pods=pods, slower=float(random.choice([0.3, 1.0, 1.0, 1.1, 1.5, 4.0])),
+            replicas=replicas, slower=float(random.choice([0.3, 1.0, 1.0, 1.1, 1.5, 4.0])),
             first_token=float(random.choice([0.5, 1.0, 1.0, 2.0])), errors=float(random.choice([0.0, 0.002, 0.02])),
         )  # fmt: skip
         phases.append(Phase(side, int(random.integers(1, 4)), queues=bool(random.random() < 0.35)))
@@ -119,7 +119,7 @@ def test_nothing_is_claimed_that_its_interval_contradicts(case: int, block: int)
 @pytest.mark.slow
 def test_the_headline_is_of_the_harm_that_is_beyond_the_margin() -> None:
     """Where there is more evidence of a smaller harm of another metric, the severity and the reason are of one."""
-    world = make_world(Phase(Side(pods=4, first_token=1.1, errors=0.008), 8))
+    world = make_world(Phase(Side(replicas=4, first_token=1.1, errors=0.008), 8))
     judgements = [world.judge(world.story.started_ms + block * BLOCK_MS) for block in (36, 48, 60, 72, 84, 96)]
     assert any(each.severity == "beyond margin" for each in judgements)
     assert any("and 1 more" in each.reason for each in judgements)
@@ -204,7 +204,7 @@ def test_an_effect_that_stays_is_one_span() -> None:
 @pytest.mark.slow
 def test_errors_that_began_late_are_said_since_when() -> None:
     """Over the stage v2 has as many as v1, and in the last hour ten times as many."""
-    judgement = make_world(Phase(Side(pods=2, errors=0.0005), 7), Phase(Side(pods=2, errors=0.02), 1)).judge()
+    judgement = make_world(Phase(Side(replicas=2, errors=0.0005), 7), Phase(Side(replicas=2, errors=0.02), 1)).judge()
     errors = of(judgement, "request_error_share")
     assert errors.ratio is not None
     assert errors.ratio > 4.0
@@ -215,7 +215,7 @@ def test_errors_that_began_late_are_said_since_when() -> None:
 @pytest.mark.slow
 def test_figures_are_of_the_blocks_that_are_compared() -> None:
     """While v2 queues nothing is compared for health; the plain figures of everything are beside the compared ones."""
-    judgement = make_world(Phase(EQUAL, 3), Phase(Side(pods=2, slower=0.5), 3, queues=True)).judge()
+    judgement = make_world(Phase(EQUAL, 3), Phase(Side(replicas=2, slower=0.5), 3, queues=True)).judge()
     duration = of(judgement, "request_duration_seconds")
     assert duration.v2 is not None
     assert duration.v2.everything is not None
@@ -255,9 +255,9 @@ def test_events_of_one_arm_alone_have_no_ratio() -> None:
 def test_a_regression_that_saturates_v2_is_harm() -> None:
     """v2 gets a little more per replica than v1, as before, and queues since its steps take longer: DEGRADED at like
     arrivals, within 40 minutes; without the queue it had been HEALTHY."""
-    busier = Side(pods=2)
+    busier = Side(replicas=2)
     world = make_world(
-        Phase(busier, 4, share=0.3), Phase(Side(pods=2, slower=1.5), 2, share=0.3, queues=True), v1=Side(pods=6)
+        Phase(busier, 4, share=0.3), Phase(Side(replicas=2, slower=1.5), 2, share=0.3, queues=True), v1=Side(replicas=6)
     )
     began_ms = world.story.started_ms + 4 * 3_600_000
     assert world.judge(began_ms).verdict != "DEGRADED"
@@ -272,13 +272,13 @@ def test_a_regression_that_saturates_v2_is_harm() -> None:
 @pytest.mark.slow
 def test_equal_stacks_of_which_v2_queues_are_no_harm() -> None:
     """Queues alone are not slower requests: nothing is proven, in either direction."""
-    world = make_world(Phase(EQUAL, 4, share=0.3), Phase(EQUAL, 2, share=0.3, queues=True), v1=Side(pods=6), seed=5)
+    world = make_world(Phase(EQUAL, 4, share=0.3), Phase(EQUAL, 2, share=0.3, queues=True), v1=Side(replicas=6), seed=5)
     assert world.judge().verdict == "INCONCLUSIVE"
 
 
 def test_less_harm_than_was_proven_changes_neither_severity_nor_advice() -> None:
     """v2 harmed beyond the margin and is equal since: until somebody acknowledges it, the advice is to roll back."""
-    world = make_world(Phase(Side(pods=2, first_token=1.3), 2), Phase(EQUAL, 3))
+    world = make_world(Phase(Side(replicas=2, first_token=1.3), 2), Phase(EQUAL, 3))
     judgement = world.judge(world.story.started_ms + 50 * BLOCK_MS)
     acknowledged = Decision("acknowledge", judgement.at_ms - 1, by="ann", reason="seen")
 

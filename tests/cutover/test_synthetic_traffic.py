@@ -9,7 +9,7 @@ from benchmarks._judge_requests import Floats, Setting
 from benchmarks._judge_traffic import (
     LEAD_BLOCKS,
     PAST_BLOCKS,
-    PODS,
+    REPLICAS,
     Confounder,
     Harm,
     HarmKind,
@@ -23,8 +23,8 @@ from servescope.cutover.evidence.evidence import Evidence
 from servescope.increments.blocks import BLOCK_MS
 
 SHARE = 0.25
-# No drift and no differing pods, so that the day's mean is the truth to within its sampling.
-STILL = Setting(pod_spread=0.0, pod_drift=0.0, stack_drift=0.0)
+# No drift and no differing replicas, so that the day's mean is the truth to within its sampling.
+STILL = Setting(replica_spread=0.0, replica_drift=0.0, stack_drift=0.0)
 
 
 @pytest.fixture(scope="module", name="past")
@@ -35,7 +35,7 @@ def _past() -> Past:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "mean", "tail", "bimodal", "one pod"])
 def test_a_harm_moves_the_mean_by_its_size(kind: HarmKind, past: Past) -> None:
-    """However the harm is spread over requests and pods, v2's mean is worse by its size, and v1's is not."""
+    """However the harm is spread over requests and replicas, v2's mean is worse by its size, and v1's is not."""
     size = 0.0 if kind == "none" else 0.3
     shown = show(draw_cutover(past, 1), Harm(kind, size))
 
@@ -86,13 +86,13 @@ def test_counters_agree_with_each_other(past: Past) -> None:
 
 
 def test_the_past_is_v1_alone_and_both_have_their_share_after(past: Past) -> None:
-    """v2 has no block before its lead; then the shares are the planned ones, of as many pods as bear like loads."""
+    """v2 has no block before its lead; then the shares are the planned ones, of as many replicas as bear like loads."""
     cutover = draw_cutover(past, 5)
 
     before = show_past(cutover)
     v2 = [each for each in before.targets if each.identity.inference_stack == "v2"]
     assert min(each.blocks[0] for each in v2) == cutover.stage_ms - LEAD_BLOCKS * BLOCK_MS
-    assert sum(len(each.blocks) >= PAST_BLOCKS for each in before.targets) == sum(PODS[SHARE])
+    assert sum(len(each.blocks) >= PAST_BLOCKS for each in before.targets) == sum(REPLICAS[SHARE])
     assert max(each.blocks[-1] for each in before.targets) == cutover.stage_ms - BLOCK_MS
     requests = {stack: _sums(show(cutover), stack)[1].sum() for stack in ("v1", "v2")}
     assert requests["v2"] / sum(requests.values()) == pytest.approx(SHARE, rel=0.02)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from servescope.contract.samples import Series
-from servescope.cutover.conditions.replica_warmth import ArmWarmth, Timed, warm_mean_of, warm_pods
+from servescope.cutover.conditions.replica_warmth import ArmWarmth, Timed, warm_mean_of, warm_replicas
 from servescope.cutover.conditions.warmth import (
     MOST_SECONDS,
     cold_start_cost,
@@ -114,7 +114,7 @@ def test_the_cost_is_the_excess_over_warm_requests() -> None:
 
 # --- What a replica served --------------------------------------------------------------------------------------------
 
-STORY = Story(past_hours=10, hours=1, v1=Side(pods=4))
+STORY = Story(past_hours=10, hours=1, v1=Side(replicas=4))
 TIMED = "time_to_first_token_seconds"
 
 
@@ -131,7 +131,7 @@ def _warmed(arm: ArmFold) -> ArmWarmth:
     others = np.ones(arm.present.shape, dtype=np.bool_)
     others[1] = False
     usual = np.nan_to_num(arm.traffic["requests"]).mean(axis=0)
-    return warm_pods(arm, [Timed(timed, warm_mean_of(timed), warm_mean_of(timed, others))], usual)
+    return warm_replicas(arm, [Timed(timed, warm_mean_of(timed), warm_mean_of(timed, others))], usual)
 
 
 def _idle(first: int, end: int) -> Callable[[TargetIncrements], TargetIncrements]:
@@ -258,7 +258,7 @@ def test_replicas_that_replace_each_other_do_not_warm_up_for_ever() -> None:
 
 def test_a_slow_replica_keeps_the_fresh_ones_beside_it_from_being_compared_first() -> None:
     """Else v2 would be proven by its fast replicas alone."""
-    story = Story(past_hours=3, hours=3, v2=Side(pods=3, warm=False))
+    story = Story(past_hours=3, hours=3, v2=Side(replicas=3, warm=False))
     targets = [
         _slow(0, 60, 1.6)(target) if target.identity.replica == "v2-0" else target
         for target in evidence_of(story).targets
@@ -266,7 +266,7 @@ def test_a_slow_replica_keeps_the_fresh_ones_beside_it_from_being_compared_first
     folded = fold(plan_of(), targets, START_MS, story.end_ms)
     timed = warm_mean_of(folded.v1.metrics[TIMED])
     usual = np.full(timed.size, 100.0)
-    found = warm_pods(folded.v2, [Timed(folded.v2.metrics[TIMED], timed, timed)], usual)
+    found = warm_replicas(folded.v2, [Timed(folded.v2.metrics[TIMED], timed, timed)], usual)
 
     assert not found.usable[:, : 36 + 15].any()
     assert found.usable[:, -1].all()
@@ -293,7 +293,7 @@ def test_a_restart_ends_no_earlier_comparison(is_known: bool) -> None:
     arm = fold(plan_of(), targets, START_MS, story.end_ms).v1
     timed = arm.metrics["time_to_first_token_seconds"]
     mean = warm_mean_of(timed)
-    found = warm_pods(arm, [Timed(timed, mean, mean)], np.full(mean.size, 100.0))
+    found = warm_replicas(arm, [Timed(timed, mean, mean)], np.full(mean.size, 100.0))
 
     assert found.usable[1, restart - 1]
     assert not found.usable[1, restart]

@@ -18,7 +18,7 @@ from servescope.cutover.verdict.tracks import DEGRADED, HEALTHY, MetricTrack
 from servescope.cutover.verdict.wording import explain
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
 
-STORY = Story(past_hours=26, hours=3, v1=Side(pods=6), v2=Side(pods=2))
+STORY = Story(past_hours=26, hours=3, v1=Side(replicas=6), v2=Side(replicas=2))
 
 
 def judged(v2: Side, *, minutes: int = 180) -> dict[str, MetricJudgement]:
@@ -50,7 +50,7 @@ def change(ratio: float | None) -> str:
 @pytest.mark.parametrize("slower", [0.25, 1.5])
 def test_a_sentence_has_the_change_of_the_metric_itself(slower: float) -> None:
     """Of a metric whose higher values are better, too, and in the ratio's order."""
-    metrics = judged(Side(pods=2, slower=slower))
+    metrics = judged(Side(replicas=2, slower=slower))
 
     for name in ("tps_per_request", "time_per_output_token_seconds"):
         ends = dict.fromkeys((change(metrics[name].low), change(metrics[name].high)))
@@ -59,7 +59,7 @@ def test_a_sentence_has_the_change_of_the_metric_itself(slower: float) -> None:
 
 def test_a_fall_of_what_should_be_high_is_worse() -> None:
     """The sentence says both, and its margin is the fall that it allows."""
-    metrics = judged(Side(pods=2, slower=1.5))
+    metrics = judged(Side(replicas=2, slower=1.5))
 
     assert re.search(r"is worse: 3\d % lower than on v1 \(−", metrics["tps_per_request"].reason)
     assert "beyond the margin of 10 % (a fall of 9.1 %)" in metrics["tps_per_request"].reason
@@ -71,7 +71,7 @@ def test_a_fall_of_what_should_be_high_is_worse() -> None:
 @pytest.mark.slow
 def test_what_would_change_a_verdict_is_in_the_ratio_of_the_metric() -> None:
     """Health of a metric whose higher values are better needs a lower limit, not an upper one."""
-    metric = judged(Side(pods=2), minutes=10)["tps_per_request"]
+    metric = judged(Side(replicas=2), minutes=10)["tps_per_request"]
 
     assert metric.verdict == "INCONCLUSIVE"
     assert metric.flips.startswith("a lower limit above −9.1 %, or an upper one below −2.0 %")
@@ -100,5 +100,5 @@ def test_a_band_is_in_its_unit(name: str, value: float, inside: bool, sentence: 
 def test_rare_events_are_in_percent() -> None:
     """Counts in groups of three, the rate with a space before its sign."""
     assert re.search(
-        r"0 of \d\d\s\d{3} on v2, proven rarer than 0\.1 %", judged(Side(pods=2))["preemptions_per_request"].reason
+        r"0 of \d\d\s\d{3} on v2, proven rarer than 0\.1 %", judged(Side(replicas=2))["preemptions_per_request"].reason
     )

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 from benchmarks._judge_requests import BLOCKS_PER_DAY, BLOCKS_PER_HOUR, EPOCH_MS, Floats, Requests, Weather
-from benchmarks._judge_traffic import CLEAN, PODS, Cutover, Harm, Past, Scene, World, draw_cutover, show, suffer
+from benchmarks._judge_traffic import CLEAN, REPLICAS, Cutover, Harm, Past, Scene, World, draw_cutover, show, suffer
 from benchmarks._judge_worlds import (
     CLUSTER,
-    CLUSTERS_PER_POD_DAY,
+    CLUSTERS_PER_REPLICA_DAY,
     MOVING_MINUTES,
     MOVING_PER_DAY,
     NEIGHBOUR_FACTORS,
-    NEIGHBOURS_PER_POD_DAY,
+    NEIGHBOURS_PER_REPLICA_DAY,
     OUTAGE_SHARES,
     WORLDS,
 )
 from servescope.increments.blocks import BLOCK_MS
 
 SHARE = 0.25
-V1_PODS, V2_PODS = PODS[SHARE]
+V1_REPLICAS, V2_REPLICAS = REPLICAS[SHARE]
 EQUAL = [name for name in WORLDS if not name.startswith(("cold-cache", "fresh"))]
 
 
@@ -71,8 +71,10 @@ def test_bursts_are_of_both_arms() -> None:
     assert np.corrcoef(np.diff(np.log(bursty)))[0, 1] > 0.5
 
 
-def test_neighbours_slow_single_pods_of_either_arm() -> None:
-    """Some four episodes a day among twelve pods, each of one pod, by as much as is stated, in v1's past as well."""
+def test_neighbours_slow_single_replicas_of_either_arm() -> None:
+    """Some four episodes a day among twelve replicas, each of one replica, by as much as is stated, in v1's past as
+    well.
+    """
     episodes = dict.fromkeys(("v1", "v2", "past"), 0)
     slowest = []
     for seed in range(60):
@@ -83,13 +85,13 @@ def test_neighbours_slow_single_pods_of_either_arm() -> None:
             episodes[arm] += int(((slower[:, 1:] > 0.0) & (slower[:, :-1] == 0.0)).sum())
             slowest += list(slower[slower > 0.0])
 
-    for arm, pods in (("v1", V1_PODS), ("v2", V2_PODS), ("past", V1_PODS + V2_PODS)):
-        assert episodes[arm] / 60 == pytest.approx(NEIGHBOURS_PER_POD_DAY * pods, rel=0.25)
+    for arm, replicas in (("v1", V1_REPLICAS), ("v2", V2_REPLICAS), ("past", V1_REPLICAS + V2_REPLICAS)):
+        assert episodes[arm] / 60 == pytest.approx(NEIGHBOURS_PER_REPLICA_DAY * replicas, rel=0.25)
     assert np.exp(min(slowest)) >= NEIGHBOUR_FACTORS[0]
     assert np.median(np.exp(slowest)) == pytest.approx(np.sqrt(np.prod(NEIGHBOUR_FACTORS)), rel=0.1)
 
 
-def test_neighbours_that_move_slow_one_pod_of_an_arm_after_the_other() -> None:
+def test_neighbours_that_move_slow_one_replica_of_an_arm_after_the_other() -> None:
     """One of v2's three at a time for a twentieth of the day, v1's as often each, and all of them in their turn."""
     v1, v2 = (
         np.array([np.asarray(_weather("moving-neighbours", seed)[arm].slower) > 0.0 for seed in range(60)])
@@ -103,14 +105,14 @@ def test_neighbours_that_move_slow_one_pod_of_an_arm_after_the_other() -> None:
 
 
 def test_errors_come_fifty_at_a_time() -> None:
-    """So many failures of one pod and block, beside the usual ones; over days as many in each arm as is stated."""
-    clusters, pod_days = 0, 0
+    """So many failures of one replica and block, beside the usual ones; over days as many in each arm as is stated."""
+    clusters, replica_days = 0, 0
     for seed in range(60):
-        for weather, pods in zip(_weather("clustered-errors", seed), (V1_PODS, V2_PODS), strict=True):
+        for weather, replicas in zip(_weather("clustered-errors", seed), (V1_REPLICAS, V2_REPLICAS), strict=True):
             assert weather.clusters is not None
             assert set(np.unique(weather.clusters)) <= {0, CLUSTER, 2 * CLUSTER}
-            clusters, pod_days = clusters + int(weather.clusters.sum()) // CLUSTER, pod_days + pods
-    assert clusters / pod_days == pytest.approx(CLUSTERS_PER_POD_DAY, rel=0.2)
+            clusters, replica_days = clusters + int(weather.clusters.sum()) // CLUSTER, replica_days + replicas
+    assert clusters / replica_days == pytest.approx(CLUSTERS_PER_REPLICA_DAY, rel=0.2)
 
     failed = _by_block(next(_days(WORLDS["clustered-errors"], 1)).v1)
     plain = _by_block(next(_days(CLEAN, 1)).v1)
@@ -192,7 +194,7 @@ def test_replicas_come_and_go_with_the_load() -> None:
     for arm in (cutover.v1, cutover.v2):
         lives = arm.lives
         assert lives is not None
-        assert lives.alive[arm.pod, arm.block].all()
+        assert lives.alive[arm.replica, arm.block].all()
         running = lives.alive.sum(axis=0)
         assert running.max() >= 1.5 * running.min()
         assert np.corrcoef(running, _arrivals(arm))[0, 1] > 0.8
@@ -220,17 +222,17 @@ def test_a_harm_is_added_to_what_happens() -> None:
 def _days(world: World, count: int, *, pasts: int = 1) -> Iterator[Cutover]:
     for seed in range(pasts):
         # Nothing is judged here, so nobody needs the requests of v1's past.
-        past = Past((), np.zeros(V1_PODS), world.setting, SHARE, EPOCH_MS + seed * BLOCK_MS, world)
+        past = Past((), np.zeros(V1_REPLICAS), world.setting, SHARE, EPOCH_MS + seed * BLOCK_MS, world)
         yield from (draw_cutover(past, day) for day in range(count // pasts))
 
 
 def _weather(name: str, seed: int, *, past: bool = False) -> tuple[Weather, Weather]:
-    """A day of a world's weather, or a day before v2 had a pod."""
+    """A day of a world's weather, or a day before v2 had a replica."""
     blocks = EPOCH_MS + BLOCK_MS * np.arange(BLOCKS_PER_DAY, dtype=np.int64)
-    pods = (V1_PODS + V2_PODS, 0) if past else (V1_PODS, V2_PODS)
+    replicas = (V1_REPLICAS + V2_REPLICAS, 0) if past else (V1_REPLICAS, V2_REPLICAS)
     world = WORLDS[name]
     rng = np.random.Generator(np.random.SFC64([6, seed, past]))
-    return world.weather(rng, Scene(world.setting, blocks, BLOCKS_PER_DAY if past else 24, SHARE, pods))
+    return world.weather(rng, Scene(world.setting, blocks, BLOCKS_PER_DAY if past else 24, SHARE, replicas))
 
 
 def _mean(arm: Requests) -> float:

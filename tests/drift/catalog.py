@@ -90,7 +90,7 @@ def _band(band: Band) -> tuple[object, ...]:
     return (
         lowest,
         *(
-            ((step.start, step.inclusive), step.verdict.status, step.verdict.label, step.verdict.advice)
+            ((step.start, step.inclusive), step.rating.status, step.rating.label, step.rating.advice)
             for step in band.steps
         ),
     )
@@ -314,7 +314,7 @@ def _steps_of(band: Band) -> tuple[tuple[float | None, str], ...]:
     return (
         (None, _QUIETER[band.lowest.status]),
         *(
-            (step.start if step.inclusive else _next_above(step.start), _QUIETER[step.verdict.status])
+            (step.start if step.inclusive else _next_above(step.start), _QUIETER[step.rating.status])
             for step in band.steps
         ),
     )

@@ -805,19 +805,19 @@ def test_every_reading_adds_up_while_threads_record() -> None:
 
 
 def test_a_request_that_comes_and_goes_within_a_reading_adds_up() -> None:
-    """Ends are read before starts: what happens while journals are folded never shows an end without its start."""
+    """Ends are read before starts: what happens while buffers are folded never shows an end without its start."""
     engine = EngineInstruments(IDENTITY)
 
     class Meanwhile:
         def fold(self) -> None:
             engine.start_request(1).finish("ok")
 
-    for place in range(len(engine._journals) + 1):
-        engine._journals.insert(place, Meanwhile())
+    for place in range(len(engine._buffers) + 1):
+        engine._buffers.insert(place, Meanwhile())
         started, ended, in_flight = balance(engine)
         assert started == ended + in_flight
         assert in_flight >= 0
-        del engine._journals[place]
+        del engine._buffers[place]
 
 
 def test_of_many_threads_that_finish_a_request_one_counts() -> None:
@@ -841,7 +841,7 @@ def test_of_many_threads_that_finish_a_request_one_counts() -> None:
 
 
 def test_memory_is_bounded_when_nobody_reads() -> None:
-    """However much is recorded, and refused, no journal holds more than a fold's records."""
+    """However much is recorded, and refused, no buffer holds more than a fold's records."""
     engine = EngineInstruments(IDENTITY)
     for _ in range(3 * FOLD_EVERY):
         request = engine.start_request(10)
@@ -851,7 +851,7 @@ def test_memory_is_bounded_when_nobody_reads() -> None:
         request.finish("ok")
         record(engine)
         engine.record_speculation(4, (1,))
-    waiting = [len(journal.records) for journal in (*engine._journals, engine._refusals)]  # type: ignore[attr-defined]
+    waiting = [len(buffer.records) for buffer in (*engine._buffers, engine._refusals)]  # type: ignore[attr-defined]
     assert max(waiting) < FOLD_EVERY
 
 

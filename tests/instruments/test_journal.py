@@ -1,4 +1,4 @@
-"""Journals: what callers append is booked once, in order, and never piles up. Trailing sums forget in time."""
+"""Buffers: what callers append is booked once, in order, and never piles up. Trailing sums forget in time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from servescope.instruments.testing import FakeClock
 
 
 class Booked:
-    """Where a journal under test books to."""
+    """Where a buffer under test books to."""
 
     def __init__(self, **options: object) -> None:
         self.records: list[int] = []
         self.marks: list[Mark] = []
         self.dropped = 0
         self.lock = threading.Lock()
-        self.journal: RecordBuffer[int] = RecordBuffer(self._book, lock=self.lock, on_drop=self._drop, **options)  # type: ignore[arg-type]
+        self.buffer: RecordBuffer[int] = RecordBuffer(self._book, lock=self.lock, on_drop=self._drop, **options)  # type: ignore[arg-type]
 
     def fold(self) -> None:
         with self.lock:
-            self.journal.fold()
+            self.buffer.fold()
 
     def _book(self, records: list[int], marks: list[Mark]) -> None:
         self.marks += [(len(self.records) + count, time) for count, time in marks]
@@ -35,7 +35,7 @@ def test_a_fold_books_every_record_once_in_order() -> None:
     """Records are booked in the order of appending, and a second fold books nothing again."""
     booked = Booked()
     for number in range(10):
-        booked.journal.write(number)
+        booked.buffer.write(number)
     booked.fold()
     booked.fold()
     assert booked.records == list(range(10))
@@ -50,12 +50,12 @@ def test_a_fold_ends_though_a_record_was_dropped_meanwhile() -> None:
             raise AssertionError("the fold goes on with nothing to book")
         booked.extend(records)
         if len(booked) == len(records):
-            journal.records.pop()
+            buffer.records.pop()
 
-    journal: RecordBuffer[int] = RecordBuffer(book, lock=threading.Lock())
+    buffer: RecordBuffer[int] = RecordBuffer(book, lock=threading.Lock())
     for number in range(FOLD_AT_MOST + 1):
-        journal.append(number)
-    journal.fold()
+        buffer.append(number)
+    buffer.fold()
     assert booked == list(range(FOLD_AT_MOST))
 
 
@@ -63,9 +63,9 @@ def test_a_caller_folds_once_enough_records_have_come() -> None:
     """Nobody reads, and still no more than a fold's records wait."""
     booked = Booked()
     for number in range(5 * FOLD_EVERY + 3):
-        booked.journal.write(number)
+        booked.buffer.write(number)
     assert booked.records == list(range(5 * FOLD_EVERY))
-    assert len(booked.journal.records) == 3
+    assert len(booked.buffer.records) == 3
 
 
 def test_many_threads_lose_nothing() -> None:
@@ -77,7 +77,7 @@ def test_many_threads_lose_nothing() -> None:
     def hammer(first: int) -> None:
         start.wait()
         for number in range(first, first + each):
-            booked.journal.write(number)
+            booked.buffer.write(number)
 
     threads = [threading.Thread(target=hammer, args=(number * each,)) for number in range(8)]
     for thread in threads:
@@ -94,25 +94,25 @@ def test_a_stuck_fold_bounds_the_backlog_and_counts_what_it_drops() -> None:
     """While another thread holds the lock for good, memory stays bounded; what was kept is booked later."""
     booked = Booked()
     with booked.lock:
-        booked.journal.records.extend(range(DROP_BEYOND))
-        kept = [booked.journal.write(number) for number in range(DROP_BEYOND, DROP_BEYOND + 5)]
-        assert len(booked.journal.records) == DROP_BEYOND
+        booked.buffer.records.extend(range(DROP_BEYOND))
+        kept = [booked.buffer.write(number) for number in range(DROP_BEYOND, DROP_BEYOND + 5)]
+        assert len(booked.buffer.records) == DROP_BEYOND
     booked.fold()
     assert kept == [False] * 5
     assert booked.dropped == 5
     assert booked.records == list(range(DROP_BEYOND))
 
 
-def test_a_journal_without_on_drop_drops_nothing() -> None:
+def test_a_buffer_without_on_drop_drops_nothing() -> None:
     """Records that others depend on stay, however many wait."""
     records: list[int] = []
     lock = threading.Lock()
-    journal: RecordBuffer[int] = RecordBuffer(lambda stretch, _: records.extend(stretch), lock=lock)
+    buffer: RecordBuffer[int] = RecordBuffer(lambda stretch, _: records.extend(stretch), lock=lock)
     with lock:
-        journal.records.extend(range(DROP_BEYOND))
-        assert journal.write(DROP_BEYOND)
+        buffer.records.extend(range(DROP_BEYOND))
+        assert buffer.write(DROP_BEYOND)
     with lock:
-        journal.fold()
+        buffer.fold()
     assert records == list(range(DROP_BEYOND + 1))
 
 
@@ -122,7 +122,7 @@ def test_few_records_are_marked_one_by_one() -> None:
     booked = Booked(clock=clock)
     for number in range(3):
         clock.seconds = 10.0 * number
-        booked.journal.write(number)
+        booked.buffer.write(number)
     clock.seconds = 500.0
     booked.fold()
     assert booked.marks == [(1, 0.0), (2, 10.0), (3, 20.0)]
@@ -134,7 +134,7 @@ def test_many_records_are_marked_seldom_and_all_are_covered() -> None:
     booked = Booked(clock=clock, mark_seconds=1.0)
     for number in range(FOLD_EVERY - 1):
         clock.seconds += 0.01
-        booked.journal.write(number)
+        booked.buffer.write(number)
     booked.fold()
     assert len(booked.marks) <= 12
     assert booked.marks[-1][0] == FOLD_EVERY - 1
@@ -145,10 +145,10 @@ def test_marks_survive_a_fold_of_fewer_records() -> None:
     """A second fold's records get times of their own."""
     clock = FakeClock(5.0)
     booked = Booked(clock=clock)
-    booked.journal.write(0)
+    booked.buffer.write(0)
     booked.fold()
     clock.seconds = 7.0
-    booked.journal.write(1)
+    booked.buffer.write(1)
     booked.fold()
     assert booked.marks == [(1, 5.0), (2, 7.0)]
 

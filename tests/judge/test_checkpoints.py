@@ -28,7 +28,7 @@ from tests.support.cutover_plans import LEAST_PLAN
 pytestmark = pytest.mark.slow
 
 HOUR_MS = 3_600_000
-STORY = Story(past_hours=26, hours=12, v2=Side(pods=3, slower=1.2))
+STORY = Story(past_hours=26, hours=12, v2=Side(replicas=3, slower=1.2))
 ADVANCED_MS = STORY.started_ms + 5 * HOUR_MS + 120_000
 DECISIONS = (
     Decision("start", STORY.started_ms, stage=0),
@@ -102,7 +102,7 @@ def test_what_is_kept_is_not_read_again(case: Case) -> None:
     assert min(start_ms for _, start_ms, _ in case.past.reads) >= at_ms - 4 * HOUR_MS
     folded = fold_case(case.past, case.frozen, DECISIONS, at_ms).folded
     assert ADVANCED_MS - 2 * HOUR_MS <= folded.blocks[0] <= ADVANCED_MS - HOUR_MS
-    assert "v1-2" in " ".join(folded.v1.pods)
+    assert "v1-2" in " ".join(folded.v1.replicas)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_folded_blocks_are_the_same_after_writing_and_reading(case: Case) -> Non
 def _arrays(folded: ArmArrays) -> list[NDArray[Any]]:
     found: list[NDArray[Any]] = []
 
-    def collect(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+    def collect(values: NDArray[Any], *, is_by_replica: bool) -> NDArray[Any]:
         found.append(values)
         return values
 

@@ -22,7 +22,7 @@ from tests.support.cutover_past import MadePast, given, made_past
 from tests.support.cutover_plans import LEAST_PLAN, frozen_plan
 from tests.support.judgements import AT_MS, judgement
 
-STORY = Story(past_hours=26, hours=3, v2=Side(pods=1))
+STORY = Story(past_hours=26, hours=3, v2=Side(replicas=1))
 MINUTE = 60_000
 
 

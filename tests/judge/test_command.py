@@ -20,8 +20,8 @@ from tests.support.cutover_plans import LEAST_PLAN
 
 STAGES = "\n[[stages]]\nshare = 0.5\n\n[[stages]]\nshare = 1.0\n"
 HOUR_MS = 3_600_000
-EQUAL = Story(past_hours=26, hours=8, v2=Side(pods=1))
-SLOWER = Story(past_hours=26, hours=8, v2=Side(pods=1, slower=1.5))
+EQUAL = Story(past_hours=26, hours=8, v2=Side(replicas=1))
+SLOWER = Story(past_hours=26, hours=8, v2=Side(replicas=1, slower=1.5))
 
 Judge = Callable[..., Done]
 

@@ -17,7 +17,7 @@ from tests.support.cutover_past import MadePast, given, made_past
 from tests.support.cutover_plans import LEAST_PLAN
 
 HOUR_MS = 3_600_000
-STORY = Story(past_hours=26, hours=8, v1=Side(pods=6), v2=Side(pods=2, slower=1.4))
+STORY = Story(past_hours=26, hours=8, v1=Side(replicas=6), v2=Side(replicas=2, slower=1.4))
 MENDED_MS = STORY.started_ms + 2 * HOUR_MS
 
 
@@ -25,7 +25,7 @@ MENDED_MS = STORY.started_ms + 2 * HOUR_MS
 def past() -> Iterator[MadePast]:
     """A v2 that is slower for two hours and then is not."""
     past = made_past(STORY)
-    later = {each.target_id: each for each in evidence_of(replace(STORY, v2=Side(pods=2))).targets}
+    later = {each.target_id: each for each in evidence_of(replace(STORY, v2=Side(replicas=2))).targets}
     targets = tuple(_mended(each, later[each.target_id]) for each in past.evidence.targets)
     past.evidence = replace(past.evidence, targets=targets)
     with given(past):

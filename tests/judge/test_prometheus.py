@@ -26,12 +26,12 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan, judge_case
-from servescope.judge.reading import Past
 from servescope.migration.scaling import ConcurrencyScaling
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics
 from servescope.store.exporting.selection import Selection
+from servescope.store.history import History
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.records import RecordedSettings, TargetStatus
@@ -132,8 +132,8 @@ def _emulate(path: Path, fault: str, start_ms: int, started_ms: int, end_ms: int
     return scraped
 
 
-def _judge(past: Past, frozen: FrozenPlan, at_ms: int) -> Judgement:
-    return judge_case(past, frozen, (Decision("start", frozen.started_ms, stage=0),), at_ms)
+def _judge(history: History, frozen: FrozenPlan, at_ms: int) -> Judgement:
+    return judge_case(history, frozen, (Decision("start", frozen.started_ms, stage=0),), at_ms)
 
 
 def test_a_prometheus_has_the_judgements_of_a_store(pasts: Pasts) -> None:
@@ -141,7 +141,7 @@ def test_a_prometheus_has_the_judgements_of_a_store(pasts: Pasts) -> None:
     plan = parse_plan(tomllib.loads(PLAN), "cutover.toml")
     proven = 0
     with Store(pasts.store, read_only=True) as store:
-        frozen = freeze_plan(cast(Past, store), plan, pasts.started_ms)
+        frozen = freeze_plan(cast(History, store), plan, pasts.started_ms)
         theirs = freeze_plan(pasts.backfilled, plan, pasts.started_ms)
         own = freeze_plan(pasts.scraped, plan, pasts.started_ms)
         for name, noise in frozen.noise.items():
@@ -149,7 +149,7 @@ def test_a_prometheus_has_the_judgements_of_a_store(pasts: Pasts) -> None:
             assert theirs.noise[name].cv2 == pytest.approx(noise.cv2, rel=1e-6), name
         assert theirs.layers == frozen.layers
         for at_ms in range(pasts.started_ms + 1_200_000, pasts.end_ms + 1, 1_200_000):
-            ours = _judge(cast(Past, store), frozen, at_ms)
+            ours = _judge(cast(History, store), frozen, at_ms)
             same, near = _judge(pasts.backfilled, frozen, at_ms), _judge(pasts.scraped, own, at_ms)
             assert (same.verdict, same.reason) == (ours.verdict, ours.reason)
             proven += _compare(ours, same, near)

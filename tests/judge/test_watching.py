@@ -27,7 +27,7 @@ from tests.support.cutover_past import MadePast, made_past
 from tests.support.drawing import trials
 from tests.support.waiting import wait_for_async
 
-STORY = Story(past_hours=26, hours=5, v2=Side(pods=1, slower=1.4))
+STORY = Story(past_hours=26, hours=5, v2=Side(replicas=1, slower=1.4))
 
 
 class PastClock(ProgramClock):
@@ -98,7 +98,7 @@ def test_what_is_judged_as_it_comes_is_what_is_judged_at_once(past: MadePast, jo
 def test_an_eventful_run_is_judged_alike_block_by_block(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """A stage that changes, a span that is excluded afterwards, an acknowledgement, a late replica, restarts."""
     monkeypatch.setattr("servescope.judge.case._AFRESH_BLOCKS", 1000)
-    story = Story(past_hours=26, hours=4, v2=Side(pods=3, slower=1.4))
+    story = Story(past_hours=26, hours=4, v2=Side(replicas=3, slower=1.4))
     past = made_past(story)
 
     def at(hours: float) -> int:
@@ -236,7 +236,7 @@ def test_changes_are_kept_in_the_journal(past: MadePast, journal: CutoverJournal
 
 def test_what_fails_is_counted_and_the_gate_closes_with_age(past: MadePast, journal: CutoverJournal) -> None:
     """The last judgement is kept for as long as one may believe it; then judging goes on as if nothing had been."""
-    equal = made_past(replace(STORY, v2=Side(pods=1)))
+    equal = made_past(replace(STORY, v2=Side(replicas=1)))
     PastClock.past = equal
     watcher = watcher_of(equal, journal)
     assert judge_at(watcher, equal, STORY.end_ms - 900_000).verdict == "HEALTHY"

@@ -80,7 +80,7 @@ def test_the_hit_rate_covers_its_window(engine: StepInstruments, clock: FakeCloc
     assert value(engine, "kv_cache_reused_tokens_total") == 100
 
 
-def test_more_steps_than_a_journal_holds(engine: StepInstruments) -> None:
+def test_more_steps_than_a_buffer_holds(engine: StepInstruments) -> None:
     """They are folded on the way; nothing is lost."""
     for _ in range(3 * FOLD_EVERY + 7):
         engine.count_tokens(input_tokens=2, output_tokens=3)

@@ -23,7 +23,7 @@ from servescope.settings.clock import AHEAD_MS
 from servescope.store.embedded import Store
 from servescope.store.future import FutureRows
 from servescope.store.layouts import SeriesLayouts
-from servescope.store.opening import open_past, read_time
+from servescope.store.opening import open_history, read_time
 from servescope.store.prometheus.options import OPTIONS
 from servescope.store.records import (
     AheadError,
@@ -482,7 +482,7 @@ def test_commands_read_nothing_of_later_than_now(tmp_path: Path) -> None:
     assert done.returncode == 0
     stamps = [float(line.split()[-1]) for line in out.read_text().splitlines() if not line.startswith("#")]
     assert sorted(set(stamps)) == [(now_ms + seconds * 1000) / 1000 for seconds in (-60, -45)]
-    with open_past(Namespace(store=path, prometheus=None, **dict.fromkeys(OPTIONS))) as past:
+    with open_history(Namespace(store=path, prometheus=None, **dict.fromkeys(OPTIONS))) as past:
         assert past.time_range() == (now_ms - 60_000, now_ms - 45_000)
         assert [each.last_success_ms for each in past.targets()] == [None]
     with pytest.raises(UsageError, match=r"--at '2099-01-01T00:00:00Z' is later than now, "):

@@ -1,4 +1,4 @@
-"""Packing rows into runs changes nothing: every row is read back as it was appended, in whatever order."""
+"""Packing rows into packs changes nothing: every row is read back as it was appended, in whatever order."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def as_appended(steps: range) -> list[tuple[int, list[tuple[Series, float]] | No
 
 
 def spans_of_runs(store: Store, kind: int = SCRAPES) -> list[tuple[int, int, int]]:
-    """The first and the last instant of each run of a kind, and how many rows it has."""
+    """The first and the last instant of each pack of a kind, and how many rows it has."""
     query = "SELECT start_ms, end_ms, count FROM runs WHERE kind = ? ORDER BY start_ms"
     return store._connection.execute(query, (kind,)).fetchall()
 
@@ -244,7 +244,7 @@ def test_the_same_time_again_replaces_what_is_packed(store: Store) -> None:
 
 
 def test_a_gap_ends_a_run(store: Store) -> None:
-    """Scrapes of last week and of today are no run: it would be kept until today is old."""
+    """Scrapes of last week and of today are no pack: it would be kept until today is old."""
     append(store, range(50))
     append(store, range(40_000, 40_100))
     pack_all(store)
@@ -268,7 +268,7 @@ def test_a_run_goes_once_all_of_it_is_old(store: Store) -> None:
 
 
 def test_what_packed_rows_refer_to_survives_retention(store: Store) -> None:
-    """A shape, a target and a deployment live as long as any run of theirs."""
+    """A shape, a target and a deployment live as long as any pack of theirs."""
     append(store, range(240))
     store.append_figures(CHAT, NOW, {"a": 1.0})
     pack_all(store)
@@ -312,7 +312,7 @@ def test_figures_are_packed_too(store: Store) -> None:
 
 
 def test_a_series_explosion_is_packed_in_small_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scrapes that each show other series make short runs, never a huge matrix, and nothing is lost."""
+    """Scrapes that each show other series make short packs, never a huge matrix, and nothing is lost."""
     monkeypatch.setattr("servescope.store.packing._RUN_NUMBERS", 60_000)
     with store.transaction():
         for step in range(200):
@@ -337,7 +337,7 @@ def test_only_the_chunks_that_are_asked_for_are_read(store: Store) -> None:
     (window,) = store.read_samples(CHAT, ["output_tokens_total"], NOW, NOW * 2)
 
     assert window.values[0].tolist() == [values(step)[layout.index("output_tokens_total")] for step in range(240)]
-    with pytest.raises(StoreError, match=r"servescope.db: run 1, chunk 0: a stored block is damaged"):
+    with pytest.raises(StoreError, match=r"servescope.db: pack 1, chunk 0: a stored block is damaged"):
         store.read_samples(CHAT, [HISTOGRAM], NOW, NOW * 2)
 
 
@@ -394,13 +394,13 @@ def test_a_flood_of_series_is_packed_a_little_at_a_time(store: Store, monkeypatc
     monkeypatch.setattr("servescope.store.recent._KEYS_PACKED", 1000)
     monkeypatch.setattr("servescope.store.layouts._KEYS_HELD", 500)
     written: list[int] = []
-    write_run = store._runs._write
+    write_pack = store._packs._write
 
     def count_series(kind: int, owner: int, rows: Sequence[Row]) -> None:
         written.append(len({key for row in rows for key in row.keys or ()}))
-        write_run(kind, owner, rows)
+        write_pack(kind, owner, rows)
 
-    monkeypatch.setattr(store._runs, "_write", count_series)
+    monkeypatch.setattr(store._packs, "_write", count_series)
     appended = []
     with store.transaction():
         for step in range(240):
@@ -477,13 +477,13 @@ def test_targets_that_left_leave_nothing_in_memory(store: Store) -> None:
     while store.prune(NOW * 2):
         pass
 
-    parts = (store, store._owners, store._layouts, store._runs, store._recent, store._packer)
+    parts = (store, store._owners, store._layouts, store._packs, store._recent, store._packer)
     held = [len(each) for part in parts for each in vars(part).values() if isinstance(each, (dict, set))]
     assert sum(held) == len(store._layouts._shapes) + len(store._layouts._keys)
 
 
 def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Store) -> None:
-    """Before the first run is packed, the oldest tenth of the time goes."""
+    """Before the first pack is packed, the oldest tenth of the time goes."""
     wide = tuple(Series("x", (("n", str(number)),)) for number in range(2000))
     with store.transaction():
         for step in range(100):

@@ -132,7 +132,7 @@ def write_increments(path: Path, deployment_ids: tuple[str, str], *, share: floa
         }  # fmt: skip
         story = Story(
             past_hours=48, hours=24, share=share, requests_per_minute=1200.0,
-            v1=Side(pods=len(known["v1"])), v2=Side(pods=len(known["v2"]), first_token=0.9, slower=0.95),
+            v1=Side(replicas=len(known["v1"])), v2=Side(replicas=len(known["v2"]), first_token=0.9, slower=0.95),
         )  # fmt: skip
         now_ms = time.time_ns() // 1_000_000
         shift_ms = now_ms // BLOCK_MS * BLOCK_MS + 3 * BLOCK_MS - story.end_ms

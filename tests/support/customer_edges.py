@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, format_edge, make_labels
-from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
 
 T0 = 1_700_000_040_000
 MINUTE = 60_000
@@ -46,10 +46,10 @@ def histogram(
     return found
 
 
-def target(identity: Identity, seen: Mapping[Series, Seen], since_ms: int = BORN) -> TargetEdge:
+def target(identity: Identity, seen: Mapping[Series, Seen], since_ms: int = BORN) -> TargetInterval:
     """A target that counts since a time."""
     each = tuple(seen.values())
-    return TargetEdge(
+    return TargetInterval(
         identity,
         tuple(seen),
         np.array([one.value for one in each]),
@@ -61,7 +61,7 @@ def target(identity: Identity, seen: Mapping[Series, Seen], since_ms: int = BORN
 
 
 def fleet(
-    *targets: TargetEdge,
+    *targets: TargetInterval,
     number: int = 1,
     figures: Mapping[Deployment, Mapping[str, float]] | None = None,
 ) -> IntervalSnapshot:

@@ -1,4 +1,4 @@
-"""Evidence of a cutover made up: two arms of pods whose requests, latencies and errors are drawn block by block."""
+"""Evidence of a cutover made up: two arms of replicas whose requests, latencies and errors are drawn block by block."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 
 @dataclass(frozen=True)
 class Side:
-    """What one arm does: its pods, and how its requests turn out, as factors of the usual.
+    """What one arm does: its replicas, and how its requests turn out, as factors of the usual.
 
-    They turn out so from this hour of the cutover on. Pods that are not `warm` start with the cutover,
+    They turn out so from this hour of the cutover on. Replicas that are not `warm` start with the cutover,
     others have served for hours.
     """
 
-    pods: int = 4
+    replicas: int = 4
     slower: float = 1.0
     first_token: float = 1.0
     errors: float = 0.002
@@ -95,11 +95,11 @@ def evidence_of(story: Story) -> Evidence:
     share = np.concatenate([np.zeros(past), np.full(during, story.share)])
     targets = []
     for name, side, part in (("v1", story.v1, 1.0 - share), ("v2", story.v2, share)):
-        for pod in range(side.pods):
-            expected = per_block * part / side.pods
+        for replica in range(side.replicas):
+            expected = per_block * part / side.replicas
             first = 0 if name == "v1" else past - 1
             late = past + round(side.from_hour * HOUR) - first
-            target = _target(random, name, pod, side, expected[first:], first, max(late, 0))
+            target = _target(random, name, replica, side, expected[first:], first, max(late, 0))
             targets.append(_served_before(target) if name == "v2" and side.warm else target)
     last = {target.target_id: story.end_ms for target in targets}
     return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
@@ -135,9 +135,9 @@ def _served_before(target: TargetIncrements) -> TargetIncrements:
 
 
 def _target(
-    random: np.random.Generator, name: str, pod: int, side: Side, expected: Floats, first: int, late: int
+    random: np.random.Generator, name: str, replica: int, side: Side, expected: Floats, first: int, late: int
 ) -> TargetIncrements:
-    identity = Identity("llama", f"chat-{name}", name, replica=f"{name}-{pod}", role=side.role)
+    identity = Identity("llama", f"chat-{name}", name, replica=f"{name}-{replica}", role=side.role)
     blocks = START_MS + BLOCK_MS * (first + np.arange(expected.size))
     requests = random.poisson(expected).astype(float)
     rows: dict[Series, Floats] = {}

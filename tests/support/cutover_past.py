@@ -123,7 +123,7 @@ def given(past: MadePast) -> Iterator[MadePast]:
     """Every verb reads this past, at its time, whatever store it is given."""
 
     @contextmanager
-    def open_past(_: object) -> Iterator[MadePast]:
+    def open_history(_: object) -> Iterator[MadePast]:
         yield past
 
     class _Clock:
@@ -133,8 +133,8 @@ def given(past: MadePast) -> Iterator[MadePast]:
             return past.now_ms
 
     with (
-        patch("servescope.judge.verbs.open_past", open_past),
-        patch("servescope.judge.verifying.open_past", open_past),
+        patch("servescope.judge.verbs.open_history", open_history),
+        patch("servescope.judge.verifying.open_history", open_history),
         patch("servescope.store.opening.program_clock", _Clock),
     ):
         yield past

@@ -26,7 +26,7 @@ from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert, RecordedSettings, TargetStatus
 from tests.support.cutover_evidence import HOUR, INTERVAL_MS, Side, Story, evidence_of
 
-V1_PODS = 12
+V1_REPLICAS = 12
 HOUR_MS = HOUR * BLOCK_MS
 
 
@@ -40,8 +40,8 @@ class Step:
 
 
 STEPS = (
-    Step(0.08, Side(pods=1, first_token=0.9, slower=0.95), 4),
-    Step(0.25, Side(pods=4, first_token=0.9, slower=0.95), 5),
+    Step(0.08, Side(replicas=1, first_token=0.9, slower=0.95), 4),
+    Step(0.25, Side(replicas=4, first_token=0.9, slower=0.95), 5),
 )
 STAGES = (0.08, 0.25, 0.5, 0.95)
 PLAN = """# From chat-v1 to chat-v2, as agreed.
@@ -83,7 +83,7 @@ def write_cutover(
     folder.mkdir(parents=True, exist_ok=True)
     story = Story(
         past_hours=past_hours, hours=sum(step.hours for step in steps), requests_per_minute=1200.0,
-        v1=Side(pods=V1_PODS),
+        v1=Side(replicas=V1_REPLICAS),
     )  # fmt: skip
     now_ms = story.end_ms + 60_000
     begins = tuple(_begins(story, steps))

@@ -48,7 +48,7 @@ class World:
 def make_world(*phases: Phase, v1: Side | None = None, seed: int = 1, requests_per_minute: float = 600.0) -> World:
     """v1 alone for a day, then the phases one after the other, without a decision."""
     story = Story(
-        past_hours=PAST_HOURS, hours=sum(each.hours for each in phases), v1=v1 or Side(pods=6), seed=seed,
+        past_hours=PAST_HOURS, hours=sum(each.hours for each in phases), v1=v1 or Side(replicas=6), seed=seed,
         requests_per_minute=requests_per_minute,
     )  # fmt: skip
     steps = tuple(Step(each.share, each.side, each.hours) for each in phases)

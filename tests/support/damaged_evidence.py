@@ -1,4 +1,4 @@
-"""Random damage to the evidence of a cutover: pods, blocks, series and scrapes that are lost or spoiled."""
+"""Random damage to the evidence of a cutover: replicas, blocks, series and scrapes that are lost or spoiled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 Damage = Callable[[Evidence, np.random.Generator], Evidence]
 
 
-def lose_pods(evidence: Evidence, random: np.random.Generator) -> Evidence:
-    """Some pods, of either arm."""
+def lose_replicas(evidence: Evidence, random: np.random.Generator) -> Evidence:
+    """Some replicas, of either arm."""
     kept = random.random(len(evidence.targets)) > random.uniform(0.1, 0.9)
     return replace(evidence, targets=tuple(each for each, keep in zip(evidence.targets, kept, strict=True) if keep))
 
 
 def lose_blocks(evidence: Evidence, random: np.random.Generator) -> Evidence:
-    """Some blocks of every pod, each by chance."""
+    """Some blocks of every replica, each by chance."""
     part = random.uniform(0.02, 0.9)
     return _each(evidence, lambda target: target.at(random.random(target.blocks.size) > part))
 
@@ -43,7 +43,7 @@ def lose_a_span(evidence: Evidence, random: np.random.Generator) -> Evidence:
 
 
 def lose_a_metric(evidence: Evidence, random: np.random.Generator) -> Evidence:
-    """The series of one metric, of some pods."""
+    """The series of one metric, of some replicas."""
     names = sorted({each.name.split("_bucket")[0] for target in evidence.targets for each in target.series})
     if not names:
         return evidence
@@ -121,7 +121,7 @@ def scale_sums(evidence: Evidence, random: np.random.Generator) -> Evidence:
 
 
 def swap(evidence: Evidence, random: np.random.Generator) -> Evidence:
-    """The sums of two histograms exchanged, on some pods."""
+    """The sums of two histograms exchanged, on some replicas."""
     part = random.uniform(0.2, 1.0)
 
     def exchange(target: TargetIncrements) -> TargetIncrements:
@@ -137,7 +137,7 @@ def swap(evidence: Evidence, random: np.random.Generator) -> Evidence:
 
 
 def delay(evidence: Evidence, random: np.random.Generator) -> Evidence:
-    """One counter that is some blocks late, on some pods."""
+    """One counter that is some blocks late, on some replicas."""
     part, late = random.uniform(0.2, 1.0), int(random.integers(1, 4))
 
     def shift(target: TargetIncrements) -> TargetIncrements:
@@ -190,8 +190,8 @@ def _family(target: TargetIncrements, random: np.random.Generator) -> str:
 _PART = re.compile("_(bucket|sum|count)$")
 
 DAMAGES: tuple[Damage, ...] = (
-    lose_pods, lose_blocks, lose_a_span, lose_a_metric, spoil_values, lose_scrapes, restart, negate, thin, duplicate,
-    scale_sums, swap, delay,
+    lose_replicas, lose_blocks, lose_a_span, lose_a_metric, spoil_values, lose_scrapes, restart, negate, thin,
+    duplicate, scale_sums, swap, delay,
 )  # fmt: skip
 
 

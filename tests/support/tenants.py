@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Series, make_labels
-from servescope.customers.points.edges import TargetEdge
+from servescope.customers.points.edges import TargetInterval
 from servescope.customers.points.naming import known_labels
 from servescope.customers.policy.policy import HashKey, Naming, Policy, Resolution
 from servescope.customers.selection import select_figures, select_metrics
@@ -82,7 +82,7 @@ def customers(draw: st.DrawFn, first_key: str, second_key: str) -> TwoCustomers:
 
 
 @st.composite
-def fleets(draw: st.DrawFn, owned: Sequence[Deployment], others: Sequence[Deployment]) -> list[TargetEdge]:
+def fleets(draw: st.DrawFn, owned: Sequence[Deployment], others: Sequence[Deployment]) -> list[TargetInterval]:
     """Targets of deployments at one edge, whose own labels claim those of others."""
     targets = []
     for deployment in owned:

@@ -92,7 +92,7 @@ def test_names_are_in_any_order_and_unknown_ones_named() -> None:
 def test_combinations_leave_out_what_any_of_them_supplies() -> None:
     """At the outermost place that measures it."""
     for one, other in product(("frontend", "instruments"), ("router", "instruments")):
-        both = read_outer(f"{one},{other}", {}).depths
+        both = read_outer(f"{one},{other}", {}).layers
         for name in (one,) if other == "router" and one == "frontend" else (one, other):
-            assert read_outer(name, {}).depths.keys() <= both.keys()
-            assert all(both[metric] <= depth for metric, depth in read_outer(name, {}).depths.items())
+            assert read_outer(name, {}).layers.keys() <= both.keys()
+            assert all(both[metric] <= layer for metric, layer in read_outer(name, {}).layers.items())

@@ -53,7 +53,7 @@ CACHE_ALERTS: Final = (
             "prompts are computed twice.",
             "A cache that is nearly full evicts blocks. If there is room, check the router for event gaps and dropped "
             "events.",
-            SKEW_BAND.steps[-1].verdict.advice,
+            SKEW_BAND.steps[-1].rating.advice,
             "While many replicas are new or were restarted, their caches are empty before the router knows.",
             FirstCheck(
                 _SKEW,

@@ -14,7 +14,7 @@ from servescope.alerting.links import panel_title
 from servescope.alerting.playbooks.families import FAMILIES
 from servescope.alerting.promises import objectives_of
 from servescope.alerting.records import Alert, BadRatio, FirstCheck, Runbook, Term, labels_of, terms
-from servescope.contract.depths import PLACES
+from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import Source
 
@@ -121,7 +121,7 @@ def families_of(alert: Alert, sources: Sequence[str] = ()) -> tuple[str, ...]:
 def _sources_of(family: str) -> list[Source]:
     """Its source maps, the outermost first: it says what the family has, as a mock worker lacks what real ones have."""
     found = (source for source in load_sources().values() if source.family == family)
-    return sorted(found, key=lambda source: PLACES.index(source.layer))
+    return sorted(found, key=lambda source: MEASURED_LAYERS.index(source.layer))
 
 
 def _is_in_front(family: str) -> bool:

@@ -75,7 +75,7 @@ SPECULATION_ALERTS: Final = (
             "off, but could save more.",
             "Nothing; the GPUs do more work than necessary.",
             "Compare the acceptance by draft position, and with other deployments of the same model.",
-            f"Nothing at night. {SPECULATION_BAND.steps[0].verdict.advice}",
+            f"Nothing at night. {SPECULATION_BAND.steps[0].rating.advice}",
             "Many models and kinds of traffic do not allow a higher rate; silence the alert for them.",
             FirstCheck(
                 _RATE,

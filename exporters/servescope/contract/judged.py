@@ -106,8 +106,8 @@ def _parts(expression: Expression, factor: float) -> list[Part]:
 
 def _range(band: Band, statuses: tuple[Status, ...]) -> tuple[float | None, float | None]:
     """Where the values of these statuses begin and end; None where they have no end."""
-    starts = [step.start for step in band.steps if step.verdict.status in statuses]
-    ends = [step.start for step in band.steps if step.verdict.status not in statuses and step.start > starts[0]]
+    starts = [step.start for step in band.steps if step.rating.status in statuses]
+    ends = [step.start for step in band.steps if step.rating.status not in statuses and step.start > starts[0]]
     return starts[0], ends[0] if ends else None
 
 

@@ -114,8 +114,8 @@ def _check_edges(metric: Metric) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The judgement of a value by its band: `label` in a few words, `advice` what to do."""
+class Rating:
+    """What a value is by its band: `label` in a few words, `advice` what to do."""
 
     status: Status
     label: str
@@ -128,23 +128,23 @@ class Step:
 
     start: float
     inclusive: bool
-    verdict: Verdict
+    rating: Rating
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
     """How the values of a figure are judged: `lowest` below the first step, then the steps in ascending order."""
 
-    lowest: Verdict
+    lowest: Rating
     steps: tuple[Step, ...]
 
-    def judge(self, value: float) -> Verdict:
-        """The verdict on a value."""
-        verdict = self.lowest
+    def judge(self, value: float) -> Rating:
+        """The rating of a value."""
+        rating = self.lowest
         for step in self.steps:
             if value > step.start or (step.inclusive and value == step.start):
-                verdict = step.verdict
-        return verdict
+                rating = step.rating
+        return rating
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from servescope.errors import require_extra
-from servescope.store.prometheus.options import configure_past
+from servescope.store.prometheus.options import configure_history
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9920"
 DEFAULT_PULL_LISTEN: Final = "127.0.0.1:9921"
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verbs and their arguments."""
     added = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    def verb(name: str, summary: str, *, cursors: bool = True, past: bool = False) -> argparse.ArgumentParser:
+    def verb(name: str, summary: str, *, cursors: bool = True, history: bool = False) -> argparse.ArgumentParser:
         found = added.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         found.add_argument(
             "--config", type=Path, required=True, metavar="FILE", help="the customers and their policies (TOML)"
@@ -28,11 +28,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 "--cursors", type=Path, metavar="FILE",
                 help="what was delivered to whom (default: beside the configuration, *.cursors.db)",
             )  # fmt: skip
-        if past:
-            configure_past(found)
+        if history:
+            configure_history(found)
         return found
 
-    run = verb("run", "deliver to all customers until Ctrl-C; SIGHUP reads the configuration again", past=True)
+    run = verb("run", "deliver to all customers until Ctrl-C; SIGHUP reads the configuration again", history=True)
     run.add_argument(
         "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT",
         help="address of its own /metrics, for the operator (default: %(default)s)",
@@ -45,7 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--pull-key-file", metavar="FILE", help="and this key")
     run.add_argument("--pull-client-ca-file", metavar="FILE", help="only to clients with certificates of these")
     _add_check(
-        verb("check", "show what each customer would receive, and why the rest is withheld", cursors=False, past=True)
+        verb(
+            "check", "show what each customer would receive, and why the rest is withheld", cursors=False, history=True
+        )
     )
     document = verb("document", "write what a customer is given to read and to load", cursors=False)
     document.add_argument("customer", metavar="NAME", help="the customer")

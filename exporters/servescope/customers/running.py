@@ -32,7 +32,7 @@ from servescope.settings.clock import program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
-from servescope.store.opening import open_past
+from servescope.store.opening import open_history
 from servescope.web.bounds import Bounds
 from servescope.web.certificates import Certificates
 from servescope.web.gate import GATE, Gate
@@ -63,8 +63,8 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # What is wrong with it is reported before anything is opened.
     startable = read_startable(arguments.config, _read_removed(cursors_path))
-    with open_past(arguments) as past, CursorFile(cursors_path, deliver=True) as cursors:
-        history = claim_past(past, arguments.config, startable[0])
+    with open_history(arguments) as history, CursorFile(cursors_path, deliver=True) as cursors:
+        history = claim_past(history, arguments.config, startable[0])
         warn_of_prometheus(history, startable[0])
         asyncio.run(_serve_until_signalled(arguments.config, startable, history, cursors, addresses))
     return 0

@@ -152,31 +152,34 @@ def order_objects(series: tuple[Series, ...]) -> Indexes:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The scrapes of each block: columns from `first` on, a block's from `begins` of it to the next's, up to `last`."""
+    """The columns of a window that belong to each of its b blocks: from `first` to before `last`.
+
+    `begins` (b,), counted from `first`, are where blocks begin; each ends where the next begins, the last at `last`.
+    """
 
     first: np.intp
     begins: Indexes
     last: np.intp
 
     def added(self, values: Floats) -> Floats:
-        """The sums of values (…, n) per block, all of them known."""
+        """The sums per block, (…, b), of values (…, n), all of them known."""
         if not len(self.begins):
             return np.zeros((*values.shape[:-1], 0))
         added: Floats = np.add.reduceat(values[..., self.first : self.last], self.begins, axis=-1)
         return added
 
     def sums(self, values: Floats) -> Floats:
-        """The sums of values (m, n) per block, NaN where none is known."""
+        """The sums per block, (m, b), of the known among values (m, n); NaN where none is."""
         known = ~np.isnan(values)
         found = self.added(np.where(known, values, 0.0))
         return np.where(self.added(known.astype(np.float64)) > 0, found, np.nan)
 
     def count(self, values: NDArray[np.int64] | Flags) -> NDArray[np.int64]:
-        """The sums of whole numbers (n,) per block."""
+        """The sums per block, (b,), of whole numbers (n,)."""
         return self.added(values.astype(np.float64)).astype(np.int64)
 
     def last_known(self, values: Floats) -> Floats:
-        """The last value (n,) of each block that is known, NaN where none is."""
+        """The last known of the values (n,) in each block, (b,); NaN where none is."""
         ends = np.append(self.begins[1:], self.last - self.first)[: len(self.begins)] - 1 + self.first
         known = np.where(np.isnan(values), -1, np.arange(len(values)))
         latest = np.maximum.accumulate(known)[ends] if len(ends) else np.zeros(0, dtype=np.intp)

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.depths import PLACES
 from servescope.contract.expressions import matches
 from servescope.contract.judged import Part
+from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
@@ -67,12 +67,12 @@ def _edge(text: str) -> float:
 class TargetBatch:
     """T targets with the same series in the same blocks.
 
-    `pods` are their rows in the arm, `columns` those of the blocks; `gains` is (T, m, n), `levels` and `above` (T, g,
-    n), the tallies by name and `started` (T, n).
+    `replicas` are their rows in the arm, `columns` those of the blocks; `gains` is (T, m, n), `levels` and `above` (T,
+    g, n), the tallies by name and `started` (T, n).
     """
 
     targets: tuple[TargetIncrements, ...]
-    pods: NDArray[np.int64]
+    replicas: NDArray[np.int64]
     columns: NDArray[np.int64]
     rows: SeriesRows
     gauges: SeriesRows
@@ -85,8 +85,8 @@ class TargetBatch:
     @property
     def cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The index of the batch's cells in an arm's arrays."""
-        pods, columns = np.ix_(self.pods, self.columns)
-        return pods, columns
+        replicas, columns = np.ix_(self.replicas, self.columns)
+        return replicas, columns
 
 
 _TALLIES: Final = ("scrapes", "failed", "torn", "resets", "gaps")
@@ -117,14 +117,14 @@ def batches(targets: Sequence[TargetIncrements], blocks: NDArray[np.int64]) -> I
     spans: dict[tuple[object, ...], NDArray[np.int64]] = {}
     numbers = SeriesNumbers()
     ends = np.array([blocks[0], blocks[-1] + 1]) if blocks.size else blocks
-    for pod, target in enumerate(targets):
+    for replica, target in enumerate(targets):
         inside = _inside(target.blocks, ends)
         chosen = target.blocks[inside]
         if chosen.size:
             key = (*numbers.of(target), target.layer, target.identity.role, chosen.tobytes())
             if key not in groups:
                 groups[key], spans[key] = [], (chosen - blocks[0]) // BLOCK_MS
-            groups[key].append((pod, inside))
+            groups[key].append((replica, inside))
 
     def read(series: tuple[Series, ...]) -> SeriesRows:
         if series not in rows:
@@ -137,7 +137,7 @@ def batches(targets: Sequence[TargetIncrements], blocks: NDArray[np.int64]) -> I
         size = max(1, _MOST_NUMBERS // max(1, len(series) * columns.size))
         for first in range(0, len(members), size):
             yield _batch(
-                [(targets[pod], pod, inside) for pod, inside in members[first : first + size]],
+                [(targets[replica], replica, inside) for replica, inside in members[first : first + size]],
                 columns,
                 read(series),
                 read(gauges),
@@ -161,7 +161,7 @@ def _batch(
 ) -> TargetBatch:
     return TargetBatch(
         targets=tuple(target for target, _, _ in members),
-        pods=np.array([pod for _, pod, _ in members], dtype=np.int64),
+        replicas=np.array([replica for _, replica, _ in members], dtype=np.int64),
         columns=columns,
         rows=rows,
         gauges=gauges,
@@ -185,14 +185,14 @@ def _of_each(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 class Sight(NamedTuple):
-    """That targets of one kind have a metric: from which block on, at which of `PLACES`, and by which source."""
+    """That targets of one kind have a metric: from which block on, at which of the layers, and by which source."""
 
     first_ms: int
-    depth: int
+    order: int
     source: str
 
 
-def find_places(targets: Sequence[TargetIncrements], metrics: Collection[str]) -> dict[str, list[Sight]]:
+def find_layers(targets: Sequence[TargetIncrements], metrics: Collection[str]) -> dict[str, list[Sight]]:
     """Of each of the metrics the kinds of targets that have it; without those that none has."""
     numbers = SeriesNumbers()
     kinds: dict[tuple[object, ...], tuple[int, TargetIncrements]] = {}
@@ -205,7 +205,9 @@ def find_places(targets: Sequence[TargetIncrements], metrics: Collection[str]) -
     for first, target in kinds.values():
         for name in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)}:
             if name in metrics:
-                found.setdefault(name, []).append(Sight(first, PLACES.index(target.place_of(name)), target.source))
+                found.setdefault(name, []).append(
+                    Sight(first, MEASURED_LAYERS.index(target.measured_layer(name)), target.source)
+                )
     return found
 
 

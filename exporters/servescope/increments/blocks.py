@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from servescope.contract.depths import PLACES, depth_of
 from servescope.contract.identity import Identity
+from servescope.contract.measured_layers import MEASURED_LAYERS, layer_order
 from servescope.contract.samples import Series
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class TargetIncrements:
     versions: str = ""
     layer: str = ""
 
-    def place_of(self, metric: str) -> str:
-        """Which of `PLACES` it measures a metric at."""
-        return PLACES[depth_of(self.layer, self.identity.role, metric)]
+    def measured_layer(self, metric: str) -> str:
+        """Which of `MEASURED_LAYERS` it measures a metric at."""
+        return MEASURED_LAYERS[layer_order(self.layer, self.identity.role, metric)]
 
     def at(self, kept: Blocks) -> TargetIncrements:
         """The same with only these of its blocks: a slice, flags, (n,), or their indices."""

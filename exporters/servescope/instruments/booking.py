@@ -64,7 +64,7 @@ class EngineSeries:
         self._watchers: tuple[Callable[[Ended], None], ...] = ()
         self._in_flight_known = False
         self._moved_in = 0
-        # Drafted and accepted tokens; a trailing sum needs them in the order of time, which one journal keeps.
+        # Drafted and accepted tokens; a trailing sum needs them in the order of time, which one buffer keeps.
         self._lately_by_request = Trailing(window_seconds), Trailing(window_seconds)
         self._lately_by_step = Trailing(window_seconds), Trailing(window_seconds)
         self._make_series()

@@ -136,18 +136,18 @@ class EngineInstruments(Instruments):
         # In the order of folding: traces before their requests and ends before starts, so that no reading has the first
         # without the second. Neither ends nor starts of requests in flight are ever dropped, or they would not
         # add up.
-        self._traced = self._journal(series.book_traces)
-        self._finished = self._journal(series.book_finished, droppable=False)
-        self._recorded = self._journal(series.book_recorded)
-        self._speculated = self._journal(series.book_speculated, window_seconds=window_seconds)
-        self._batches = self._journal(series.book_batches)
-        self._first_tokens = self._journal(series.book_first_tokens)
-        self._steps = self._journal(series.book_steps, window_seconds=window_seconds)
-        self._drafts = self._journal(series.book_drafts)
-        self._preempted = self._journal(series.book_preemptions)
-        self._transferred = self._journal(series.book_transfers)
-        self._moved = self._journal(series.book_moves, droppable=False)
-        self._started = self._journal(series.book_starts)
+        self._traced = self._buffer(series.book_traces)
+        self._finished = self._buffer(series.book_finished, droppable=False)
+        self._recorded = self._buffer(series.book_recorded)
+        self._speculated = self._buffer(series.book_speculated, window_seconds=window_seconds)
+        self._batches = self._buffer(series.book_batches)
+        self._first_tokens = self._buffer(series.book_first_tokens)
+        self._steps = self._buffer(series.book_steps, window_seconds=window_seconds)
+        self._drafts = self._buffer(series.book_drafts)
+        self._preempted = self._buffer(series.book_preemptions)
+        self._transferred = self._buffer(series.book_transfers)
+        self._moved = self._buffer(series.book_moves, droppable=False)
+        self._started = self._buffer(series.book_starts)
         self._tick = clock if clock in _TRUSTED_CLOCKS else self._now
         self.record_request = self._make_record_request()
 
@@ -332,7 +332,7 @@ class EngineInstruments(Instruments):
     def watch_ended(self, watch: Callable[[Ended], None]) -> None:
         """Call `watch` with the requests that end from now on, batch by batch, in the thread that folds."""
         with self._lock:
-            self._fold_journals()
+            self._fold_buffers()
             self._series.watch(watch)
 
     def unwatch_ended(self, watch: Callable[[Ended], None]) -> None:
@@ -370,7 +370,7 @@ class EngineInstruments(Instruments):
                         draft_tokens, pack_positions(*accepted_by_position),
                     )  # fmt: skip
                     append_speculated(packed)
-                    journal = speculated
+                    buffer = speculated
                 else:
                     packed = pack_plain(
                         time_to_first_token, duration, decode_seconds, codes[outcome], input_tokens, output_tokens, 0
@@ -378,15 +378,15 @@ class EngineInstruments(Instruments):
                     if draft_tokens or accepted_by_position != ():
                         self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
                     append_recorded(packed)
-                    journal = recorded
+                    buffer = recorded
             except Exception:
                 packed = self._record_slowly(
                     outcome, time_to_first_token, duration, decode_seconds, input_tokens, output_tokens
                 )
                 self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
             else:
-                if len(journal.records) >= journal.stop_at:
-                    journal.stop()
+                if len(buffer.records) >= buffer.stop_at:
+                    buffer.stop()
             if trace_id is not None:
                 self._write_trace(trace_id, packed)
 

@@ -1,4 +1,4 @@
-"""What all instruments have in common: an identity, journals that are folded, readings, and refusals."""
+"""What all instruments have in common: an identity, buffers that are folded, readings, and refusals."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Instruments(Exposed):
         self._lock = threading.Lock()
         self._ledger = Ledger(identity.labels())
         self._begun = self._ledger.scalar(METRICS[REPLICA_START_TIME], self.created_at)
-        self._journals: list[_Foldable] = []
+        self._buffers: list[_Foldable] = []
         self._logged: dict[str, object] = {}
         self._to_log: list[tuple[str, str]] = []
         self._refusals = RecordBuffer(self._book_refusals, lock=self._lock, on_drop=_ignore)
@@ -143,7 +143,7 @@ class Instruments(Exposed):
     def keep_exponential(self) -> None:
         """From now on, count the histograms' values in exponential buckets too; what came before is not in them."""
         with self._lock:
-            self._fold_journals()
+            self._fold_buffers()
             self._ledger.keep_exponential()
 
     def exponentials(self) -> dict[str, ExponentialState]:
@@ -154,7 +154,7 @@ class Instruments(Exposed):
     def fold(self) -> None:
         """Book what was recorded so far, at a moment of your choice; a reading does it too."""
         with self._lock:
-            self._fold_journals()
+            self._fold_buffers()
         self._log_refusals()
 
     def _start_over(self, identity: Identity) -> None:
@@ -177,24 +177,24 @@ class Instruments(Exposed):
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Ledger]:
         with self._lock:
-            self._fold_journals()
+            self._fold_buffers()
             self._before_reading()
             yield self._ledger
         self._log_refusals()
 
-    def _fold_journals(self) -> None:
-        for journal in (*self._journals, self._refusals):
-            journal.fold()
+    def _fold_buffers(self) -> None:
+        for buffer in (*self._buffers, self._refusals):
+            buffer.fold()
 
-    def _journal(
+    def _buffer(
         self,
         book: Callable[[list[Record], list[Mark]], None],
         *,
         window_seconds: float | None = None,
         droppable: bool = True,
     ) -> RecordBuffer[Record]:
-        """A new journal, with marks of the time when a trailing window needs them; folded in the order of making."""
-        journal = RecordBuffer(
+        """A new buffer, with marks of the time when a trailing window needs them; folded in the order of making."""
+        buffer = RecordBuffer(
             self._guard(book),
             lock=self._lock,
             clock=None if window_seconds is None else self._now,
@@ -202,8 +202,8 @@ class Instruments(Exposed):
             on_drop=self._drop if droppable else None,
             released=self._log_refusals,
         )
-        self._journals.append(journal)
-        return journal
+        self._buffers.append(buffer)
+        return buffer
 
     def _guard(self, book: Callable[[list[Record], list[Mark]], None]) -> Callable[[list[Record], list[Mark]], None]:
         epoch = self._epoch

@@ -1,6 +1,6 @@
 """The records that callers append on the hot path, and how they reach the ledger.
 
-A journal is a list that any thread appends records to and one thread at a time folds. Appending is the caller's only
+A buffer is a list that any thread appends records to and one thread at a time folds. Appending is the caller's only
 cost; folding happens in the thread that reads, or in the caller's once every `FOLD_EVERY` records, so that memory stays
 bounded however long nobody reads.
 """
@@ -32,7 +32,7 @@ RESOLUTION = 1 / 300
 Record = TypeVar("Record")
 
 Mark = tuple[int, float]
-"""A number of records, and the time by the journal's clock when there were that many."""
+"""A number of records, and the time by the buffer's clock when there were that many."""
 
 
 class RecordBuffer(Generic[Record]):
@@ -40,12 +40,12 @@ class RecordBuffer(Generic[Record]):
 
     Where nanoseconds count, a caller does what `write` does:
 
-        journal.append(record)
-        if len(journal.records) >= journal.stop_at:
-            journal.stop()
+        buffer.append(record)
+        if len(buffer.records) >= buffer.stop_at:
+            buffer.stop()
 
-    `book(records, marks)` runs under `lock`, which all journals of one instrument share; it may not raise. With a
-    `clock` the journal marks when records came: each one while there are few, ever fewer when there are many, and
+    `book(records, marks)` runs under `lock`, which all buffers of one instrument share; it may not raise. With a
+    `clock` the buffer marks when records came: each one while there are few, ever fewer when there are many, and
     not more often than every `mark_seconds`.
     `on_drop` is called for each dropped record; without it, none is dropped. `released` is called after each fold,
     without the lock.

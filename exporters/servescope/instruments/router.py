@@ -60,14 +60,14 @@ class RouterInstruments(Instruments):
         self._index_state: str | None = None
         self._queued: int | None = None
         self._indexed = False
-        self._decisions = self._journal(self._book_decisions)
-        self._reports = self._journal(self._book_reports, window_seconds=window_seconds)
-        self._reasons = self._journal(self._book_reasons)
-        self._unreported = self._journal(self._book_unreported)
-        self._gaps = self._journal(self._book_gaps)
-        self._drops = self._journal(self._book_drops)
-        self._paces = self._journal(self._book_paces)
-        self._recoveries = self._journal(self._book_recoveries)
+        self._decisions = self._buffer(self._book_decisions)
+        self._reports = self._buffer(self._book_reports, window_seconds=window_seconds)
+        self._reasons = self._buffer(self._book_reasons)
+        self._unreported = self._buffer(self._book_unreported)
+        self._gaps = self._buffer(self._book_gaps)
+        self._drops = self._buffer(self._book_drops)
+        self._paces = self._buffer(self._book_paces)
+        self._recoveries = self._buffer(self._book_recoveries)
 
     def _start_over(self, identity: Identity) -> None:
         RouterInstruments.__init__(self, identity, clock=self._clock, ratio_window_seconds=self._window_seconds)

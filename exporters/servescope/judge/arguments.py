@@ -1,4 +1,4 @@
-"""What the arguments of a verb choose: the plan, the past, the journal, the time, and the run that is judged."""
+"""What the arguments of a verb choose: the plan, the history, the journal, the time, and the run that is judged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Judged:
     run: CutoverRun | None = None
 
 
-def find_case(arguments: argparse.Namespace, past: History) -> Judged:
+def find_case(arguments: argparse.Namespace, history: History) -> Judged:
     """The run of the plan in the journal, or with `--since` one stage of the plan without a journal."""
     plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
     if arguments.since is None:
@@ -61,7 +61,7 @@ def find_case(arguments: argparse.Namespace, past: History) -> Judged:
     if not 1 <= stage <= len(plan.stages):
         raise UsageError(f"--stage {stage} is not one of the plan's, 1 to {len(plan.stages)}")
     alone = replace(plan, stages=(plan.stages[stage - 1],))
-    frozen = freeze_plan(past, alone, since_ms)
+    frozen = freeze_plan(history, alone, since_ms)
     return Judged(frozen, (Decision("start", since_ms, stage=0),), at_ms)
 
 

@@ -1,4 +1,4 @@
-"""A case: a run of a plan, or a plan that is judged without a journal, and the past that it is judged from."""
+"""A case: a run of a plan, or a plan that is judged without a journal, and the history that it is judged from."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ def _keep_nothing(_: Sequence[ArmArrays], __: int) -> None:
 
 
 class EvidenceError(ServescopeError):
-    """The past did not answer, or not wholly, so that nothing new is known."""
+    """The history did not answer, or not wholly, so that nothing new is known."""
 
 
-def freeze_plan(past: History, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
+def freeze_plan(history: History, plan: CutoverPlan, started_ms: int) -> FrozenPlan:
     """The plan frozen at a time from what was observed before it.
 
-    Raises UsageError when its arms overlap or select nothing, EvidenceError when the past cannot be read.
+    Raises UsageError when its arms overlap or select nothing, EvidenceError when the history cannot be read.
     """
-    evidence = read_calibration(past, plan, started_ms)
-    known = find_identities(past, evidence)
+    evidence = read_calibration(history, plan, started_ms)
+    known = find_identities(history, evidence)
     check_arms(plan, known)
     return replace(freeze_from(plan, evidence, started_ms), judged=plan.v2.shared_labels(known))
 
 
-def read_calibration(past: History, plan: CutoverPlan, started_ms: int) -> Evidence:
+def read_calibration(history: History, plan: CutoverPlan, started_ms: int) -> Evidence:
     """What was observed before a start, as far back as the plan calibrates; raises EvidenceError."""
     since_ms = started_ms - round(plan.calibration_hours * 3_600_000)
     # Nothing is frozen from events, which are of two days here.
-    evidence = read_evidence(past, plan, since_ms, started_ms, events_from_ms=started_ms)
+    evidence = read_evidence(history, plan, since_ms, started_ms, events_from_ms=started_ms)
     if evidence.problems:
         raise EvidenceError(f"plan {plan.name!r} cannot be frozen: {'; '.join(evidence.problems)}")
     return evidence
 
 
-def forecast_case(past: History, plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
+def forecast_case(history: History, plan: CutoverPlan, at_ms: int) -> tuple[StageForecast, ...]:
     """What each stage is expected to settle, from v1's past before a time; v2 need not be there yet.
 
-    Raises UsageError when the arms overlap or v1 selects nothing, EvidenceError when the past cannot be read.
+    Raises UsageError when the arms overlap or v1 selects nothing, EvidenceError when the history cannot be read.
     """
-    evidence = read_calibration(past, plan, at_ms)
-    known = find_identities(past, evidence)
+    evidence = read_calibration(history, plan, at_ms)
+    known = find_identities(history, evidence)
     if any(plan.v2.selects(each) for each in known) or not any(plan.v1.selects(each) for each in known):
         check_arms(plan, known)
     return forecast_stages(freeze_from(plan, evidence, at_ms), evidence)
@@ -92,13 +92,14 @@ class FoldedCase:
 
 
 def fold_case(
-    past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, known: Parts = _NOTHING,
+    history: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, known: Parts = _NOTHING,
     keep: Callable[[Sequence[ArmArrays], int], None] = _keep_nothing,
 ) -> FoldedCase:  # fmt: skip
-    """What was observed of a run from an hour before its start.
+    """What was observed of a run from an hour before its start until `at_ms`.
 
-    With what is `known` of it only what is newer is read. Parts that are final are passed to `keep`, with the scrape
-    interval they were read with.
+    Only what is newer than the `known` parts is read. Parts that are final are passed to `keep`, with the scrape
+    interval in milliseconds they were read with. Where the history cannot be read wholly, the `problems` of the
+    evidence say so, and nothing newer is read: what it would have counts as missing.
     """
     course = course_of(frozen.plan, frozen.started_ms, decisions, at_ms)
     begin_ms = _start_ms(frozen, decisions) - BEFORE_MS
@@ -111,7 +112,7 @@ def fold_case(
         end_ms = _part_end(begin_ms, known_ms)
         until_ms = min(at_ms, end_ms + settled_ms)
         events_from_ms = begin_ms if until_ms == at_ms else until_ms
-        evidence = read_evidence(past, frozen.plan, known_ms, until_ms, events_from_ms=events_from_ms)
+        evidence = read_evidence(history, frozen.plan, known_ms, until_ms, events_from_ms=events_from_ms)
         if evidence.problems:
             # No more is read, and what there would be is missing.
             until_ms, closed_ms = at_ms, closed_until(at_ms, evidence.scrape_interval_ms)
@@ -137,13 +138,13 @@ def _part_end(begin_ms: int, known_ms: int) -> int:
 
 
 def resume_case(
-    past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint | None
+    history: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint | None
 ) -> FoldedCase:
     """As `fold_case`, from what a checkpoint has of the run; parts that are final since are kept in it."""
     if checkpoint is None:
-        return fold_case(past, frozen, decisions, at_ms)
+        return fold_case(history, frozen, decisions, at_ms)
     known = restore_case(frozen, decisions, at_ms, checkpoint)
-    return fold_case(past, frozen, decisions, at_ms, known, checkpoint.append)
+    return fold_case(history, frozen, decisions, at_ms, known, checkpoint.append)
 
 
 def restore_case(frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint) -> Parts:
@@ -160,10 +161,14 @@ def restore_case(frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, 
 
 
 def judge_case(
-    past: History, frozen: FrozenPlan, decisions: Sequence[Decision], at_ms: int, checkpoint: Checkpoint | None = None
+    history: History,
+    frozen: FrozenPlan,
+    decisions: Sequence[Decision],
+    at_ms: int,
+    checkpoint: Checkpoint | None = None,
 ) -> Judgement:
     """The judgement at a time, from all that is held of the run."""
-    return resume_case(past, frozen, decisions, at_ms, checkpoint).judge(frozen, decisions, at_ms)
+    return resume_case(history, frozen, decisions, at_ms, checkpoint).judge(frozen, decisions, at_ms)
 
 
 def _start_ms(frozen: FrozenPlan, decisions: Sequence[Decision]) -> int:
@@ -192,8 +197,8 @@ class WatchedCase:
     what the last judgement was made from.
     """
 
-    def __init__(self, past: History) -> None:
-        self._past = past
+    def __init__(self, history: History) -> None:
+        self._history = history
         self.folded: ArmArrays | None = None
         self.events: tuple[Event, ...] = ()
         self._known, self._final = _NOTHING, _NOTHING
@@ -221,16 +226,16 @@ class WatchedCase:
             self._known, self.folded, self._made, self._read_ms = self._final, None, None, at_ms
         if self.folded is not None and self._made is not None and not self._has_closed(self._made.evidence, at_ms):
             folded = self.folded
-            evidence = refresh_evidence(self._past, frozen.plan, self._made.evidence, begin_ms, at_ms)
+            evidence = refresh_evidence(self._history, frozen.plan, self._made.evidence, begin_ms, at_ms)
         else:
             # It may be as large as all else together.
             self.folded = None
             if self._known.end_ms:
                 keep = _keep_nothing if self._checkpoint is None else self._checkpoint.append
-                case = fold_case(self._past, frozen, made, at_ms, self._known, keep)
+                case = fold_case(self._history, frozen, made, at_ms, self._known, keep)
             else:
                 self._checkpoint = checkpoint
-                case = resume_case(self._past, frozen, made, at_ms, checkpoint)
+                case = resume_case(self._history, frozen, made, at_ms, checkpoint)
             folded, evidence = case.folded, case.evidence
             self._known = case.parts
             if case.final.end_ms > self._final.end_ms:

@@ -9,7 +9,7 @@ from typing import Final
 from servescope.cutover.evidence.evidence import DECISION_KINDS
 from servescope.judge import verbs
 from servescope.judge.ending import ended_in_time
-from servescope.store.prometheus.options import configure_past
+from servescope.store.prometheus.options import configure_history
 
 FORMATS: Final = ("text", "json")
 DEFAULT_LISTEN: Final = "127.0.0.1:9910"
@@ -24,15 +24,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     added = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    def verb(name: str, summary: str, *, plan: bool = True, past: bool = True) -> argparse.ArgumentParser:
+    def verb(name: str, summary: str, *, plan: bool = True, history: bool = True) -> argparse.ArgumentParser:
         found = added.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         found.add_argument("--plan", type=Path, required=plan, metavar="FILE", help="the plan of the cutover (TOML)")
         found.add_argument(
             "--journal", type=Path, metavar="FILE", help="the journal of runs (default: beside the plan, *.journal.db)"
         )
         found.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-        if past:
-            configure_past(found)
+        if history:
+            configure_history(found)
         return found
 
     verb("plan", "show how long each stage needs at each share to settle each metric, before anything is moved")
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     decide.add_argument("--to", metavar="TIME", help="where an excluded span ends")
     decide.add_argument("--force", action="store_true", help="exclude a span although harm was proven since it began")
     verify = verb(
-        "verify", "check that the journal is whole and, with a past, that what is kept of the run is what it says",
+        "verify", "check that the journal is whole and, with a history, that what is kept of the run is what it says",
         plan=False,
     )  # fmt: skip
     verify.add_argument("--head", metavar="HASH", help="the hash of an entry that must be there, as a report has it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.history import History
 from servescope.store.records import TargetStatus
 
-Past: TypeAlias = History
-"""What a judge reads: a `Store`, or a `PrometheusHistory`."""
-
 USUAL_INTERVAL_MS: Final = 15_000
 """The scrape interval where nothing was scraped from which it could be seen."""
 _SETTLING_INTERVALS: Final = 2
@@ -29,57 +26,59 @@ _WRITING_MS: Final = 5_000
 
 
 def read_evidence(
-    past: History, plan: CutoverPlan, start_ms: int, at_ms: int, *, events_from_ms: int | None = None
+    history: History, plan: CutoverPlan, start_ms: int, at_ms: int, *, events_from_ms: int | None = None
 ) -> Evidence:
     """What was observed of both arms from `start_ms` on and was known at `at_ms`.
 
     A block is closed when every target had time to be scraped again, so that the evidence of a time is the same
-    whenever it is read. What keeps the past from answering is among the `problems` of the evidence, and never raised.
-    Events are read from `events_from_ms` on where that is given.
+    whenever it is read. What keeps the history from answering is among the `problems` of the evidence, and never
+    raised. Events are read from `events_from_ms` on where that is given.
     """
     problems: list[str] = []
     try:
-        statuses = [status for status in past.targets() if _is_of(plan, status.identity)]
-        deployments = [each for each in past.deployments() if _may_hold((plan.v1, plan.v2), each)]
+        statuses = [status for status in history.targets() if _is_of(plan, status.identity)]
+        deployments = [each for each in history.deployments() if _may_hold((plan.v1, plan.v2), each)]
     except ServescopeError as error:
         return Evidence((), at_ms, USUAL_INTERVAL_MS, problems=(str(error),))
     names, targets = read_families(plan), []
     for deployment in deployments:
         try:
             # In a replay the block that `at_ms` lies in shows who was scraped then.
-            read = past.read_increments(deployment, names, start_ms, at_ms + BLOCK_MS)
+            read = history.read_increments(deployment, names, start_ms, at_ms + BLOCK_MS)
         except ServescopeError as error:
             problems.append(f"deployment {deployment.deployment_id!r}: {error}")
         else:
             targets += [target for target in read if _is_of(plan, target.identity)]
-    interval_ms = _interval_ms(past, targets, at_ms)
+    interval_ms = _interval_ms(history, targets, at_ms)
     until_ms = max(start_ms, closed_until(at_ms, interval_ms))
     closed = [cut for target in targets if (cut := _closed(target, until_ms)).blocks.size]
-    events, warnings = _read_events(past, start_ms if events_from_ms is None else events_from_ms, at_ms)
+    events, warnings = _read_events(history, start_ms if events_from_ms is None else events_from_ms, at_ms)
     return Evidence(
         targets=tuple(closed),
         observed_until_ms=until_ms,
         scrape_interval_ms=interval_ms,
         last_scrape_ms=_last_scrapes(targets, statuses, at_ms),
         events=events,
-        warnings=(*past.remarks(), *warnings),
+        warnings=(*history.remarks(), *warnings),
         problems=tuple(problems),
     )
 
 
-def refresh_evidence(past: History, plan: CutoverPlan, evidence: Evidence, events_from_ms: int, at_ms: int) -> Evidence:
+def refresh_evidence(
+    history: History, plan: CutoverPlan, evidence: Evidence, events_from_ms: int, at_ms: int
+) -> Evidence:
     """The evidence as it is known at a later time at which no more block is closed: last scrapes, and events."""
     try:
-        statuses = [status for status in past.targets() if _is_of(plan, status.identity)]
+        statuses = [status for status in history.targets() if _is_of(plan, status.identity)]
     except ServescopeError as error:
         return replace(evidence, problems=(str(error),))
-    events, warnings = _read_events(past, events_from_ms, at_ms)
+    events, warnings = _read_events(history, events_from_ms, at_ms)
     return replace(
         evidence,
         observed_until_ms=closed_until(at_ms, evidence.scrape_interval_ms),
         last_scrape_ms=evidence.last_scrape_ms | _last_scrapes((), statuses, at_ms),
         events=events,
-        warnings=(*past.remarks(), *warnings),
+        warnings=(*history.remarks(), *warnings),
     )
 
 
@@ -96,13 +95,13 @@ def last_scraped(folded: ArmArrays) -> dict[str, int]:
         ever = np.flatnonzero(seen.any(axis=1))
         if ever.size:
             ends = arm.blocks[::-1][seen[ever, ::-1].argmax(axis=1)] + BLOCK_MS
-            found |= {arm.pods[pod]: end for pod, end in zip(ever.tolist(), ends.tolist(), strict=True)}
+            found |= {arm.replicas[replica]: end for replica, end in zip(ever.tolist(), ends.tolist(), strict=True)}
     return found
 
 
-def find_identities(past: History, evidence: Evidence) -> set[Identity]:
+def find_identities(history: History, evidence: Evidence) -> set[Identity]:
     """Every target that was observed, or is a target now, of whatever arm."""
-    return {target.identity for target in evidence.targets} | {status.identity for status in past.targets()}
+    return {target.identity for target in evidence.targets} | {status.identity for status in history.targets()}
 
 
 def _is_of(plan: CutoverPlan, identity: Identity) -> bool:
@@ -118,9 +117,9 @@ def _may_hold(arms: Iterable[Arm], deployment: Deployment) -> bool:
     )
 
 
-def _interval_ms(past: History, targets: Sequence[TargetIncrements], at_ms: int) -> int:
+def _interval_ms(history: History, targets: Sequence[TargetIncrements], at_ms: int) -> int:
     """The scrape interval: as it is recorded, or else as it shows in the blocks."""
-    settings = past.settings_at(at_ms)
+    settings = history.settings_at(at_ms)
     if settings is not None:
         return settings.scrape_interval_ms
     counts = [target.tallies.scrapes + target.tallies.failed for target in targets]
@@ -153,9 +152,9 @@ def _last_scrapes(targets: Sequence[TargetIncrements], statuses: Sequence[Target
     return found
 
 
-def _read_events(past: History, start_ms: int, end_ms: int) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+def _read_events(history: History, start_ms: int, end_ms: int) -> tuple[tuple[Event, ...], tuple[str, ...]]:
     """Events, and why there are none where they cannot be read: no verdict depends on them."""
     try:
-        return tuple(past.read_events(start_ms, end_ms)), ()
+        return tuple(history.read_events(start_ms, end_ms)), ()
     except ServescopeError as error:
         return (), (f"events could not be read: {error}",)

@@ -42,7 +42,7 @@ from servescope.judge.report.text import (
     share,
 )
 from servescope.judge.verifying import verify
-from servescope.store.opening import DEFAULT_STORE, open_past, read_time
+from servescope.store.opening import DEFAULT_STORE, open_history, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
     {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
@@ -60,8 +60,8 @@ def _print_json(value: Any) -> None:
 
 def _plan(arguments: argparse.Namespace) -> int:
     plan = read_plan(arguments.plan)
-    with open_past(arguments) as past:
-        stages = forecast_case(past, plan, read_time("--at", arguments.at))
+    with open_history(arguments) as history:
+        stages = forecast_case(history, plan, read_time("--at", arguments.at))
     if arguments.format == "json":
         shown = [{**asdict(stage), "seconds": stage.seconds, "sentence": stage.sentence} for stage in stages]
         _print_json({"plan": plan.name, "stages": shown})
@@ -74,8 +74,8 @@ def _start(arguments: argparse.Namespace) -> int:
     plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
     if arguments.replace and not (arguments.by and arguments.reason):
         raise UsageError("--replace ends a run: it needs --by NAME and --reason TEXT")
-    with open_past(arguments) as past, CutoverJournal(find_journal(arguments)) as journal:
-        frozen = freeze_plan(past, plan, at_ms)
+    with open_history(arguments) as history, CutoverJournal(find_journal(arguments)) as journal:
+        frozen = freeze_plan(history, plan, at_ms)
         run = start_run(journal, frozen, by=arguments.by, reason=arguments.reason, replace=arguments.replace)
     if arguments.format == "json":
         _print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
@@ -95,9 +95,9 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with open_past(arguments) as past:
-        case = find_case(arguments, past)
-        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    with open_history(arguments) as history:
+        case = find_case(arguments, history)
+        judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     judgement = with_written_harm(judgement, case.run)
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
@@ -122,9 +122,9 @@ def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judge
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    with open_past(arguments) as past:
-        case = find_case(arguments, past)
-        judgement = judge_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    with open_history(arguments) as history:
+        case = find_case(arguments, history)
+        judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     judgement = with_written_harm(judgement, case.run)
     known = [metric.name for metric in judgement.metrics]
     if arguments.metric not in (None, *known):
@@ -137,9 +137,9 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    with open_past(arguments) as past:
-        case = find_case(arguments, past)
-        observed = resume_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    with open_history(arguments) as history:
+        case = find_case(arguments, history)
+        observed = resume_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     judgement = with_written_harm(observed.judge(case.frozen, case.decisions, case.at_ms), case.run)
     recorded = None
     if case.run is not None:
@@ -206,8 +206,8 @@ def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -
 def _judge_now(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> tuple[Judgement | None, str]:
     """The judgement that a decision is made on, or why there is none: one has to be able to decide all the same."""
     try:
-        with open_past(arguments) as past:
-            judgement = judge_case(past, run.frozen, run.decisions, at_ms, _checkpoint(arguments, run))
+        with open_history(arguments) as history:
+            judgement = judge_case(history, run.frozen, run.decisions, at_ms, _checkpoint(arguments, run))
             return with_written_harm(judgement, run), ""
     except UsageError:
         if arguments.store is not None or arguments.prometheus is not None:

@@ -24,11 +24,11 @@ from servescope.judge.journal.journal import CutoverJournal, JournalDamagedError
 from servescope.judge.journal.runs import CutoverRun, list_runs
 from servescope.settings.values import format_instant
 from servescope.store.history import History
-from servescope.store.opening import open_past, read_time
+from servescope.store.opening import open_history, read_time
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Check the journal; with a plan and a past also what is kept of its run. Returns 1 where something is wrong."""
+    """Check the journal; with a plan and a history also what is kept of its run. Returns 1 where something is wrong."""
     path = find_journal(arguments)
     if not path.exists():
         raise JournalError(f"no journal at {str(path)!r}")
@@ -100,20 +100,20 @@ def _prove(arguments: argparse.Namespace) -> _Proof:
     plan = read_plan(arguments.plan)
     run, at_ms = open_run(arguments, plan), read_time("--at", arguments.at)
     checkpoint = Checkpoint(find_journal(arguments), run.entries[0].hash)
-    with open_past(arguments) as past:
-        return prove_checkpoint(past, run, checkpoint, at_ms)
+    with open_history(arguments) as history:
+        return prove_checkpoint(history, run, checkpoint, at_ms)
 
 
-def prove_checkpoint(past: History, run: CutoverRun, checkpoint: Checkpoint, at_ms: int) -> _Proof:
+def prove_checkpoint(history: History, run: CutoverRun, checkpoint: Checkpoint, at_ms: int) -> _Proof:
     """Fold all samples of a run again, compare each part that is kept, and the judgements from both."""
     comparison = _Comparison(checkpoint.path, checkpoint.read())
     problems: list[str] = comparison.problems
     try:
-        whole = fold_case(past, run.frozen, run.decisions, at_ms, keep=comparison.compare)
+        whole = fold_case(history, run.frozen, run.decisions, at_ms, keep=comparison.compare)
         comparison.read_rest()
         if comparison.parts and not problems and not comparison.unproven:
             known = restore_case(run.frozen, run.decisions, at_ms, checkpoint)
-            resumed = fold_case(past, run.frozen, run.decisions, at_ms, known)
+            resumed = fold_case(history, run.frozen, run.decisions, at_ms, known)
             one, other = (each.judge(run.frozen, run.decisions, at_ms) for each in (whole, resumed))
             if one.to_json() != other.to_json() or one.changes != other.changes:
                 problems.append(f"{checkpoint.path}: the judgement from it is not that from all samples")
@@ -163,9 +163,9 @@ def _lacks(part: ArmArrays, kept: ArmArrays) -> bool:
     if not np.array_equal(part.blocks, kept.blocks):
         return False
     lacking = [
-        _lacking(_scrapes(one, pod), _scrapes(other, pod))
+        _lacking(_scrapes(one, replica), _scrapes(other, replica))
         for one, other in ((part.v1, kept.v1), (part.v2, kept.v2))
-        for pod in dict.fromkeys((*one.pods, *other.pods))
+        for replica in dict.fromkeys((*one.replicas, *other.replicas))
     ]
     return any(lacking) and None not in lacking
 
@@ -182,6 +182,6 @@ def _lacking(held: NDArray[np.float64], kept: NDArray[np.float64]) -> bool | Non
     return bool((held[: first + 1] < kept[: first + 1]).any())
 
 
-def _scrapes(arm: ArmFold, pod: str) -> NDArray[np.float64]:
-    found = arm.scrapes[arm.pods.index(pod)] if pod in arm.pods else np.zeros(arm.blocks.size)
+def _scrapes(arm: ArmFold, replica: str) -> NDArray[np.float64]:
+    found = arm.scrapes[arm.replicas.index(replica)] if replica in arm.replicas else np.zeros(arm.blocks.size)
     return np.asarray(found, dtype=float)

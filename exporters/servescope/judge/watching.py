@@ -28,7 +28,7 @@ from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback, parse_address
 from servescope.store.history import History
-from servescope.store.opening import open_past
+from servescope.store.opening import open_history
 from servescope.web.listening import Listener
 from servescope.web.settings import ApiSettings, read_api
 
@@ -51,8 +51,8 @@ def watch(arguments: argparse.Namespace) -> int:
     api = _read_api(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run = open_run(arguments, read_plan(arguments.plan))
-    with open_past(arguments) as past, CutoverJournal(find_journal(arguments)) as journal:
-        watcher = Watcher(past, journal, run, program_clock())
+    with open_history(arguments) as history, CutoverJournal(find_journal(arguments)) as journal:
+        watcher = Watcher(history, journal, run, program_clock())
         watch_until_signalled(watcher, host, port, api)
     return 0
 
@@ -66,9 +66,9 @@ def watch_until_signalled(watcher: Watcher, host: str, port: int, api: ApiSettin
 class Watcher:
     """Judges the current run of a plan again and again; `latest` is what it found last."""
 
-    def __init__(self, past: History, journal: CutoverJournal, run: CutoverRun, clock: ProgramClock) -> None:
+    def __init__(self, history: History, journal: CutoverJournal, run: CutoverRun, clock: ProgramClock) -> None:
         self._journal, self._plan, self.clock = journal, run.plan, clock
-        self._case = WatchedCase(past)
+        self._case = WatchedCase(history)
         self.latest = Latest(run, clock.now_ms())
         self.telemetry = JudgeTelemetry(self.latest, clock)
         self.worker = Worker()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servescope.errors import ServescopeError, UsageError
-from servescope.store.prometheus.options import configure_past
+from servescope.store.prometheus.options import configure_history
 
 if TYPE_CHECKING:
     from servescope.migration.advice.advice import Advice
@@ -83,7 +83,7 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         "--deployment", metavar="ID",
         help="the deployment, by its deployment_id or as LABEL=VALUE,… (default: the only one of v1)",
     )  # fmt: skip
-    configure_past(group)
+    configure_history(group)
     group.add_argument("--past", metavar="DURATION", help="how much is read up to then (default: 1d)")
     group.add_argument("--targets", metavar="N,…", help="the targets to simulate (default: around what was measured)")
     group.add_argument("--max-replica", type=int, metavar="N", help="v2's max_replica (default: the most v1 had)")

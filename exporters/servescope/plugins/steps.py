@@ -51,11 +51,11 @@ class StepInstruments(EngineInstruments):
             resources=resources,
         )  # fmt: skip
         series = self._series
-        self._ended = self._journal(series.book_ended)
-        self._step_tokens = self._journal(series.book_step_tokens)
-        self._cache_use = self._journal(series.book_cache_use)
-        self._firsts = self._journal(series.book_firsts)
-        self._latencies = self._journal(series.book_latencies)
+        self._ended = self._buffer(series.book_ended)
+        self._step_tokens = self._buffer(series.book_step_tokens)
+        self._cache_use = self._buffer(series.book_cache_use)
+        self._firsts = self._buffer(series.book_firsts)
+        self._latencies = self._buffer(series.book_latencies)
 
     def _make_series(self) -> StepSeries:
         return StepSeries(

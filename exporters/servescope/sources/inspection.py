@@ -295,8 +295,8 @@ def _measure(figure: Figure) -> str:
 def _verdict(figure: Figure, value: float | None) -> str | None:
     if figure.band is None or value is None:
         return None
-    verdict = figure.band.judge(value)
-    return f"{verdict.status}: {verdict.label}"
+    rating = figure.band.judge(value)
+    return f"{rating.status}: {rating.label}"
 
 
 def _explain_no_data(expression: Expression, samples: Sequence[Sample]) -> str:

@@ -1,8 +1,9 @@
 """How one target's texts are read, from bytes to contract samples.
 
-Whatever depends only on which series a text exposes is computed once and kept while they stay the same: where each
-value is, the source, the translation, what is stored. A text like the one before costs a comparison of its lines and a
-few operations on one array; any other is parsed line by line, with the same result.
+A text with the lines of the one before, but for their values, costs a comparison of its lines and a few operations on
+one array; any other is parsed line by line, with the same result. The translation depends on the source and on which
+series have a finite value: it is kept for several such sets, until the series change. Which of the translated samples
+are stored depends on what other targets supply too, and is computed anew when that changes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.depths import depth_of
 from servescope.contract.identity import Identity
+from servescope.contract.measured_layers import layer_order
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot
 from servescope.errors import ServescopeError
 from servescope.sources.cache import SeriesCache
-from servescope.sources.layers import ByDepth, Supply
+from servescope.sources.layers import ByLayer, Supply
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
@@ -82,11 +83,11 @@ class Reader:
         self._stored: StoredSeries | None = None
         self._series: tuple[Series, ...] = ()
         self._ever_supplied: frozenset[str] = frozenset()
-        self._supplied_at: ByDepth = {}
+        self._supplied_at: ByLayer = {}
         self._observed: frozenset[str] = frozenset()
         self._fed_by: dict[str, str] = {}
         self._elsewhere: dict[str, str] = {}
-        self._elsewhere_is_of: tuple[int, ByDepth] | None = None
+        self._elsewhere_is_of: tuple[int, ByLayer] | None = None
         self.versions = ""
         # The same objects from scrape to scrape while they are equal, which they nearly always are.
         self.coverage: dict[str, dict[str, str | None]] = {}
@@ -199,8 +200,8 @@ class Reader:
         self._ever_supplied |= observed
         supplied: dict[int, frozenset[str]] = {}
         for name in self._ever_supplied - _OF_ITS_OWN:
-            depth = depth_of(source.layer, self._identity.role, name)
-            supplied[depth] = supplied.get(depth, frozenset()) | {name}
+            layer = layer_order(source.layer, self._identity.role, name)
+            supplied[layer] = supplied.get(layer, frozenset()) | {name}
         self._supplied_at = supplied
 
     def _update_missing(self, coverage: Mapping[str, Coverage]) -> None:
@@ -236,9 +237,9 @@ class Reader:
         if is_of is not None and is_of[0] == self._supply.version and is_of[1] is self._supplied_at:
             return self._elsewhere
         elsewhere: dict[str, str] = {}
-        for place, (depth, names) in enumerate(sorted(self._supplied_at.items())):
+        for place, (layer, names) in enumerate(sorted(self._supplied_at.items())):
             # Of the outermost, also metrics that this target does not supply.
-            elsewhere |= self._supply.further_out(depth, names if place else _ALL_METRICS)
+            elsewhere |= self._supply.further_out(layer, names if place else _ALL_METRICS)
         self._elsewhere_is_of = self._supply.version, self._supplied_at
         if elsewhere != self._elsewhere:
             self._elsewhere = elsewhere

@@ -59,7 +59,7 @@ def decode_block(body: bytes) -> Matrix:
 
 
 def encode_stamps(times: NDArray[np.int64], layouts: NDArray[np.uint16]) -> bytes:
-    """The instants of a run, ascending, in milliseconds, and a number for each."""
+    """The instants of a pack, ascending, in milliseconds, and a number for each."""
     seconds = _zigzag(np.diff(np.diff(times, prepend=times[:1]), prepend=0)).view("<i8")
     return zlib.compress(
         struct.pack("<Hq", len(times), times[0]) + _by_place(seconds.view("<u8")) + layouts.astype("<u2").tobytes(), 9
@@ -76,7 +76,7 @@ def decode_stamps(body: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         layouts = np.frombuffer(raw, "<u2", count, head + 8 * count)
         return first + np.cumsum(np.cumsum(second)), layouts
     except (zlib.error, struct.error, ValueError) as error:
-        raise StoreError(f"the stored instants of a run are damaged: {error}") from error
+        raise StoreError(f"the stored instants of a pack are damaged: {error}") from error
 
 
 def _decode_block(body: bytes) -> Matrix:

@@ -1,10 +1,10 @@
 """The embedded store: figures, translated scrapes and the health of targets, in one SQLite file (`schema`).
 
 One process writes, any number read meanwhile (WAL). Every stored number is finite; what was absent is not stored. Rows
-are appended one by one, so that none is ever lost, and packed into runs once there are enough of them.
+are appended one by one, so that none is ever lost, and put together in packs once there are enough of them.
 
 `Store` is the only access to the file. Each kind of table has a class of its own: `Owners`, `SeriesLayouts`,
-`RecentRows`, `Runs`, `SettingsTable`, `AlertTables`; a `Packer` turns recent rows into runs, `Retention` deletes.
+`RecentRows`, `Packs`, `SettingsTable`, `AlertTables`; a `Packer` turns recent rows into packs, `Retention` deletes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from servescope.store.records import (
 )
 from servescope.store.retention import Retention
 from servescope.store.rows import OwnedRows
-from servescope.store.runs import Runs
+from servescope.store.runs import Packs
 from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS
 from servescope.store.segments import MOST_NUMBERS, KeySelection, Segment, assemble, sample_names, thin
 from servescope.store.settings import SettingsTable
@@ -83,13 +83,13 @@ class Store(StoreConnection, History):
         self._settings = SettingsTable(self._connection, self.path)
         self._events = EventTable(self._connection, self.path)
         self._layouts = SeriesLayouts(self._connection, self.path)
-        self._runs = Runs(self._connection, self.path, self._layouts)
+        self._packs = Packs(self._connection, self.path, self._layouts)
         self._recent = RecentRows(self._connection, self.path, self._layouts)
-        self._rows = OwnedRows(self._runs, self._recent)
+        self._rows = OwnedRows(self._packs, self._recent)
         self._future = FutureRows(self._owners, self._settings, self._alerts, self._events, self._layouts, self._rows)
         self._times = StoredTimes(lambda: self.now_ms(), self.path, self._rows, self._future)
         self._blocks = BlockIncrements(self._owners, self._rows)
-        self._packer = Packer(self._recent, self._runs)
+        self._packer = Packer(self._recent, self._packs)
         self._open_blocks = OpenBlocks(lambda target, before_ms: self._rows.last_ms(SCRAPES, target, before_ms - 1))
         self._retention = Retention(
             self._connection,
@@ -97,7 +97,7 @@ class Store(StoreConnection, History):
             self._settings,
             self._events,
             self._layouts,
-            self._runs,
+            self._packs,
             self._recent,
             self._packer,
         )
@@ -128,7 +128,7 @@ class Store(StoreConnection, History):
 
     @guarded
     def append_increments(self, increments: TargetIncrements) -> None:
-        """Add blocks of a target, in place of those stored of the same times; for a past that has no scrapes.
+        """Add blocks of a target, in place of those stored of the same times; for a history that has no scrapes.
 
         The target must have been given to `set_target` before.
         """
@@ -265,7 +265,7 @@ class Store(StoreConnection, History):
     def prune(self, before_ms: int, *, increments_before_ms: int | None = None, rows: int = _PRUNE_ROWS) -> int:
         """Delete what is older than `before_ms`, at most about `rows` rows; returns how many.
 
-        Increments and events go when they are older than `increments_before_ms`, the same unless given. A run is
+        Increments and events go when they are older than `increments_before_ms`, the same unless given. A pack is
         deleted as a whole once all of it is older. Call it again while it returns `rows` or more.
         """
         increments_ms = before_ms if increments_before_ms is None else increments_before_ms
@@ -287,7 +287,7 @@ class Store(StoreConnection, History):
 
     @guarded
     def pack_due(self) -> bool:
-        """Pack the rows of one target, or deployment, that has enough of them for a run; False when none has."""
+        """Pack the rows of one target, or deployment, that has enough of them for a pack; False when none has."""
         return self._pack(self._packer.take_due())
 
     @guarded

@@ -1,4 +1,4 @@
-"""What the numbers of a row, or of a run, are: lists of series or figure keys, each stored once."""
+"""What the numbers of a row, or of a pack, are: lists of series or figure keys, each stored once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ K = TypeVar("K", Keys, Shape)
 
 
 class SeriesLayouts:
-    """The layouts of rows and the shapes of runs, by their rows in the file. Not thread safe."""
+    """The layouts of rows and the shapes of packs, by their rows in the file. Not thread safe."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection, self._path = connection, path
@@ -63,7 +63,7 @@ class SeriesLayouts:
         return self._row_of_text(write_text(keys), time_ms)
 
     def row_of_shape(self, shape: Shape, end_ms: int) -> int:
-        """The row of the shape of a run that ends then, made when it is new."""
+        """The row of the shape of a pack that ends then, made when it is new."""
         return self._row("shapes", shape.text(), end_ms)
 
     def forget(self, target_ids: Iterable[str]) -> None:
@@ -77,8 +77,8 @@ class SeriesLayouts:
             self._connection.execute(f"UPDATE {table} SET used_ms = ? WHERE used_ms > ?", (time_ms, time_ms))  # noqa: S608  constants
 
     def delete_spent(self, oldest_row_ms: int, oldest_run_end_ms: int) -> None:
-        """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest run."""
-        # No run ends after the last use of its shape; a row may be of up to a mark after that of its layout.
+        """Delete the layouts that were last used before the oldest recent row, the shapes before the oldest pack."""
+        # No pack ends after the last use of its shape; a row may be of up to a mark after that of its layout.
         self._connection.execute("DELETE FROM shapes WHERE used_ms < ?", (oldest_run_end_ms,))
         before_ms = oldest_row_ms - _MARK_MS
         if self._connection.execute("DELETE FROM layouts WHERE used_ms < ?", (before_ms,)).rowcount:

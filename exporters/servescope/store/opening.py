@@ -1,4 +1,4 @@
-"""The past that the arguments of a command choose: a collector's store, or a Prometheus."""
+"""The history that the arguments of a command choose: a collector's store, or a Prometheus."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DEFAULT_STORE: Final = "servescope.db"
 
 
 @contextmanager
-def open_past(arguments: argparse.Namespace) -> Iterator[History]:
-    """The past that the arguments name; raises UsageError, StoreError, PrometheusError when it does not answer."""
+def open_history(arguments: argparse.Namespace) -> Iterator[History]:
+    """The history that the arguments name; raises UsageError, StoreError, PrometheusError when it does not answer."""
     if arguments.prometheus is not None:
         if arguments.store is not None:
             raise UsageError("--store and --prometheus are both given, expected one of them")

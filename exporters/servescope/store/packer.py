@@ -1,4 +1,4 @@
-"""Turns recent rows into runs, once an owner has enough of them."""
+"""Turns recent rows into packs, once an owner has enough of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Container, Sequence
 from typing import Final
 
-from servescope.store.packing import RUN_ROWS, Row, rows_until_gap
+from servescope.store.packing import PACK_ROWS, Row, rows_until_gap
 from servescope.store.recent import RecentRows
 from servescope.store.records import StoreError
-from servescope.store.runs import PackedChunk, Runs
+from servescope.store.runs import PackedChunk, Packs
 from servescope.store.schema import INCREMENTS, LATEST_MS
 
 _logger = logging.getLogger(__name__)
@@ -22,10 +22,10 @@ Owner = tuple[int, int]
 
 
 class Packer:
-    """Knows which owners have rows enough for a run, and packs them. Not thread safe."""
+    """Knows which owners have rows enough for a pack, and packs them. Not thread safe."""
 
-    def __init__(self, recent: RecentRows, runs: Runs) -> None:
-        self._recent, self._runs = recent, runs
+    def __init__(self, recent: RecentRows, packs: Packs) -> None:
+        self._recent, self._packs = recent, packs
         self._is_looking = False
         self._rows_due: dict[Owner, int] = {}
         self._due: set[Owner] = set()
@@ -36,7 +36,7 @@ class Packer:
             self._note_due(kind, owner)
 
     def take_due(self) -> Owner | None:
-        """An owner that has rows enough for a run, which is noticed again when it has more; None when none has."""
+        """An owner that has rows enough for a pack, which is noticed again when it has more; None when none has."""
         if not self._is_looking:
             self._is_looking = True
             for each in self._recent.counts():
@@ -56,44 +56,44 @@ class Packer:
         self._rows_due = {owner: rows for owner, rows in self._rows_due.items() if owner in owners}
 
     def pack_oldest(self, kind: int, owner: int, *, idle: bool = False) -> None:
-        """Turn the oldest recent rows into runs: those before the next run, or those within one and it together.
+        """Turn the oldest recent rows into packs: those before the next pack, or those within one and it together.
 
         The newest block of an owner that is not `idle` stays as it is.
         """
         rows = self._recent.rows_to_pack(kind, owner)
         if kind == INCREMENTS and not idle:
-            # A judge reads the newest block of every target, for which a whole run would have to be unpacked.
+            # A judge reads the newest block of every target, for which a whole pack would have to be unpacked.
             rows = rows[:-1]
         if rows:
             first = rows[0].time_ms
-            around = self._runs.between(kind, owner, first, first)
+            around = self._packs.between(kind, owner, first, first)
             if around:
                 packed = self._merge(kind, owner, rows, around[0])
             else:
-                packed = rows_until_gap(rows, self._runs.next_start(kind, owner, first))
-                self._runs.write(kind, owner, [*self._take_unfinished(kind, owner, packed), *packed])
+                packed = rows_until_gap(rows, self._packs.next_start(kind, owner, first))
+                self._packs.write(kind, owner, [*self._take_unfinished(kind, owner, packed), *packed])
             self._recent.delete(kind, owner, packed[-1].time_ms + 1, len(packed))
         self._recent.recount(kind, owner)
         self._rows_due[kind, owner] = _rows_due(kind)
         self.note(kind, owner)
 
     def _take_unfinished(self, kind: int, owner: int, rows: Sequence[Row]) -> list[Row]:
-        """Take the rows of the run before these out of it, where both are one run: increments are packed early."""
-        run = self._runs.last(kind, owner, rows[0].time_ms) if kind == INCREMENTS else None
-        if run is None:
+        """Take the rows of the pack before these out of it, where both are one pack: increments are packed early."""
+        pack = self._packs.last(kind, owner, rows[0].time_ms) if kind == INCREMENTS else None
+        if pack is None:
             return []
-        former = self._runs.unpack(run)
+        former = self._packs.unpack(pack)
         together = [*former, *rows]
-        if len(together) > RUN_ROWS or len(rows_until_gap(together, LATEST_MS + 1)) < len(together):
+        if len(together) > PACK_ROWS or len(rows_until_gap(together, LATEST_MS + 1)) < len(together):
             return []
-        self._runs.delete(run.id)
+        self._packs.delete(pack.id)
         return former
 
-    def _merge(self, kind: int, owner: int, rows: Sequence[Row], run: PackedChunk) -> list[Row]:
-        """Write a run anew with the rows that lie within it; where both have an instant, the newer row counts."""
-        packed = [row for row in rows if row.time_ms <= run.end_ms]
+    def _merge(self, kind: int, owner: int, rows: Sequence[Row], pack: PackedChunk) -> list[Row]:
+        """Write a pack anew with the rows that lie within it; where both have an instant, the newer row counts."""
+        packed = [row for row in rows if row.time_ms <= pack.end_ms]
         try:
-            former = self._runs.unpack(run)
+            former = self._packs.unpack(pack)
         except StoreError as error:
             if error.damaged:
                 raise
@@ -101,26 +101,26 @@ class Packer:
             _logger.error("%s; it is dropped, and newer rows of its time replace it", error)  # noqa: TRY400
             former = []
         merged = {row.time_ms: row for row in (*former, *packed)}
-        self._runs.delete(run.id)
-        self._runs.write(kind, owner, [merged[time_ms] for time_ms in sorted(merged)])
+        self._packs.delete(pack.id)
+        self._packs.write(kind, owner, [merged[time_ms] for time_ms in sorted(merged)])
         return packed
 
     def _note_due(self, kind: int, owner: int) -> None:
-        """Remember whether the rows of an owner are enough for a run.
+        """Remember whether the rows of an owner are enough for a pack.
 
-        Each owner's first run has its own length, so that not all are packed at once.
+        Each owner's first pack has its own length, so that not all are packed at once.
         """
         count = self._recent.counts()[kind, owner]
         due = _rows_due(kind)
         if count < due // 2:
             return
         if (kind, owner) not in self._rows_due:
-            has_run = self._runs.has_any(kind, owner)
-            self._rows_due[kind, owner] = due if has_run else due // 2 + owner * 37 % (due // 2)
+            has_pack = self._packs.has_any(kind, owner)
+            self._rows_due[kind, owner] = due if has_pack else due // 2 + owner * 37 % (due // 2)
         if count >= self._rows_due[kind, owner]:
             self._due.add((kind, owner))
 
 
 def _rows_due(kind: int) -> int:
     """How many recent rows of an owner are packed."""
-    return _BLOCKS_DUE if kind == INCREMENTS else RUN_ROWS
+    return _BLOCKS_DUE if kind == INCREMENTS else PACK_ROWS

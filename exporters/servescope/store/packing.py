@@ -1,6 +1,6 @@
-"""How rows become a run, and back: what its numbers are (`Shape`), and which of them are in one chunk.
+"""How rows become a pack, and back: what its numbers are (`Shape`), and which of them are in one chunk.
 
-Rows of one target need not show the same series: a run has the series of all its rows, and each instant says which
+Rows of one target need not show the same series: a pack has the series of all its rows, and each instant says which
 layout it had. Where a series was absent its chunk repeats the former value, which needs no bytes and is never read.
 """
 
@@ -21,15 +21,15 @@ from servescope.contract.samples import Series
 from servescope.store.codec import Matrix, encode_block, encode_stamps
 from servescope.store.schema import FIGURES, INCREMENTS, SCRAPES
 
-RUN_ROWS: Final = 240
-"""Rows of a run, at most: an hour at 15 s."""
+PACK_ROWS: Final = 240
+"""Rows of a pack, at most: an hour at 15 s."""
 FAILED: Final = 65_535
 """The layout of an instant whose scrape failed."""
 # A figure or a family of series is read by itself; of a block's increments most is read together.
 _CHUNK_KEYS = {SCRAPES: 64, FIGURES: 16, INCREMENTS: 512}
-# Rows further apart than this are not packed into one run: it would be kept for as long as its youngest.
+# Rows further apart than this are not packed into one pack: it would be kept for as long as its youngest.
 _RUN_GAP_MS = 6 * 3_600_000
-# The numbers of a run, at most, while it is packed: 48 MB, whatever targets show.
+# The numbers of a pack, at most, while it is packed: 48 MB, whatever targets show.
 _RUN_NUMBERS = 6_000_000
 
 Key = Series | str
@@ -47,7 +47,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What a run's numbers are: its keys, the indexes of those in each chunk, in order, and of those in each layout."""
+    """What a pack's numbers are: its keys, the indexes of those in each chunk, in order, and of those
+    in each layout.
+    """
 
     keys: Keys
     chunks: tuple[Indexes, ...]
@@ -116,22 +118,22 @@ def parse_keys(stored: Iterable[Any]) -> Keys:
 
 
 class Packed(NamedTuple):
-    """A run as it is stored."""
+    """A pack as it is stored."""
 
     stamps: bytes
     chunks: list[bytes]
 
 
 def make_shape(kind: int, layouts: Sequence[Keys]) -> Shape:
-    """The shape of a run of a kind with these layouts, which differ."""
+    """The shape of a pack of a kind with these layouts, which differ."""
     places: dict[Key, int] = {}
     per_layout = [np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.intp) for keys in layouts]
     keys = tuple(places)
     return Shape(keys, _divide(kind, keys), tuple(per_layout))
 
 
-def pack(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
-    """The run of these rows, 1 … `RUN_ROWS` and ascending in time, whose keys are among the `layouts` of the shape."""
+def pack_rows(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
+    """The pack of these rows, 1 … `RUN_ROWS` and ascending in time, whose keys are among the `layouts` of the shape."""
     numbers = {id(keys): number for number, keys in enumerate(layouts)}
     per_row = [FAILED if row.keys is None else numbers[id(row.keys)] for row in rows]
     times = np.array([row.time_ms for row in rows], dtype=np.int64)
@@ -143,7 +145,7 @@ def pack(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
 
 
 def rows_until_gap(rows: Sequence[Row], before_ms: int) -> list[Row]:
-    """The first rows that may be one run: none at `before_ms` or later, none after a gap."""
+    """The first rows that may be one pack: none at `before_ms` or later, none after a gap."""
     found: list[Row] = []
     for row in rows:
         if row.time_ms >= before_ms or (found and row.time_ms - found[-1].time_ms > _RUN_GAP_MS):
@@ -153,8 +155,8 @@ def rows_until_gap(rows: Sequence[Row], before_ms: int) -> list[Row]:
 
 
 def divide_rows(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows cut into as few runs as they fit into, those of too many of about the same length."""
-    length = -(-len(rows) // -(-len(rows) // RUN_ROWS))
+    """The rows cut into as few packs as they fit into, those of too many of about the same length."""
+    length = -(-len(rows) // -(-len(rows) // PACK_ROWS))
     known: dict[Keys, Keys] = {}
     same: dict[int, Keys] = {}
     part: list[Row] = []
@@ -177,8 +179,8 @@ def divide_rows(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _fits_run(rows: int, distinct_keys: int) -> bool:
-    """Whether a run may have so many rows and keys."""
-    return rows <= 1 or (rows <= RUN_ROWS and rows * distinct_keys <= _RUN_NUMBERS)
+    """Whether a pack may have so many rows and keys."""
+    return rows <= 1 or (rows <= PACK_ROWS and rows * distinct_keys <= _RUN_NUMBERS)
 
 
 def _divide(kind: int, keys: Keys) -> tuple[Indexes, ...]:

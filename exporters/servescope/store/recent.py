@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.store.layouts import SeriesLayouts
-from servescope.store.packing import RUN_ROWS, Keys, Row
+from servescope.store.packing import PACK_ROWS, Keys, Row
 from servescope.store.records import StoreError
 from servescope.store.schema import LATEST_MS, RECENT, TIME_BITS, checked_time, clamped_time
 from servescope.store.segments import KeySelection, Segment
@@ -29,7 +29,7 @@ class RecentRows:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, layouts: SeriesLayouts) -> None:
         self._connection, self._path, self._layouts = connection, path, layouts
-        # By kind and owner, about: what counts is whether there are enough of them for a run.
+        # By kind and owner, about: what counts is whether there are enough of them for a pack.
         self._counts: Counter[tuple[int, int]] | None = None
 
     # --- Writing ------------------------------------------------------------------------------------------------------
@@ -175,14 +175,14 @@ class RecentRows:
             yield self._row(key - (owner << TIME_BITS), layout, body, layouts)
 
     def rows_to_pack(self, kind: int, owner: int) -> list[Row]:
-        """The oldest rows, at most as many as make a run, and fewer where each shows other series.
+        """The oldest rows, at most as many as make a pack, and fewer where each shows other series.
 
         Damaged ones would keep the others from ever being packed, and are dropped.
         """
         rows: list[Row] = []
         layouts: dict[int, Keys] = {}
         damaged: list[tuple[int]] = []
-        for key, layout, body in self._stored(kind, owner, 0, LATEST_MS, RUN_ROWS):
+        for key, layout, body in self._stored(kind, owner, 0, LATEST_MS, PACK_ROWS):
             if rows and layout not in layouts and sum(map(len, layouts.values())) > _KEYS_PACKED:
                 break
             try:

@@ -11,7 +11,7 @@ from servescope.store.layouts import SeriesLayouts
 from servescope.store.owners import Owners
 from servescope.store.packer import Packer
 from servescope.store.recent import RecentRows
-from servescope.store.runs import Runs
+from servescope.store.runs import Packs
 from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES
 from servescope.store.settings import SettingsTable
 
@@ -37,12 +37,12 @@ class Retention:
         settings: SettingsTable,
         events: EventTable,
         layouts: SeriesLayouts,
-        runs: Runs,
+        packs: Packs,
         recent: RecentRows,
         packer: Packer,
     ) -> None:
         self._connection, self._owners, self._settings, self._events = connection, owners, settings, events
-        self._layouts, self._runs, self._recent, self._packer = layouts, runs, recent, packer
+        self._layouts, self._packs, self._recent, self._packer = layouts, packs, recent, packer
 
     def prune(self, before_ms: int, increments_before_ms: int, rows: int) -> int:
         """Delete what is older than an instant, increments and events than one of their own, at most about `rows` rows.
@@ -54,7 +54,7 @@ class Retention:
             for kind in kinds:
                 for owner in self._owners.rows(kind):
                     gone += self._recent.delete(kind, owner, oldest_ms, rows - gone)
-            gone += self._runs.delete_oldest(kinds, rows - gone, before_ms=oldest_ms)
+            gone += self._packs.delete_oldest(kinds, rows - gone, before_ms=oldest_ms)
         gone += self._events.delete_before(increments_before_ms, rows - gone)
         if gone < rows:
             self._owners.delete_unused()
@@ -71,7 +71,7 @@ class Retention:
         while gone < rows and self.used_bytes() > limit_bytes:
             former = gone
             for kinds in self._most_dispensable():
-                gone += self._runs.delete_oldest(kinds, 1) or self._recent.delete_oldest(kinds)
+                gone += self._packs.delete_oldest(kinds, 1) or self._recent.delete_oldest(kinds)
                 if gone != former:
                     break
             if gone == former:
@@ -91,7 +91,7 @@ class Retention:
     def _span(self, kind: int) -> tuple[int, int] | None:
         """When the first and the last row of a kind are from, packed ones included; None when there are none."""
         spans = [span for owner in self._owners.rows(kind) if (span := self._recent.span(kind, owner)) is not None]
-        ends = [*self._runs.ends(kind), *(end for span in spans for end in span)]
+        ends = [*self._packs.ends(kind), *(end for span in spans for end in span)]
         return (min(ends), max(ends)) if ends else None
 
     def used_bytes(self) -> int:
@@ -102,8 +102,8 @@ class Retention:
         return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
 
     def _delete_spent_keys(self) -> None:
-        """Delete the layouts and shapes that no row or run has any more."""
-        oldest_row, oldest_run = self._recent.first_ms(), self._runs.first_end()
+        """Delete the layouts and shapes that no row or pack has any more."""
+        oldest_row, oldest_run = self._recent.first_ms(), self._packs.first_end()
         self._layouts.delete_spent(LATEST_MS if oldest_row is None else oldest_row, oldest_run or LATEST_MS)
 
     def _return_free_pages(self) -> None:

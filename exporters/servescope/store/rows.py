@@ -1,4 +1,4 @@
-"""The rows of an owner wherever they are: packed into runs, or recent ones, which win."""
+"""The rows of an owner wherever they are: packed into packs, or recent ones, which win."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from servescope.store.packing import Row
 from servescope.store.recent import RecentRows
 from servescope.store.records import StoreError
-from servescope.store.runs import Runs
+from servescope.store.runs import Packs
 from servescope.store.schema import LATEST_MS
 from servescope.store.segments import KeySelection, Segment
 
@@ -21,10 +21,10 @@ _AT_ONCE: Final = 64
 
 
 class OwnedRows:
-    """Runs and recent rows together. Not thread safe."""
+    """Packs and recent rows together. Not thread safe."""
 
-    def __init__(self, runs: Runs, recent: RecentRows) -> None:
-        self._runs, self._recent = runs, recent
+    def __init__(self, packs: Packs, recent: RecentRows) -> None:
+        self._packs, self._recent = packs, recent
 
     def segments(self, kind: int, owner: int, start_ms: int, end_ms: int, selection: KeySelection) -> Iterator[Segment]:
         """What is stored of an owner from start to end, both included: later ones win."""
@@ -37,16 +37,16 @@ class OwnedRows:
         """`segments` of owners in their order, some of which are looked up together."""
         for first in range(0, len(owners), _AT_ONCE):
             some = owners[first : first + _AT_ONCE]
-            runs = self._runs.between_each(kind, some, start_ms, end_ms)
+            packs = self._packs.between_each(kind, some, start_ms, end_ms)
             recent = self._recent.read_each(kind, some, start_ms, end_ms, selection)
             for owner in some:
-                packed = (self._runs.read(run, start_ms, end_ms, selection) for run in runs[owner])
+                packed = (self._packs.read(pack, start_ms, end_ms, selection) for pack in packs[owner])
                 yield owner, chain(packed, recent[owner])
 
     def between(self, kind: int, owner: int, start_ms: int, end_ms: int) -> list[Row]:
         """The rows of an owner from start to end, both included: later ones win."""
-        runs = self._runs.between(kind, owner, start_ms, end_ms)
-        packed = [row for run in runs for row in self._runs.unpack(run) if start_ms <= row.time_ms <= end_ms]
+        packs = self._packs.between(kind, owner, start_ms, end_ms)
+        packed = [row for pack in packs for row in self._packs.unpack(pack) if start_ms <= row.time_ms <= end_ms]
         return [*packed, *self._recent.rows(kind, owner, start_ms, end_ms)]
 
     def last(self, kind: int, owner: int, until_ms: int) -> Row | None:
@@ -56,12 +56,12 @@ class OwnedRows:
 
     def last_ms(self, kind: int, owner: int, until_ms: int) -> int | None:
         """When the last row of an owner is from that is not after an instant; None when there is none."""
-        lasts = (self._recent.last_ms(kind, owner, until_ms), self._runs.last_ms(kind, owner, until_ms))
+        lasts = (self._recent.last_ms(kind, owner, until_ms), self._packs.last_ms(kind, owner, until_ms))
         return max((last for last in lasts if last is not None), default=None)
 
     def ends(self, kind: int, owners: Iterable[int], until_ms: int = LATEST_MS) -> list[int]:
         """Instants among which are the first and the last of a kind, of those not after an instant."""
-        ends, owned = self._runs.ends(kind), list(owners)
+        ends, owned = self._packs.ends(kind), list(owners)
         for owner in owned:
             ends += self._recent.span(kind, owner) or ()
         if max(ends, default=0) > until_ms:
@@ -71,19 +71,19 @@ class OwnedRows:
 
     def first_ms_after(self, kind: int, owner: int, time_ms: int) -> int | None:
         """When the first row of an owner is from that is later than an instant; None when there is none."""
-        firsts = (part.first_ms_after(kind, owner, time_ms) for part in (self._recent, self._runs))
+        firsts = (part.first_ms_after(kind, owner, time_ms) for part in (self._recent, self._packs))
         return min((first for first in firsts if first is not None), default=None)
 
     def count_after(self, kind: int, owner: int, time_ms: int) -> int:
         """How many rows of an owner are later than an instant."""
-        return self._recent.count_after(kind, owner, time_ms) + self._runs.count_after(kind, owner, time_ms)
+        return self._recent.count_after(kind, owner, time_ms) + self._packs.count_after(kind, owner, time_ms)
 
     def delete_after(self, kind: int, owner: int, time_ms: int) -> int:
-        """Delete the rows of an owner that are later than an instant, also from runs; returns how many went."""
+        """Delete the rows of an owner that are later than an instant, also from packs; returns how many went."""
         gone = self._recent.delete_after(kind, owner, time_ms)
-        for run in self._runs.between(kind, owner, time_ms + 1, LATEST_MS):
+        for pack in self._packs.between(kind, owner, time_ms + 1, LATEST_MS):
             try:
-                rows = self._runs.unpack(run)
+                rows = self._packs.unpack(pack)
             except StoreError as error:
                 if error.damaged:
                     raise
@@ -91,8 +91,8 @@ class OwnedRows:
                 _logger.error("%s; it is dropped, as it has rows later than now", error)  # noqa: TRY400
                 rows = []
             kept = [row for row in rows if row.time_ms <= time_ms]
-            self._runs.delete(run.id)
+            self._packs.delete(pack.id)
             if kept:
-                self._runs.write(kind, owner, kept)
+                self._packs.write(kind, owner, kept)
             gone += len(rows) - len(kept)
         return gone

@@ -93,7 +93,7 @@ def write_text(value: object) -> str:
 
 
 def digest(text: str) -> bytes:
-    """By what a text is found again that is stored once."""
+    """The 16 bytes (BLAKE2b) by which a text that is stored only once is looked up."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 

@@ -1,4 +1,4 @@
-"""What is read: some series over some instants, from runs and recent rows, put together to one table."""
+"""What is read: some series over some instants, from packs and recent rows, put together to one table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Segment(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """The rows of the chunks of a run to read, and their keys."""
+    """The rows of the chunks of a pack to read, and their keys."""
 
     chunks: tuple[tuple[int, Indexes], ...]
     order: Indexes
@@ -37,7 +37,7 @@ class Picked(NamedTuple):
 class KeySelection:
     """What is read of one or many owners: these names, or figure keys, all when None.
 
-    Which rows these are is found once for each shape of runs and each layout of recent rows, so that all who share one
+    Which rows these are is found once for each shape of packs and each layout of recent rows, so that all who share one
     share their keys as well.
     """
 
@@ -47,7 +47,7 @@ class KeySelection:
         self._of_layouts: dict[int, tuple[Indexes, Keys]] = {}
 
     def of_shape(self, row: int, shape: Shape) -> Picked:
-        """What to read of runs of a shape."""
+        """What to read of packs of a shape."""
         if row not in self._of_shapes:
             self._of_shapes[row] = _pick(shape, self._names)
         return self._of_shapes[row]

@@ -38,7 +38,7 @@ _PRUNE_ROWS = 2_000
 # Packing and pruning have at most this share of the thread's time, so that a burst of either spreads.
 _TIDYING_SHARE = 0.1
 _IDLE_MS = 1_800_000
-# A target whose block ended so long ago, and that was not scraped since, is not expected any more to be.
+# How long after its end a block waits for the next scrape of its target, before its increments are stored without it.
 _OPEN_MS = 60_000
 _VERIFY_SECONDS = 2.0
 _BELIEVED_SECONDS = BELIEVED_AFTER_MS / 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from servescope.contract.depths import depth_of
+from servescope.contract.measured_layers import layer_order
 from servescope.contract.metrics import METRICS
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
@@ -25,14 +25,14 @@ class Outer(NamedTuple):
     """What is in front of a target: its name, and how deep in the deployment it measures the metrics it supplies."""
 
     name: str
-    depths: Mapping[str, int]
+    layers: Mapping[str, int]
 
     def taken_from(self, source: Source) -> dict[str, str]:
         """The metrics that a target of this source leaves to what is in front of it, with the name of that."""
         return {
             metric: self.name
-            for metric, depth in self.depths.items()
-            if depth < depth_of(source.layer, _BEHIND_IT, metric)
+            for metric, order in self.layers.items()
+            if order < layer_order(source.layer, _BEHIND_IT, metric)
         }
 
 
@@ -45,25 +45,25 @@ def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
     Raises ValueError with the first name that is none.
     """
     names = sorted({name.strip() for name in text.split(",")} - {""})
-    depths: dict[str, int] = {}
+    layers: dict[str, int] = {}
     for name in names:
         if name not in LAYERS_IN_FRONT and name not in configured:
             raise ValueError(name)
-        for metric, depth in _depths(name, names, configured).items():
-            depths[metric] = min(depth, depths.get(metric, depth))
-    return Outer(",".join(names), depths)
+        for metric, layer in _layers(name, names, configured).items():
+            layers[metric] = min(layer, layers.get(metric, layer))
+    return Outer(",".join(names), layers)
 
 
-def _depths(name: str, names: list[str], configured: Mapping[str, frozenset[str]]) -> dict[str, int]:
+def _layers(name: str, names: list[str], configured: Mapping[str, frozenset[str]]) -> dict[str, int]:
     if name in configured:
-        return {metric: depth_of("frontend", "router", metric) for metric in configured[name]}
+        return {metric: layer_order("frontend", "router", metric) for metric in configured[name]}
     if name == "frontend":
-        return {metric: depth_of("frontend", "router", metric) for metric in _of("engine") & _of_frontends()}
+        return {metric: layer_order("frontend", "router", metric) for metric in _of("engine") & _of_frontends()}
     if name == "router" and "frontend" in names:
-        return {metric: depth_of("frontend", "router", metric) for metric in _of("router") & _of_frontends()}
+        return {metric: layer_order("frontend", "router", metric) for metric in _of("router") & _of_frontends()}
     if name == "router":
-        return {metric: depth_of("process", "router", metric) for metric in _of("router")}
-    return {metric: depth_of("process", _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
+        return {metric: layer_order("process", "router", metric) for metric in _of("router")}
+    return {metric: layer_order("process", _BEHIND_IT, metric) for metric in _of("engine") | _of("router")}
 
 
 def _of(component: str) -> set[str]:

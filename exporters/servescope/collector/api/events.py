@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from servescope.collector.api.parameters import TimeRange
+from servescope.collector.api.parameters import QueryRange
 from servescope.contract.events import Event
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.samples import make_labels
@@ -41,7 +41,7 @@ def event_json(event: Event) -> dict[str, Any]:
     }
 
 
-def events_json(asked: TimeRange, events: Sequence[Event]) -> bytes:
+def events_json(asked: QueryRange, events: Sequence[Event]) -> bytes:
     """The events of a time."""
     return json_bytes({**asked._asdict(), "events": [event_json(each) for each in events]})
 

@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 200
 _LISTED = 100
 
 
-class TimeRange(NamedTuple):
+class QueryRange(NamedTuple):
     """A stretch of time in milliseconds; both ends count."""
 
     start_ms: int
@@ -40,7 +40,7 @@ def check_parameters(request: web.Request, known: Sequence[str]) -> None:
             raise RequestError(f"parameter {name!r} is given twice")
 
 
-def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: int | None = None) -> TimeRange:
+def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: int | None = None) -> QueryRange:
     """The `start_ms` and `end_ms` of a request; the last `default_ms` until now where they are left out."""
     end_ms = read_whole_number(request, "end_ms", min(now_ms, LATEST_MS), most=LATEST_MS)
     start_ms = read_whole_number(request, "start_ms", max(0, end_ms - default_ms), most=LATEST_MS)
@@ -48,7 +48,7 @@ def read_range(request: web.Request, now_ms: int, *, default_ms: int, most_ms: i
         raise RequestError(f"start_ms {start_ms} is after end_ms {end_ms}")
     if most_ms is not None and end_ms - start_ms > most_ms:
         raise RequestError(f"start_ms {start_ms} is {end_ms - start_ms} ms before end_ms, at most {most_ms} are read")
-    return TimeRange(start_ms, end_ms)
+    return QueryRange(start_ms, end_ms)
 
 
 def read_whole_number(request: web.Request, name: str, default: int, *, least: int = 0, most: int) -> int:

@@ -26,7 +26,7 @@ from servescope.collector.api.parameters import (
     DEFAULT_SAMPLES_RANGE_MS,
     MOST_POINTS,
     MOST_SAMPLES_RANGE_MS,
-    TimeRange,
+    QueryRange,
     check_parameters,
     choose_deployments,
     read_figure_names,
@@ -199,7 +199,7 @@ class _Pages:
         return json_answer(shapes.figures_json(*asked, tables))
 
     def _read_figures(
-        self, deployment: Deployment, asked: TimeRange, names: frozenset[str], points: int
+        self, deployment: Deployment, asked: QueryRange, names: frozenset[str], points: int
     ) -> tuple[bytes, int]:
         """A deployment's figures of the names as JSON, and how many numbers that are."""
         table = self._collector.history.read_figures(deployment, *asked, max_points=points)
@@ -222,12 +222,12 @@ class _Pages:
             for start_ms in range(asked.start_ms, asked.end_ms + 1, _STRETCH_MS):
                 end_ms = min(start_ms + _STRETCH_MS - 1, asked.end_ms)
                 numbers += 2 * await self._reads.run(
-                    self._read_samples, collected, deployment, names, TimeRange(start_ms, end_ms)
+                    self._read_samples, collected, deployment, names, QueryRange(start_ms, end_ms)
                 )
                 self._check_numbers(numbers, "fewer metrics (name), or a shorter time")
         return json_answer(await self._reads.run(shapes.samples_json, *asked, points))
 
-    def _read_samples(self, points: shapes.Points, deployment: Deployment, names: list[str], asked: TimeRange) -> int:
+    def _read_samples(self, points: shapes.Points, deployment: Deployment, names: list[str], asked: QueryRange) -> int:
         try:
             windows = self._collector.history.read_samples(deployment, names, *asked)
         except TooLargeError as error:
@@ -298,7 +298,7 @@ class _Pages:
         asked = read_range(request, self._collector.now_ms, default_ms=DEFAULT_EVENTS_RANGE_MS)
         return json_answer(await self._reads.run(self._read_events, asked))
 
-    def _read_events(self, asked: TimeRange) -> bytes:
+    def _read_events(self, asked: QueryRange) -> bytes:
         return events_json(asked, self._collector.history.read_events(*asked, most=MOST_EVENTS_SHOWN))
 
     async def report_deploy(self, request: web.Request) -> web.Response:

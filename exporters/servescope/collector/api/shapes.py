@@ -187,5 +187,5 @@ def _band_shown(band: Band) -> list[dict[str, Any]]:
     lowest = {"start": None, "inclusive": False, **asdict(band.lowest)}
     return [
         lowest,
-        *({"start": step.start, "inclusive": step.inclusive, **asdict(step.verdict)} for step in band.steps),
+        *({"start": step.start, "inclusive": step.inclusive, **asdict(step.rating)} for step in band.steps),
     ]

@@ -37,7 +37,7 @@ class Named(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """The slots by their number, (n,): the leaf, the group and the edge (NaN where it has none) of each."""
+    """The slots by their number, (n,): the leaf and the group of each, and a bucket's upper edge (−inf of others)."""
 
     leaves: Rows
     groups: Rows

@@ -25,7 +25,7 @@ from servescope.customers.policy.policy import Policy
 from servescope.customers.policy.secrecy import warn_of_loose_files
 from servescope.settings.values import format_duration, format_instant
 from servescope.store.history import History
-from servescope.store.opening import open_past, read_time
+from servescope.store.opening import open_history, read_time
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -35,8 +35,8 @@ def check(arguments: argparse.Namespace) -> int:
         policies = [find_policy(policies, arguments.customer)]
     warn_of_loose_files(policies)
     former = read_policies(arguments.diff) if arguments.diff is not None else ()
-    with open_past(arguments) as past:
-        history = claim_past(past, arguments.config, policies)
+    with open_history(arguments) as history:
+        history = claim_past(history, arguments.config, policies)
         warn_of_prometheus(history, policies)
         time_ms = _newest(history, read_time("--at", arguments.at))
         explained = [explain_policy(policy, history, time_ms) for policy in policies]

@@ -11,13 +11,13 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels, format_series, make_labels
 from servescope.customers.lanes.claimed_past import ClaimedPast
-from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
 from servescope.customers.points.layout import ExportLayout
 from servescope.customers.points.naming import metric_labels
 from servescope.customers.points.points import Stream
 from servescope.customers.points.projection import MERGED_GAUGES, Projector
 from servescope.customers.points.quotas import count_series
-from servescope.customers.points.reading import EdgeReader
+from servescope.customers.points.reading import IntervalReader
 from servescope.customers.points.totals import Totals
 from servescope.customers.policy.policy import Policy
 from servescope.store.history import History
@@ -48,7 +48,7 @@ class WithheldSeries:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What one customer receives at an edge, and what it does not.
+    """What one customer receives at a boundary, and what it does not.
 
     `labels` are by name why labels that series have are not exported.
     """
@@ -73,25 +73,25 @@ class Explanation:
 
 def explain_policy(policy: Policy, history: History, now_ms: int) -> Explanation:
     """What the policy exports of what there was last at a time; raises ServescopeError."""
-    edge_ms = now_ms // policy.interval_ms * policy.interval_ms
-    reader = EdgeReader(history, policy.deployments, METRICS, FIGURES)
-    ((edge, _),) = reader.read(None, [edge_ms])
-    explanation = explain_edge(policy, edge)
+    boundary_ms = now_ms // policy.interval_ms * policy.interval_ms
+    reader = IntervalReader(history, policy.deployments, METRICS, FIGURES)
+    ((snapshot, _),) = reader.read(None, [boundary_ms])
+    explanation = explain_snapshot(policy, snapshot)
     if not isinstance(history, ClaimedPast):
         return explanation
     strangers = (WithheldSeries(*each) for each in history.claimants.explain(policy))
     return replace(explanation, withheld=(*strangers, *explanation.withheld))
 
 
-def explain_edge(policy: Policy, edge: IntervalSnapshot) -> Explanation:
-    """What the policy exports of an edge that has all metrics and figures."""
+def explain_snapshot(policy: Policy, snapshot: IntervalSnapshot) -> Explanation:
+    """What the policy exports of a boundary that has all metrics and figures."""
     projector = Projector(policy)
-    points = projector.project(edge, "cumulative", Totals()).points
+    points = projector.project(snapshot, "cumulative", Totals()).points
     costs = {point.stream: count_series(point.value) for point in points if point.value is not None}
     sources: dict[Stream, int] = dict.fromkeys(costs, 0)
     withheld: list[WithheldSeries] = []
     labels: dict[str, str] = {}
-    for target in edge.targets:
+    for target in snapshot.targets:
         withheld += _unlisted(policy, target)
         for each, stream in projector.streams_of(target):
             if stream in costs:
@@ -100,14 +100,14 @@ def explain_edge(policy: Policy, edge: IntervalSnapshot) -> Explanation:
             else:
                 withheld.append(WithheldSeries(_native(target, each.metric, each.native), _reason(policy, each.metric)))
         withheld += _incomplete(policy, target)
-    withheld += _unlisted_figures(policy, edge)
+    withheld += _unlisted_figures(policy, snapshot)
     received = [
         ExportedSeries(describe_stream(stream), stream.metric.kind, cost, max(sources[stream], 1))
         for stream, cost in costs.items()
     ]
     return Explanation(
         policy.name,
-        edge.time_ms,
+        snapshot.time_ms,
         policy.interval_ms,
         tuple(sorted(received)),
         tuple(sorted(withheld)),
@@ -120,7 +120,7 @@ def describe_stream(stream: Stream) -> str:
     return format_series(stream.metric.name, make_labels((*stream.resource, *stream.attributes)))
 
 
-def _native(target: TargetEdge, metric: str, own: Labels) -> str:
+def _native(target: TargetInterval, metric: str, own: Labels) -> str:
     return format_series(metric, make_labels((*target.identity.labels(), *own)))
 
 
@@ -131,7 +131,7 @@ def _reason(policy: Policy, metric: str) -> str:
     return "the quota is used up" if policy.quotas.series or policy.quotas.samples_per_minute else "it has no value"
 
 
-def _unlisted(policy: Policy, target: TargetEdge) -> Iterator[WithheldSeries]:
+def _unlisted(policy: Policy, target: TargetInterval) -> Iterator[WithheldSeries]:
     others = METRICS.keys() - set(policy.metrics)
     layout = ExportLayout(target.series, others, ())
     values = layout.read(target.values)
@@ -146,14 +146,14 @@ def _why_unlisted(policy: Policy, metric: str) -> str:
     return "the metric is not listed under metrics"
 
 
-def _incomplete(policy: Policy, target: TargetEdge) -> Iterator[WithheldSeries]:
+def _incomplete(policy: Policy, target: TargetInterval) -> Iterator[WithheldSeries]:
     layout = ExportLayout(target.series, policy.metrics, ())
     for metric, own in layout.incomplete:
         yield WithheldSeries(_native(target, metric, own), "the histogram lacks its sum, its count or all buckets")
 
 
-def _unlisted_figures(policy: Policy, edge: IntervalSnapshot) -> Iterator[WithheldSeries]:
-    for deployment, figures in edge.figures.items():
+def _unlisted_figures(policy: Policy, snapshot: IntervalSnapshot) -> Iterator[WithheldSeries]:
+    for deployment, figures in snapshot.figures.items():
         for key in figures:
             name, own = parse_figure_key(key)
             text = format_series(name, make_labels((*deployment.labels(), *own)))
@@ -165,7 +165,7 @@ def _unlisted_figures(policy: Policy, edge: IntervalSnapshot) -> Iterator[Withhe
                 yield WithheldSeries(text, f"label {missing[0]!r} is not listed under labels")
 
 
-def _dropped_labels(policy: Policy, target: TargetEdge, native: Labels) -> dict[str, str]:
+def _dropped_labels(policy: Policy, target: TargetInterval, native: Labels) -> dict[str, str]:
     """Why labels of a series that is exported are not exported with it."""
     of_contract = (*IDENTITY_LABELS, *metric_labels())
     names: Iterable[str] = (label for label, _ in (*target.identity.labels(), *native))

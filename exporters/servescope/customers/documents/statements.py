@@ -25,7 +25,7 @@ class LaneStatus:
     """
 
     lane: LaneId
-    edge_ms: int | None
+    boundary_ms: int | None
     lag_seconds: float | None
     gaps: int
     problem: tuple[int, str] | None
@@ -42,7 +42,7 @@ class LaneStatus:
             "customer": self.lane.customer,
             "destination": self.lane.destination,
             "begun": None if self.begun_ms is None else format_instant(self.begun_ms),
-            "acknowledged": None if self.edge_ms is None else format_instant(self.edge_ms),
+            "acknowledged": None if self.boundary_ms is None else format_instant(self.boundary_ms),
             "lag_seconds": self.lag_seconds,
             "gaps": self.gaps,
             "problem": None
@@ -55,12 +55,12 @@ def read_statuses(cursors: CursorFile, lanes: Iterable[LaneId], now_ms: int) -> 
     """The status of lanes, of those that have not begun as well."""
     found = []
     for lane in lanes:
-        begun_ms, edge_ms = cursors.begun_ms(lane), cursors.edge_ms(lane)
-        reached_ms = begun_ms if edge_ms is None else edge_ms
+        begun_ms, boundary_ms = cursors.begun_ms(lane), cursors.boundary_ms(lane)
+        reached_ms = begun_ms if boundary_ms is None else boundary_ms
         lag = None if reached_ms is None else abs(now_ms - reached_ms) / 1000
         is_ahead = reached_ms is not None and reached_ms > now_ms
         gaps, problem = len(cursors.gaps(lane)), cursors.problem(lane)
-        found.append(LaneStatus(lane, edge_ms, lag, gaps, problem, begun_ms, is_ahead))
+        found.append(LaneStatus(lane, boundary_ms, lag, gaps, problem, begun_ms, is_ahead))
     return found
 
 
@@ -69,7 +69,9 @@ def describe_statuses(statuses: Iterable[LaneStatus]) -> str:
     lines = []
     for each in statuses:
         name = f"{each.lane.customer}  {each.lane.destination}"
-        reached = f"until {format_instant(each.edge_ms)}" if each.edge_ms is not None else "nothing delivered yet"
+        reached = (
+            f"until {format_instant(each.boundary_ms)}" if each.boundary_ms is not None else "nothing delivered yet"
+        )
         gaps = f"{each.gaps} gap{'s' if each.gaps != 1 else ''}" if each.gaps else ""
         how = (reached, each.describe_lag(f"{each.lag_seconds or 0:.0f} s"), gaps)
         lines.append(f"{name}  {', '.join(part for part in how if part)}")
@@ -113,7 +115,7 @@ class Statement:
                 {
                     "from": format_instant(each.first_ms),
                     "to": format_instant(each.last_ms),
-                    "edges": each.edges,
+                    "edges": each.boundaries,
                     "points": each.points,
                     "rejected": each.rejected,
                     "requests": each.requests,
@@ -141,7 +143,7 @@ def read_statement(cursors: CursorFile, lane: LaneId, start_ms: int, end_ms: int
         end_ms,
         tuple(cursors.deliveries(lane, start_ms, end_ms)),
         tuple(cursors.gaps(lane, start_ms, end_ms)),
-        cursors.edge_ms(lane) or cursors.begun_ms(lane),
+        cursors.boundary_ms(lane) or cursors.begun_ms(lane),
     )
 
 
@@ -156,7 +158,7 @@ def describe_statement(statement: Statement) -> str:
         f"  {points:,} points in {requests:,} requests, {rejected:,} of them rejected",
     ]
     lines += [
-        f"  {format_instant(each.first_ms)} to {format_instant(each.last_ms)}: {each.edges:,} intervals, "
+        f"  {format_instant(each.first_ms)} to {format_instant(each.last_ms)}: {each.boundaries:,} intervals, "
         f"{each.points:,} points"
         for each in statement.deliveries
     ]

@@ -120,25 +120,25 @@ def _shown(name: str, labels: Labels) -> str:
 class ClaimedPast(AdmittedHistory):
     """A Prometheus as the export reads it."""
 
-    def __init__(self, past: PrometheusHistory, claimants: Claimants) -> None:
-        super().__init__(past.prometheus, claimants, clock=past.clock)
+    def __init__(self, history: PrometheusHistory, claimants: Claimants) -> None:
+        super().__init__(history.prometheus, claimants, clock=history.clock)
         self.claimants = claimants
 
 
-def claim_past(past: History, config: Path, policies: Sequence[Policy]) -> History:
-    """What the export to customers reads of a past: of a Prometheus, what may claim their deployments.
+def claim_past(history: History, config: Path, policies: Sequence[Policy]) -> History:
+    """What the export to customers reads of a history: of a Prometheus, what may claim their deployments.
 
     A store has what its collector admitted. Raises ConfigurationError for a deployment without an allow-list.
     """
-    if not isinstance(past, PrometheusHistory):
-        return past
-    claimed = ClaimedPast(past, Claimants(program_clock()))
+    if not isinstance(history, PrometheusHistory):
+        return history
+    claimed = ClaimedPast(history, Claimants(program_clock()))
     apply_claims(claimed, config, policies)
     return claimed
 
 
-def apply_claims(past: History, config: Path, policies: Sequence[Policy]) -> None:
+def apply_claims(history: History, config: Path, policies: Sequence[Policy]) -> None:
     """Read the allow-lists again; raises ConfigurationError, and the former ones stay."""
-    if isinstance(past, ClaimedPast):
-        past.claimants.apply(read_claims(config, policies), policies)
-        past.forget()
+    if isinstance(history, ClaimedPast):
+        history.claimants.apply(read_claims(config, policies), policies)
+        history.forget()

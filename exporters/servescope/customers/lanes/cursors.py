@@ -107,11 +107,13 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What was delivered of the edges in (`first_ms`, `last_ms`]: points, of which some were rejected, and requests."""
+    """What was delivered of the boundaries in (`first_ms`, `last_ms`]: points, of which some were rejected, and
+    requests.
+    """
 
     first_ms: int
     last_ms: int
-    edges: int
+    boundaries: int
     points: int
     rejected: int
     requests: int
@@ -129,7 +131,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acknowledgement:
-    """What a destination accepted of an edge: where its lane is now, what was delivered, and what of it is missing."""
+    """What a destination accepted of a boundary: where its lane is now, what was delivered, and what of
+    it is missing.
+    """
 
     cursor: Cursor
     delivery: Delivery | None = None
@@ -223,8 +227,8 @@ class CursorFile:
         """When a lane began; None for one that has not."""
         return self._time_of(lane, "begun_ms")
 
-    def edge_ms(self, lane: LaneId) -> int | None:
-        """The last edge that a lane's destination acknowledged; None before the first."""
+    def boundary_ms(self, lane: LaneId) -> int | None:
+        """The last boundary that a lane's destination acknowledged; None before the first."""
         return self._time_of(lane, "edge_ms")
 
     def _time_of(self, lane: LaneId, column: str) -> int | None:
@@ -268,7 +272,7 @@ class CursorFile:
             self._check_not_removed(lane)
             self._connection.execute(
                 "UPDATE lanes SET edge_ms = ?, state = ?, totals = ? WHERE customer = ? AND destination = ?",
-                (state.edge_ms, dump_state(state), held.cursor.totals, *of),
+                (state.boundary_ms, dump_state(state), held.cursor.totals, *of),
             )
             for gap in held.gaps:
                 self._add_gap(lane, gap)
@@ -280,7 +284,7 @@ class CursorFile:
                     "edges = edges + excluded.edges, points = points + excluded.points, "
                     "rejected = rejected + excluded.rejected, requests = requests + excluded.requests",
                     (
-                        *of, hour_ms, delivery.first_ms, delivery.last_ms, delivery.edges, delivery.points,
+                        *of, hour_ms, delivery.first_ms, delivery.last_ms, delivery.boundaries, delivery.points,
                         delivery.rejected, delivery.requests,
                     ),
                 )  # fmt: skip
@@ -370,7 +374,7 @@ class CursorFile:
                 if lane.customer in former and lane.destination != Pull.name:
                     for gap in dropped():
                         self._add_gap(lane, gap)
-                    reached_ms = self.edge_ms(lane) or self.begun_ms(lane) or now_ms
+                    reached_ms = self.boundary_ms(lane) or self.begun_ms(lane) or now_ms
                     if reached_ms < (moved_ms := max(now_ms, latest_ms)):
                         self._add_gap(lane, Gap(reached_ms, moved_ms, "moved"))
             for policy in policies:
@@ -388,7 +392,7 @@ class CursorFile:
     # --- Statements and offboarding ---
 
     def deliveries(self, lane: LaneId, start_ms: int, end_ms: int) -> list[Delivery]:
-        """What was delivered, hour by hour, of edges in a span."""
+        """What was delivered, hour by hour, of boundaries in a span."""
         with self._reading():
             rows = self._connection.execute(
                 "SELECT first_ms, last_ms, edges, points, rejected, requests FROM deliveries "

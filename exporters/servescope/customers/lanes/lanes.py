@@ -1,4 +1,5 @@
-"""A lane: the edges of one customer, delivered to one destination in their order, each until it is acknowledged."""
+"""A lane: the boundaries of one customer, delivered to one destination in their order, each until
+it is acknowledged."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from servescope.customers.lanes.telemetry import LaneTelemetry
 from servescope.customers.points.edges import IntervalSnapshot
 from servescope.customers.points.points import StreamPoint
 from servescope.customers.points.projection import Projection, Projector
-from servescope.customers.points.reading import RUN_MS, EdgeReader, FleetState
+from servescope.customers.points.reading import READ_MS, FleetState, IntervalReader
 from servescope.customers.points.totals import Totals, dump_totals, load_totals
 from servescope.customers.policy.policy import Policy, Quotas, Temporality
 from servescope.customers.transports.senders import Sender
@@ -72,9 +73,9 @@ class Route:
 class Lane:
     """Delivers one customer's points to one destination; `run` it in the event loop.
 
-    What it owes is read from `history`, a run of edges at a time, and of each deployment from `since_ms` on. An edge
-    that was delivered is acknowledged in `cursors` before anything else is sent, so that nothing is lost, and nothing
-    repeated but what was in flight when the process ended.
+    What it owes is read from `history`, an hour of boundaries at a time, and of each deployment from `since_ms` on. A
+    boundary that was delivered is acknowledged in `cursors` before anything else is sent, so that nothing is lost, and
+    nothing repeated but what was in flight when the process ended.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Lane:
         self._history, self._cursors, self._sender = history, cursors, sender
         self._clock, self._telemetry, self._workers = clock, telemetry, workers
         self._since_ms = since_ms
-        self._reader = EdgeReader(history, policy.deployments, policy.metrics, policy.figures, since_ms)
+        self._reader = IntervalReader(history, policy.deployments, policy.metrics, policy.figures, since_ms)
         self._projector = Projector(policy)
         self._state: FleetState | None = None
         self._totals = Totals()
@@ -115,7 +116,7 @@ class Lane:
                 while True:
                     await self._deliver_owed()
                     pauses = 0
-                    await self._sleep_to_next_edge()
+                    await self._sleep_to_next_boundary()
             except RemovedError:
                 return
             except ServescopeError as error:
@@ -137,41 +138,43 @@ class Lane:
             self._state, self._totals = None, Totals()
         else:
             self._state, self._totals = cursor.state, load_totals(cursor.totals)
-        self._events_read_ms = self._clock.now_ms() if self._state is None else self._state.edge_ms
-        self._telemetry.set_edge(self._begun_ms if self._state is None else self._state.edge_ms)
+        self._events_read_ms = self._clock.now_ms() if self._state is None else self._state.boundary_ms
+        self._telemetry.set_boundary(self._begun_ms if self._state is None else self._state.boundary_ms)
 
     def _owed(self) -> list[int]:
-        """The edges that are owed and may be read, ascending, of at most one run; gaps are recorded."""
+        """The boundaries that are owed and may be read, ascending, of at most an hour; gaps are recorded."""
         interval, now_ms = self._policy.interval_ms, self._clock.now_ms()
         newest = (now_ms - self._history.settle_ms) // interval * interval
         self._note_events(now_ms)
-        if self._state is None or self._state.edge_ms <= now_ms + AHEAD_MS:
+        if self._state is None or self._state.boundary_ms <= now_ms + AHEAD_MS:
             self._behind_from_ms = None
         else:
             self._behind_from_ms = min(self._behind_from_ms or now_ms, now_ms)
             self._state = self._set_back(self._state, now_ms, now_ms - self._behind_from_ms >= BELIEVED_AFTER_MS)
         if self._route.only_latest:
-            reached = self._owned_edge() - interval if self._state is None else self._state.edge_ms
+            reached = self._owned_boundary() - interval if self._state is None else self._state.boundary_ms
             return [newest] if newest > reached else []
         held = self._history.time_range()
         if self._state is None:
-            first = max(min(self._first_edge(held), newest), self._owned_edge())
+            first = max(min(self._first_boundary(held), newest), self._owned_boundary())
         else:
-            first = self._state.edge_ms + interval - self._state.edge_ms % interval
+            first = self._state.boundary_ms + interval - self._state.boundary_ms % interval
         oldest_ms = now_ms - self._policy.most_age_ms
         if self._state is not None or self._begun_ms < oldest_ms:
             first = self._skip(first, oldest_ms, newest, "age")
         if held is not None:
             first = self._skip(first, held[0], newest, "retention")
-        return list(range(first, min(newest, first + RUN_MS) + 1, interval))
+        return list(range(first, min(newest, first + READ_MS) + 1, interval))
 
-    def _owned_edge(self) -> int:
-        """The first edge at which any deployment is the customer's: its first interval is then a whole one."""
+    def _owned_boundary(self) -> int:
+        """The first boundary at which any deployment is the customer's: its first interval is then a whole one."""
         interval = self._policy.interval_ms
         return -(-min(self._since_ms.values(), default=0) // interval) * interval
 
-    def _first_edge(self, held: tuple[int, int] | None) -> int:
-        """The first edge of the lane: when it began, or as far before as it is to be filled and the past goes back."""
+    def _first_boundary(self, held: tuple[int, int] | None) -> int:
+        """The first boundary of the lane: when it began, or as far before as it is to be filled and the
+        past goes back.
+        """
         interval = self._policy.interval_ms
         begun = self._begun_ms // interval * interval
         first = max(self._begun_ms - self._route.backfill_ms, 0) // interval * interval
@@ -182,7 +185,7 @@ class Lane:
 
         Raises ServescopeError while nothing can be sent; `is_believed` is whether the clock has shown this for an hour.
         """
-        ahead_ms = state.edge_ms - now_ms
+        ahead_ms = state.boundary_ms - now_ms
         ahead = f"the cursor is from the future, {ahead_ms / 1000:.0f} s ahead of the clock"
         must_rise = self._route.temporality == "cumulative" and not self._route.only_latest
         sent_ms = self._first_sent_ahead(now_ms)
@@ -193,14 +196,14 @@ class Lane:
         else:
             self._report(f"{ahead}: it goes on from now")
             start_ms = max(sent_ms or now_ms, now_ms)
-            if not self._route.only_latest and start_ms < state.edge_ms:
+            if not self._route.only_latest and start_ms < state.boundary_ms:
                 # Points of these times will replace those that were sent, or be refused.
-                self._add_gap(Gap(start_ms, state.edge_ms, "clock"))
+                self._add_gap(Gap(start_ms, state.boundary_ms, "clock"))
             self._totals = self._totals.set_back(now_ms)
             return state.set_back(now_ms)
-        known = self._cursors.gaps(self.id, now_ms, state.edge_ms + 1)
-        if not any((gap.end_ms, gap.reason) == (state.edge_ms, "clock") for gap in known):
-            self._add_gap(Gap(now_ms, state.edge_ms, "clock"))
+        known = self._cursors.gaps(self.id, now_ms, state.boundary_ms + 1)
+        if not any((gap.end_ms, gap.reason) == (state.boundary_ms, "clock") for gap in known):
+            self._add_gap(Gap(now_ms, state.boundary_ms, "clock"))
         raise ServescopeError(f"{ahead}: nothing is sent until then, as {why}")
 
     def _first_sent_ahead(self, now_ms: int) -> int | None:
@@ -213,7 +216,7 @@ class Lane:
         return None
 
     def _skip(self, first: int, oldest_ms: int, newest: int, reason: str) -> int:
-        """The first edge that is not older; what is left out is a gap. What was counted meanwhile is carried on."""
+        """The first boundary that is not older; what is left out is a gap. What was counted meanwhile is carried on."""
         interval = self._policy.interval_ms
         kept = -(-oldest_ms // interval) * interval
         if first >= kept or first > newest:
@@ -222,14 +225,14 @@ class Lane:
         return min(kept, newest)
 
     def _note_events(self, now_ms: int) -> None:
-        """Record as gaps what was imported behind the edge, or dropped, since the events were read last."""
+        """Record as gaps what was imported behind the boundary, or dropped, since the events were read last."""
         if self._route.only_latest:
             return
         if self._events_read_ms > now_ms:
             # The clock was set back, and what happened since then is of an earlier time.
             self._events_read_ms = now_ms - self._policy.most_age_ms
         deployments = {deployment.labels() for deployment in self._policy.deployments}
-        reached_ms = 0 if self._state is None else self._state.edge_ms
+        reached_ms = 0 if self._state is None else self._state.boundary_ms
         for event in self._history.read_events(self._events_read_ms, now_ms):
             detail = dict(event.detail)
             if event.kind == "import" and event.labels in deployments:
@@ -254,24 +257,24 @@ class Lane:
             if not read:
                 return
             while read:  # what was delivered is not held while the rest waits
-                edge, state = read.popleft()
+                snapshot, state = read.popleft()
                 projection = await self._in_thread(
-                    partial(self._projector.project, edge, self._route.temporality, self._totals)
+                    partial(self._projector.project, snapshot, self._route.temporality, self._totals)
                 )
-                await self._deliver(edge, state, projection)
+                await self._deliver(snapshot, state, projection)
 
     def _read(self) -> deque[tuple[IntervalSnapshot, FleetState]]:
-        """The next of the edges that are owed."""
-        edges = self._owed()
-        return deque(self._reader.read_some(self._state, edges) if edges else ())
+        """The next of the boundaries that are owed."""
+        boundaries = self._owed()
+        return deque(self._reader.read_some(self._state, boundaries) if boundaries else ())
 
-    async def _deliver(self, edge: IntervalSnapshot, state: FleetState, projection: Projection) -> None:
-        """Send the points of an edge until they are accepted, refused for good, or too old; then acknowledge it."""
+    async def _deliver(self, snapshot: IntervalSnapshot, state: FleetState, projection: Projection) -> None:
+        """Send the points of a boundary until they are accepted, refused for good, or too old; then acknowledge it."""
         self._telemetry.set_exported(len(projection.points), projection.withheld)
-        before_ms = edge.time_ms - self._policy.interval_ms if edge.before_ms is None else edge.before_ms
-        sent = await self._send(edge.time_ms, projection.points)
-        gaps = tuple(Gap(before_ms, edge.time_ms, reason, points) for reason, points in sent.dropped.items())
-        delivery = Delivery(before_ms, edge.time_ms, 1, len(projection.points), sent.dropped.total(), sent.requests)
+        before_ms = snapshot.time_ms - self._policy.interval_ms if snapshot.before_ms is None else snapshot.before_ms
+        sent = await self._send(snapshot.time_ms, projection.points)
+        gaps = tuple(Gap(before_ms, snapshot.time_ms, reason, points) for reason, points in sent.dropped.items())
+        delivery = Delivery(before_ms, snapshot.time_ms, 1, len(projection.points), sent.dropped.total(), sent.requests)
         cursor = Cursor(state, dump_totals(projection.totals))
         # At once: when the lane ends here, the one after it must not send this again.
         self._cursors.hold(self.id, Acknowledgement(cursor, delivery, gaps))
@@ -280,9 +283,9 @@ class Lane:
             self._telemetry.count_gap(gap.reason, gap.end_ms - gap.start_ms)
         await self._in_thread(partial(self._cursors.write_held, self.id))
         self._state, self._totals = state, projection.totals
-        self._telemetry.set_edge(edge.time_ms)
+        self._telemetry.set_boundary(snapshot.time_ms)
 
-    async def _send(self, edge_ms: int, points: Sequence[StreamPoint]) -> _Sent:
+    async def _send(self, boundary_ms: int, points: Sequence[StreamPoint]) -> _Sent:
         """Send points in as many requests as they need, in their order, each until it is settled."""
         sent = _Sent()
         waiting = deque(self._sender.split(points))
@@ -300,12 +303,12 @@ class Lane:
                     sent.dropped[error.reason] += len(waiting.popleft())
                 elif error.reason == "too_large":
                     waiting = deque(self._sender.split([point for each in waiting for point in each]))
-                elif self._clock.now_ms() - edge_ms > self._policy.most_age_ms:
+                elif self._clock.now_ms() - boundary_ms > self._policy.most_age_ms:
                     sent.dropped["age"] += sum(map(len, waiting))
                     break
                 else:
                     pauses += 1
-                    left_ms = max(edge_ms + self._policy.most_age_ms - self._clock.now_ms(), 0)
+                    left_ms = max(boundary_ms + self._policy.most_age_ms - self._clock.now_ms(), 0)
                     pause = max(error.after_seconds or 0.0, _pause_seconds(pauses))
                     await self._clock.sleep(min(pause, left_ms / 1000 + _FIRST_PAUSE_SECONDS))
                 continue
@@ -319,7 +322,7 @@ class Lane:
                 self._report(f"{accepted.rejected} of {len(batch)} points were rejected: {accepted.message}")
         return sent
 
-    async def _sleep_to_next_edge(self) -> None:
+    async def _sleep_to_next_boundary(self) -> None:
         now_ms, interval = self._clock.now_ms(), self._policy.interval_ms
         settle_ms = self._history.settle_ms
         next_ms = (now_ms - settle_ms) // interval * interval + interval + settle_ms
@@ -346,7 +349,7 @@ class Lane:
 
 @dataclass(slots=True)
 class _Sent:
-    """What became of the points of an edge: those that were `dropped`, by reason, and the `requests` answered."""
+    """What became of the points of a boundary: those that were `dropped`, by reason, and the `requests` answered."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     requests: int = 0

@@ -128,7 +128,7 @@ class CustomersProgram:
             sender, route = make_sender(to, self._threads), Route(to.temporality, to.backfill_ms)
             self._warn_of_short_backfill(lane, made_of, to.backfill_ms)
         else:
-            # An edge is that much older than now when it is read.
+            # A boundary is that much older than now when it is read.
             most_age_ms = _INTERVALS_SHOWN * policy.interval_ms + self._history.settle_ms
             page = CustomerPage(most_age_ms, self._threads, self._clock.now_ms)
             sender, route = page, Route(only_latest=True)

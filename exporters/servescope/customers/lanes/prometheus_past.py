@@ -14,21 +14,21 @@ from servescope.store.prometheus.places import describe_places
 _logger = logging.getLogger(__name__)
 
 
-def warn_of_prometheus(past: History, policies: Iterable[Policy]) -> None:
+def warn_of_prometheus(history: History, policies: Iterable[Policy]) -> None:
     """Log which of our rules it does not evaluate, and which deployments it has of several clusters or tenants."""
-    if not isinstance(past, ClaimedPast):
+    if not isinstance(history, ClaimedPast):
         return
-    url = past.prometheus.url
+    url = history.prometheus.url
     try:
-        for file, effect in past.missing_rules().items():
+        for file, effect in history.missing_rules().items():
             _logger.warning("the Prometheus at %s does not evaluate %s: %s", url, file, effect)
-        spread = past.spread()
+        spread = history.spread()
     except PrometheusError as error:
         _logger.warning("neither the rules nor the tenants of the Prometheus are known: %s", error)
         return
     for policy in policies:
         for deployment in sorted(policy.deployments & spread.keys()):
-            places = [far for far in spread[deployment] if past.claimants.admits_far(deployment, far)]
+            places = [far for far in spread[deployment] if history.claimants.admits_far(deployment, far)]
             if len(places) > 1:
                 _logger.warning(
                     "customer %s: deployment %s has targets in %s, all of which the customer receives; where they are "

@@ -76,7 +76,7 @@ class LaneTelemetry:
 
     def __init__(self, telemetry: CustomersTelemetry, lane: LaneId, clock: ProgramClock) -> None:
         self._telemetry, self._labels, self._clock = telemetry, (lane.customer, lane.destination), clock
-        self.edge_ms = clock.now_ms()
+        self.boundary_ms = clock.now_ms()
         self.last_success_ms: int | None = None
         self.failing_since_ms: int | None = None
         self.skew_seconds: float | None = None
@@ -91,12 +91,12 @@ class LaneTelemetry:
     def _count(self, name: str, amount: float, *labels: str) -> None:
         self._telemetry._counters[name].labels(*self._labels, *labels).inc(amount)
 
-    def set_edge(self, edge_ms: int) -> None:
-        """Set the last edge that was acknowledged; before the first, when the lane began."""
-        self.edge_ms = edge_ms
+    def set_boundary(self, boundary_ms: int) -> None:
+        """Set the last boundary that was acknowledged; before the first, when the lane began."""
+        self.boundary_ms = boundary_ms
 
     def set_exported(self, streams: int, withheld: Counter[str]) -> None:
-        """Set how many streams have a point at an edge, and how many series were withheld, by reason."""
+        """Set how many streams have a point at a boundary, and how many series were withheld, by reason."""
         self.exported, self.withheld = streams, withheld
 
     def count_request(self, seconds: float, points: int, accepted: Accepted) -> None:
@@ -144,7 +144,7 @@ class LaneTelemetry:
 
     def lag_seconds(self, now_ms: int) -> float:
         """How far behind the lane is; of a cursor from the future, how long nothing is sent."""
-        return abs(now_ms - self.edge_ms) / 1000
+        return abs(now_ms - self.boundary_ms) / 1000
 
 
 class _Levels(Collector):

@@ -1,4 +1,4 @@
-"""What the store says of a customer's deployments at one edge of its interval, before any policy is applied."""
+"""What the store says of a customer's deployments at one boundary of its interval, before any policy is applied."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TargetEdge:
-    """One target at an edge: its m native `series`, without the labels of its identity; each array is (m,).
+class TargetInterval:
+    """One target at a boundary: its m native `series`, without the labels of its identity; each array is (m,).
 
     `values` are those of its last good scrape, NaN where a series has none. `gains` are what a counter counted since
-    the edge before, resets added, NaN where it is not known, as at its first sight. `counted` are the sums of gains
+    the boundary before, resets added, NaN where it is not known, as at its first sight. `counted` are the sums of gains
     since `since_ms`, one baseline for all counters of the target: when the lane saw it first, or when its process began
     if that was later. No restart changes them; when a histogram has other buckets, all begin anew. `ended` are the
-    series that had a value at the edge before and have none now; of a target that left, all. `series` is the same
-    object from edge to edge while the target has the same ones, and of all targets that have the same ones.
+    series that had a value at the boundary before and have none now; of a target that left, all. `series` is the same
+    object from boundary to boundary while the target has the same ones, and of all targets that have the same ones.
     """
 
     identity: Identity
@@ -37,7 +37,7 @@ class TargetEdge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntervalSnapshot:
-    """All of a customer's deployments at `time_ms`; `before_ms` is the edge before, None for the first of a lane.
+    """All of a customer's deployments at `time_ms`; `before_ms` is the boundary before, None for the first of a lane.
 
     The first has values but no gains: they begin there. `figures` are by deployment the derived figures over the
     `window_ms` before, by their key, absent ones left out.
@@ -45,13 +45,15 @@ class IntervalSnapshot:
 
     time_ms: int
     before_ms: int | None
-    targets: tuple[TargetEdge, ...]
+    targets: tuple[TargetInterval, ...]
     figures: Mapping[Deployment, Mapping[str, float]]
     window_ms: int
 
 
 def join(first: IntervalSnapshot, second: IntervalSnapshot) -> IntervalSnapshot:
-    """Two edges as one that follows on the one before both: where the second is, with what both gained and ended."""
+    """Two boundaries as one that follows on the one before both: where the second is, with what both
+    gained and ended.
+    """
     earlier = {target.identity: target for target in first.targets}
     targets = [
         _join(earlier.pop(target.identity), target) if target.identity in earlier else target
@@ -60,7 +62,7 @@ def join(first: IntervalSnapshot, second: IntervalSnapshot) -> IntervalSnapshot:
     return replace(second, before_ms=first.before_ms, targets=(*targets, *earlier.values()))
 
 
-def _join(first: TargetEdge, second: TargetEdge) -> TargetEdge:
+def _join(first: TargetInterval, second: TargetInterval) -> TargetInterval:
     known = frozenset(second.series)
     gone = tuple(each for each in first.series if each not in known)
     series = (*second.series, *gone) if gone else second.series

@@ -1,4 +1,4 @@
-"""The points of a customer's streams at an edge: what its policy lets through, under its names, and nothing else."""
+"""The points of a customer's streams at a boundary: what its policy lets through, under its names, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, make_labels
-from servescope.customers.points.edges import IntervalSnapshot, TargetEdge
+from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
 from servescope.customers.points.hashing import ReplicaHash
 from servescope.customers.points.layout import ExportedObject, ExportLayout, Value
 from servescope.customers.points.naming import (
@@ -49,9 +49,10 @@ FORGET_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The points of an edge, in order of time for each stream; what was withheld, in series, by reason of `WITHHELD`.
+    """The points of a boundary, in order of time for each stream; what was withheld, in series, by reason of
+    `WITHHELD`.
 
-    `totals` are what the next edge goes on from, once the points are acknowledged.
+    `totals` are what the next boundary goes on from, once the points are acknowledged.
     """
 
     points: list[StreamPoint]
@@ -70,7 +71,7 @@ class _Source(NamedTuple):
     counted: Value | None
     ended: bool
     edges: tuple[float, ...]
-    target: TargetEdge
+    target: TargetInterval
 
 
 class _Plan(NamedTuple):
@@ -82,9 +83,9 @@ class _Plan(NamedTuple):
 
 
 class Projector:
-    """Projects the edges of one customer, one after the other. Not thread safe.
+    """Projects the boundaries of one customer, one after the other. Not thread safe.
 
-    Equal edges with equal totals bring equal points. Raises AccessError when the key that replicas are hashed with
+    Equal boundaries with equal totals bring equal points. Raises AccessError when the key that replicas are hashed with
     cannot be read: no replica is ever exported by its own name instead.
     """
 
@@ -100,36 +101,36 @@ class Projector:
         self._plans: dict[tuple[Identity, str], _Plan] = {}
         self._streams: dict[StreamKey, Stream] = {}
 
-    def project(self, edge: IntervalSnapshot, temporality: Temporality, totals: Totals) -> Projection:
-        """The points of an edge; `totals` are those of the edge before."""
+    def project(self, snapshot: IntervalSnapshot, temporality: Temporality, totals: Totals) -> Projection:
+        """The points of a boundary; `totals` are those of the boundary before."""
         key_id = self._hash.refresh() if self._hash else ""
         if totals.key_id not in ("", key_id) and key_id:
             _logger.info("customer %s: replicas have other names from now on, by key %s", self._policy.name, key_id)
         withheld: Counter[str] = Counter()
-        theirs = [target for target in edge.targets if target.identity.deployment() in self._policy.deployments]
-        withheld["foreign"] += sum(len(target.series) for target in edge.targets) - sum(
+        theirs = [target for target in snapshot.targets if target.identity.deployment() in self._policy.deployments]
+        withheld["foreign"] += sum(len(target.series) for target in snapshot.targets) - sum(
             len(target.series) for target in theirs
         )
         planned = [(target, self._plan(target, key_id)) for target in theirs]
         self._forget(planned, key_id)
         withheld["incomplete"] += sum(len(plan.layout.incomplete) for _, plan in planned)
-        points = [*self._ends_of_former_names(theirs, key_id, totals.key_id, edge.time_ms)]
+        points = [*self._ends_of_former_names(theirs, key_id, totals.key_id, snapshot.time_ms)]
         streams: dict[StreamKey, StreamTotal] = {}
         for key, sources in _gather(planned).items():
-            points += self._points(key, sources, edge, temporality, totals, streams, withheld)
-        streams |= _recent(totals.streams, streams, edge.time_ms)
-        shown, figures = self._figure_points(edge, totals.figures, withheld)
+            points += self._points(key, sources, snapshot, temporality, totals, streams, withheld)
+        streams |= _recent(totals.streams, streams, snapshot.time_ms)
+        shown, figures = self._figure_points(snapshot, totals.figures, withheld)
         kept = self._quota.keep([*points, *figures], withheld)
         return Projection(kept, +withheld, Totals(streams, shown, key_id))
 
-    def streams_of(self, target: TargetEdge) -> list[tuple[ExportedObject, Stream]]:
+    def streams_of(self, target: TargetInterval) -> list[tuple[ExportedObject, Stream]]:
         """The objects of a target that the policy lists, and the stream that each is exported as, or is part of."""
         plan = self._plan(target, self._hash.refresh() if self._hash else "")
         return list(zip(plan.layout.objects, plan.streams, strict=True))
 
     # --- Which series are which stream ---
 
-    def _plan(self, target: TargetEdge, key_id: str) -> _Plan:
+    def _plan(self, target: TargetInterval, key_id: str) -> _Plan:
         layout = self._layout(target.series)
         known = self._plans.get((target.identity, key_id))
         if known is None or known.layout is not layout:
@@ -166,7 +167,7 @@ class Projector:
             )
         return known
 
-    def _forget(self, planned: Sequence[tuple[TargetEdge, _Plan]], key_id: str) -> None:
+    def _forget(self, planned: Sequence[tuple[TargetInterval, _Plan]], key_id: str) -> None:
         """Forget what is of targets that are gone, once there is more of that than of those that are there."""
         if len(self._plans) > 2 * len(planned) + 16:
             present = {(target.identity, key_id) for target, _ in planned}
@@ -183,7 +184,7 @@ class Projector:
         self,
         key: StreamKey,
         sources: Sequence[_Source],
-        edge: IntervalSnapshot,
+        snapshot: IntervalSnapshot,
         temporality: Temporality,
         totals: Totals,
         streams: dict[StreamKey, StreamTotal],
@@ -199,31 +200,31 @@ class Projector:
             if over is None and (len(sources) > 1 or self._policy.resolution == "deployment"):
                 withheld["ratio"] += len(present)
             elif numbers:
-                yield StreamPoint(stream, None, edge.time_ms, max(numbers) if over == "max" else sum(numbers))
+                yield StreamPoint(stream, None, snapshot.time_ms, max(numbers) if over == "max" else sum(numbers))
             elif ends:
-                yield StreamPoint(stream, None, edge.time_ms, None)
+                yield StreamPoint(stream, None, snapshot.time_ms, None)
             return
         gain = _sum(source.gain for source in sources)
         if temporality == "delta":
-            if gain is not None and edge.before_ms is not None:
-                yield StreamPoint(stream, edge.before_ms, edge.time_ms, gain)
+            if gain is not None and snapshot.before_ms is not None:
+                yield StreamPoint(stream, snapshot.before_ms, snapshot.time_ms, gain)
             return
         if self._is_of_one_target(key, sources, totals):
             counted = _sum(source.counted for source in sources)
             total = None if counted is None else StreamTotal(sources[0].target.since_ms, counted)
         else:
-            total = _advance(totals.streams.get(key), gain, gain if gain is not None else _sum(present), edge)
+            total = _advance(totals.streams.get(key), gain, gain if gain is not None else _sum(present), snapshot)
             if total is not None and (present or ends or gain is not None):
-                streams[key] = total if present else StreamTotal(total.start_ms, total.value, edge.time_ms)
+                streams[key] = total if present else StreamTotal(total.start_ms, total.value, snapshot.time_ms)
         if present and total is not None:
-            yield StreamPoint(stream, total.start_ms, edge.time_ms, total.value)
+            yield StreamPoint(stream, total.start_ms, snapshot.time_ms, total.value)
         elif not present and (ends or gain is not None):
             if gain is not None and total is not None:
                 # What was counted before the last series ended comes before the mark of its end.
-                yield StreamPoint(stream, total.start_ms, edge.time_ms - 1, total.value)
+                yield StreamPoint(stream, total.start_ms, snapshot.time_ms - 1, total.value)
             sent = total.value if total is not None else None
             edges = sent.edges if isinstance(sent, HistogramValue) else sources[0].edges
-            yield StreamPoint(stream, None, edge.time_ms, None, edges)
+            yield StreamPoint(stream, None, snapshot.time_ms, None, edges)
 
     def _is_of_one_target(self, key: StreamKey, sources: Sequence[_Source], totals: Totals) -> bool:
         """Whether what the sources counted is the total: targets that a sum has lost would be missing in it."""
@@ -231,7 +232,7 @@ class Projector:
         return is_replicas and all(source.target is sources[0].target for source in sources)
 
     def _ends_of_former_names(
-        self, targets: Sequence[TargetEdge], key_id: str, former_id: str, time_ms: int
+        self, targets: Sequence[TargetInterval], key_id: str, former_id: str, time_ms: int
     ) -> Iterator[StreamPoint]:
         """The ends of all series that replicas had under the key that was in use before."""
         if self._hash is None or former_id in ("", key_id) or not self._hash.has(former_id):
@@ -244,13 +245,13 @@ class Projector:
                     yield StreamPoint(stream, None, time_ms, None, edges)
 
     def _figure_points(
-        self, edge: IntervalSnapshot, before: frozenset[StreamKey], withheld: Counter[str]
+        self, snapshot: IntervalSnapshot, before: frozenset[StreamKey], withheld: Counter[str]
     ) -> tuple[frozenset[StreamKey], list[StreamPoint]]:
         """The figures that are shown, and their points, with the ends of those that were shown before."""
         points = []
         shown: set[StreamKey] = set()
-        window = format_duration(edge.window_ms)
-        for deployment, figures in edge.figures.items():
+        window = format_duration(snapshot.window_ms)
+        for deployment, figures in snapshot.figures.items():
             if deployment not in self._policy.deployments:
                 withheld["foreign"] += len(figures)
                 continue
@@ -264,13 +265,15 @@ class Projector:
                     continue
                 key = StreamKey(name, make_labels((*resource, *own, (WINDOW_LABEL, window))))
                 shown.add(key)
-                points.append(StreamPoint(self._stream(key, self._figures[name]), None, edge.time_ms, value))
+                points.append(StreamPoint(self._stream(key, self._figures[name]), None, snapshot.time_ms, value))
         gone = [key for key in sorted(before - shown) if key.metric in self._figures]
-        points += [StreamPoint(self._stream(key, self._figures[key.metric]), None, edge.time_ms, None) for key in gone]
+        points += [
+            StreamPoint(self._stream(key, self._figures[key.metric]), None, snapshot.time_ms, None) for key in gone
+        ]
         return frozenset(shown), points
 
 
-def _gather(planned: Sequence[tuple[TargetEdge, _Plan]]) -> dict[StreamKey, list[_Source]]:
+def _gather(planned: Sequence[tuple[TargetInterval, _Plan]]) -> dict[StreamKey, list[_Source]]:
     """The series of all targets that are part of each stream."""
     gathered: dict[StreamKey, list[_Source]] = {}
     for target, plan in planned:
@@ -320,16 +323,18 @@ def _add(first: Value, second: Value) -> Value:
 
 
 def _advance(
-    total: StreamTotal | None, gain: Value | None, shape: Value | None, edge: IntervalSnapshot
+    total: StreamTotal | None, gain: Value | None, shape: Value | None, snapshot: IntervalSnapshot
 ) -> StreamTotal | None:
-    """The total with what was gained; a new one where there was none, or where it had fewer edges than all series have.
+    """The total with `gain` added, unchanged where that is None.
 
-    A new one counts from the edge before; of the first edge of a stream, from this edge, with nothing in it.
+    A new total replaces one that is None, or a histogram that lacks an edge of `shape`, the sum of what the series show
+    now. It counts from the boundary before and has what was gained since; without a gain, or at a lane's first
+    boundary, it counts from this boundary and is 0, or None where no series shows a value.
     """
     if total is None or _is_coarser(total.value, shape):
-        if gain is not None and edge.before_ms is not None:
-            return StreamTotal(edge.before_ms, gain)
-        return None if shape is None else StreamTotal(edge.time_ms, _nothing(shape))
+        if gain is not None and snapshot.before_ms is not None:
+            return StreamTotal(snapshot.before_ms, gain)
+        return None if shape is None else StreamTotal(snapshot.time_ms, _nothing(shape))
     return StreamTotal(total.start_ms, total.value if gain is None else _add(total.value, gain))
 
 

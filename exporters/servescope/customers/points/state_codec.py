@@ -26,7 +26,9 @@ def dump_state(state: FleetState) -> bytes:
         layout = layouts.setdefault(track.series, len(layouts))
         targets.append([astuple(track.identity), layout, track.since_ms, track.scrape_ms])
         arrays += [each.tobytes() for each in (track.values, track.counted, track.present, track.scraped)]
-    head = json.dumps({"edge_ms": state.edge_ms, "layouts": list(layouts), "targets": targets}, separators=(",", ":"))
+    head = json.dumps(
+        {"edge_ms": state.boundary_ms, "layouts": list(layouts), "targets": targets}, separators=(",", ":")
+    )
     return zlib.compress(b"".join((head.encode(), _SEPARATOR, *arrays)), _LEVEL)
 
 

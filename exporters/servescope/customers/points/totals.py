@@ -33,7 +33,7 @@ class StreamTotal:
 class Totals:
     """What of a customer's points follows from those before: sums, the figures shown last, and the key of replicas.
 
-    `figures` are those that were shown at the edge before, to be ended when they are absent.
+    `figures` are those that were shown at the boundary before, to be ended when they are absent.
     """
 
     streams: Mapping[StreamKey, StreamTotal] = field(default_factory=lambda: MappingProxyType({}))

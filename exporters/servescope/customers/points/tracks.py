@@ -1,4 +1,4 @@
-"""One target from edge to edge: what its counters gained, since when they count, which of its series ended."""
+"""One target from boundary to boundary: what its counters gained, since when they count, which of its series ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import Series, Window
-from servescope.customers.points.edges import Floats, TargetEdge
+from servescope.customers.points.edges import Floats, TargetInterval
 from servescope.increments.accumulation import SAME_START_MS, ScrapeGains, count_gains, order_objects
 
 Times = NDArray[np.int64]
@@ -32,11 +32,11 @@ MOST_ABSENT: Final = 2000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetTrack:
-    """A target as it was at an edge: all that the next edge is compared with.
+    """A target as it was at a boundary: all that the next boundary is compared with.
 
-    Per series, (m,): `values` and `counted` as in `TargetEdge`, whether it was `present` at the edge, and whether it
-    was `scraped` at `scrape_ms`, the last good scrape. Counters that were not have the value that they had last, 0 if
-    the process began anew since.
+    Per series, (m,): `values` and `counted` as in `TargetInterval`, whether it was `present` at the boundary, and
+    whether it was `scraped` at `scrape_ms`, the last good scrape. Counters that were not have the value that they had
+    last, 0 if the process began anew since.
     """
 
     identity: Identity
@@ -53,15 +53,18 @@ def follow(
     identity: Identity,
     track: TargetTrack | None,
     window: Window,
-    edges: Sequence[int],
+    boundaries: Sequence[int],
     before_ms: int | None,
     fresh_ms: int,
     since_ms: int = 0,
-) -> Iterator[tuple[TargetEdge | None, TargetTrack | None]]:
-    """The target at each of the edges, ascending, None where there is nothing to say of it, and its track from then on.
+) -> Iterator[tuple[TargetInterval | None, TargetTrack | None]]:
+    """For each of `boundaries`, times in milliseconds ascending, the target at that boundary and the track to continue
+    from.
 
-    `window` has its scrapes after the edge before, `before_ms`, up to the last edge, and series without the labels of
-    the identity; of a lane's first edge, whose `before_ms` is None, the scrapes shortly before it. A scrape counts as
+    The target is None where no series has a value, has ended or gained since the boundary before; the track is None
+    before the first good scrape. `before_ms` is the boundary before the first of `boundaries`, None where that is the
+    first of a lane, at which nothing is gained. `window` has the scrapes after `before_ms` up to the last boundary (of
+    a lane's first boundary, those shortly before it), in series without the labels of the identity. A scrape counts as
     the target's state for `fresh_ms`. Nothing is known of the target before `since_ms`, when it became the customer's:
     neither the window nor the track reaches further back.
     """
@@ -73,24 +76,24 @@ def follow(
     present = np.zeros(len(series), dtype=bool)
     if track is not None:
         present[_places(series, track.series)] = track.present
-    for edge_ms in edges:
-        end = int(np.searchsorted(times, edge_ms, "right"))
-        gains = counting.begin(edge_ms) if before_ms is None else counting.advance(min(column, end), end, before_ms)
-        values = counting.fresh_values(end, edge_ms - fresh_ms)
+    for boundary_ms in boundaries:
+        end = int(np.searchsorted(times, boundary_ms, "right"))
+        gains = counting.begin(boundary_ms) if before_ms is None else counting.advance(min(column, end), end, before_ms)
+        values = counting.fresh_values(end, boundary_ms - fresh_ms)
         ended = present & np.isnan(values)
         present = ~np.isnan(values)
         found = None
-        # One that came back and left between two edges has neither a value nor an end, and counted all the same.
+        # One that came back and left between two boundaries has neither a value nor an end, and counted all the same.
         if present.any() or ended.any() or not np.isnan(gains).all():
-            found = TargetEdge(identity, series, values, gains, counting.counted(end), counting.since_ms, ended)
-        yield found, counting.track(identity, edge_ms, end, present)
-        column, before_ms = max(column, end), edge_ms
+            found = TargetInterval(identity, series, values, gains, counting.counted(end), counting.since_ms, ended)
+        yield found, counting.track(identity, boundary_ms, end, present)
+        column, before_ms = max(column, end), boundary_ms
 
 
 def _continue(track: TargetTrack | None, window: Window, before_ms: int | None) -> Window:
     """The scrapes in the canonical order of series, behind the track's own scrape.
 
-    A target without a track was not there at the edge before: that is a scrape that failed.
+    A target without a track was not there at the boundary before: that is a scrape that failed.
     """
     series, rows = _order(window.series, track.series if track is not None else ())
     if track is not None:
@@ -157,13 +160,13 @@ class _Counting:
             self._counted[_places(window.series, track.series)] = track.counted
             self.since_ms = track.since_ms
 
-    def begin(self, edge_ms: int) -> Floats:
-        """Begin to count at a lane's first edge; the gains (m,), none of which is known."""
-        self.since_ms = edge_ms
+    def begin(self, boundary_ms: int) -> Floats:
+        """Begin to count at a lane's first boundary; the gains (m,), none of which is known."""
+        self.since_ms = boundary_ms
         return np.full(len(self._values), np.nan)
 
     def advance(self, column: int, end: int, before_ms: int) -> Floats:
-        """Count on over these columns, which are after an edge; the gains (m,) over them."""
+        """Count on over these columns, which are after a boundary; the gains (m,) over them."""
         columns = range(column, end)
         if not self.since_ms:
             self.since_ms = next((self._began(each) for each in columns if self._gained.succeeded[each]), 0)
@@ -178,7 +181,9 @@ class _Counting:
         return gains
 
     def _began(self, column: int) -> int:
-        """When a target that is seen first at a column began to count: there, or with its process since the edge."""
+        """When a target that is seen first at a column began to count: there, or with its process
+        since the boundary.
+        """
         time_ms = int(self._times[column])
         is_new = self._gained.first[:, column].any()
         return min(int(self._gained.started[column]), time_ms) if is_new else time_ms
@@ -221,7 +226,7 @@ class _Counting:
         values[rows] = np.where(usable, self._values[rows, np.maximum(sound, 0)], np.nan)
         return values
 
-    def track(self, identity: Identity, edge_ms: int, end: int, present: Flags) -> TargetTrack | None:
+    def track(self, identity: Identity, boundary_ms: int, end: int, present: Flags) -> TargetTrack | None:
         """The target as it is known before a column; None when no scrape was good."""
         good = self._good_before(end)
         if good < 0:
@@ -235,7 +240,7 @@ class _Counting:
         if np.count_nonzero(kept & ~present) > MOST_ABSENT:
             # What is forgotten would be missing in sums over series: all begin anew.
             kept = present & kept
-            self._counted[:], self.since_ms = 0.0, edge_ms
+            self._counted[:], self.since_ms = 0.0, boundary_ms
         series = (
             self._series
             if kept.all()

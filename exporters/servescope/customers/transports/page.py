@@ -1,4 +1,5 @@
-"""The page that a customer scrapes: the points of the latest edge, in the Prometheus text format and in OpenMetrics."""
+"""The page that a customer scrapes: the points of the latest boundary, in the Prometheus text format and in
+OpenMetrics."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from servescope.exposition.negotiation import OPENMETRICS
 
 
 class CustomerPage:
-    """The page of one customer, and the sender of the lane that fills it; rendered once for each edge and format.
+    """The page of one customer, and the sender of the lane that fills it; rendered once for each boundary and format.
 
-    A page is served until `most_age_ms` after its edge, and none that is further ahead of the clock. Not thread safe;
-    it renders in threads of `executor`.
+    A page is served until `most_age_ms` after its boundary, and none that is further ahead of the clock. Not thread
+    safe; it renders in threads of `executor`.
     """
 
     def __init__(self, most_age_ms: int, executor: Executor, now_ms: Callable[[], int]) -> None:
         self._most_age_ms, self._executor, self._now_ms = most_age_ms, executor, now_ms
-        self._edge_ms: int | None = None
+        self._boundary_ms: int | None = None
         self._points: Sequence[StreamPoint] = ()
         self._rendered: dict[str, asyncio.Future[bytes]] = {}
 
@@ -31,9 +32,11 @@ class CustomerPage:
         return [points] if points else []
 
     async def send(self, batch: Sequence[StreamPoint]) -> Accepted:
-        """Serve the last edge of these points from now on."""
-        self._edge_ms = max(point.time_ms for point in batch)
-        latest: dict[Stream, StreamPoint] = {point.stream: point for point in batch if point.time_ms == self._edge_ms}
+        """Serve the last boundary of these points from now on."""
+        self._boundary_ms = max(point.time_ms for point in batch)
+        latest: dict[Stream, StreamPoint] = {
+            point.stream: point for point in batch if point.time_ms == self._boundary_ms
+        }
         self._points = [point for point in latest.values() if point.value is not None]
         self._rendered.clear()
         return Accepted(len(batch))
@@ -43,7 +46,7 @@ class CustomerPage:
 
     async def read(self, content_type: str) -> bytes | None:
         """The page in one of the two formats; None while there is none that is not too old."""
-        if self._edge_ms is None or abs(self._now_ms() - self._edge_ms) > self._most_age_ms:
+        if self._boundary_ms is None or abs(self._now_ms() - self._boundary_ms) > self._most_age_ms:
             return None
         rendering = self._rendered.get(content_type)
         if rendering is None:

@@ -1,8 +1,8 @@
 """How noisy v1 against itself was before the cutover: what a block's effect varies by beyond its requests.
 
-v1's pods are divided into two groups as the cutover will divide requests, and their effects taken as if they were two
-stacks. What these vary by beyond sampling, autocorrelation included, is the excess variance of a block; what differs
-between pods for hours is kept apart, since waiting does not average it out. The formulas are in
+v1's replicas are divided into two groups as the cutover will divide requests, and their effects taken as if they were
+two stacks. What these vary by beyond sampling, autocorrelation included, is the excess variance of a block; what
+differs between replicas for hours is kept apart, since waiting does not average it out. The formulas are in
 docs/judge-method.md#noise-before-the-cutover.
 """
 
@@ -29,14 +29,14 @@ _MOST_SPLITS = 12
 _MOST_TURNS = 50
 _LEAST_SPLIT = 3 * LAG_BLOCKS
 """Blocks with an effect below which a division shows no autocorrelation."""
-_MOST_PODS = 48
-"""Of these pods the lasting differences are taken, if there are more."""
+_MOST_REPLICAS = 48
+"""Of these replicas the lasting differences are taken, if there are more."""
 _NODES = 12
 """Of the quadrature within a bucket."""
 _STEEPEST = 8.0
 """The largest exponent of a density within a bucket, either way."""
 _SEGMENT_BLOCKS = 6 * BLOCKS_PER_HOUR
-"""What differs between pods over six hours is taken as lasting."""
+"""What differs between replicas over six hours is taken as lasting."""
 
 ONLINE_BURN_IN = 12
 """Blocks of fifteen minutes that have to be seen before noise that is estimated meanwhile may decide."""
@@ -49,10 +49,10 @@ _SINGLE_LOOK = 1.645
 
 
 def scaled_tau2(noise: Noise, spread: ArrayLike) -> Floats:
-    """The excess variance of arms of P1 and P2 pods with `spread` = 1/P1 + 1/P2, () or (K,).
+    """The excess variance of arms of P1 and P2 replicas with `spread` = 1/P1 + 1/P2, () or (K,).
 
-    Between those of the two sizes of groups that were calibrated it is in proportion; with fewer pods than the smaller
-    ones it grows with the spread, and with more than the larger ones it stays.
+    Between those of the two sizes of groups that were calibrated it is in proportion; with fewer replicas than the
+    smaller ones it grows with the spread, and with more than the larger ones it stays.
     """
     wide = np.asarray(spread, dtype=float)
     if noise.spread <= 0.0:
@@ -61,12 +61,12 @@ def scaled_tau2(noise: Noise, spread: ArrayLike) -> Floats:
     return np.asarray(np.where(wide > noise.spread, noise.tau2 * wide / noise.spread, between))
 
 
-def calibrate_means(counts: Floats, sums: Floats, cv2: float, wanted: float, *, v2_pods: int | None = None,
+def calibrate_means(counts: Floats, sums: Floats, cv2: float, wanted: float, *, v2_replicas: int | None = None,
                     prompts: Prompts | None = None, slope: PromptSlope | None = None) -> Noise | None:  # fmt: skip
-    """The noise of a histogram's mean from v1's past; None where one pod, or less than a day, cannot show it.
+    """The noise of a histogram's mean from v1's past; None where one replica, or less than a day, cannot show it.
 
-    `counts` and `sums` are per pod and consecutive five-minute block, (P, B), 0 where a pod was not seen; so are the
-    `prompts` that effects are adjusted by with a `slope`. `v2_pods` is as in `calibrate`.
+    `counts` and `sums` are per replica and consecutive five-minute block, (P, B), 0 where a replica was not seen; so
+    are the `prompts` that effects are adjusted by with a `slope`. `v2_replicas` is as in `calibrate`.
     """
     counts, sums = np.nan_to_num(counts), np.nan_to_num(sums)
 
@@ -79,68 +79,68 @@ def calibrate_means(counts: Floats, sums: Floats, cv2: float, wanted: float, *, 
             return blocks
         return adjusted_effects(blocks, slope, prompts.of(rest), prompts.of(group))
 
-    return calibrate(split, counts, cv2, wanted, v2_pods=v2_pods)
+    return calibrate(split, counts, cv2, wanted, v2_replicas=v2_replicas)
 
 
 def calibrate(split: Callable[[NDArray[np.bool_]], BlockEffects], observed: Floats, cv2: float, wanted: float, *,
-              v2_pods: int | None = None) -> Noise | None:  # fmt: skip
-    """The noise of any effect from v1's past; None where one pod, or less than a day, cannot show it.
+              v2_replicas: int | None = None) -> Noise | None:  # fmt: skip
+    """The noise of any effect from v1's past; None where one replica, or less than a day, cannot show it.
 
-    `split` gives the effects of a group of pods, (P,), against all others; `observed` is what each pod was observed
-    with per consecutive five-minute block, (P, B), 0 where it was not. Groups are as large as v2 is to be, `v2_pods`,
-    and again half of the pods. `wanted` is the information that bounds are tuned to.
+    `split` gives the effects of a group of replicas, (P,), against all others; `observed` is what each replica was
+    observed with per consecutive five-minute block, (P, B), 0 where it was not. Groups are as large as v2 is to be,
+    `v2_replicas`, and again half of the replicas. `wanted` is the information that bounds are tuned to.
     """
     seen = int((observed.sum(axis=0) > 0.0).sum())
-    pods = np.flatnonzero(observed.sum(axis=1) > 0.0)
-    if pods.size < 2 or seen < LEAST_BLOCKS:
+    replicas = np.flatnonzero(observed.sum(axis=1) > 0.0)
+    if replicas.size < 2 or seen < LEAST_BLOCKS:
         return None
-    small = _split_noise(split, pods, observed.shape[0], seen, v2_pods)
-    large = _split_noise(split, pods, observed.shape[0], seen, None)
+    small = _split_noise(split, replicas, observed.shape[0], seen, v2_replicas)
+    large = _split_noise(split, replicas, observed.shape[0], seen, None)
     if small is None or large is None:
         return None
-    chosen = pods if pods.size <= _MOST_PODS else pods[:: -(-pods.size // _MOST_PODS)]
-    lasting = _lasting_variance([split(_among(pods[pods == pod], observed.shape[0])) for pod in chosen])
+    chosen = replicas if replicas.size <= _MOST_REPLICAS else replicas[:: -(-replicas.size // _MOST_REPLICAS)]
+    lasting = _lasting_variance([split(_among(replicas[replicas == replica], observed.shape[0])) for replica in chosen])
     return Noise(
         tau2=max(small[0], large[0]), pod_tau2=lasting, cv2=cv2, information_wanted=wanted, blocks=seen,
         calibrated=True, spread=small[1], least_tau2=large[0], least_spread=large[1],
     )  # fmt: skip
 
 
-def _split_noise(split: Callable[[NDArray[np.bool_]], BlockEffects], pods: NDArray[np.int64], count: int, seen: int,
+def _split_noise(split: Callable[[NDArray[np.bool_]], BlockEffects], replicas: NDArray[np.int64], count: int, seen: int,
                  size: int | None) -> tuple[float, float] | None:  # fmt: skip
-    """The excess variance of groups of so many pods, and their spread; None where their effects are too few."""
-    groups = pod_groups(pods.size, size)
+    """The excess variance of groups of so many replicas, and their spread; None where their effects are too few."""
+    groups = replica_groups(replicas.size, size)
     chosen = int(groups[0].sum())
     few = student_factor(_freedom(seen, LAG_BLOCKS) * len(groups), _CROSSING)
-    excess = np.array([excess_variance(split(_among(pods[group], count)), few) for group in groups])
+    excess = np.array([excess_variance(split(_among(replicas[group], count)), few) for group in groups])
     excess = excess[np.isfinite(excess)]
-    return (upper_of(excess), 1.0 / chosen + 1.0 / (pods.size - chosen)) if excess.size else None
+    return (upper_of(excess), 1.0 / chosen + 1.0 / (replicas.size - chosen)) if excess.size else None
 
 
-def _among(pods: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+def _among(replicas: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
     group = np.zeros(count, dtype=np.bool_)
-    group[pods] = True
+    group[replicas] = True
     return group
 
 
-def pod_groups(pods: int, size: int | None = None) -> list[NDArray[np.bool_]]:
-    """Which pods are the second group, (P,) each, of several divisions that differ: the same ones at every call.
+def replica_groups(replicas: int, size: int | None = None) -> list[NDArray[np.bool_]]:
+    """Which replicas are the second group, (P,) each, of several divisions that differ: the same ones at every call.
 
-    As many as there are independent contrasts between the pods, 12 at most. Pods take turns, so that each is in about
-    as many groups as any other. `size` is that of the second group, half of the pods at most.
+    As many as there are independent contrasts between the replicas, 12 at most. Replicas take turns, so that each is in
+    about as many groups as any other. `size` is that of the second group, half of the replicas at most.
     """
-    most = max(1, pods // 2)
+    most = max(1, replicas // 2)
     chosen = most if size is None else min(max(1, size), most)
-    random = np.random.default_rng(pods * 1009 + chosen)
+    random = np.random.default_rng(replicas * 1009 + chosen)
     groups: dict[bytes, NDArray[np.bool_]] = {}
     for _ in range(_MOST_TURNS):
-        order = random.permutation(pods)
-        for first in range(0, pods - chosen + 1, chosen):
-            group = np.zeros(pods, dtype=np.bool_)
+        order = random.permutation(replicas)
+        for first in range(0, replicas - chosen + 1, chosen):
+            group = np.zeros(replicas, dtype=np.bool_)
             group[order[first : first + chosen]] = True
             # A division into halves is the same whichever half is called the second.
             groups.setdefault(min(group.tobytes(), (~group).tobytes()), group)
-            if len(groups) == min(_MOST_SPLITS, pods - 1):
+            if len(groups) == min(_MOST_SPLITS, replicas - 1):
                 return list(groups.values())
     return list(groups.values())
 
@@ -183,13 +183,13 @@ def long_run_variance(values: Floats, lags: int) -> float:
     return float(total / known.sum())
 
 
-def _lasting_variance(each_pod: Sequence[BlockEffects]) -> float:
-    """The variance between pods of their effects over six hours beyond their noise, at least 0.
+def _lasting_variance(each_replica: Sequence[BlockEffects]) -> float:
+    """The variance between replicas of their effects over six hours beyond their noise, at least 0.
 
-    Each pod is compared with all others. What few pods show is enlarged by Student's factor.
+    Each replica is compared with all others. What few replicas show is enlarged by Student's factor.
     """
     effects, variances = [], []
-    for blocks in each_pod:
+    for blocks in each_replica:
         known = np.isfinite(blocks.sampling)
         excess = excess_variance(blocks)
         if not math.isfinite(excess):
@@ -202,12 +202,12 @@ def _lasting_variance(each_pod: Sequence[BlockEffects]) -> float:
             if size >= _SEGMENT_BLOCKS // 2:
                 effects.append(float(blocks.effects[within] @ blocks.merged[within]) / size)
                 variances.append(per_block / size)
-    pods = len(each_pod)
-    if len(effects) < 2 or pods < 2:
+    replicas = len(each_replica)
+    if len(effects) < 2 or replicas < 2:
         return 0.0
-    # A pod against the mean of all others differs by its own variance and a share of theirs.
-    own = (float(np.mean(np.square(effects))) - float(np.mean(variances))) * (pods - 1) / pods
-    return max(0.0, own) * student_factor(pods - 1.0, _SINGLE_LOOK)
+    # A replica against the mean of all others differs by its own variance and a share of theirs.
+    own = (float(np.mean(np.square(effects))) - float(np.mean(variances))) * (replicas - 1) / replicas
+    return max(0.0, own) * student_factor(replicas - 1.0, _SINGLE_LOOK)
 
 
 def student_factor(freedom: float, score: float) -> float:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.evidence.folding import PodSums
+from servescope.cutover.evidence.folding import ReplicaSums
 from servescope.cutover.statistics.counts import CLUSTER_BLOCKS, WORSE_RATIOS, EventCounts, log_cluster, log_independent
 from servescope.cutover.statistics.sequences import Floats
 
@@ -52,7 +52,7 @@ class Clustered:
     variation: Floats
 
 
-def cluster(v1: PodSums, v2: PodSums, frozen: float, past: tuple[float, ...] = ()) -> Clustered:
+def cluster(v1: ReplicaSums, v2: ReplicaSums, frozen: float, past: tuple[float, ...] = ()) -> Clustered:
     """The events of the arms' replicas as clusters.
 
     `frozen` is the dispersion that v1's past has shown, at least 1, and `past` how many pairs of events (`pairs_in`).
@@ -69,9 +69,9 @@ def cluster(v1: PodSums, v2: PodSums, frozen: float, past: tuple[float, ...] = (
 
 
 def incidents(events: Floats, requests: Floats) -> Floats:
-    """The events of each pod and block, (P, B), of which a pod that fails unlike its neighbours keeps one.
+    """The events of each replica and block, (P, B), of which a replica that fails unlike its neighbours keeps one.
 
-    It keeps it in the first of the blocks in which that goes on. A pod without neighbours keeps its events.
+    It keeps it in the first of the blocks in which that goes on. A replica without neighbours keeps its events.
     """
     some = np.flatnonzero((events > _ALONE).any(axis=0)) if events.size else np.array([], dtype=np.int64)
     if not some.size:
@@ -89,7 +89,7 @@ def incidents(events: Floats, requests: Floats) -> Floats:
     return np.where(unlike, np.where(goes_on, 0.0, 1.0), events)
 
 
-def pairs_in(past: PodSums) -> tuple[float, ...]:
+def pairs_in(past: ReplicaSums) -> tuple[float, ...]:
     """How many pairs of events the blocks of one arm had in a past, by the size of the block; () for none."""
     nothing = np.zeros(past.above.shape[1])
     events, requests = incidents(past.above, past.below).sum(axis=0), past.below.sum(axis=0)

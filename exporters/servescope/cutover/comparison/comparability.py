@@ -10,7 +10,7 @@ import numpy as np
 
 from servescope.contract.judged import JudgedMetric
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.cutover.evidence.folding import ArmArrays, ArmFold, Place
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, MeasuredLayer
 from servescope.sources.map_files import metric_map
 
 Finding = Literal["absent", "incomparable", "note"]
@@ -33,12 +33,12 @@ def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
     arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
     for family in families:
         for name, arm in arms.items():
-            if family not in arm.places and arm.pods:
+            if family not in arm.layers and arm.replicas:
                 return Comparability("absent", f"{name}{_sources(arm)} does not report {family}: {_absence(family)}")
     if metric.kind == "band":
         return None
     for family in families:
-        found = _compare_family(metric, family, folded.v1.places.get(family), folded.v2.places.get(family))
+        found = _compare_family(metric, family, folded.v1.layers.get(family), folded.v2.layers.get(family))
         if found is not None:
             return found
     return None
@@ -49,11 +49,13 @@ def _absence(family: str) -> str:
 
 
 def _sources(arm: ArmFold) -> str:
-    found = sorted({source for place in arm.places.values() for source in place.sources})
+    found = sorted({source for layer in arm.layers.values() for source in layer.sources})
     return f" ({', '.join(found)})" if found else ""
 
 
-def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Place | None) -> Comparability | None:
+def _compare_family(
+    metric: JudgedMetric, family: str, v1: MeasuredLayer | None, v2: MeasuredLayer | None
+) -> Comparability | None:
     if v1 is None or v2 is None:
         return None
     if "frontend" in {v1.name, v2.name} and v1.name != v2.name:
@@ -71,7 +73,7 @@ def _compare_family(metric: JudgedMetric, family: str, v1: Place | None, v2: Pla
                 "fails before it",
             )
         return Comparability("note", f"{family} of v1 is counted at its {v1.name} and that of v2 at its frontend")
-    maps = [[metric_map(source, family) for source in place.sources or ("",)] for place in (v1, v2)]
+    maps = [[metric_map(source, family) for source in layer.sources or ("",)] for layer in (v1, v2)]
     kinds = [{None if each is None else each.definition for each in both} for both in maps]
     if len({each.kind if each else "" for both in kinds for each in both}) > 1:
         differing = next(
@@ -104,6 +106,6 @@ def unreported(metrics: Iterable[JudgedMetric], folded: ArmArrays) -> Mapping[st
 
 
 def _if_it_served(arm: ArmFold) -> ArmFold:
-    """An arm, without its pods where none of them has counted anything."""
+    """An arm, without its replicas where none of them has counted anything."""
     counted = (arm.traffic["requests"], *(each.below for each in arm.metrics.values()))
-    return arm if any(np.nansum(each) > 0.0 for each in counted) else replace(arm, pods=())
+    return arm if any(np.nansum(each) > 0.0 for each in counted) else replace(arm, replicas=())

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.cutover.evidence.folding import PodSums
+from servescope.cutover.evidence.folding import ReplicaSums
 from servescope.cutover.statistics.sequences import Floats
 
 Flags = NDArray[np.bool_]
@@ -39,14 +39,14 @@ _SLACK: Final = 1.5
 """A flood that has fewer than so many times the events of a cluster that was seen may be one like it."""
 
 
-def flooded(v1: PodSums, v2: PodSums, margin: float) -> Flags:
+def flooded(v1: ReplicaSums, v2: ReplicaSums, margin: float) -> Flags:
     """In which blocks v2 is flooded and v1 is not, (B,): also by more than `margin`, the ratio that is allowed."""
     e1, n1, e2, n2 = (each.sum(axis=0) for each in (v1.above, v1.below, v2.above, v2.below))
     many = (e2 >= FLOOD_EVENTS) & (e2 > FLOOD_SHARE * n2)
     return np.asarray(many & (n1 > 0.0) & (e2 * n1 > max(FLOOD_RATIO, margin) * e1 * n2))
 
 
-def log_evidence_of_flood(v1: PodSums, v2: PodSums, flood: Flags) -> Floats:
+def log_evidence_of_flood(v1: ReplicaSums, v2: ReplicaSums, flood: Flags) -> Floats:
     """Evidence after each block that v2 is flooded for longer than clusters last: (B,) logarithms of an e-value.
 
     `flood` is where it is (`flooded`). What is known of clusters is what either arm has shown in the blocks before.
@@ -95,7 +95,7 @@ class _Clusters:
         return bool(self._sizes) and _SLACK * self._sizes[-1] >= events
 
 
-def _excess(arm: PodSums) -> list[float]:
+def _excess(arm: ReplicaSums) -> list[float]:
     """The events of each block beyond twice what the arm had per request in all blocks before."""
     events, requests = arm.above.sum(axis=0), arm.below.sum(axis=0)
     past, served = np.cumsum(events) - events, np.cumsum(requests) - requests

@@ -19,14 +19,14 @@ from servescope.cutover.comparison.calibration import (
     calibrate_means,
     coefficient2_from_buckets,
     long_run_variance,
-    pod_groups,
+    replica_groups,
     upper_of,
 )
 from servescope.cutover.comparison.clusters import incidents, pairs_in
 from servescope.cutover.comparison.comparability import shared_edges, unreported
 from servescope.cutover.comparison.given import Given, Moved, beside, explain, given_of, learn
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, PodSums, fold, judged_metric
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, ReplicaSums, fold, judged_metric
 from servescope.cutover.plan.files import check_arms
 from servescope.cutover.plan.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, Sensitivity
 from servescope.cutover.statistics.counts import dispersion
@@ -37,7 +37,7 @@ from servescope.cutover.statistics.slow_fractions import choose_edges, slow_frac
 
 LEAST_DECODING: Final = 60.0
 """Seconds of decoding in a block below which its ratio is too rough."""
-_MOST_DISPERSION_PODS: Final = 2
+_MOST_DISPERSION_REPLICAS: Final = 2
 
 
 def freeze(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> FrozenPlan:
@@ -58,16 +58,18 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
     edges = {name: each for name, each in chosen.items() if each}
     if edges:
         past = fold(plan, evidence.targets, start_ms, end_ms, edges=edges)
-    v2_pods = _v2_pods(plan, past)
-    histograms = (SPEED,) if all(SPEED in arm.places for arm in (past.v1, past.v2)) else ()
-    families = {*past.v1.places, *past.v2.places}
+    v2_replicas = _v2_replicas(plan, past)
+    histograms = (SPEED,) if all(SPEED in arm.layers for arm in (past.v1, past.v2)) else ()
+    families = {*past.v1.layers, *past.v2.layers}
     metrics = [judged_metric(metric.name, histograms) for metric in plan.metrics]
     # Where v2 has one replica there is nothing to leave out: its noise has all that a replica ever shows.
-    if v2_pods > 1:
+    if v2_replicas > 1:
         past = replace(past, v1=_without_outliers(plan, past, histograms))
     calibrated = [metric for metric in plan.metrics if metric.kind != "band"]
     slopes = _slopes(plan, past, histograms)
-    noise = {metric.name: _noise(metric, past, histograms, slopes.get(metric.name), v2_pods) for metric in calibrated}
+    noise = {
+        metric.name: _noise(metric, past, histograms, slopes.get(metric.name), v2_replicas) for metric in calibrated
+    }
     return FrozenPlan(
         plan=plan,
         started_ms=started_ms,
@@ -82,13 +84,13 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
         histograms=histograms,
         unobservable=dict(unreported(metrics, past)),
         top_load=_top_load(past.v1),
-        sensitivity=_sensitivities(plan, past, histograms, slopes, noise, v2_pods),
+        sensitivity=_sensitivities(plan, past, histograms, slopes, noise, v2_replicas),
     )
 
 
 def _layer(arm: ArmFold, family: str) -> str:
-    place = arm.places.get(family)
-    return place.name if place is not None else ""
+    layer = arm.layers.get(family)
+    return layer.name if layer is not None else ""
 
 
 # --- Noise ------------------------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ def _without_outliers(plan: CutoverPlan, past: ArmArrays, histograms: tuple[str,
             timed[metric.name] = above, below, outliers.past_noise(above, below, cv2), metric
     usual = outliers.usual_of_past(list(timed.values()), v1.present)
     metrics = {
-        name: PodSums(np.where(usual, sums.above, np.nan), np.where(usual, sums.below, np.nan))
+        name: ReplicaSums(np.where(usual, sums.above, np.nan), np.where(usual, sums.below, np.nan))
         for name, sums in v1.metrics.items()
         if name in timed or name == f"{SPEED} histogram"
     }
@@ -116,42 +118,42 @@ def _without_outliers(plan: CutoverPlan, past: ArmArrays, histograms: tuple[str,
 
 
 def _noise(
-    metric: MetricPlan, past: ArmArrays, histograms: tuple[str, ...], slope: PromptSlope | None, v2_pods: int
+    metric: MetricPlan, past: ArmArrays, histograms: tuple[str, ...], slope: PromptSlope | None, v2_replicas: int
 ) -> Noise:
     wanted = information_wanted(metric.margin or 1.0)
     judged = judged_metric(metric.name, histograms)
     counted = counted_of(past.v1, judged.name, histograms)
     seen = int((np.nan_to_num(counted.below).sum(axis=0) > 0).sum()) if counted.below.size else 0
     if judged.kind == "events":
-        known = PodSums(np.nan_to_num(counted.above), np.nan_to_num(counted.below))
+        known = ReplicaSums(np.nan_to_num(counted.above), np.nan_to_num(counted.below))
         return Noise(
             0.0, 0.0, 0.0, wanted, seen, calibrated=True, dispersion=_dispersion(known), pairs=pairs_in(known)
         )  # fmt: skip
     if judged.kind == "ratio":
-        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_pods)
+        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_replicas)
     else:
         cv2 = _coefficient2(past, judged.histogram, counted)
         found = calibrate_means(
-            counted.below, counted.above, cv2, wanted, v2_pods=v2_pods, prompts=prompts_of(past.v1), slope=slope
+            counted.below, counted.above, cv2, wanted, v2_replicas=v2_replicas, prompts=prompts_of(past.v1), slope=slope
         )
     if found is not None:
         return found
     return Noise(0.0, 0.0, cv2, wanted, seen, calibrated=False)
 
 
-def _v2_pods(plan: CutoverPlan, past: ArmArrays) -> int:
-    """How many pods v2 begins with: those that are seen already, or as many as its first share has of v1's."""
-    if past.v2.pods:
-        return len(past.v2.pods)
-    return max(1, round(len(past.v1.pods) * plan.stages[0].share)) if plan.stages else 1
+def _v2_replicas(plan: CutoverPlan, past: ArmArrays) -> int:
+    """How many replicas v2 begins with: those that are seen already, or as many as its first share has of v1's."""
+    if past.v2.replicas:
+        return len(past.v2.replicas)
+    return max(1, round(len(past.v1.replicas) * plan.stages[0].share)) if plan.stages else 1
 
 
-def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> PodSums:
+def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> ReplicaSums:
     """What an arm counted of a metric: of token speed, by its histogram where that was frozen."""
     return arm.metrics[f"{SPEED} histogram" if name == SPEED and name in histograms else name]
 
 
-def _coefficient2(past: ArmArrays, histogram: str, counted: PodSums) -> float:
+def _coefficient2(past: ArmArrays, histogram: str, counted: ReplicaSums) -> float:
     """The variation of one observation; 1, that of an exponential distribution, where no past shows it."""
     found = past.v1.distributions.get(histogram)
     total, count = float(np.nansum(counted.above)), float(np.nansum(counted.below))
@@ -164,22 +166,22 @@ def _coefficient2(past: ArmArrays, histogram: str, counted: PodSums) -> float:
 _LEAST_VARIATION: Final = 0.01
 
 
-def _ratio_noise(counted: PodSums, wanted: float, v2_pods: int) -> Noise | None:
+def _ratio_noise(counted: ReplicaSums, wanted: float, v2_replicas: int) -> Noise | None:
     above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
 
     def split(group: NDArray[np.bool_]) -> BlockEffects:
         return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=LEAST_DECODING)
 
-    return calibrate(split, below, 1.0, wanted, v2_pods=v2_pods)
+    return calibrate(split, below, 1.0, wanted, v2_replicas=v2_replicas)
 
 
-def _dispersion(past: PodSums) -> float:
+def _dispersion(past: ReplicaSums) -> float:
     events, requests = past.above, past.below
-    pods = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
-    if pods.size < _MOST_DISPERSION_PODS:
+    replicas = np.flatnonzero(requests.sum(axis=1) > 0.0) if requests.size else np.array([], dtype=np.int64)
+    if replicas.size < _MOST_DISPERSION_REPLICAS:
         return 1.0
-    counted = incidents(events[pods], requests[pods])
-    found = [dispersion(counted, requests[pods], group)[-1] for group in pod_groups(pods.size)]
+    counted = incidents(events[replicas], requests[replicas])
+    found = [dispersion(counted, requests[replicas], group)[-1] for group in replica_groups(replicas.size)]
     return float(max(1.0, upper_of(np.array(found))))
 
 
@@ -187,8 +189,8 @@ def _dispersion(past: PodSums) -> float:
 
 _WANTED_SLOW: Final = 200.0
 """The variance of v2's slow requests, about their number, at which a change of their share is wanted to be seen."""
-_PODS_SPREAD: Final = 2.0
-"""Standard deviations between pods that a share may differ by without harm."""
+_REPLICAS_SPREAD: Final = 2.0
+"""Standard deviations between replicas that a share may differ by without harm."""
 
 
 def _choose_edges(metric: MetricPlan, past: ArmArrays) -> tuple[float, ...]:
@@ -219,16 +221,16 @@ def _compared_edges(metric: MetricPlan, past: ArmArrays, noise: Noise) -> tuple[
         return ()
     edges, above = _shares_above(past.v1.distributions[JUDGED[metric.name].histogram])
     requests = np.nan_to_num(past.v1.metrics[metric.name].below)
-    pods = np.flatnonzero(requests.sum(axis=1) > 0.0)
-    spread = 1.0 + 1.0 / max(1, pods.size)
-    pods_differ = _PODS_SPREAD * math.sqrt(noise.pod_tau2 * spread)
+    replicas = np.flatnonzero(requests.sum(axis=1) > 0.0)
+    spread = 1.0 + 1.0 / max(1, replicas.size)
+    replicas_differ = _REPLICAS_SPREAD * math.sqrt(noise.pod_tau2 * spread)
     slow = np.nan_to_num(past.v1.slow[metric.name])
     return tuple(
         ComparedEdge(
             edge,
-            tau2=_edge_tau2(requests[pods], slow[pods, index]),
-            floor=_moved(edges, above, edge, math.log1p(metric.floor or 0.0) + pods_differ),
-            lasting=_moved(edges, above, edge, pods_differ),
+            tau2=_edge_tau2(requests[replicas], slow[replicas, index]),
+            floor=_moved(edges, above, edge, math.log1p(metric.floor or 0.0) + replicas_differ),
+            lasting=_moved(edges, above, edge, replicas_differ),
             wanted=_WANTED_SLOW,
         )
         for index, edge in enumerate(chosen)
@@ -243,11 +245,11 @@ def _moved(edges: Floats, above: Floats, edge: float, slowed: float) -> float:
 
 
 def _edge_tau2(requests: Floats, slow: Floats) -> float:
-    """The excess variance of the difference of two groups of pods, autocorrelation included."""
+    """The excess variance of the difference of two groups of replicas, autocorrelation included."""
     if requests.shape[0] < 2:
         return 0.0
     found = []
-    for group in pod_groups(requests.shape[0]):
+    for group in replica_groups(requests.shape[0]):
         strata = slow_fractions(
             requests[~group].sum(axis=0), slow[~group].sum(axis=0), requests[group].sum(axis=0), slow[group].sum(axis=0)
         )
@@ -261,7 +263,7 @@ def _edge_tau2(requests: Floats, slow: Floats) -> float:
 
 
 def prompts_of(arm: ArmFold) -> Prompts | None:
-    """The prompt tokens of an arm's pods, (P, B), 0 where not known; None where none reports them."""
+    """The prompt tokens of an arm's replicas, (P, B), 0 where not known; None where none reports them."""
     found = arm.metrics.get(PROMPT_SIZES)
     if found is None or not np.isfinite(found.below).any():
         return None
@@ -289,9 +291,9 @@ def _slopes(plan: CutoverPlan, past: ArmArrays, histograms: tuple[str, ...]) -> 
 
 def _sensitivities(
     plan: CutoverPlan, past: ArmArrays, histograms: tuple[str, ...], slopes: Mapping[str, PromptSlope],
-    noise: Mapping[str, Noise], v2_pods: int,
+    noise: Mapping[str, Noise], v2_replicas: int,
 ) -> dict[str, Sensitivity]:  # fmt: skip
-    """How what v1's pods were given moved each timed metric, where the past shows it beyond doubt."""
+    """How what v1's replicas were given moved each timed metric, where the past shows it beyond doubt."""
     given, found = given_of(past.v1), {}
     for metric in plan.metrics:
         judged = judged_metric(metric.name, histograms)
@@ -300,7 +302,7 @@ def _sensitivities(
             length = slopes.get(metric.name)
             prompts = prompts_of(past.v1) if length is not None else None
             timed = _Timed(judged, np.nan_to_num(counted.above), np.nan_to_num(counted.below), prompts, given)
-            learned = _sensitivity(timed, noise[metric.name], length, v2_pods)
+            learned = _sensitivity(timed, noise[metric.name], length, v2_replicas)
             if learned is not None:
                 found[metric.name] = learned
     return found
@@ -308,7 +310,9 @@ def _sensitivities(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timed:
-    """A timed metric of v1's pods, (P, B), with their prompts where effects are adjusted by these, and all given."""
+    """A timed metric of v1's replicas, (P, B), with their prompts where effects are adjusted by these,
+    and all given.
+    """
 
     judged: JudgedMetric
     above: Floats
@@ -317,7 +321,7 @@ class _Timed:
     given: Given
 
     def effects(self, group: NDArray[np.bool_], cv2: float, slope: PromptSlope | None) -> BlockEffects:
-        """The effects of a group of pods against all others, adjusted by a slope on length."""
+        """The effects of a group of replicas against all others, adjusted by a slope on length."""
         above, below = ([each[chosen] for chosen in (~group, group)] for each in (self.above, self.below))
         if self.judged.kind == "ratio":
             blocks = ratio_effects(above[0], below[0], above[1], below[1], least_whole=LEAST_DECODING)
@@ -329,7 +333,7 @@ class _Timed:
         return adjusted_effects(blocks, slope, self.prompts.of(~group), self.prompts.of(group))
 
 
-def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: int) -> Sensitivity | None:
+def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_replicas: int) -> Sensitivity | None:
     sign = -1.0 if v1.judged.better == "higher" else 1.0
     learned = learn(
         Prompts(v1.above, v1.below), v1.given, v1.prompts, sign, length=0.0 if length is None else length.slope
@@ -349,8 +353,8 @@ def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: 
     def left(group: NDArray[np.bool_]) -> BlockEffects:
         return split(group).left()
 
-    of_moved = calibrate(moved, v1.below, learned.cv2, noise.information_wanted, v2_pods=v2_pods)
-    of_left = calibrate(left, v1.below, noise.cv2, noise.information_wanted, v2_pods=v2_pods)
+    of_moved = calibrate(moved, v1.below, learned.cv2, noise.information_wanted, v2_replicas=v2_replicas)
+    of_left = calibrate(left, v1.below, noise.cv2, noise.information_wanted, v2_replicas=v2_replicas)
     if of_moved is None or of_left is None:
         return None
     return Sensitivity(learned.reuse, learned.load, learned.prompts, of_moved, of_left)
@@ -359,8 +363,8 @@ def _sensitivity(v1: _Timed, noise: Noise, length: PromptSlope | None, v2_pods: 
 def _top_load(v1: ArmFold) -> float | None:
     """The requests per replica and second of the upper third of v1's blocks begin here."""
     requests = np.nan_to_num(v1.traffic["requests"])
-    pods = (requests > 0.0).sum(axis=0)
-    if not pods.any():
+    replicas = (requests > 0.0).sum(axis=0)
+    if not replicas.any():
         return None
-    loads = requests.sum(axis=0)[pods > 0] / pods[pods > 0] / 300.0
+    loads = requests.sum(axis=0)[replicas > 0] / replicas[replicas > 0] / 300.0
     return float(np.quantile(loads, 2.0 / 3.0))

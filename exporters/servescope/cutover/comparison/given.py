@@ -34,7 +34,7 @@ class Given:
     """Prompt tokens that were computed, and all of them where reuse is reported; requests, and over how many seconds of
     replicas.
 
-    Per pod and block, (P, B), or of an arm per block, (B,); 0 where not known.
+    Per replica and block, (P, B), or of an arm per block, (B,); 0 where not known.
     """
 
     computed: Floats
@@ -43,7 +43,7 @@ class Given:
     replica_seconds: Floats
 
     def of(self, chosen: NDArray[np.bool_]) -> Given:
-        """Those of a group of pods together, (P,)."""
+        """Those of a group of replicas together, (P,)."""
         return Given(*(each[chosen].sum(axis=0) for each in self._all()))
 
     def hourly(self) -> Given:
@@ -71,7 +71,7 @@ class Given:
 
 
 def given_of(arm: ArmFold) -> Given:
-    """What each pod of an arm was given, (P, B). More reused than there were tokens cannot be, and is not known."""
+    """What each replica of an arm was given, (P, B). More reused than there were tokens cannot be, and is not known."""
     eligible, reused = arm.traffic["eligible"], arm.traffic["reused"]
     known = (reused <= eligible) & (eligible > 0.0)
     requests = zero_unknown(arm.traffic["requests"])
@@ -95,12 +95,12 @@ class Learned:
 def learn(
     timed: Prompts, given: Given, prompts: Prompts | None, sign: float, *, length: float = 0.0
 ) -> Learned | None:  # fmt: skip
-    """How what v1's pods were given moved a metric before the cutover; None where that shows nothing.
+    """How what v1's replicas were given moved a metric before the cutover; None where that shows nothing.
 
-    `timed` is the metric's sum and of how many requests, per pod and block, (P, B), 0 where not known; `prompts` are
-    those that effects are adjusted by, with the slope `length`, None where they are not. Slopes count in the direction
-    of `sign`, 1 or −1, alone: computing and serving more takes time, and what says otherwise is explained by something
-    else.
+    `timed` is the metric's sum and of how many requests, per replica and block, (P, B), 0 where not known; `prompts`
+    are those that effects are adjusted by, with the slope `length`, None where they are not. Slopes count in the
+    direction of `sign`, 1 or −1, alone: computing and serving more takes time, and what says otherwise is explained by
+    something else.
     """
     # Chance among few requests moves the share of tokens more than the metric, so that the slope comes out too small
     # within blocks; within hours it does so less, where these show it.
@@ -127,7 +127,7 @@ def learn(
 
 
 def _learn_reuse(timed: Prompts, given: Given, prompts: Prompts | None) -> tuple[Slope, float | None] | None:
-    """The slope on reuse, and that on length beside it, between pods at the same time: load explains nothing."""
+    """The slope on reuse, and that on length beside it, between replicas at the same time: load explains nothing."""
     lengths = () if prompts is None else (feature(prompts),)
     found = within_blocks(timed.requests, feature(timed), given.share_computed(), *lengths)
     if found is None:
@@ -165,7 +165,7 @@ def _variance_of_one(explained: Floats, requests: Floats) -> float:
 
 
 def _learn_load(means: Floats, requests: Floats, given: Given) -> Slope | None:
-    """From block to block, of all pods together: those of one block get like loads, and differ by chance."""
+    """From block to block, of all replicas together: those of one block get like loads, and differ by chance."""
     weights = np.where(np.isfinite(means), requests, 0.0)
     whole = weights.sum(axis=0)
     loads = given.of(np.ones(len(requests), dtype=np.bool_)).load()

@@ -46,11 +46,11 @@ def without_one(
     harmful, bounded = bool(((path.harm >= level) & (path.material >= level)).any()), bool(path.bounded.any())
     if not harmful and not bounded:
         return remaining
-    of_v2 = [_Rest(pod, counts, path_of(v1, rest)) for pod, counts, rest in _rests(v2)]
+    of_v2 = [_Rest(replica, counts, path_of(v1, rest)) for replica, counts, rest in _rests(v2)]
     if harmful and of_v2:
         remaining = _without_harm(path, of_v2, level)
     if bounded:
-        of_v1 = [_Rest(pod, counts, path_of(rest, v2)) for pod, counts, rest in _rests(v1)]
+        of_v1 = [_Rest(replica, counts, path_of(rest, v2)) for replica, counts, rest in _rests(v1)]
         remaining = replace(remaining, path=_without_health(remaining.path, [*of_v1, *of_v2], margin))
     return remaining
 
@@ -59,7 +59,7 @@ def without_one(
 class _Rest:
     """The path without one replica of an arm, and where it `counts`, (B,): where the arm has few, and others enough."""
 
-    pod: int
+    replica: int
     counts: NDArray[np.bool_]
     path: MetricPath
 
@@ -71,7 +71,7 @@ class _Rest:
 
 def _rests(arm: ArmSums) -> list[tuple[int, NDArray[np.bool_], ArmSums]]:
     """An arm without each of its replicas, by their indices and where that counts."""
-    few = arm.pods <= FEW
+    few = arm.replicas <= FEW
     if not few.any():
         return []
     served = np.cumsum(arm.below, axis=1) > 0.0
@@ -79,13 +79,13 @@ def _rests(arm: ArmSums) -> list[tuple[int, NDArray[np.bool_], ArmSums]]:
     counts = few & served & np.any([_enough_left(each) for each in (arm.above, arm.below)], axis=0)
     every = np.arange(arm.below.shape[0])[:, None]
     return [
-        (pod, counts[pod], arm.of(np.repeat(every != pod, few.size, axis=1)))
-        for pod in np.flatnonzero(counts.any(axis=1)).tolist()
+        (replica, counts[replica], arm.of(np.repeat(every != replica, few.size, axis=1)))
+        for replica in np.flatnonzero(counts.any(axis=1)).tolist()
     ]
 
 
 def _enough_left(values: Floats) -> NDArray[np.bool_]:
-    """Where the others have enough of what was counted so far without each pod, (P, B)."""
+    """Where the others have enough of what was counted so far without each replica, (P, B)."""
     running = np.cumsum(values, axis=1)
     whole = running.sum(axis=0)
     return np.asarray(whole - running >= _LEAST_LEFT * whole)
@@ -101,7 +101,7 @@ def _without_harm(path: MetricPath, rests: Sequence[_Rest], level: float) -> Rem
     shown = np.array([np.minimum(each.at("harm", np.inf), each.at("material", np.inf)) for each in rests])
     low = np.where(alone, np.min([each.at("low", np.inf) for each in rests], axis=0), np.nan)
     kept = replace(_widened(path, low, np.full(low.shape, np.nan)), harm=harm, material=material, beyond=beyond)
-    proving = np.where(alone, np.array([each.pod for each in rests])[np.argmin(shown, axis=0)], -1)
+    proving = np.where(alone, np.array([each.replica for each in rests])[np.argmin(shown, axis=0)], -1)
     return Remaining(kept, proving)
 
 

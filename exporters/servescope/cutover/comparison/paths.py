@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from servescope.contract.objectives import OBJECTIVES
 from servescope.cutover.comparison import calibration, clusters, floods, gross
 from servescope.cutover.comparison.spans import Comparison, EffectComparison, EventComparison, SpanLevels
-from servescope.cutover.evidence.folding import PodSums
+from servescope.cutover.evidence.folding import ReplicaSums
 from servescope.cutover.plan.plan import ComparedEdge, MetricPlan, Noise
 from servescope.cutover.statistics import change, counts, effects, slow_fractions
 from servescope.cutover.statistics.effects import BlockEffects
@@ -79,11 +79,11 @@ class MetricPath:
 
 @dataclass(frozen=True, eq=False)
 class ArmSums:
-    """What one arm counted of a metric, per pod and block, (P, B): 0 where not known.
+    """What one arm counted of a metric, per replica and block, (P, B): 0 where not known.
 
-    `slow` are those above each edge, (P, K, B), NaN of a pod that does not report the edge.
+    `slow` are those above each edge, (P, K, B), NaN of a replica that does not report the edge.
 
-    `prompts` are those of its pods, (P, B); None where they are not reported."""
+    `prompts` are those of its replicas, (P, B); None where they are not reported."""
 
     above: Floats
     below: Floats
@@ -91,7 +91,7 @@ class ArmSums:
     prompts: Prompts | None = None
 
     def of(self, kept: NDArray[np.bool_]) -> ArmSums:
-        """What was counted where a pod is kept, (P, B)."""
+        """What was counted where a replica is kept, (P, B)."""
         if kept.all():
             return self
         slow = None if self.slow is None else self.slow * kept[:, None]
@@ -100,17 +100,19 @@ class ArmSums:
 
     @cached_property
     def total(self) -> Floats:
-        """What all pods counted above the line, (B,)."""
+        """What all replicas counted above the line, (B,)."""
         return np.asarray(self.above.sum(axis=0))
 
     @cached_property
     def count(self) -> Floats:
-        """What all pods counted below the line, (B,)."""
+        """What all replicas counted below the line, (B,)."""
         return np.asarray(self.below.sum(axis=0))
 
     @cached_property
     def slow_counts(self) -> list[tuple[Floats, Floats]]:
-        """By edge what the pods that report it counted, and what of that is above it, (B,) each; [] without edges."""
+        """By edge what the replicas that report it counted, and what of that is above it, (B,) each;
+        [] without edges.
+        """
         found = []
         for slow in () if self.slow is None else np.moveaxis(self.slow, 1, 0):
             known = np.isfinite(slow)
@@ -118,12 +120,12 @@ class ArmSums:
         return found
 
     def slow_at(self, edge: int) -> tuple[Floats, Floats]:
-        """The observations of pods that report an edge, and those above it, (B,) each; 0 without edges."""
+        """The observations of replicas that report an edge, and those above it, (B,) each; 0 without edges."""
         return self.slow_counts[edge] if self.slow_counts else (np.zeros_like(self.count), np.zeros_like(self.count))
 
     @cached_property
-    def pods(self) -> Floats:
-        """How many pods it effectively had up to each block, (B,): fewer than there are where a few did most."""
+    def replicas(self) -> Floats:
+        """How many replicas it effectively had up to each block, (B,): fewer than there are where a few did most."""
         running = np.cumsum(self.below, axis=1)
         squares = np.square(running).sum(axis=0)
         whole = np.square(running.sum(axis=0))
@@ -161,7 +163,7 @@ def mean_blocks(noise: Noise, v1: ArmSums, v2: ArmSums, slope: PromptSlope | Non
 def _slow_evidence(
     edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels
 ) -> list[tuple[Floats, Floats]]:
-    """By edge the evidence that v2 has more slow requests than pods that differ explain, and materially more."""
+    """By edge the evidence that v2 has more slow requests than replicas that differ explain, and materially more."""
     starts, weights = change.schedule(v1.count.size, stage_weight=levels.weight)
     found = []
     for index, edge in enumerate(edges):
@@ -213,10 +215,10 @@ def compare_effects(
     """The comparison by these effects, ln(v2 ÷ v1); `unsure` is a variance, (K,), that waiting does not average out."""
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
-    pods1, pods2 = v1.pods[blocks.last], v2.pods[blocks.last]
-    persistent = effects.pod_variance(noise.pod_tau2, pods1, pods2) + unsure
+    replicas1, replicas2 = v1.replicas[blocks.last], v2.replicas[blocks.last]
+    persistent = effects.replica_variance(noise.pod_tau2, replicas1, replicas2) + unsure
     if noise.calibrated:
-        variances = block_variances(blocks, noise, 1.0 / pods1 + 1.0 / pods2)
+        variances = block_variances(blocks, noise, 1.0 / replicas1 + 1.0 / replicas2)
         path = accumulate(blocks.effects, variances, persistent)
     else:
         variances = blocks.sampling
@@ -284,7 +286,7 @@ def gross_path(
     if metric.better == "higher":
         blocks = effects.reversed_effects(blocks)
     noise = noise if noise.calibrated else replace(noise, tau2=gross.UNKNOWN_TAU2, spread=0.0)
-    variances = block_variances(blocks, noise, 1.0 / v1.pods[blocks.last] + 1.0 / v2.pods[blocks.last])
+    variances = block_variances(blocks, noise, 1.0 / v1.replicas[blocks.last] + 1.0 / v2.replicas[blocks.last])
     size = v1.below.shape[1]
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     return gross.gross_harm(
@@ -294,7 +296,7 @@ def gross_path(
 
 
 def block_variances(blocks: BlockEffects, noise: Noise, spread: Floats) -> Floats:
-    """The variances of the blocks, with more excess where there are fewer pods than in the past."""
+    """The variances of the blocks, with more excess where there are fewer replicas than in the past."""
     plain = blocks.sampling + calibration.scaled_tau2(noise, spread) / blocks.merged
     factor = effects.inflation(BlockEffects(blocks.effects, plain, blocks.merged, blocks.last), 0.0)
     return np.asarray(plain * factor)
@@ -355,11 +357,11 @@ def _wanted(
 
 def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
     """The path of counts of events among requests, clusters counted once; `information` is of health."""
-    pods = PodSums(v1.above, v1.below), PodSums(v2.above, v2.below)
-    arms = clusters.cluster(*pods, noise.dispersion, noise.pairs)
+    replicas = ReplicaSums(v1.above, v1.below), ReplicaSums(v2.above, v2.below)
+    arms = clusters.cluster(*replicas, noise.dispersion, noise.pairs)
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
-    flood = floods.flooded(*pods, margin)
-    lasting = floods.log_evidence_of_flood(*pods, flood)
+    flood = floods.flooded(*replicas, margin)
+    lasting = floods.log_evidence_of_flood(*replicas, flood)
     harm, material, beyond = _harm_of_events(arms, (1.0, floor, margin), lasting, levels)
     v1_rate, v2_rate = (_rate_so_far(arm) for arm in (v1, v2))
     below, bounded, rare = _health_of_events(arms, v2, margin, levels)

@@ -53,8 +53,9 @@ def saturated(above: Floats, preemptions: Floats) -> NDArray[np.bool_]:
     """In which blocks an arm is saturated, (B,).
 
     `above` is the share of scrapes above the level of each gauge (`contract.increments.JUDGED_GAUGES`: waiting
-    requests, KV cache), per gauge, pod and block, (G, P, B), NaN where not reported; `preemptions` are those of each
-    block, (B,), NaN where not counted. It is where the pods on average exceed `SATURATED_SCRAPES` or preempt requests.
+    requests, KV cache), per gauge, replica and block, (G, P, B), NaN where not reported; `preemptions` are those of
+    each block, (B,), NaN where not counted. It is where the replicas on average exceed `SATURATED_SCRAPES` or preempt
+    requests.
     """
     with np.errstate(invalid="ignore"):
         reported = np.isfinite(above)

@@ -25,7 +25,7 @@ from servescope.cutover.conditions.warmth import (
     overdue,
     warmth,
 )
-from servescope.cutover.evidence.folding import ArmArrays, ArmFold, PodSums, judged_metric
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, ReplicaSums, judged_metric
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.statistics.sequences import Floats, zero_unknown
 from servescope.increments.blocks import BLOCK_MS
@@ -42,11 +42,11 @@ _ENOUGH_HITS: Final = 20.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmWarmth:
-    """`usable` is where a pod may be compared, (P, B); `rearmed` where one that had restarted may not yet, (B,).
+    """`usable` is where a replica may be compared, (P, B); `rearmed` where one that had restarted may not yet, (B,).
 
-    `seconds` is the longest that a pod took to be declared warm, None where none was seen to; `cost` the excess of all
-    of them until then. `overdue` is where pods are compared though they do not seem warm, as they have warmed up for
-    too long, (P, B).
+    `seconds` is the longest that a replica took to be declared warm, None where none was seen to; `cost` the excess of
+    all of them until then. `overdue` is where replicas are compared though they do not seem warm, as they have warmed
+    up for too long, (P, B).
     """
 
     usable: NDArray[np.bool_]
@@ -60,10 +60,10 @@ class ArmWarmth:
 class Timed:
     """A metric by which an arm's warmth is judged, with v1's mean per block, (B,).
 
-    `mean` is of all of v1's pods, `warm_mean` of those that are warm, NaN where none is.
+    `mean` is of all of v1's replicas, `warm_mean` of those that are warm, NaN where none is.
     """
 
-    sums: PodSums
+    sums: ReplicaSums
     mean: Floats
     warm_mean: Floats
     higher_is_better: bool = False
@@ -75,25 +75,27 @@ class Timed:
             found = sign * (np.log(sums) - np.log(expected))
         return np.where(np.isfinite(found), found, np.nan)
 
-    def effects(self, pod: int) -> Floats:
-        """The cost of one pod in each block, (B,)."""
+    def effects(self, replica: int) -> Floats:
+        """The cost of one replica in each block, (B,)."""
         mean = np.where(np.isfinite(self.warm_mean), self.warm_mean, self.mean)
-        return self.cost(zero_unknown(self.sums.below[pod]) * mean, zero_unknown(self.sums.above[pod]))
+        return self.cost(zero_unknown(self.sums.below[replica]) * mean, zero_unknown(self.sums.above[replica]))
 
-    def recent_cost(self, pods: NDArray[np.int64], block: int) -> float:
-        """The cost of pods together over the half hour up to a block, as far as it is known; NaN where nothing is."""
+    def recent_cost(self, replicas: NDArray[np.int64], block: int) -> float:
+        """The cost of replicas together over the half hour up to a block, as far as it is known; NaN
+        where nothing is.
+        """
         span = slice(max(0, block + 1 - AS_GOOD_BLOCKS), block + 1)
-        counts, sums = (zero_unknown(each[pods, span]).sum(axis=0) for each in (self.sums.below, self.sums.above))
+        counts, sums = (zero_unknown(each[replicas, span]).sum(axis=0) for each in (self.sums.below, self.sums.above))
         known = np.isfinite(self.warm_mean[span])
         expected = (counts * self.warm_mean[span])[known].sum()
         return float(self.cost(expected, sums[known].sum()))
 
 
 def warm_arms(frozen: FrozenPlan, folded: ArmArrays) -> tuple[ArmWarmth, ArmWarmth]:
-    """How warm the pods of both arms are, by the latencies and speeds of the plan that both arms report."""
+    """How warm the replicas of both arms are, by the latencies and speeds of the plan that both arms report."""
     arms = (folded.v1, folded.v2)
     unknown = np.full(folded.blocks.size, np.nan)
-    shown: list[tuple[PodSums, Timed]] = []
+    shown: list[tuple[ReplicaSums, Timed]] = []
     for metric in frozen.plan.metrics:
         if judged_metric(metric.name, frozen.histograms).kind in {"mean", "ratio"}:
             v1, v2 = (counted_of(arm, metric.name, frozen.histograms) for arm in arms)
@@ -107,16 +109,16 @@ def warm_arms(frozen: FrozenPlan, folded: ArmArrays) -> tuple[ArmWarmth, ArmWarm
         return v1_always, v2_always
     usual = _usual_requests(folded)
     timed = [each for _, each in shown]
-    v1_warmth = warm_pods(folded.v1, timed, usual)
+    v1_warmth = warm_replicas(folded.v1, timed, usual)
     if v1_warmth.usable.all():
         timed = [replace(each, warm_mean=each.mean) for each in timed]
     else:
         timed = [replace(each, warm_mean=warm_mean_of(each.sums, v1_warmth.usable)) for each in timed]
         # Those that are warm by themselves show when others are as good.
-        v1_warmth = warm_pods(folded.v1, timed, usual)
+        v1_warmth = warm_replicas(folded.v1, timed, usual)
         timed = [replace(each, warm_mean=warm_mean_of(each.sums, v1_warmth.usable)) for each in timed]
     of_v2 = [replace(each, sums=v2) for each, (v2, _) in zip(timed, shown, strict=True)]
-    return v1_warmth, warm_pods(folded.v2, of_v2, usual)
+    return v1_warmth, warm_replicas(folded.v2, of_v2, usual)
 
 
 def _usual_requests(folded: ArmArrays) -> Floats:
@@ -135,9 +137,11 @@ def _always_warm(arm: ArmFold) -> ArmWarmth:
 
 @dataclass(slots=True)
 class _Spell:
-    """A pod's spell: its first block and its end, whether it is the second of a process or cache, how it warmed up."""
+    """A replica's spell: its first block and its end, whether it is the second of a process or cache, how
+    it warmed up.
+    """
 
-    pod: int
+    replica: int
     first: int
     end: int
     again: bool
@@ -149,8 +153,8 @@ class _Spell:
         return self.end if self.found.usable_from is None else self.first + self.found.usable_from
 
 
-def warm_pods(arm: ArmFold, timed: Sequence[Timed], usual: Floats) -> ArmWarmth:
-    """The warmth of each pod, from its past alone.
+def warm_replicas(arm: ArmFold, timed: Sequence[Timed], usual: Floats) -> ArmWarmth:
+    """The warmth of each replica, from its past alone.
 
     `usual` are the requests of a replica in each block, (B,), NaN before anything was observed.
     """
@@ -162,41 +166,41 @@ def warm_pods(arm: ArmFold, timed: Sequence[Timed], usual: Floats) -> ArmWarmth:
     # Nearly all were old when they were first seen serving, and neither restarted nor idled since.
     steady = seen & (ages[:, :1] - _BLOCK_SECONDS >= OLD_SECONDS).all(axis=1) & (np.diff(ages) >= 0.0).all(axis=1)
     spells = []
-    for pod in np.flatnonzero(seen & ~steady):
-        effects = [each.effects(int(pod)) for each in timed]
-        for first, end in lives(ages[pod]):
+    for replica in np.flatnonzero(seen & ~steady):
+        effects = [each.effects(int(replica)) for each in timed]
+        for first, end in lives(ages[replica]):
             span = slice(first, end)
             found = warmth(
-                ages[pod, span], requests[pod, span], hits[pod, span], [each[span] for each in effects],
-                float(emptied[pod, first]),
+                ages[replica, span], requests[replica, span], hits[replica, span], [each[span] for each in effects],
+                float(emptied[replica, first]),
             )  # fmt: skip
-            spells.append(_Spell(int(pod), first, end, bool(begun[pod, first]), found))
+            spells.append(_Spell(int(replica), first, end, bool(begun[replica, first]), found))
     _shorten(spells, ages, requests, timed)
     return _arm_warmth(arm, steady, spells, requests, timed[0])
 
 
 def _shorten(spells: Sequence[_Spell], ages: Floats, requests: Floats, timed: Sequence[Timed]) -> None:
-    """Ends the spells of pods that are as good as v1's warm ones, however they got there.
+    """Ends the spells of replicas that are as good as v1's warm ones, however they got there.
 
-    What is left of a transient is then too small to be harm. Pods that warm up at once are taken together, so that the
-    fast ones among them are not compared before the slow ones.
+    What is left of a transient is then too small to be harm. Replicas that warm up at once are taken together, so that
+    the fast ones among them are not compared before the slow ones.
     """
-    served = {id(each): np.cumsum(requests[each.pod, each.first : each.end]) for each in spells}
+    served = {id(each): np.cumsum(requests[each.replica, each.first : each.end]) for each in spells}
     waiting = [each for each in spells if each.usable > each.first and served[id(each)][-1] >= LEAST_REQUESTS]
     for block in sorted({block for each in waiting for block in range(each.first, each.usable)}):
         group = [
             each for each in waiting
             if each.first <= block < each.usable
-            and ages[each.pod, block] >= AS_GOOD_SECONDS
+            and ages[each.replica, block] >= AS_GOOD_SECONDS
             and served[id(each)][block - each.first] >= LEAST_REQUESTS
         ]  # fmt: skip
         if group:
-            pods = np.array([each.pod for each in group])
-            costs = [each.recent_cost(pods, block) for each in timed]
+            replicas = np.array([each.replica for each in group])
+            costs = [each.recent_cost(replicas, block) for each in timed]
             if all(cost <= AS_GOOD for cost in costs):
                 for each in group:
                     at = block - each.first
-                    each.found = Warmth(at, at + 1, float(ages[each.pod, block]))
+                    each.found = Warmth(at, at + 1, float(ages[each.replica, block]))
 
 
 def _arm_warmth(
@@ -207,8 +211,8 @@ def _arm_warmth(
     took: list[float] = []
     cost = ColdStartCost(0.0, 0.0)
     for each in spells:
-        usable[each.pod, each.usable : each.end] = True
-        again[each.pod, each.first : each.usable] = each.again
+        usable[each.replica, each.usable : each.end] = True
+        again[each.replica, each.first : each.usable] = each.again
         if each.found.seconds is not None:
             took.append(each.found.seconds)
             cost = _added(cost, timed, each)
@@ -221,21 +225,23 @@ def _arm_warmth(
 
 def _added(cost: ColdStartCost, timed: Timed, spell: _Spell) -> ColdStartCost:
     cold = slice(spell.first, spell.first + (spell.found.declared or 0))
-    counts, sums = (zero_unknown(each[spell.pod, cold]) for each in (timed.sums.below, timed.sums.above))
+    counts, sums = (zero_unknown(each[spell.replica, cold]) for each in (timed.sums.below, timed.sums.above))
     mean = np.where(np.isfinite(timed.warm_mean), timed.warm_mean, timed.mean)
     more = cold_start_cost(counts, sums, mean[cold])
     return ColdStartCost(cost.requests + more.requests, cost.excess + more.excess)
 
 
 def _overdue(requests: Floats, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where pods have warmed up for too long, each or, as pods replace each other, most of their arm, (P, B)."""
+    """Where replicas have warmed up for too long, each or, as replicas replace each other, most of their
+    arm, (P, B).
+    """
     cold = (requests > 0.0) & ~usable
     mostly = (requests * cold).sum(axis=0) > 0.5 * requests.sum(axis=0)
     return np.asarray(~usable & (overdue(cold) | overdue(mostly)))
 
 
 def _hit_rates(arm: ArmFold) -> Floats:
-    """The share of prompt tokens that were cached, (P, B), NaN where a pod does not report it."""
+    """The share of prompt tokens that were cached, (P, B), NaN where a replica does not report it."""
     reused, eligible = arm.traffic["reused"], arm.traffic["eligible"]
     with np.errstate(invalid="ignore"):
         known = (eligible > 0.0) & (reused >= 0.0)
@@ -249,19 +255,21 @@ def _emptied(hits: Floats, requests: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
         known = np.where(requests[reporting] >= _ENOUGH_HITS, hits[reporting], np.nan)
         fell = (known < 0.5 * np.fmax.accumulate(known, axis=1)).any(axis=1)
-    for pod, rates in zip(reporting[fell], known[fell], strict=True):
-        found[pod] = collapses(rates)
+    for replica, rates in zip(reporting[fell], known[fell], strict=True):
+        found[replica] = collapses(rates)
     return found
 
 
 def _ages(
     arm: ArmFold, requests: Floats, emptied: NDArray[np.bool_], usual: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Seconds at each block's end since a pod began to warm up, and where it did so for the second time, (P, B) each.
+    """Seconds at each block's end since a replica last began to warm up, and where one that had served did so: (P, B)
+    each.
 
-    That is when its process began, when it served first, unless it did as soon as anything was observed, when it
-    served again after it had idled, and when its cache was found empty. A pod that only idled may be back without a
-    hold on the verdict, so that the second is of processes and caches.
+    It begins to warm up when its process begins, when it serves for the first time (but for one that serves within the
+    first blocks that are observed, or before it could expect requests), when it serves again after it idled, and when
+    its cache is found empty. The second array marks new processes and emptied caches only: a replica that idled comes
+    back without holding up the verdict.
     """
     if not arm.present.size:
         return np.zeros(arm.present.shape), np.zeros(arm.present.shape, dtype=np.bool_)
@@ -282,7 +290,7 @@ def _ages(
         again[idled] |= back & (_since(missed, served[idled]) >= _EXPECTED)
     service = np.where(again, arm.blocks.astype(float), -np.inf)
     ages = (arm.blocks + BLOCK_MS - np.maximum(started, np.maximum.accumulate(service, axis=1))) / 1000.0
-    restarted = np.concatenate([np.zeros((len(arm.pods), 1), dtype=np.bool_), np.diff(started) > 0.0], axis=1)
+    restarted = np.concatenate([np.zeros((len(arm.replicas), 1), dtype=np.bool_), np.diff(started) > 0.0], axis=1)
     return np.asarray(ages), np.asarray((restarted | emptied) & ~first & (times > served))
 
 
@@ -292,13 +300,14 @@ def _before(values: Floats) -> Floats:
 
 
 def _since(running: Floats, served: NDArray[np.bool_]) -> Floats:
-    """By how much a running sum has grown since a pod served before, (P, B)."""
+    """By how much a running sum has grown since a replica served before, (P, B)."""
     latest = np.maximum.accumulate(np.where(served, running, 0.0), axis=1)
     return np.asarray(running - np.concatenate([np.zeros((len(running), 1)), latest[:, :-1]], axis=1))
 
 
 def _process_starts(arm: ArmFold) -> Floats:
-    """When the process of each pod and block began, (P, B) in milliseconds; as it was first seen where none is known.
+    """When the process of each replica and block began, (P, B) in milliseconds; as it was first seen where none is
+    known.
 
     A process began when it says, when its counters fell, and otherwise when it was first seen.
     """
@@ -323,8 +332,8 @@ def _process_starts(arm: ArmFold) -> Floats:
     return starts
 
 
-def warm_mean_of(v1: PodSums, usable: NDArray[np.bool_] | None = None) -> Floats:
-    """The mean of an arm's pods per block, of those that are `usable`; NaN where there is none."""
+def warm_mean_of(v1: ReplicaSums, usable: NDArray[np.bool_] | None = None) -> Floats:
+    """The mean of an arm's replicas per block, of those that are `usable`; NaN where there is none."""
     counts, sums = zero_unknown(v1.below), zero_unknown(v1.above)
     if usable is not None:
         counts, sums = counts * usable, sums * usable

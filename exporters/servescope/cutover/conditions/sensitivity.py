@@ -105,7 +105,7 @@ def stage_given(
 
 
 def _arm_given(arm: ArmFold, within: slice, usable: NDArray[np.bool_], warmth: ArmWarmth, load: ArmLoad) -> Given:
-    """What an arm was given, (B,): the reuse of its warm pods, in the blocks in which that of nearly all prompts is
+    """What an arm was given, (B,): the reuse of its warm replicas, in the blocks in which that of nearly all prompts is
     reported, and its load."""
     found = given_of(arm)
     # A router's process has no requests of its own to be warmed by.

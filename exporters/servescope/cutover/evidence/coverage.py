@@ -23,7 +23,7 @@ HOUR_BLOCKS: Final = 12
 class ArmCoverage:
     """What is known of an arm after each block of a stage, (B,) each.
 
-    `scraped` is whether a pod was scraped in the block; `seen` whether one was so far; `share` and `recent` are the
+    `scraped` is whether a replica was scraped in the block; `seen` whether one was so far; `share` and `recent` are the
     scrapes that succeeded out of those expected since the stage began, and within the last hour.
     """
 
@@ -42,19 +42,19 @@ class ArmCoverage:
 def arm_coverage(arm: ArmFold, within: slice, usable: NDArray[np.bool_], interval_ms: int) -> ArmCoverage:
     """The coverage over the blocks of a stage; those that are not `usable`, (B,), neither count nor are expected.
 
-    A pod is expected from the first block that it is seen in to the latest so far: one that ended is not, one that
+    A replica is expected from the first block that it is seen in to the latest so far: one that ended is not, one that
     comes back was, but for blocks before its process began.
     """
     present = arm.present[:, within]
     scrapes = arm.scrapes[:, within]
     attempts = scrapes + arm.failed[:, within]
-    pods, blocks = present.shape
-    if not pods or not blocks:
+    replicas, blocks = present.shape
+    if not replicas or not blocks:
         nothing = np.zeros(blocks)
         no = np.zeros(blocks, dtype=np.bool_)
         return ArmCoverage(no, no, nothing, nothing, nothing, nothing)
     each = BLOCK_MS / interval_ms
-    # In its first block a pod came when it came; later it is expected as often as the interval says.
+    # In its first block a replica came when it came; later it is expected as often as the interval says.
     is_first = present & (np.arange(blocks) == present.argmax(axis=1)[:, None])
     wanted = np.where(is_first, attempts, np.where(_away(arm, within), 0.0, each))
     expected = _up_to_latest(np.where(usable, wanted, 0.0), present).sum(axis=0)
@@ -72,7 +72,7 @@ def arm_coverage(arm: ArmFold, within: slice, usable: NDArray[np.bool_], interva
 
 
 def _up_to_latest(values: Floats, present: NDArray[np.bool_]) -> Floats:
-    """The running sums from the first block that a pod is `present` in to the latest so far, all (P, B)."""
+    """The running sums from the first block that a replica is `present` in to the latest so far, all (P, B)."""
     if present.all():
         return np.asarray(np.cumsum(values, axis=1))
     latest = np.maximum.accumulate(np.where(present, np.arange(present.shape[1]), -1), axis=1)
@@ -81,7 +81,7 @@ def _up_to_latest(values: Floats, present: NDArray[np.bool_]) -> Floats:
 
 
 def _away(arm: ArmFold, within: slice) -> NDArray[np.bool_]:
-    """Where a pod was not scraped, (P, B), and its next process had not begun: a name that is used again."""
+    """Where a replica was not scraped, (P, B), and its next process had not begun: a name that is used again."""
     if arm.present[:, within].all():
         return np.zeros(arm.present[:, within].shape, dtype=np.bool_)
     later = np.fmin.accumulate(arm.started[:, within][:, ::-1], axis=1)[:, ::-1]
@@ -99,15 +99,16 @@ def _ratio(above: Floats, below: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedRequests:
-    """What an arm's P pods served in each block of a stage, whether it was observed or not: `each` is (P, B) requests.
+    """What an arm's P replicas served in each block of a stage, whether it was observed or not: `each` is (P, B)
+    requests.
 
-    `expected` are by kind of pod, a layer and a role, those that they served so far, (K, B); `members`, (K, P), are the
-    pods of each kind. `torn` is where something was rejected, (P, B), `scraped` where a scrape succeeded, `present`
-    where one was tried.
+    `expected` are by kind of replica, a layer and a role, those that they served so far, (K, B); `members`, (K, P), are
+    the replicas of each kind. `torn` is where something was rejected, (P, B), `scraped` where a scrape succeeded,
+    `present` where one was tried.
     """
 
     arm: ArmName
-    pods: tuple[str, ...]
+    replicas: tuple[str, ...]
     each: Floats
     members: NDArray[np.bool_]
     expected: Floats
@@ -125,7 +126,7 @@ class ServedRequests:
         return self._known[-1][1]
 
     def missing(self, reporting: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Where a pod, of a kind that reports a metric so far, (K, B), has none that is known, (P, B)."""
+        """Where a replica, of a kind that reports a metric so far, (K, B), has none that is known, (P, B)."""
         return np.asarray((self.members.T.astype(float) @ reporting > 0.0) & ~known)
 
 
@@ -135,8 +136,8 @@ class MetricCoverage:
 
     `covered` is since the stage began, or of the last hour where that is less; `lately` of the last blocks; `rejected`
     the part that was thrown away since the stage began. The metric is `known`, (P, B), of what was `served`, and kinds
-    of pods are `reporting` it so far, (K, B); counters lack the part `missed` where they are known, (B,), and the part
-    `unanswered` began and has not ended. A plan asks for `wanted`.
+    of replicas are `reporting` it so far, (K, B); counters lack the part `missed` where they are known, (B,), and the
+    part `unanswered` began and has not ended. A plan asks for `wanted`.
     """
 
     covered: Floats
@@ -159,7 +160,9 @@ class MetricCoverage:
         return self.covered < self.wanted - _ROUNDING
 
     def lost_until(self, block: int) -> Floats:
-        """The requests that are lost by pod up to a block, each as long as it is known to have been there: (P, B')."""
+        """The requests that are lost by replica up to a block, each as long as it is known to have been
+        there: (P, B').
+        """
         there = np.logical_or.accumulate(self.served.present[:, block::-1], axis=1)[:, ::-1]
         missing = self.served.missing(self.reporting, self.known)
         return np.asarray((self.served.each * missing)[:, : block + 1] * there)
@@ -174,12 +177,12 @@ def served_requests(
 ) -> ServedRequests:
     """The requests of a stage's blocks that are `usable`, (B,).
 
-    Where a pod does not say how many it had, it had as many as the others of its kind in that block, or had so far, as
-    far as it was to be scraped then.
+    Where a replica does not say how many it had, it had as many as the others of its kind in that block, or had so far,
+    as far as it was to be scraped then.
     """
     scrapes, present = arm.scrapes[:, within], arm.present[:, within]
     attempted = np.minimum(1.0, (scrapes + arm.failed[:, within]) * interval_ms / BLOCK_MS)
-    # A pod that comes back was there meanwhile.
+    # A replica that comes back was there meanwhile.
     attempted = np.where(present, attempted, np.where(_away(arm, within), 0.0, 1.0))
     kinds = _kinds(arm)
     apart = tuple(dict.fromkeys(kinds))
@@ -192,7 +195,7 @@ def served_requests(
     scraped = scrapes > 0.0
     return ServedRequests(
         name,
-        arm.pods,
+        arm.replicas,
         each,
         members,
         members.astype(float) @ running,
@@ -203,14 +206,14 @@ def served_requests(
 
 
 def _kinds(arm: ArmFold) -> list[tuple[str, str]]:
-    """The kind of each pod: one that was never scraped is of the layer that most others of its role have."""
+    """The kind of each replica: one that was never scraped is of the layer that most others of its role have."""
     common = Counter(kind for kind in arm.kinds if kind[0])
     by_role = {role: layer for (layer, role), _ in reversed(common.most_common())}
     return [(layer or by_role.get(role, ""), role) for layer, role in arm.kinds]
 
 
 def _usual(said: Floats, members: NDArray[np.bool_]) -> Floats:
-    """How many requests one pod of each kind has in each block, or had so far where none says, (K, B)."""
+    """How many requests one replica of each kind has in each block, or had so far where none says, (K, B)."""
     known = np.isfinite(said)
     total, count = (members.astype(float) @ each for each in (np.where(known, said, 0.0), known.astype(float)))
     so_far = _ratio(np.cumsum(total, axis=1), np.cumsum(count, axis=1))
@@ -228,8 +231,8 @@ def metric_coverage(
     Where it is known, the part `missed`, (B,), is not counted all the same, and of the part `unanswered`, (B,), nobody
     knows yet how it turns out.
 
-    Every pod of a kind of which one reports the metric is to report it. Another kind is another layer, or does another
-    part of the work.
+    Every replica of a kind of which one reports the metric is to report it. Another kind is another layer, or does
+    another part of the work.
     """
     found = served.reported(known)
     return MetricCoverage(
@@ -275,7 +278,7 @@ def _reported(served: ServedRequests, known: NDArray[np.bool_]) -> _Reported:
 
 
 def _ever(members: NDArray[np.bool_], found: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where something was found of a pod of each kind so far, (K, B)."""
+    """Where something was found of a replica of each kind so far, (K, B)."""
     each = np.array([found[kind].any(axis=0) for kind in members], dtype=np.bool_)
     return np.logical_or.accumulate(each.reshape(len(members), found.shape[1]), axis=1)
 

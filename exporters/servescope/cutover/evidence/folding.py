@@ -1,6 +1,6 @@
-"""The increments of both arms, folded into arrays over pods and blocks: what every statistic of a judgement reads.
+"""The increments of both arms, folded into arrays over replicas and blocks: what every statistic of a judgement reads.
 
-A metric is taken from one place of a deployment per arm, the outermost that shows it, or the one that was frozen. What
+A metric is taken from one layer of a deployment per arm, the outermost that shows it, or the one that was frozen. What
 cannot be what it says is left out of its block and counted: a value that is not finite, a counter's gain below zero, a
 histogram whose parts do not fit together, and all of a process whose counters contradict each other (`agreement`).
 """
@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.depths import PLACES
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
+from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import Series
 from servescope.cutover.evidence.agreement import agree
@@ -26,7 +26,7 @@ from servescope.increments.batches import (
     Processes,
     TargetBatch,
     batches,
-    find_places,
+    find_layers,
     read_histogram,
     sum_counters,
     sum_gauges,
@@ -52,7 +52,7 @@ TRAFFIC: Final[Mapping[str, tuple[Part, ...]]] = {
 _GAUGES: Final = ("queued_requests", "kv_cache_usage", "gpu_usage", "concurrent_requests")
 
 
-class Place(NamedTuple):
+class MeasuredLayer(NamedTuple):
     """Where an arm's metric is taken from, and what the sources there are."""
 
     name: str
@@ -60,8 +60,8 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PodSums:
-    """What a metric counts, and among how much, by pod and block, (P, B); NaN where it is not known."""
+class ReplicaSums:
+    """What a metric counts, and among how much, by replica and block, (P, B); NaN where it is not known."""
 
     above: Floats
     below: Floats
@@ -77,18 +77,18 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmFold:
-    """One arm over P pods and B blocks; `blocks` are their starts, (B,), without a gap, the rest is (P, B).
+    """One arm over P replicas and B blocks; `blocks` are their starts, (B,), without a gap, the rest is (P, B).
 
-    `present` is where a pod was scraped, or failed to be, `started` when its process began, NaN where that is not
+    `present` is where a replica was scraped, or failed to be, `started` when its process began, NaN where that is not
     known; the tallies are those of `contract.increments`, `torn` with those that were found here. `slow` are the
     observations above each of the compared edges, (P, K, B). `traffic` is by the names of `TRAFFIC`, `levels` and
-    `above_level` by gauge. `counting` are by pod the labelled series that its process has counted with at the end,
-    `doubled` the pods that have a series twice. `kinds` are the layer and the role of each pod, a layer "" of one that
-    no scrape has shown. `rejected` is 1 where a pod's counters contradict each other, so that none of them is taken;
-    `served` is the most requests that any of them has, NaN where none says.
+    `above_level` by gauge. `counting` are by replica the labelled series that its process has counted with at the end,
+    `doubled` the replicas that have a series twice. `kinds` are the layer and the role of each replica, a layer "" of
+    one that no scrape has shown. `rejected` is 1 where a replica's counters contradict each other, so that none of them
+    is taken; `served` is the most requests that any of them has, NaN where none says.
     """
 
-    pods: tuple[str, ...]
+    replicas: tuple[str, ...]
     deployments: tuple[str, ...]
     blocks: NDArray[np.int64]
     present: NDArray[np.bool_]
@@ -98,14 +98,14 @@ class ArmFold:
     torn: Floats
     resets: Floats
     gaps: Floats
-    metrics: Mapping[str, PodSums]
+    metrics: Mapping[str, ReplicaSums]
     slow: Mapping[str, Floats]
     distributions: Mapping[str, BucketCounts]
     traffic: Mapping[str, Floats]
     levels: Mapping[str, Floats]
     above_level: Mapping[str, Floats]
     gpus: Floats
-    places: Mapping[str, Place]
+    layers: Mapping[str, MeasuredLayer]
     counting: Mapping[str, frozenset[Series]]
     doubled: frozenset[str]
     kinds: tuple[tuple[str, str], ...]
@@ -143,16 +143,16 @@ def fold(
     start_ms: int,
     end_ms: int,
     *,
-    places: Mapping[str, tuple[str, str]] | None = None,
+    layers: Mapping[str, tuple[str, str]] | None = None,
     edges: Mapping[str, tuple[float, ...]] | None = None,
     former: ArmArrays | None = None,
 ) -> ArmArrays:
     """Both arms over the closed blocks from `start_ms` to `end_ms`, whole blocks within them.
 
-    `places` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
+    `layers` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
     only have the blocks after it.
     """
-    part = fold_part(plan, targets, start_ms, end_ms, places=places, edges=edges, former=former)
+    part = fold_part(plan, targets, start_ms, end_ms, layers=layers, edges=edges, former=former)
     return part if former is None else joined([former, part])
 
 
@@ -162,7 +162,7 @@ def fold_part(
     start_ms: int,
     end_ms: int,
     *,
-    places: Mapping[str, tuple[str, str]] | None = None,
+    layers: Mapping[str, tuple[str, str]] | None = None,
     edges: Mapping[str, tuple[float, ...]] | None = None,
     former: ArmArrays | None = None,
 ) -> ArmArrays:
@@ -173,9 +173,9 @@ def fold_part(
     arms = []
     for index, arm in enumerate((plan.v1, plan.v2)):
         before = None if former is None else (former.v1, former.v2)[index]
-        known = {family: both[index] for family, both in (places or {}).items() if both[index]}
+        known = {family: both[index] for family, both in (layers or {}).items() if both[index]}
         if before is not None:
-            known = {family: place.name for family, place in before.places.items()} | known
+            known = {family: layer.name for family, layer in before.layers.items()} | known
         chosen = [target for target in targets if arm.selects(target.identity)]
         arms.append(_fold_arm(_Reading(plan, compared), chosen, blocks, known, before))
     return ArmArrays(arms[0], arms[1], compared, () if former is None else former.faults)
@@ -237,7 +237,7 @@ def _fold_arm(
     before: ArmFold | None,
 ) -> ArmFold:
     shape = (len(targets), blocks.size)
-    places = _choose_places(reading, targets, known)
+    layers = _choose_layers(reading, targets, known)
 
     def unknown() -> Floats:
         return np.full(shape, np.nan)
@@ -246,24 +246,24 @@ def _fold_arm(
         return np.zeros(shape)
 
     arm = ArmFold(
-        pods=tuple(target.target_id for target in targets),
+        replicas=tuple(target.target_id for target in targets),
         deployments=tuple(target.identity.deployment_id for target in targets),
         blocks=blocks,
         present=np.zeros(shape, dtype=np.bool_),
         started=unknown(),
         scrapes=nothing(), failed=nothing(), torn=nothing(), resets=nothing(), gaps=nothing(),
         metrics={
-            name: PodSums(unknown(), unknown())
+            name: ReplicaSums(unknown(), unknown())
             for name, side in (*reading.counters, *reading.gauges)
             if side == "above"
-        } | {name: PodSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
+        } | {name: ReplicaSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
         slow={name: np.full((len(targets), len(edges), blocks.size), np.nan) for name, edges in reading.edges.items()},
         distributions={},
         traffic={name: unknown() for name in TRAFFIC},
         levels={name: unknown() for name in _GAUGES},
         above_level={name: unknown() for name in _GAUGES},
         gpus=nothing(),
-        places=places,
+        layers=layers,
         counting={},
         doubled=frozenset(),
         kinds=tuple((target.layer, target.identity.role) for target in targets),
@@ -291,9 +291,10 @@ def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]
     if before is None or not before.blocks.size:
         return {}
     # Of one that was not there at the end, only what it has counted with is known.
-    started = dict(zip(before.pods, before.started[:, -1].tolist(), strict=True))
+    started = dict(zip(before.replicas, before.started[:, -1].tolist(), strict=True))
     return {
-        pod: (started.get(pod, np.nan), before.counting.get(pod, frozenset())) for pod in {**started, **before.counting}
+        replica: (started.get(replica, np.nan), before.counting.get(replica, frozenset()))
+        for replica in {**started, **before.counting}
     }
 
 
@@ -378,7 +379,8 @@ def _taken(arm: ArmFold, batch: TargetBatch, parts: Iterable[Part]) -> bool:
     """Whether the arm takes what these series count from where the batch's targets are."""
     families = (SAMPLE_FAMILIES[part.series] for part in parts)
     return all(
-        family in arm.places and arm.places[family].name == batch.targets[0].place_of(family) for family in families
+        family in arm.layers and arm.layers[family].name == batch.targets[0].measured_layer(family)
+        for family in families
     )
 
 
@@ -388,18 +390,18 @@ def _cell(arm: ArmFold, name: str, side: str) -> Floats:
     return arm.metrics[name].above if side == "above" else arm.metrics[name].below
 
 
-def _choose_places(
+def _choose_layers(
     reading: _Reading, targets: Sequence[TargetIncrements], known: Mapping[str, str]
-) -> dict[str, Place]:
-    """Per family the place that is frozen, or the outermost of those that showed it first."""
+) -> dict[str, MeasuredLayer]:
+    """Per family the layer that is frozen, or the outermost of those that showed it first."""
     wanted = reading.families()
-    found = find_places(targets, wanted)
+    found = find_layers(targets, wanted)
     chosen = {}
     for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
-        name = known.get(family) or PLACES[min(seen).depth]
-        sources = {each.source for each in seen if PLACES[each.depth] == name and each.source}
-        chosen[family] = Place(name, tuple(sorted(sources)))
+        name = known.get(family) or MEASURED_LAYERS[min(seen).order]
+        sources = {each.source for each in seen if MEASURED_LAYERS[each.order] == name and each.source}
+        chosen[family] = MeasuredLayer(name, tuple(sorted(sources)))
     return chosen
 
 
@@ -407,11 +409,14 @@ def _choose_places(
 
 
 def _joined(arms: Sequence[ArmFold]) -> ArmFold:
-    """One arm over the blocks of all; a pod that one of them does not have is not known there."""
-    pods = tuple(dict.fromkeys(pod for arm in arms for pod in arm.pods))
-    index = {pod: number for number, pod in enumerate(pods)}
+    """One arm over the blocks of all; a replica that one of them does not have is not known there."""
+    replicas = tuple(dict.fromkeys(replica for arm in arms for replica in arm.replicas))
+    index = {replica: number for number, replica in enumerate(replicas)}
     rows = [
-        slice(None) if arm.pods == pods else np.array([index[pod] for pod in arm.pods], dtype=np.int64) for arm in arms
+        slice(None)
+        if arm.replicas == replicas
+        else np.array([index[replica] for replica in arm.replicas], dtype=np.int64)
+        for arm in arms
     ]
     ends = np.cumsum([0, *(arm.blocks.size for arm in arms)]).tolist()
 
@@ -421,38 +426,38 @@ def _joined(arms: Sequence[ArmFold]) -> ArmFold:
             alike = _same(values) if all(isinstance(each, slice) for each in rows) else None
             if alike is not None:
                 return np.broadcast_to(alike, (*one.shape[:-1], ends[-1]))
-            shape, kind = (len(pods), *one.shape[1:-1], ends[-1]), bool if one.dtype == np.bool_ else float
+            shape, kind = (len(replicas), *one.shape[1:-1], ends[-1]), bool if one.dtype == np.bool_ else float
             if all(isinstance(each, slice) for each in rows):
                 return np.concatenate(values, axis=-1, out=np.empty(shape, kind), casting="unsafe")
             whole = np.full(shape, missing, kind)
             for each, chosen, first, end in zip(values, rows, ends, ends[1:], strict=False):
                 whole[chosen, ..., first:end] = each
             return whole
-        if isinstance(one, PodSums):
-            return PodSums(
+        if isinstance(one, ReplicaSums):
+            return ReplicaSums(
                 join([each.above for each in values], missing), join([each.below for each in values], missing)
             )
         return {name: join([each[name] for each in values], missing) for name in one}
 
-    def of_pods(name: str) -> tuple[Any, ...]:
-        known = {pod: each for arm in arms for pod, each in zip(arm.pods, getattr(arm, name), strict=True)}
-        return tuple(known[pod] for pod in pods)
+    def of_replicas(name: str) -> tuple[Any, ...]:
+        known = {replica: each for arm in arms for replica, each in zip(arm.replicas, getattr(arm, name), strict=True)}
+        return tuple(known[replica] for replica in replicas)
 
     blocks = np.concatenate([arm.blocks for arm in arms])
     values: dict[str, Any] = {
-        "blocks": blocks, "distributions": _joined_distributions(arms), "places": _joined_places(arms),
+        "blocks": blocks, "distributions": _joined_distributions(arms), "layers": _joined_layers(arms),
         "counting": arms[-1].counting, "doubled": arms[-1].doubled,
     }  # fmt: skip
     for each in fields(ArmFold):
         if each.name not in values:
             parts = [getattr(arm, each.name) for arm in arms]
             missing = 0.0 if each.name in _COUNTS or each.name == "present" else np.nan
-            values[each.name] = of_pods(each.name) if isinstance(parts[0], tuple) else join(parts, missing)
+            values[each.name] = of_replicas(each.name) if isinstance(parts[0], tuple) else join(parts, missing)
     return ArmFold(**values)
 
 
 _COUNTS: Final = ("scrapes", "failed", "torn", "resets", "gaps", "gpus", "rejected")
-"""What is 0 of a pod in blocks in which it was not there; all else is not known."""
+"""What is 0 of a replica in blocks in which it was not there; all else is not known."""
 
 
 def _same(values: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
@@ -463,12 +468,12 @@ def _same(values: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
     return firsts[0] if np.array_equal(firsts, np.full(firsts.shape, firsts[0]), equal_nan=True) else None
 
 
-def _joined_places(arms: Sequence[ArmFold]) -> dict[str, Place]:
-    """The places of the last arm, with the sources that all have seen there."""
+def _joined_layers(arms: Sequence[ArmFold]) -> dict[str, MeasuredLayer]:
+    """The layers of the last arm, with the sources that all have seen there."""
     return {
-        family: Place(place.name, tuple(sorted({each for arm in arms if family in arm.places
-                                                for each in arm.places[family].sources})))
-        for family, place in arms[-1].places.items()
+        family: MeasuredLayer(layer.name, tuple(sorted({each for arm in arms if family in arm.layers
+                                                        for each in arm.layers[family].sources})))
+        for family, layer in arms[-1].layers.items()
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from servescope.cutover.statistics.sequences import Floats
 MATERIAL_RATIO = 0.2
 """A share that differs by less than this part of the configured one, either way, is as configured."""
 CONVERSATION = 10.0
-"""The requests of one conversation, about, go to one arm together."""
+"""Requests of a conversation, roughly: they go to one arm together, so that counts vary by so much more."""
 _OFF_PART = 0.05
 """The part of a large planned share by which the observed one may differ, though v1 then has much less or more."""
 _CHANCE_DEVIATIONS = 4.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from servescope.contract.judged import SPEED, JudgedMetric
 from servescope.cutover.evidence.agreement import DURATION, HANDING_OVER, IN_FLIGHT, LEAST, peer_of
 from servescope.cutover.evidence.coverage import trailing_sum
-from servescope.cutover.evidence.folding import ArmFold, PodSums
+from servescope.cutover.evidence.folding import ArmFold, ReplicaSums
 from servescope.cutover.statistics.sequences import Floats, zero_unknown
 from servescope.increments.accumulation import SAME_START_MS
 from servescope.increments.blocks import BLOCK_MS
@@ -36,7 +36,7 @@ def in_flight(arm: ArmFold, within: slice) -> tuple[Floats, Floats]:
 
 
 def _processes(started: Floats) -> Floats:
-    """How many processes a pod has had up to each block, from when the latest of them began, (P, B)."""
+    """How many processes a replica has had up to each block, from when the latest of them began, (P, B)."""
     latest = np.fmax.accumulate(started, axis=1)
     with np.errstate(invalid="ignore"):
         return np.asarray(1.0 + np.cumsum(np.diff(latest, prepend=latest[:, :1], axis=1) > SAME_START_MS, axis=1))
@@ -68,10 +68,10 @@ class Shortfall:
         """
         if judged.kind == "events":
             return self.of_requests
-        own = _of_one_place(self.arm, judged.histogram)
+        own = _of_one_layer(self.arm, judged.histogram)
         if own is None:
             return np.zeros(self.usable.size)
-        sources = self.arm.places[judged.histogram].sources
+        sources = self.arm.layers[judged.histogram].sources
         peer = peer_of(judged.histogram, sources, self.counts, self.arm.traffic["ok"])
         pairs = [] if peer is None else [(peer, own.below)]
         return _most_missed(pairs, self.within, self.usable, self.slack)
@@ -79,7 +79,7 @@ class Shortfall:
 
 def arm_shortfall(arm: ArmFold, required: Set[str], within: slice, usable: NDArray[np.bool_]) -> Shortfall:
     """What the counters of an arm lack in a stage's blocks that are `usable`, (B,), beside the `required` ones."""
-    counts = {name: sums.below for name in sorted(required) if (sums := _of_one_place(arm, name)) is not None}
+    counts = {name: sums.below for name in sorted(required) if (sums := _of_one_layer(arm, name)) is not None}
     slack, ending = in_flight(arm, within)
     handed = any(role in HANDING_OVER for _, role in arm.kinds)
     begun = [] if handed else [(arm.traffic["started"], arm.traffic["requests"])]
@@ -97,9 +97,9 @@ def _most_missed(
     return np.asarray(np.max([np.zeros(usable.size), *missed], axis=0))
 
 
-def _of_one_place(arm: ArmFold, histogram: str) -> PodSums | None:
+def _of_one_layer(arm: ArmFold, histogram: str) -> ReplicaSums | None:
     """A histogram that an arm takes from the processes whose requests it counts, which see the same ones."""
-    here, requests = arm.places.get(histogram), arm.places.get("requests_total")
+    here, requests = arm.layers.get(histogram), arm.layers.get("requests_total")
     if here is None or requests is None or here.name != requests.name:
         return None
     return arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else histogram)

@@ -33,7 +33,7 @@ def window_of(folded: ArmArrays, span: StageSpan) -> ArmArrays:
 
 
 def cut(folded: ArmArrays, since_ms: int, until_ms: int) -> ArmArrays:
-    """The blocks that end after one time and up to another, and the pods that were there in them."""
+    """The blocks that end after one time and up to another, and the replicas that were there in them."""
     blocks = folded.blocks
     kept = np.flatnonzero((blocks + BLOCK_MS > since_ms) & (blocks + BLOCK_MS <= until_ms))
     if kept.size == blocks.size:
@@ -46,14 +46,14 @@ def _cut_arm(arm: ArmFold, columns: slice) -> ArmFold:
     # One that is not there any more is not kept for ever; one that has not come is of the future.
     rows: NDArray[np.bool_] = np.asarray(arm.present[:, columns].any(axis=1))
 
-    def change(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+    def change(values: NDArray[Any], *, is_by_replica: bool) -> NDArray[Any]:
         found = values[..., columns]
-        return found if rows.all() or not is_by_pod else found[rows]
+        return found if rows.all() or not is_by_replica else found[rows]
 
     changed: ArmFold = map_arrays(arm, change)
-    by_pod = {each.name: getattr(arm, each.name) for each in fields(arm)}
+    by_replica = {each.name: getattr(arm, each.name) for each in fields(arm)}
     kept: dict[str, Any] = {
-        name: tuple(compress(each, rows.tolist())) for name, each in by_pod.items() if isinstance(each, tuple)
+        name: tuple(compress(each, rows.tolist())) for name, each in by_replica.items() if isinstance(each, tuple)
     }
     return replace(changed, **kept)
 
@@ -64,7 +64,7 @@ def compacted(folded: ArmArrays) -> ArmArrays:
     Most are whole numbers, and some the same in all blocks, as where nothing was torn.
     """
 
-    def change(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+    def change(values: NDArray[Any], *, is_by_replica: bool) -> NDArray[Any]:
         if values.dtype != np.float64 or not values.size:
             return values
         one = values.reshape(-1)[0]
@@ -84,7 +84,7 @@ def compacted(folded: ArmArrays) -> ArmArrays:
 def expanded(folded: ArmArrays) -> ArmArrays:
     """What was `compacted` as it was."""
 
-    def change(values: NDArray[Any], *, is_by_pod: bool) -> NDArray[Any]:
+    def change(values: NDArray[Any], *, is_by_replica: bool) -> NDArray[Any]:
         is_whole = values.dtype == np.float64 or values.dtype == np.bool_ or values.dtype == np.int64
         return values if is_whole else values.astype(float)
 
@@ -93,11 +93,13 @@ def expanded(folded: ArmArrays) -> ArmArrays:
 
 
 def map_arrays(value: Any, change: Callable[..., NDArray[Any]]) -> Any:
-    """A fold, or a part of one, with each of its arrays changed; `is_by_pod` says which have pods for first axis."""
+    """A fold, or a part of one, with each of its arrays changed; `is_by_replica` says which have replicas for first
+    axis.
+    """
     if isinstance(value, np.ndarray):
-        return change(value, is_by_pod=value.ndim > 1)
+        return change(value, is_by_replica=value.ndim > 1)
     if isinstance(value, BucketCounts):
-        return replace(value, counts=change(value.counts, is_by_pod=False))
+        return replace(value, counts=change(value.counts, is_by_replica=False))
     if isinstance(value, Mapping):
         return {name: map_arrays(each, change) for name, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

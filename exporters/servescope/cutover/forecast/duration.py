@@ -19,7 +19,7 @@ from servescope.cutover.comparison.freezing import LEAST_DECODING, counted_of
 from servescope.cutover.comparison.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
 from servescope.cutover.conditions.warmth import warm_up_seconds
 from servescope.cutover.evidence.evidence import Evidence
-from servescope.cutover.evidence.folding import ArmArrays, PodSums, fold, judged_metric
+from servescope.cutover.evidence.folding import ArmArrays, ReplicaSums, fold, judged_metric
 from servescope.cutover.evidence.stages import section_part
 from servescope.cutover.plan.plan import FrozenPlan, MetricPlan, Noise, Stage
 from servescope.cutover.statistics.change import schedule
@@ -28,8 +28,8 @@ from servescope.cutover.statistics.effects import (
     ENOUGH_REQUESTS,
     FEWEST_REQUESTS,
     MOST_MERGED,
-    pod_variance,
     ratio_effects,
+    replica_variance,
 )
 from servescope.cutover.statistics.sequences import (
     Floats,
@@ -77,9 +77,9 @@ class MetricForecast:
 class StageForecast:
     """A stage, and what it is expected to settle.
 
-    `v2_pods` are as many as have the same load as v1's. `warm_up_seconds` is how long fresh ones warm up that start as
-    fast as v1's, `cold_warm_up_seconds` such that start slowly or have cold caches: the times of metrics that warmth
-    moves have it. `least_seconds` is what the plan wants the stage to last.
+    `v2_pods`, a key of the JSON, are as many as have the same load as v1's. `warm_up_seconds` is how long fresh ones
+    warm up that start as fast as v1's, `cold_warm_up_seconds` such that start slowly or have cold caches: the times of
+    metrics that warmth moves have it. `least_seconds` is what the plan wants the stage to last.
     """
 
     index: int
@@ -154,17 +154,17 @@ def _forecast_stage(frozen: FrozenPlan, past: ArmArrays, index: int, planned: St
     requests = np.nan_to_num(past.v1.traffic["requests"])
     # Not all that ever served: a replica that was replaced has another name.
     serving = (requests > 0.0).sum(axis=0)
-    v1_pods = max(1, round(float(np.median(serving[serving > 0])))) if serving.any() else 1
-    v2_pods = max(1, round(v1_pods * share))
+    v1_replicas = max(1, round(float(np.median(serving[serving > 0])))) if serving.any() else 1
+    v2_replicas = max(1, round(v1_replicas * share))
     control = 0.0 < share < 1.0
     requests_per_hour = float(requests.sum()) / max(1, int((requests.sum(axis=0) > 0.0).sum())) * _HOUR_BLOCKS
-    rate = requests_per_hour / 3600.0 * share / v2_pods
+    rate = requests_per_hour / 3600.0 * share / v2_replicas
     warm_up, cold = warm_up_seconds(rate), warm_up_seconds(rate, SLOW_START_SECONDS)
-    stage = _Stage(share, max(1, v1_pods - v2_pods), v2_pods, weight, warm_up, cold)
+    stage = _Stage(share, max(1, v1_replicas - v2_replicas), v2_replicas, weight, warm_up, cold)
     return StageForecast(
         index=index,
         share=share,
-        v2_pods=v2_pods,
+        v2_pods=v2_replicas,
         requests_per_hour=requests_per_hour,
         warm_up_seconds=warm_up,
         metrics=tuple(
@@ -180,15 +180,15 @@ def _forecast_stage(frozen: FrozenPlan, past: ArmArrays, index: int, planned: St
 @dataclass(frozen=True, slots=True)
 class _Stage:
     share: float
-    v1_pods: int
-    v2_pods: int
+    v1_replicas: int
+    v2_replicas: int
     weight: float
     warm_up: float
     cold_warm_up: float
 
     @property
     def spread(self) -> float:
-        return 1.0 / self.v1_pods + 1.0 / self.v2_pods
+        return 1.0 / self.v1_replicas + 1.0 / self.v2_replicas
 
 
 def _without_control(frozen: FrozenPlan, metric: MetricPlan) -> MetricForecast:
@@ -244,7 +244,7 @@ _UNCALIBRATED: Final = "the noise is not known yet, as v1's past is shorter than
 
 
 def _forecast_effect(
-    frozen: FrozenPlan, metric: MetricPlan, judged: JudgedMetric, counted: PodSums, stage: _Stage,
+    frozen: FrozenPlan, metric: MetricPlan, judged: JudgedMetric, counted: ReplicaSums, stage: _Stage,
     levels: tuple[float, float], health: float,
 ) -> MetricForecast:  # fmt: skip
     noise = frozen.noise[metric.name]
@@ -256,7 +256,7 @@ def _forecast_effect(
     rate = float(_information(noise, sampling, below[below > 0.0], stage, enough, least).mean())
     if rate <= 0.0:
         return _answer(frozen, metric, None, None, "too few requests in any quarter of an hour")
-    persistent = float(pod_variance(noise.pod_tau2, stage.v1_pods, stage.v2_pods))
+    persistent = float(replica_variance(noise.pod_tau2, stage.v1_replicas, stage.v2_replicas))
     margin, wanted = math.log1p(metric.margin or 0.0), noise.information_wanted
     by_mean = 1.0 - EDGES_WEIGHT if judged.kind == "mean" and frozen.edges.get(metric.name) else 1.0
     a_day = float(lasting_information(np.array(rate * _DAY_BLOCKS), persistent))
@@ -264,16 +264,16 @@ def _forecast_effect(
     detectable = math.expm1(max(harm, math.log1p(metric.floor or 0.0) + material))
     needed = information_to_settle(margin, health, wanted)
     if needed * persistent >= 1.0:
-        pods = math.ceil(stage.v2_pods * needed * persistent * _MORE_PODS)
-        reason = f"replicas differ too much for good: it needs about {pods} of v2, and as many of v1"
+        replicas = math.ceil(stage.v2_replicas * needed * persistent * _MORE_REPLICAS)
+        reason = f"replicas differ too much for good: it needs about {replicas} of v2, and as many of v1"
         return _answer(frozen, metric, None, detectable, reason)
     blocks = needed / (1.0 - needed * persistent) / rate
     warm_ups = stage.warm_up, stage.cold_warm_up
     return _answer(frozen, metric, blocks * BLOCK_MS / 1000.0, detectable, warm_ups=warm_ups)
 
 
-_MORE_PODS: Final = 1.25
-"""With just as many pods as the bound needs, it would take for ever."""
+_MORE_REPLICAS: Final = 1.25
+"""With just as many replicas as the bound needs, it would take for ever."""
 
 
 def _information(noise: Noise, sampling: float, below: Floats, stage: _Stage, enough: float, least: float) -> Floats:
@@ -286,7 +286,7 @@ def _information(noise: Noise, sampling: float, below: Floats, stage: _Stage, en
     return np.where(smaller * merged >= least, 1.0 / np.where(np.isfinite(variance), variance, np.inf), 0.0)
 
 
-def _ratio_cv2(counted: PodSums) -> float:
+def _ratio_cv2(counted: ReplicaSums) -> float:
     """What the delta method's variance of an arm's ratio is, times what is below the line: as of one observation."""
     part, whole = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
     blocks = ratio_effects(part, whole, part, whole, least_whole=LEAST_DECODING, most=1)
@@ -299,7 +299,7 @@ def _ratio_cv2(counted: PodSums) -> float:
 
 
 def _forecast_events(
-    frozen: FrozenPlan, metric: MetricPlan, counted: PodSums, stage: _Stage, harm: float, health: float
+    frozen: FrozenPlan, metric: MetricPlan, counted: ReplicaSums, stage: _Stage, harm: float, health: float
 ) -> MetricForecast:
     noise = frozen.noise[metric.name]
     events, requests = (float(np.nan_to_num(each).sum()) for each in (counted.above, counted.below))

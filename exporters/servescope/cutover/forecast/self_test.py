@@ -43,7 +43,7 @@ class SelfTestShare:
     """
 
     share: float
-    pods: int
+    replicas: int
     splits: int
     alarms: int
     alarm_low: float
@@ -195,7 +195,7 @@ def _result(
     forecast = forecast_stages(frozen, window.seen(window.targets))[0]
     return SelfTestShare(
         share=share,
-        pods=size,
+        replicas=size,
         splits=len(verdicts),
         alarms=alarms,
         alarm_low=low,

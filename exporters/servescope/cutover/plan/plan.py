@@ -111,11 +111,11 @@ class Noise:
     """What v1 against v1 showed of one metric before the cutover, in natural logarithms.
 
     `tau2` is the excess variance of a block's effect beyond sampling, autocorrelation included; `pod_tau2` the variance
-    between pods that lasts; `cv2` the squared coefficient of variation of one observation; `information_wanted` the
+    between replicas that lasts; `cv2` the squared coefficient of variation of one observation; `information_wanted` the
     information that bounds are tuned to. `calibrated` is False where there was too little past, so that the noise is
-    estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of pods that `tau2` is of; `least_tau2` is
-    that of the largest groups, with `least_spread`: more pods have no less. `dispersion` is by how much events vary
-    more than independent ones, and `pairs` how many pairs of them blocks had, by their size (`clusters.pairs_in`).
+    estimated while the cutover runs. `spread` is 1/P1 + 1/P2 of the groups of replicas that `tau2` is of; `least_tau2`
+    is that of the largest groups, with `least_spread`: more replicas have no less. `dispersion` is by how much events
+    vary more than independent ones, and `pairs` how many pairs of them blocks had, by their size (`clusters.pairs_in`).
     """
 
     tau2: float
@@ -159,7 +159,7 @@ class ComparedEdge:
     """A bucket edge that both arms have, above which the shares of observations are compared.
 
     `tau2` is the excess variance of a block's difference, `floor` the difference below which it is immaterial,
-    `lasting` that which pods that differ for good explain, and `wanted` the variance at which bounds are narrowest.
+    `lasting` that which replicas that differ for good explain, and `wanted` the variance at which bounds are narrowest.
     """
 
     edge: float

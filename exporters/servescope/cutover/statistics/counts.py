@@ -338,11 +338,12 @@ def log_evidence_rarer(events: Floats, requests: Floats, rate: float) -> Floats:
 
 
 def dispersion(events: Floats, requests: Floats, group: NDArray[np.bool_]) -> Floats:
-    """By how much the events of two groups of pods vary more than independent ones, after each block: (B,), at least 1.
+    """By how much the events of two groups of replicas vary more than independent ones, after each block: (B,), at
+    least 1.
 
-    `events` and `requests` are per pod and block, (P, B); `group` says which pods are the second group, (P,). Between
-    two groups of the same stack the ratio is one, so that the excess of (events − expected)² over the binomial variance
-    is that of bursts. Shrunk towards one while few events were seen.
+    `events` and `requests` are per replica and block, (P, B); `group` says which replicas are the second group, (P,).
+    Between two groups of the same stack the ratio is one, so that the excess of (events − expected)² over the binomial
+    variance is that of bursts. Shrunk towards one while few events were seen.
     """
     counts = EventCounts(
         np.nansum(events[~group], axis=0), np.nansum(requests[~group], axis=0),

@@ -53,11 +53,11 @@ def reversed_effects(blocks: BlockEffects) -> BlockEffects:
 
 def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = ENOUGH_REQUESTS,
                  most: int = MOST_MERGED) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-    """The first and the last index of each block that results when short ones are merged until both arms have `enough`.
+    """The first and the last index (K,) of each merged block among consecutive five-minute blocks.
 
-    Blocks are merged forwards, by their counts alone, so that a block that is there never changes when later ones come;
-    the latest that is not complete is left out. `v1_requests` and `v2_requests` are those of consecutive five-minute
-    blocks, (B,), 0 where there were none.
+    A merged block ends where both arms have `enough` requests in it, or where it has `most` blocks, whatever they have.
+    Blocks are merged forwards, by their counts alone, so that one never changes when later ones come; the latest is
+    left out until it ends. `v1_requests` and `v2_requests` are (B,); NaN counts as 0.
     """
     fewest = np.minimum(zero_unknown(v1_requests), zero_unknown(v2_requests))
     if (fewest >= enough).all():
@@ -99,11 +99,11 @@ def mean_effects(v1_count: Floats, v1_sum: Floats, v2_count: Floats, v2_sum: Flo
 
 def ratio_effects(v1_part: Floats, v1_whole: Floats, v2_part: Floats, v2_whole: Floats, *, least_whole: float,
                   most: int = MOST_MERGED) -> BlockEffects:  # fmt: skip
-    """The effects of a ratio of two counters' sums, part ÷ whole, per arm, pod and consecutive block: (P, B) each.
+    """The effects of a ratio of two counters' sums, part ÷ whole, per arm, replica and consecutive block: (P, B) each.
 
-    The variance is the delta method's on what is left of each pod, part − ratio · whole; where an arm has one pod
-    only, it comes from the differences between that pod's consecutive blocks so far, and its first block is left out.
-    Blocks in which an arm's whole is below `least_whole`, or its part 0, have an infinite variance.
+    The variance is the delta method's on what is left of each replica, part − ratio · whole; where an arm has one
+    replica only, it comes from the differences between that replica's consecutive blocks so far, and its first block is
+    left out. Blocks in which an arm's whole is below `least_whole`, or its part 0, have an infinite variance.
     """
     firsts, lasts = merge_blocks(
         np.nansum(v1_whole, axis=0), np.nansum(v2_whole, axis=0), enough=least_whole, most=most
@@ -123,14 +123,14 @@ def ratio_effects(v1_part: Floats, v1_whole: Floats, v2_part: Floats, v2_whole: 
 
 def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Floats]:
     """The logarithm of one arm's ratio per block, and its variance: (K,) each."""
-    pods = whole.shape[0]
+    replicas = whole.shape[0]
     total, base = part.sum(axis=0), whole.sum(axis=0)
     known = (base >= least_whole) & (total > 0.0)
     ratio = np.divide(total, base, out=np.zeros_like(total), where=known)
     logarithm = np.log(np.where(known, ratio, 1.0))
-    if pods > 1:
+    if replicas > 1:
         residuals = part - ratio * whole
-        # What is left of a pod is smaller the more of the ratio is its own: by 1 − 2·h + Σh² where its share is h.
+        # What is left of a replica is smaller the more of the ratio is its own: by 1 − 2·h + Σh² where its share is h.
         shares = np.divide(whole, base, out=np.zeros_like(whole), where=known & (whole > 0.0))
         kept = np.maximum(_LEAST_KEPT, 1.0 - 2.0 * shares + np.square(shares).sum(axis=0))
         spread = (np.square(residuals) / kept).sum(axis=0)
@@ -170,6 +170,6 @@ def inflation(blocks: BlockEffects, tau2: float) -> Floats:
     return factor
 
 
-def pod_variance(pod_tau2: float, v1_pods: ArrayLike, v2_pods: ArrayLike) -> Floats:
-    """The variance that pods that differ for good leave in an effect, however long one waits: τ²·(1/P1 + 1/P2)."""
-    return np.asarray(pod_tau2 * (1.0 / np.asarray(v1_pods, float) + 1.0 / np.asarray(v2_pods, float)))
+def replica_variance(pod_tau2: float, v1_replicas: ArrayLike, v2_replicas: ArrayLike) -> Floats:
+    """The variance that replicas that differ for good leave in an effect, however long one waits: τ²·(1/P1 + 1/P2)."""
+    return np.asarray(pod_tau2 * (1.0 / np.asarray(v1_replicas, float) + 1.0 / np.asarray(v2_replicas, float)))

@@ -45,13 +45,13 @@ class PromptSlope:
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The prompt tokens of one arm and over how many requests, per five-minute block, (B,), or per pod, (P, B)."""
+    """The prompt tokens of one arm and over how many requests, per five-minute block, (B,), or per replica, (P, B)."""
 
     tokens: Floats
     requests: Floats
 
     def together(self) -> Prompts:
-        """Those of all pods."""
+        """Those of all replicas."""
         return self._all
 
     @cached_property
@@ -59,7 +59,7 @@ class Prompts:
         return Prompts(self.tokens.sum(axis=0), self.requests.sum(axis=0))
 
     def of(self, group: NDArray[np.bool_]) -> Prompts:
-        """Those of a group of pods together."""
+        """Those of a group of replicas together."""
         return Prompts(self.tokens[group].sum(axis=0), self.requests[group].sum(axis=0))
 
 
@@ -107,12 +107,12 @@ def distance(v1: Floats, v2: Floats) -> tuple[float, float] | None:
 
 
 def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) -> PromptSlope | None:
-    """The slope of a metric on the feature, from v1's pods before the cutover; None where they show none.
+    """The slope of a metric on the feature, from v1's replicas before the cutover; None where they show none.
 
-    `means` are the logarithms of the metric's mean per pod and block, (P, B), NaN where it has none, as `prompts` are;
-    `cv2` and `tokens_cv2` the squared coefficients of variation of one observation and of one prompt's tokens. Each
-    block's own mean is taken out of both, so that load and trend explain nothing. A slope of less than `SURE_ERRORS`
-    is none, or zero where the error is small.
+    `means` are the logarithms of the metric's mean per replica and block, (P, B), NaN where it has none, as `prompts`
+    are; `cv2` and `tokens_cv2` the squared coefficients of variation of one observation and of one prompt's tokens.
+    Each block's own mean is taken out of both, so that load and trend explain nothing. A slope of less than
+    `SURE_ERRORS` is none, or zero where the error is small.
     """
     found = within_blocks(prompts.requests, means, feature(prompts))
     if found is None:
@@ -131,10 +131,10 @@ def learn_slope(means: Floats, prompts: Prompts, cv2: float, tokens_cv2: float) 
 
 
 def within_blocks(requests: Floats, *values: Floats) -> tuple[Floats, ...] | None:
-    """The weights of pods and blocks, and the values less the weighted mean of their block: (P, B) each.
+    """The weights of replicas and blocks, and the values less the weighted mean of their block: (P, B) each.
 
-    Weights are 0, as the values then are, where a value is not known or fewer than two pods have it. None where too few
-    are left.
+    Weights are 0, as the values then are, where a value is not known or fewer than two replicas have it. None where too
+    few are left.
     """
     known = np.all([np.isfinite(each) for each in values], axis=0)
     weights = np.where(known & (known.sum(axis=0) >= 2), requests, 0.0)
@@ -152,15 +152,15 @@ def within_blocks(requests: Floats, *values: Floats) -> tuple[Floats, ...] | Non
 def fit(weights: Floats, y: Floats, x: Floats) -> tuple[float, float] | None:
     """The slope of y on x, of what `within_blocks` gives, and its error; None where x does not vary.
 
-    The error allows for pods that differ, one cluster each (Liang and Zeger 1986).
+    The error allows for replicas that differ, one cluster each (Liang and Zeger 1986).
     """
     base = float((weights * x * x).sum())
     if base <= 0.0:
         return None
     slope = float((weights * x * y).sum()) / base
-    pods = int((weights.sum(axis=1) > 0.0).sum())
+    replicas = int((weights.sum(axis=1) > 0.0).sum())
     scores = (weights * x * (y - slope * x)).sum(axis=1)
-    return slope, float(np.sqrt(pods / (pods - 1) * np.square(scores).sum())) / base
+    return slope, float(np.sqrt(replicas / (replicas - 1) * np.square(scores).sum())) / base
 
 
 def feature(prompts: Prompts) -> Floats:

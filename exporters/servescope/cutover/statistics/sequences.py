@@ -73,8 +73,8 @@ def accumulate(effects: Floats, variances: Floats, persistent: ArrayLike = 0.0) 
     """The precision-weighted mean of the effects of K blocks, after each of them.
 
     `variances` are theirs, (K,); an infinite one leaves the block out. `persistent` is the variance of what the blocks
-    share and time does not average out, () or (K,): pods that differ for good. The sequence then is that of a mean that
-    is itself drawn with this variance, so that information never exceeds its inverse.
+    share and time does not average out, () or (K,): replicas that differ for good. The sequence then is that of a mean
+    that is itself drawn with this variance, so that information never exceeds its inverse.
     """
     weights = np.where(np.isfinite(variances) & np.isfinite(effects), 1.0 / variances, 0.0)
     information = np.cumsum(weights)

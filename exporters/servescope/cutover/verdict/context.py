@@ -54,7 +54,10 @@ def _share_differs(stage: StageTrack, planned: float, observed: float) -> bool:
 
 def last_scrape(arm: ArmFold, evidence: Evidence) -> int | None:
     """When any replica of an arm was last scraped, in milliseconds; None where none ever was."""
-    return max((evidence.last_scrape_ms[pod] for pod in arm.pods if pod in evidence.last_scrape_ms), default=None)
+    return max(
+        (evidence.last_scrape_ms[replica] for replica in arm.replicas if replica in evidence.last_scrape_ms),
+        default=None,
+    )
 
 
 def arm_state(arm: ArmFold, evidence: Evidence, stage: StageTrack, index: int) -> ArmState:
@@ -91,7 +94,7 @@ def evidence_parts(track: MetricTrack, arm: int) -> tuple[float | None, float | 
 
 
 def _cold(arm: ArmFold, stage: StageTrack, index: int) -> bool:
-    """Whether a pod that served in the last block is not warm yet."""
+    """Whether a replica that served in the last block is not warm yet."""
     last = stage.within.stop - 1
     served = np.nan_to_num(arm.traffic["requests"][:, last]) > 0.0
     return bool((served & ~stage.warmth[index].usable[:, last]).any())
@@ -156,7 +159,7 @@ def notes_of(
             "uncalibrated: v1's past was too short, or has one replica only, so that the noise is estimated while the "
             f"cutover runs, and how replicas differ for good is not known ({', '.join(uncalibrated)})"
         )
-    if folded.v2.pods and not np.isfinite(folded.v2.started).any():
+    if folded.v2.replicas and not np.isfinite(folded.v2.started).any():
         notes.append("no source shows when v2's processes began: a restart is found where a counter falls")
     warmth = stage.warmth[1]
     overdue = int(warmth.overdue[:, stage.within].any(axis=1).sum())
@@ -198,10 +201,10 @@ def _replica_notes(folded: ArmArrays, stage: StageTrack) -> list[str]:
     notes = []
     for name, arm, found in zip(("v1", "v2"), (folded.v1, folded.v2), stage.outliers, strict=True):
         blocks = (~found.kept).sum(axis=1)
-        longest = [pod for pod in np.argsort(-blocks, kind="stable").tolist() if blocks[pod]]
+        longest = [replica for replica in np.argsort(-blocks, kind="stable").tolist() if blocks[replica]]
         each = [
-            f"{replica_of(arm.pods[pod])} for {wording.span(float(blocks[pod]) * BLOCK_MS / 1000)}"
-            for pod in longest[:_MOST_NAMED]
+            f"{replica_of(arm.replicas[replica])} for {wording.span(float(blocks[replica]) * BLOCK_MS / 1000)}"
+            for replica in longest[:_MOST_NAMED]
         ]
         if len(longest) > _MOST_NAMED:
             each.append(f"{len(longest) - _MOST_NAMED} more")
@@ -275,6 +278,6 @@ def _configured_share(folded: ArmArrays, evidence: Evidence, stage: StageTrack) 
         ratio = dict(event.detail).get("ratio")
         if event.kind == "traffic_split" and event.time_ms <= until and ratio:
             ratios[event.labels] = float(ratio)
-    stacks = {target.identity.inference_stack for target in evidence.targets if target.target_id in folded.v2.pods}
+    stacks = {target.identity.inference_stack for target in evidence.targets if target.target_id in folded.v2.replicas}
     found = [ratio for labels, ratio in ratios.items() if dict(labels).get("inference_stack") in stacks]
     return found[0] if len(found) == 1 else None

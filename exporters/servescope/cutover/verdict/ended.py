@@ -34,7 +34,7 @@ class Harm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScrapedBlocks:
-    """In which blocks a pod of each arm was scraped: their starts, (B,), and v1's and v2's, (2, B)."""
+    """In which blocks a replica of each arm was scraped: their starts, (B,), and v1's and v2's, (2, B)."""
 
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     arms: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.bool_))

@@ -66,7 +66,7 @@ from servescope.cutover.verdict.waiting import TIMED, waiting_for
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
-"""How much before the start is folded: pods that were there already are warm."""
+"""How much before the start is folded: replicas that were there already are warm."""
 _LONGEST_SECONDS: Final = 90 * 86_400.0
 """A metric that takes longer at the present rate is not settled by it."""
 NOTHING_ENDED: Final = EndedStages()
@@ -105,7 +105,7 @@ def fold_evidence_part(
     targets, faults = _distinct(evidence)
     folded = fold_part(
         frozen.plan, targets, first_block(course), min(end_ms, evidence.observed_until_ms),
-        places=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
+        layers=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,
     )  # fmt: skip
     return replace(folded, faults=tuple(dict.fromkeys((*folded.faults, *faults))))
@@ -219,7 +219,7 @@ def _problems(folded: ArmArrays) -> list[str]:
     return [
         *folded.faults,
         *(f"target {name!r} has a series twice" for name in sorted(folded.v1.doubled | folded.v2.doubled)),
-        *(f"target {name!r} is in both arms" for name in sorted({*folded.v1.pods} & {*folded.v2.pods})),
+        *(f"target {name!r} is in both arms" for name in sorted({*folded.v1.replicas} & {*folded.v2.replicas})),
     ]
 
 
@@ -367,7 +367,7 @@ def find_stale(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course
     limit = STALE_INTERVALS * evidence.scrape_interval_ms
     whole = frozen.plan.stages[course.stages[-1].index].share >= 1.0
     for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
-        if not arm.pods or (whole and name == "v1"):
+        if not arm.replicas or (whole and name == "v1"):
             continue
         last = last_scrape(arm, evidence) or evidence.observed_until_ms
         if at_ms - last > limit:

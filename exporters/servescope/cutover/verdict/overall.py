@@ -23,7 +23,7 @@ from servescope.cutover.judgement import OverallRatio
 from servescope.cutover.plan.plan import FrozenPlan, Noise
 from servescope.cutover.statistics import counts
 from servescope.cutover.statistics.counts import EventCounts
-from servescope.cutover.statistics.effects import BlockEffects, pod_variance
+from servescope.cutover.statistics.effects import BlockEffects, replica_variance
 from servescope.cutover.statistics.sequences import Floats, accumulate, half_width, lasting_information
 from servescope.cutover.verdict.stage import StageTrack, kept_sums
 
@@ -56,13 +56,13 @@ class Happened:
 class StageEffects:
     """What a section of a stage with `size` blocks of its own adds to the overall ratio of a metric.
 
-    The effects of its K merged blocks, with the `pods` of both arms up to each, (2, K); of events what `happened`.
+    The effects of its K merged blocks, with the `replicas` of both arms up to each, (2, K); of events what `happened`.
     """
 
     size: int
     happened: Happened | None
     blocks: BlockEffects | None
-    pods: Floats
+    replicas: Floats
 
 
 def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffects | None:
@@ -87,8 +87,8 @@ def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffe
     else:
         blocks = paths.mean_blocks(noise, v1, v2, slope)
     blocks = _chosen(blocks, blocks.last - blocks.merged >= stage.own - 1)
-    pods = np.array([v1.pods[blocks.last], v2.pods[blocks.last]])
-    return StageEffects(size, None, replace(blocks, last=blocks.last - stage.own), pods)
+    replicas = np.array([v1.replicas[blocks.last], v2.replicas[blocks.last]])
+    return StageEffects(size, None, replace(blocks, last=blocks.last - stage.own), replicas)
 
 
 def overall_ratio(frozen: FrozenPlan, stages: Sequence[StageEffects | None], name: str) -> OverallRatio | None:
@@ -106,14 +106,14 @@ def overall_ratio(frozen: FrozenPlan, stages: Sequence[StageEffects | None], nam
 
 
 def _run_on(stages: Sequence[StageEffects]) -> tuple[BlockEffects, Floats]:
-    """The effects of all stages one after another, with the pods."""
+    """The effects of all stages one after another, with the replicas."""
     ends = np.cumsum([0, *(each.size for each in stages)])
     blocks = [
         replace(each.blocks, last=each.blocks.last + begin)
         for each, begin in zip(stages, ends, strict=False)
         if each.blocks is not None
     ]
-    return _joined(blocks), np.concatenate([each.pods for each in stages], axis=1)
+    return _joined(blocks), np.concatenate([each.replicas for each in stages], axis=1)
 
 
 def _joined(parts: Sequence[_T]) -> _T:
@@ -130,19 +130,19 @@ def _chosen(table: _T, rows: slice | NDArray[np.bool_]) -> _T:
     return type(table)(*(getattr(table, each.name)[rows] for each in fields(table)))
 
 
-def _limits(noise: Noise, blocks: BlockEffects, pods: Floats) -> _Limits | None:
+def _limits(noise: Noise, blocks: BlockEffects, replicas: Floats) -> _Limits | None:
     """The latest estimate of ln(v2 ÷ v1) with its limits."""
     known = np.flatnonzero(np.isfinite(blocks.sampling))
     if not known.size:
         return None
     variances = blocks.sampling
     if noise.calibrated:
-        variances = paths.block_variances(blocks, noise, 1.0 / pods[0] + 1.0 / pods[1])
+        variances = paths.block_variances(blocks, noise, 1.0 / replicas[0] + 1.0 / replicas[1])
     path = accumulate(blocks.effects, variances)
     estimate, information = float(path.estimate[-1]), path.information[-1:]
     if not noise.calibrated:
         information = information / online_factor(blocks, known, estimate)
-    lasting = lasting_information(information, pod_variance(noise.pod_tau2, pods[0][-1], pods[1][-1]))
+    lasting = lasting_information(information, replica_variance(noise.pod_tau2, replicas[0][-1], replicas[1][-1]))
     width = float(half_width(lasting, _ALPHA, noise.information_wanted)[-1])
     return (estimate, estimate - width, estimate + width) if math.isfinite(width) else None
 

@@ -263,7 +263,9 @@ def _outliers_of(context: StageContext, counted: Mapping[str, _Counted]) -> tupl
             for arm, each in zip(found, counted[metric.name].compared, strict=True):
                 arm[metric.name] = outliers.find_outliers(each.above, each.below, noise, metric)
     v1, v2 = (
-        outliers.arm_outliers(each, arm.present[:, context.within], tuple(replica_of(pod) for pod in arm.pods))
+        outliers.arm_outliers(
+            each, arm.present[:, context.within], tuple(replica_of(replica) for replica in arm.replicas)
+        )
         for each, arm in zip(found, (context.folded.v1, context.folded.v2), strict=True)
     )
     return v1, v2

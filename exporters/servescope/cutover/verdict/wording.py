@@ -252,7 +252,7 @@ def _lost(coverage: tuple[MetricCoverage, ...], block: int, cause: Cause) -> str
     )
     whole = lost.sum()
     found = [
-        f"{what} {_names(served.pods, requests)}"
+        f"{what} {_names(served.replicas, requests)}"
         for where, what in ways
         if (requests := (lost * where).sum(axis=1)).sum() > _MENTIONED * whole
     ]
@@ -280,10 +280,10 @@ def _least(coverage: MetricCoverage, block: int) -> float:
     return min(float(coverage.covered[block]), float(coverage.lately[block]))
 
 
-def _names(pods: tuple[str, ...], requests: Floats) -> str:
+def _names(replicas: tuple[str, ...], requests: Floats) -> str:
     """The replicas that miss most, by name."""
-    order = [int(pod) for pod in np.argsort(-requests, kind="stable") if requests[pod] > 0.0]
-    named = ", ".join(pods[pod].split("#")[0] for pod in order[:_MOST_NAMES])
+    order = [int(replica) for replica in np.argsort(-requests, kind="stable") if requests[replica] > 0.0]
+    named = ", ".join(replicas[replica].split("#")[0] for replica in order[:_MOST_NAMES])
     return f"{named} and {len(order) - _MOST_NAMES} more" if len(order) > _MOST_NAMES else named
 
 
@@ -318,7 +318,7 @@ _CAUSES: Final[dict[str, str]] = {
     ),
     "prompts unknown": "how long prompts are is not reported of all requests any more, so that the arms may get others",
     "warming": "v2 is still warming up",
-    "pods too few": "the pods differ too much for so few of them: waiting does not settle it, more pods do",
+    "pods too few": "the replicas differ too much for so few of them: waiting does not settle it, more replicas do",
     "uncalibrated": "v1's past does not show the noise, which is estimated first: at least three hours of both arms",
     "no control": "v1 has no requests left to compare with",
     "arm missing": "an arm has no target that was scraped",

@@ -26,8 +26,8 @@ from servescope.exposition.rendering import render
 ADDRESS = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on by itself
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Short, so that a newcomer sees figures move within the first minute.
 _HOST = re.compile(r"[A-Za-z0-9._-]*|\[?[0-9A-Fa-f:.]+\]?")
+# Short, so that a newcomer sees figures move within the first minute.
 _SCRAPE_INTERVAL = "5s"
 _WINDOW = "1m"
 _BACKLOG = 1024

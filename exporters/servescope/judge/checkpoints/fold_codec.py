@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from servescope.contract.samples import Series
 from servescope.cutover.evidence import folding
-from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, Place, PodSums
+from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, MeasuredLayer, ReplicaSums
 
-_KINDS: Final[Mapping[str, type]] = {each.__name__: each for each in (ArmArrays, ArmFold, PodSums, BucketCounts, Place)}
+_KINDS: Final[Mapping[str, type]] = {
+    each.__name__: each for each in (ArmArrays, ArmFold, ReplicaSums, BucketCounts, MeasuredLayer)
+}
 _NUMBERS: Final = frozenset({"|u1", "<u2", "<f4", "<f8", "<i8", "|b1"})
 
 
@@ -64,8 +66,8 @@ def _plain(value: Any, arrays: list[bytes]) -> Any:
         return {"array": [value.dtype.str, list(value.shape), one, begin]}
     if isinstance(value, Series):
         return {"series": [value.name, [list(each) for each in value.labels]]}
-    if isinstance(value, Place):
-        return {"Place": {"name": value.name, "sources": _plain(value.sources, arrays)}}
+    if isinstance(value, MeasuredLayer):
+        return {"MeasuredLayer": {"name": value.name, "sources": _plain(value.sources, arrays)}}
     if is_dataclass(value):
         return {type(value).__name__: {each.name: _plain(getattr(value, each.name), arrays) for each in fields(value)}}
     if isinstance(value, Mapping):

@@ -316,8 +316,8 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
     noise = frozen.noise.get(metric.name)
     if noise is not None:
         origin = f"calibrated on {noise.blocks} blocks of v1's past" if noise.calibrated else "not calibrated"
-        pods = number(math.sqrt(noise.pod_tau2))
-        yield f"  noise of a block {number(math.sqrt(noise.tau2))}, between replicas {pods}, {origin}"
+        replicas = number(math.sqrt(noise.pod_tau2))
+        yield f"  noise of a block {number(math.sqrt(noise.tau2))}, between replicas {replicas}, {origin}"
     for edge in metric.edges:
         harm = ", harmful" if edge.harmful else ""
         yield (

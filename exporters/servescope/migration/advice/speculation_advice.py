@@ -116,10 +116,10 @@ def _describe_next(reach: tuple[float, ...]) -> str:
 def _weigh_rate(rate: float) -> Advice:
     """The answer where only the share of all drafted tokens is known."""
     reason = "Acceptance by position is not reported, so how many tokens to draft is not known."
-    verdict = SPECULATION_BAND.judge(rate)
-    answer: Answer = "does not pay" if verdict == SPECULATION_BAND.lowest else "pays"
-    text = f"{rate:.0%} of the drafted tokens are accepted: {verdict.label}"
-    return Advice("speculation", answer, text, (f"{verdict.advice}", reason))
+    rating = SPECULATION_BAND.judge(rate)
+    answer: Answer = "does not pay" if rating == SPECULATION_BAND.lowest else "pays"
+    text = f"{rate:.0%} of the drafted tokens are accepted: {rating.label}"
+    return Advice("speculation", answer, text, (f"{rating.advice}", reason))
 
 
 def _describe_needed(rate: float) -> str:

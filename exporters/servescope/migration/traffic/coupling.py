@@ -47,8 +47,10 @@ def spread_most(sizes: SizeDistribution, of: float | None = None) -> Steps:
 
 
 def spread_part(whole: Steps, mean: float) -> Steps:
-    """The values of what is a part of each of these and has this mean, as far apart as that allows: the largest are
-    parts as large as the whole, the others 0.
+    """The distribution of a part of each observation, from 0 to the whole, with this mean, spread as far as possible.
+
+    The largest observations are parts as large as their whole, the others 0. A `mean` above that of `whole` counts as
+    that of `whole`.
     """
     sums = whole.values * whole.shares
     beyond = np.cumsum(sums[::-1])[::-1] - sums

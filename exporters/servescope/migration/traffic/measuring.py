@@ -13,7 +13,7 @@ from servescope.migration.scaling import TokenScaling
 from servescope.migration.traffic.token_target import TargetOptions, TokenTargets, measure_targets
 from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
 from servescope.settings.values import parse_duration
-from servescope.store.opening import open_past, read_time
+from servescope.store.opening import open_history, read_time
 from servescope.store.prometheus.options import OPTIONS
 
 CHOOSING: Final = ("deployment", "store", "prometheus")
@@ -28,7 +28,7 @@ def measure(arguments: argparse.Namespace, config: Document | None, given: Docum
     """The numbers from the traffic that was chosen; None where none was.
 
     `config` is the configuration that is migrated, `given` that of the Management API. Raises UsageError, and
-    ServescopeError where the past cannot be read.
+    ServescopeError where the history cannot be read.
     """
     if all(getattr(arguments, name) is None for name in CHOOSING):
         for name in _BESIDE:
@@ -37,9 +37,9 @@ def measure(arguments: argparse.Namespace, config: Document | None, given: Docum
         return None
     options = _read_target_options(arguments, config, given)
     end_ms = read_time("--at", arguments.at)
-    with open_past(arguments) as past:
-        deployments = find_deployment(past, arguments.deployment)
-        traffic = read_traffic(past, deployments, end_ms - _read_length(arguments.past), end_ms)
+    with open_history(arguments) as history:
+        deployments = find_deployment(history, arguments.deployment)
+        traffic = read_traffic(history, deployments, end_ms - _read_length(arguments.past), end_ms)
     return measure_targets(traffic, options)
 
 

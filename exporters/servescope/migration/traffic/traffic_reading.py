@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.depths import PLACES
 from servescope.contract.identity import ENGINE_ROLES, GROUP_LABELS, OLD_STACK, Deployment
 from servescope.contract.judged import Part
+from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import format_series
 from servescope.errors import UsageError
@@ -19,7 +19,7 @@ from servescope.increments.batches import (
     Processes,
     TargetBatch,
     batches,
-    find_places,
+    find_layers,
     read_histogram,
     sum_counters,
     sum_gauges,
@@ -49,13 +49,13 @@ _SETTLING_MS: Final = 35_000
 """How long after its end a block may still get scrapes: two intervals of 15 s, and five seconds to be written."""
 
 
-def find_deployment(past: History, chosen: str | None) -> tuple[Deployment, ...]:
+def find_deployment(history: History, chosen: str | None) -> tuple[Deployment, ...]:
     """The deployment that was chosen by its id, or by labels as `model_name=chat,environment=production`.
 
     Without a choice it is the only one of v1. It is returned once for each rollout phase it was in. Raises UsageError
-    where none or several fit, with those there are, and ServescopeError where the past cannot be read.
+    where none or several fit, with those there are, and ServescopeError where the history cannot be read.
     """
-    known = past.deployments()
+    known = history.deployments()
     wanted = _read_choice(chosen)
     found = [each for each in known if all(getattr(each, label) == value for label, value in wanted.items())]
     groups = {tuple(getattr(each, label) for label in GROUP_LABELS) for each in found}
@@ -68,11 +68,11 @@ def find_deployment(past: History, chosen: str | None) -> tuple[Deployment, ...]
     raise UsageError(f"{asked}: {len(groups)} deployments fit, expected --deployment with labels of one of: {listed}")
 
 
-def read_traffic(past: History, deployments: Sequence[Deployment], start_ms: int, end_ms: int) -> ServedTraffic:
+def read_traffic(history: History, deployments: Sequence[Deployment], start_ms: int, end_ms: int) -> ServedTraffic:
     """What a deployment served in the blocks that lie within start and end, and have closed.
 
     Raises UsageError where nothing of it was scraped in that time, or where prefill and decode have workers of their
-    own, and ServescopeError where the past cannot be read.
+    own, and ServescopeError where the history cannot be read.
     """
     first_ms = -(-start_ms // BLOCK_MS) * BLOCK_MS
     blocks = np.arange(first_ms, (end_ms - _SETTLING_MS) // BLOCK_MS * BLOCK_MS, BLOCK_MS, dtype=np.int64)
@@ -80,9 +80,9 @@ def read_traffic(past: History, deployments: Sequence[Deployment], start_ms: int
     for begin_ms in range(first_ms, end_ms, _DAY_MS):
         targets: list[TargetIncrements] = []
         for deployment in deployments:
-            targets += past.read_increments(deployment, _FAMILIES, begin_ms, min(begin_ms + _DAY_MS, end_ms))
+            targets += history.read_increments(deployment, _FAMILIES, begin_ms, min(begin_ms + _DAY_MS, end_ms))
         reading.add(targets)
-    traffic = reading.traffic(tuple(deployments), past.remarks())
+    traffic = reading.traffic(tuple(deployments), history.remarks())
     if not traffic.known.any():
         where = f"{deployments[0].model_name}/{deployments[0].deployment_id}"
         span = f"{format_instant(start_ms)} to {format_instant(end_ms)}"
@@ -109,7 +109,7 @@ def _label_text(deployment: Deployment) -> str:
 class _TrafficReading:
     """Adds the increments of targets up over blocks.
 
-    Each metric is taken from the outermost place of the deployment that shows it, replicas are counted innermost. A
+    Each metric is taken from the outermost layer of the deployment that shows it, replicas are counted innermost. A
     target that was not scraped in a block, although it should have been, counts as not there.
     """
 
@@ -128,16 +128,20 @@ class _TrafficReading:
                     f"{target.identity.deployment_id}: prefill and decode have workers of their own, expected a "
                     "deployment whose replicas serve whole requests, as v1's do"
                 )
-        found = find_places(targets, _FAMILIES)
-        outermost = {name: PLACES[min(each.depth for each in seen)] for name, seen in found.items()}
+        found = find_layers(targets, _FAMILIES)
+        outermost = {name: MEASURED_LAYERS[min(each.order for each in seen)] for name, seen in found.items()}
         engines = (target for target in targets if target.identity.role in ENGINE_ROLES)
-        innermost = max((target.place_of("requests_total") for target in engines), key=PLACES.index, default=PLACES[0])
+        innermost = max(
+            (target.measured_layer("requests_total") for target in engines),
+            key=MEASURED_LAYERS.index,
+            default=MEASURED_LAYERS[0],
+        )
         most = self._most_scrapes(targets)
         for batch in batches(targets, self._blocks):
             scrapes, failed = batch.tallies["scrapes"], batch.tallies["failed"]
             share = np.where(scrapes > 0, (scrapes + failed) / most[batch.columns], 0.0)
             target = batch.targets[0]
-            if target.identity.role in ENGINE_ROLES and target.place_of("requests_total") == innermost:
+            if target.identity.role in ENGINE_ROLES and target.measured_layer("requests_total") == innermost:
                 self._add(_REPLICAS, batch, share, share)
                 self._absent += int(((failed > 0) & (scrapes == 0)).sum())
                 if gpus := len(batch.gauges.by_name.get("gpu_usage", [])):
@@ -205,7 +209,7 @@ class _TrafficReading:
 
 
 def _is_at(batch: TargetBatch, name: str, outermost: dict[str, str]) -> bool:
-    return outermost.get(name) == batch.targets[0].place_of(name)
+    return outermost.get(name) == batch.targets[0].measured_layer(name)
 
 
 def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:

@@ -147,8 +147,8 @@ def _is_about_phases(alert: Alert) -> bool:
 def _describe_band(band: Band | None) -> str:
     """Where a figure is good, and what the catalog has to say beyond."""
     steps = band.steps if band is not None else ()
-    starts = [step.start for step in steps if step.verdict.status == "good"]
-    ends = [step.start for step in steps if step.verdict.status != "good" and starts and step.start > starts[0]]
+    starts = [step.start for step in steps if step.rating.status == "good"]
+    ends = [step.start for step in steps if step.rating.status != "good" and starts and step.start > starts[0]]
     good = f"good from {starts[0]:g}" if starts else "without a good range"
     return good + (f" to {ends[0]:g}" if ends else "")
 

@@ -1,4 +1,4 @@
-"""The past of a Prometheus without what was scraped where it may not be of its deployment."""
+"""The history of a Prometheus without what was scraped where it may not be of its deployment."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ _OPEN_VALUES: Final = 4
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Take = Callable[[Labels, NDArray[np.intp], Floats], None]
-"""What is done with a series: its labels, edges, and the values there; in parts, where one query cannot return all."""
+"""What is done with a series: its labels, indexes (n,) into `Blocks.edges`, and the values (n,) at these edges.
+
+It is called several times for a series where one query cannot return all of its blocks."""
 
 
 class BlockQuery(NamedTuple):
@@ -71,14 +73,14 @@ class Blocks:
                 questions[number].take(track.labels, (track.times - self.first_ms) // BLOCK_MS, track.values)
 
     def last_values(self, names: Iterable[str], take: Take) -> Iterator[BlockQuery]:
-        """The last value in each block of each series of these names."""
+        """Pass on the last value in each block of each series of these names."""
         for part in in_parts(names, len):
             series = self._targets * sum(map(series_of, part))
             wanted = selector(names=part, extra=self._where)
             yield BlockQuery(SizedQuery(f"last_over_time({wanted}{WITHIN})", series), take)
 
     def means(self, names: Iterable[str], take: Take) -> Iterator[BlockQuery]:
-        """The means of gauges over the samples of each block."""
+        """Pass on the mean of each gauge over its samples in each block, with the name that the function drops."""
 
         def named(name: str) -> Take:
             # Most functions drop the name.

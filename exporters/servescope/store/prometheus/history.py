@@ -1,4 +1,4 @@
-"""The past as a Prometheus holds it."""
+"""The history that a Prometheus holds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class _FigureSource:
 
 
 class PrometheusHistory(History):
-    """The past as a Prometheus holds it that scrapes collectors' `/metrics`, or our instruments without a collector.
+    """The history that a Prometheus holds that scrapes collectors' `/metrics`, or our instruments without a collector.
 
     Figures are those that collectors expose, else those of the recording rules, else their PromQL evaluated over the
     samples of the contract. A Prometheus does not hold how a target is read: statuses have an empty URL, source,

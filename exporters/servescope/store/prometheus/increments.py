@@ -25,7 +25,7 @@ from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.blocks import Blocks, Flags, Floats, in_parts, series_of
 from servescope.store.prometheus.client import PartialError, Prometheus, Track
 from servescope.store.prometheus.figure_queries import matchers
-from servescope.store.prometheus.pages import PageBlocks, Run
+from servescope.store.prometheus.pages import BlockRange, PageBlocks
 from servescope.store.prometheus.places import Key, far_of, key_of, name_at
 from servescope.store.prometheus.scrapes import read_all_samples, read_samples_each, read_scrapes, sample_parts
 from servescope.store.prometheus.steps import SizedQuery, at_once
@@ -244,34 +244,42 @@ def _read_runs(
     prometheus: Prometheus, batch: AskedTargets, pages: Mapping[Key, PageBlocks], names: Sequence[str]
 ) -> None:
     """Read scrape by scrape what the values at the edges do not suffice for."""
-    runs = [(run, keys, part) for run, keys in _runs(pages) for part in _select_run(batch, pages, run, keys, names)]
-    read = at_once(lambda each: read_all_samples(prometheus, *each[2]), runs)
-    for (run, keys), found in groupby(zip(runs, read, strict=True), key=lambda each: each[0][:2]):
+    ranges = [
+        (block_range, keys, part)
+        for block_range, keys in _ranges(pages)
+        for part in _select_range(batch, pages, block_range, keys, names)
+    ]
+    read = at_once(lambda each: read_all_samples(prometheus, *each[2]), ranges)
+    for (block_range, keys), found in groupby(zip(ranges, read, strict=True), key=lambda each: each[0][:2]):
         tracks: dict[Key, list[Track]] = {key: [] for key in keys}
         for track in (track for _, part in found for track in part):
             tracks.get(keys[0] if len(keys) == 1 else key_of(track.labels), []).append(track)
         for key in keys:
-            pages[key].replace(run, tracks[key])
+            pages[key].replace(block_range, tracks[key])
 
 
-def _runs(pages: Mapping[Key, PageBlocks]) -> Iterator[tuple[Run, list[Key]]]:
-    """Each run with the targets that have it, as many as are held scrape by scrape at the same time."""
-    runs: dict[Run, list[Key]] = {}
+def _ranges(pages: Mapping[Key, PageBlocks]) -> Iterator[tuple[BlockRange, list[Key]]]:
+    """Each range with the targets that have it, as many as are held scrape by scrape at the same time."""
+    ranges: dict[BlockRange, list[Key]] = {}
     for key, page in pages.items():
-        for run in page.runs():
-            runs.setdefault(run, []).append(key)
-    for run, keys in runs.items():
-        most = max(1, _MOST_RAW_BLOCKS // (run[1] - run[0]))
-        yield from ((run, keys[place : place + most]) for place in range(0, len(keys), most))
+        for block_range in page.ranges():
+            ranges.setdefault(block_range, []).append(key)
+    for block_range, keys in ranges.items():
+        most = max(1, _MOST_RAW_BLOCKS // (block_range[1] - block_range[0]))
+        yield from ((block_range, keys[place : place + most]) for place in range(0, len(keys), most))
 
 
-def _select_run(
-    batch: AskedTargets, pages: Mapping[Key, PageBlocks], run: Run, keys: Sequence[Key], names: Sequence[str]
+def _select_range(
+    batch: AskedTargets,
+    pages: Mapping[Key, PageBlocks],
+    block_range: BlockRange,
+    keys: Sequence[Key],
+    names: Sequence[str],
 ) -> Iterator[tuple[str, int, int]]:
-    """Selectors of the samples of these targets that have to do with a run, and from when to when."""
+    """Selectors of the samples of these targets that have to do with a range, and from when to when."""
     targets = [pages[key].target for key in keys]
     asked = targets[0] if len(targets) == 1 else _batch_of(batch.deployment, targets, is_all=False)
-    spans = [pages[key].span_of(run) for key in keys]
+    spans = [pages[key].span_of(block_range) for key in keys]
     for part in in_parts(names, len, max(1, _MOST_RAW_SERIES // len(targets))):
         series = len(targets) * sum(map(series_of, part))
         yield from sample_parts(SizedQuery(asked.select(part), series), min(spans)[0], spans[0][1])

@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
     parser.add_argument("--ca-file", metavar="FILE", help="trust the Prometheus by these certificates alone")
 
 
-def configure_past(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the arguments that choose a past: a store, or a Prometheus and the access to it; and as of when."""
+def configure_history(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the arguments that choose a history: a store, or a Prometheus and the access to it; and as of when."""
     parser.add_argument("--store", type=Path, metavar="DB", help="the collector's store (default: servescope.db)")
     parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that has the series, in place of a store")
     configure(parser)

@@ -18,11 +18,11 @@ from servescope.store.prometheus.client import Track
 from servescope.store.prometheus.scrapes import own_series_of, place_samples
 from servescope.store.prometheus.targets import TARGET_UP, ScrapedTarget
 
-Run = tuple[int, int]
+BlockRange = tuple[int, int]
 """Blocks that are read scrape by scrape: the number of the first, and of the one after the last."""
 
-# Runs of blocks to be read scrape by scrape that lie so close are read at once, and many at once with all between.
-_NEAR_BLOCKS, _MOST_RUNS = 3, 12
+# Ranges of blocks to be read scrape by scrape that lie so close are read at once, and many at once with all between.
+_NEAR_BLOCKS, _MOST_RANGES = 3, 12
 _USUAL_INTERVAL_MS = 15_000
 _SUCCEEDED = Series(TARGET_UP, ())
 
@@ -87,25 +87,25 @@ class PageBlocks:
         nothing = np.zeros((3, self._blocks.count - 1), dtype=np.int64)
         self._computed = replace(self._computed, tallies=Tallies(self._scrapes, self._failed, *nothing))
 
-    def runs(self) -> list[Run]:
+    def ranges(self) -> list[BlockRange]:
         """What has to be read scrape by scrape."""
         wanted = np.flatnonzero(self._raw & (self._scrapes > 0)).tolist()
-        runs: list[Run] = []
+        ranges: list[BlockRange] = []
         for block in wanted:
-            if runs and block - runs[-1][1] <= _NEAR_BLOCKS:
-                runs[-1] = runs[-1][0], block + 1
+            if ranges and block - ranges[-1][1] <= _NEAR_BLOCKS:
+                ranges[-1] = ranges[-1][0], block + 1
             else:
-                runs.append((block, block + 1))
-        return runs if len(runs) <= _MOST_RUNS else [(runs[0][0], runs[-1][1])]
+                ranges.append((block, block + 1))
+        return ranges if len(ranges) <= _MOST_RANGES else [(ranges[0][0], ranges[-1][1])]
 
-    def span_of(self, run: Run) -> tuple[int, int]:
-        """From when to when scrapes have to do with a run, both included."""
-        start_ms, end_ms = (self._blocks.first_ms + block * BLOCK_MS for block in run)
+    def span_of(self, block_range: BlockRange) -> tuple[int, int]:
+        """From when to when scrapes have to do with a range, both included."""
+        start_ms, end_ms = (self._blocks.first_ms + block * BLOCK_MS for block in block_range)
         return start_ms - memory_ms(self.interval_ms), end_ms
 
-    def replace(self, run: Run, tracks: Sequence[Track]) -> None:
-        """Take the increments of a run from the samples of its span in place of those at the edges."""
-        before_ms, end_ms = self.span_of(run)
+    def replace(self, block_range: BlockRange, tracks: Sequence[Track]) -> None:
+        """Take the increments of a range from the samples of its span in place of those at the edges."""
+        before_ms, end_ms = self.span_of(block_range)
         clock = {time_ms: succeeded for time_ms, succeeded in self._clock.items() if before_ms <= time_ms <= end_ms}
         read = place_samples(self.target, tracks, clock).window
         rows = self._window.series
@@ -117,7 +117,9 @@ class PageBlocks:
         # A scrape that has none of these series is one that succeeded all the same.
         values[-1] = np.where(list(clock.values()), 1.0, np.nan)
         window = Window((*rows, _SUCCEEDED), read.times, values)
-        computed = self._increments_of(window, self._blocks.first_ms + run[0] * BLOCK_MS, end_ms, self.interval_ms)
+        computed = self._increments_of(
+            window, self._blocks.first_ms + block_range[0] * BLOCK_MS, end_ms, self.interval_ms
+        )
         at, whole = (computed.blocks - self._blocks.first_ms) // BLOCK_MS, self._computed
         whole.gains[:, at], whole.started_ms[at] = computed.gains, computed.started_ms
         for name in ("torn", "resets", "gaps"):

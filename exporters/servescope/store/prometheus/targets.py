@@ -207,7 +207,11 @@ def by_place(found: Iterable[Labels]) -> dict[Labels, list[Labels]]:
 def make_target(
     key: Place, ups: Mapping[Labels, Sequence[Labels]], exposed: Container[Place], probed: Container[Place]
 ) -> ScrapedTarget:
-    """The target at a place, by the `up` of each place, and where collectors and translators expose which targets."""
+    """The target with this identity and place, in the form in which its series come.
+
+    `ups` are the labels of the `up` series by their place, `exposed` the targets on collectors' pages and `probed`
+    those on translators', each with the place of that page. Without a fitting `up` the place itself is matched.
+    """
     identity, place = key
     identified = set(identity.labels())
     fitting = [

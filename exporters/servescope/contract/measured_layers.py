@@ -6,18 +6,18 @@ from typing import Final
 
 from servescope.contract.metrics import METRICS
 
-PLACES: Final = ("frontend", "router process", "process", "engine")
+MEASURED_LAYERS: Final = ("frontend", "router process", "process", "engine")
 """Where in a deployment a metric is measured, outermost first. Of two that supply it the outer one is used: what a
 frontend measures is what users experience, and our own instruments are more exact than an engine's page. What a
 router's own process measures of its caches is further out than what the engines behind it measure of theirs."""
 
 
-def depth_of(layer: str, role: str, metric: str) -> int:
-    """Which of `PLACES` a target measures a metric at, by the layer of its source, "" of one that is not known.
+def layer_order(layer: str, role: str, metric: str) -> int:
+    """The index in `MEASURED_LAYERS` at which a target measures a metric, by the layer of its source.
 
-    Bare instruments, of no known layer, are a process.
+    Bare instruments, whose layer is "" as it is not known, are a process.
     """
     if layer in {"frontend", "engine"}:
-        return PLACES.index(layer)
+        return MEASURED_LAYERS.index(layer)
     routed = METRICS[metric].component == "router" and role == "router"
-    return PLACES.index("router process" if routed else "process")
+    return MEASURED_LAYERS.index("router process" if routed else "process")

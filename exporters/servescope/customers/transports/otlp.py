@@ -68,7 +68,7 @@ def count_bytes(points: Iterable[StreamPoint]) -> Iterator[int]:
             size += _metric_bytes(stream.metric)
         if attributes not in scopes:
             scopes.add(attributes)
-            size += _resource_bytes(attributes)
+            size += _RESOURCE_BYTES + _labels_bytes(attributes)
         yield size
 
 
@@ -136,10 +136,6 @@ def _point_bytes(point: StreamPoint) -> int:
 @lru_cache(1024)
 def _metric_bytes(metric: Descriptor) -> int:
     return _METRIC_BYTES + _utf8(metric.name) + _utf8(metric.help) + _utf8(metric.unit)
-
-
-def _resource_bytes(resource: Labels) -> int:
-    return _RESOURCE_BYTES + _labels_bytes(resource)
 
 
 def _labels_bytes(labels: Labels) -> int:

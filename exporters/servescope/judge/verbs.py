@@ -116,8 +116,8 @@ def _checkpoint(arguments: argparse.Namespace, run: CutoverRun | None) -> Checkp
 
 def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judgement) -> None:
     """Keep the changes of a run's judgement in its journal, unless an earlier time was judged."""
-    if case.run is not None and arguments.at is None:
-        with CutoverJournal(find_journal(arguments)) as journal:
+    if case.run is not None and case.journal is not None and arguments.at is None:
+        with case.journal as journal:
             write_changes(journal, case.run, judgement)
 
 
@@ -142,8 +142,8 @@ def _report(arguments: argparse.Namespace) -> int:
         observed = resume_case(past, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     judgement = with_written_harm(observed.judge(case.frozen, case.decisions, case.at_ms), case.run)
     recorded = None
-    if case.run is not None:
-        with CutoverJournal(find_journal(arguments)) as journal:
+    if case.run is not None and case.journal is not None:
+        with case.journal as journal:
             head = journal.entries()[-1].hash
         recorded = Recorded(case.run.number, _decided_on(case.run), str(find_journal(arguments)), head)
     page = render_report(judgement, case.frozen, observed.evidence.events, recorded)
@@ -165,11 +165,11 @@ def _decided_on(run: CutoverRun) -> list[tuple[Decision, str]]:
 def _decide(arguments: argparse.Namespace) -> int:
     plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
     # Whatever was done to the plan, one can always go back.
-    run = open_run(arguments, plan, edited=arguments.kind == "rollback")
+    journal, run = open_run(arguments, plan, edited=arguments.kind == "rollback")
     decision = _read_decision(arguments, run, at_ms)
     judgement, problem = _judge_now(arguments, run, at_ms)
     evidence = {"problem": problem} if judgement is None else summarise(judgement)
-    with CutoverJournal(find_journal(arguments)) as journal:
+    with journal:
         known = () if judgement is None else judgement.changes
         run = write_decision(journal, run, decision, evidence, changes=known, force=arguments.force)
     if problem:

@@ -98,7 +98,7 @@ class _Proof:
 
 def _prove(arguments: argparse.Namespace) -> _Proof:
     plan = read_plan(arguments.plan)
-    run, at_ms = open_run(arguments, plan), read_time("--at", arguments.at)
+    (_, run), at_ms = open_run(arguments, plan), read_time("--at", arguments.at)
     checkpoint = Checkpoint(find_journal(arguments), run.entries[0].hash)
     with open_past(arguments) as past:
         return prove_checkpoint(past, run, checkpoint, at_ms)

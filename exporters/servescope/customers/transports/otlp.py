@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
@@ -27,6 +27,7 @@ _TEMPORALITIES = {
     "cumulative": AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE,
     "delta": AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA,
 }
+_Message = TypeVar("_Message", NumberDataPoint, HistogramDataPoint)
 _ABSENT = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _MOST_WHOLE = 2.0**63
 _NS_PER_MS = 1_000_000
@@ -89,17 +90,22 @@ def _add_metric(scope: ScopeMetrics, metric: Descriptor, temporality: Temporalit
     return data.data_points
 
 
-def _number(point: StreamPoint) -> NumberDataPoint:
-    message = NumberDataPoint(
-        start_time_unix_nano=(point.start_ms or 0) * _NS_PER_MS, time_unix_nano=point.time_ms * _NS_PER_MS
-    )
+def _begin(kind: type[_Message], point: StreamPoint) -> _Message:
+    """A message with all of a point but its value, and marked as absent where there is none."""
+    message = kind(start_time_unix_nano=(point.start_ms or 0) * _NS_PER_MS, time_unix_nano=point.time_ms * _NS_PER_MS)
     message.attributes.extend(_pair(*pair) for pair in point.stream.attributes)
-    value = point.value
-    if value is None:
+    if point.value is None:
         message.flags = _ABSENT
-    elif isinstance(value, HistogramValue):
+    return message
+
+
+def _number(point: StreamPoint) -> NumberDataPoint:
+    message, value = _begin(NumberDataPoint, point), point.value
+    if value is None:
+        return message
+    if isinstance(value, HistogramValue):
         raise TypeError(f"{point.stream.metric.name}: a histogram's value in a {point.stream.metric.kind}")
-    elif point.stream.metric.whole and abs(value) < _MOST_WHOLE:
+    if point.stream.metric.whole and abs(value) < _MOST_WHOLE:
         message.as_int = round(value)
     else:
         message.as_double = value
@@ -107,18 +113,12 @@ def _number(point: StreamPoint) -> NumberDataPoint:
 
 
 def _histogram(point: StreamPoint) -> HistogramDataPoint:
-    message = HistogramDataPoint(
-        start_time_unix_nano=(point.start_ms or 0) * _NS_PER_MS, time_unix_nano=point.time_ms * _NS_PER_MS
-    )
-    message.attributes.extend(_pair(*pair) for pair in point.stream.attributes)
-    value = point.value
-    if value is None:
-        message.flags = _ABSENT
-    elif isinstance(value, HistogramValue):
+    message, value = _begin(HistogramDataPoint, point), point.value
+    if isinstance(value, HistogramValue):
         message.count, message.sum = sum(value.counts), value.sum
         message.bucket_counts.extend(value.counts)
         message.explicit_bounds.extend(value.edges)
-    else:
+    elif value is not None:
         raise TypeError(f"{point.stream.metric.name}: a number as the value of a histogram")
     return message
 

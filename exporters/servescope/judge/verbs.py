@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
@@ -42,17 +41,13 @@ from servescope.judge.report.text import (
     share,
 )
 from servescope.judge.verifying import verify
+from servescope.settings.json_text import print_json
 from servescope.store.opening import DEFAULT_STORE, open_past, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
     {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
 )
 """The exit codes of `run`."""
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
-    sys.stdout.write("\n")
 
 
 # --- The verbs --------------------------------------------------------------------------------------------------------
@@ -64,7 +59,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         stages = forecast_case(past, plan, read_time("--at", arguments.at))
     if arguments.format == "json":
         shown = [{**asdict(stage), "seconds": stage.seconds, "sentence": stage.sentence} for stage in stages]
-        _print_json({"plan": plan.name, "stages": shown})
+        print_json({"plan": plan.name, "stages": shown})
     else:
         print(describe_forecast(stages), end="")
     return 0
@@ -78,7 +73,7 @@ def _start(arguments: argparse.Namespace) -> int:
         frozen = freeze_plan(past, plan, at_ms)
         run = start_run(journal, frozen, by=arguments.by, reason=arguments.reason, replace=arguments.replace)
     if arguments.format == "json":
-        _print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
+        print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
         return 0
     print(
         f"run {run.number} of plan {plan.name!r} begins at {moment(at_ms)} with stage 1 of {len(plan.stages)}, "
@@ -101,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
     judgement = with_written_harm(judgement, case.run)
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
-        _print_json(judgement.to_json())
+        print_json(judgement.to_json())
     else:
         print(describe_judgement(judgement), end="")
     return EXIT_CODES[judgement.verdict]
@@ -130,7 +125,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.metric not in (None, *known):
         raise UsageError(f"the plan has no metric {arguments.metric!r}, it has: {', '.join(known)}")
     if arguments.format == "json":
-        _print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
+        print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
     else:
         print(explain_judgement(judgement, case.frozen, arguments.metric), end="")
     return 0
@@ -176,7 +171,7 @@ def _decide(arguments: argparse.Namespace) -> int:
         print(f"servescope: decided without a judgement: {problem}", file=sys.stderr)
     if arguments.format == "json":
         entry = run.entries[-1]
-        _print_json({"run": run.number, "entry": entry.number, "hash": entry.hash, "judgement": evidence})
+        print_json({"run": run.number, "entry": entry.number, "hash": entry.hash, "judgement": evidence})
         return 0
     on = f", on {judgement.verdict}: {judgement.reason}" if judgement is not None else ""
     print(f"run {run.number} of plan {plan.name!r}: {decision.kind} by {decision.by}{on}")

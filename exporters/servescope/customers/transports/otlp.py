@@ -20,6 +20,7 @@ from servescope import __version__
 from servescope.contract.samples import Labels
 from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.policy.policy import Temporality
+from servescope.customers.transports.batches import count_utf8
 from servescope.exposition.otlp_names import SCHEMA_URL
 
 _SCOPE = InstrumentationScope(name="servescope", version=__version__)
@@ -135,12 +136,8 @@ def _point_bytes(point: StreamPoint) -> int:
 
 @lru_cache(1024)
 def _metric_bytes(metric: Descriptor) -> int:
-    return _METRIC_BYTES + _utf8(metric.name) + _utf8(metric.help) + _utf8(metric.unit)
+    return _METRIC_BYTES + count_utf8(metric.name) + count_utf8(metric.help) + count_utf8(metric.unit)
 
 
 def _labels_bytes(labels: Labels) -> int:
-    return sum(_PAIR_BYTES + _utf8(name) + _utf8(value) for name, value in labels)
-
-
-def _utf8(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    return sum(_PAIR_BYTES + count_utf8(name) + count_utf8(value) for name, value in labels)

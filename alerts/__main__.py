@@ -15,6 +15,7 @@ from alerts.rules import FORMATS, render_alert_rules, render_bundle, render_figu
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
 from alerts.without_collector import render_without_collector
+from dashboards.packaging import is_current
 from servescope.errors import ServescopeError
 
 GENERATED = Path(__file__).parent / "generated"
@@ -103,7 +104,7 @@ def main() -> int:
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:
-    wrong = [folder / name for name, text in files.items() if not _is_current(folder / name, text)]
+    wrong = [folder / name for name, text in files.items() if not is_current(folder / name, text)]
     wrong += _strangers(folder, files)
     for path in wrong:
         sys.stderr.write(f"{path} is out of date: run `python -m alerts`\n")
@@ -113,7 +114,7 @@ def _check(folder: Path, files: Mapping[str, str]) -> int:
 def _write(folder: Path, files: Mapping[str, str]) -> int:
     for name, text in files.items():
         path = folder / name
-        if not _is_current(path, text):
+        if not is_current(path, text):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for path in _strangers(folder, files):
@@ -125,10 +126,6 @@ def _strangers(folder: Path, files: Mapping[str, str]) -> list[Path]:
     """Runbooks of alerts that no longer exist."""
     ours = (path for path in sorted((folder / RUNBOOKS).glob("Servescope*.md")))
     return [path for path in ours if f"{RUNBOOKS}/{path.name}" not in files]
-
-
-def _is_current(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 if __name__ == "__main__":

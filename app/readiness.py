@@ -126,10 +126,6 @@ def mask_pasted(pasted: PastedText) -> Document:
     return mask_document(read_named(pasted.text, pasted.name))
 
 
-def _body_name(answered: Answered) -> str:
-    return take_paste(answered.llm_config).name.replace("config", "llm_config")
-
-
 def _report(document: Document, options: MigrationOptions) -> FileReport:
     try:
         return report_document(document, options)
@@ -147,7 +143,7 @@ def _read_options(answered: Answered) -> MigrationOptions:
     options = read_options(arguments)
     if not answered.llm_config.strip():
         return options
-    name = _body_name(answered)
+    name = take_paste(answered.llm_config).name.replace("config", "llm_config")
     target = (options.body.body.get("autoscaling_settings") or {}).get("target_in_flight_tokens")
     given = read_named(answered.llm_config, name)
     body = make_body(given, n_gram=arguments.n_gram, target_in_flight_tokens=target)

@@ -61,13 +61,12 @@ def swatch(color: str, dash: Dash = (1, 0)) -> str:
     return image(drawn, "swatch", "")
 
 
-def show_figure(figure: Figure, value: float | None, absence: str, promised: Promises, *, bare: bool = True) -> str:
+def show_figure(figure: Figure, value: float | None, absence: str, promised: Promises) -> str:
     """A figure's value, with its reading on hover; an en dash with the reason where absent.
 
     Harm has a background, what is only to be tuned an underline.
     """
-    write = display.format_bare if bare else display.format_value
-    text = write(value, figure.unit)
+    text = display.format_bare(value, figure.unit)
     if text == ABSENT:
         return element("span", ABSENT, "absent", data_tip=f"{figure.title}: {absence}", tabindex="0")
     reading = readings.read(figure, value, promised)

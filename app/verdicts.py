@@ -230,7 +230,7 @@ def _axis() -> str:
 
 def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> str:
     notes = draw_lines(metric.notes)
-    changes = f"Would change: {_lowered(metric.flips)}" if metric.flips else ""
+    changes = f"Would change: {metric.flips[:1].lower() + metric.flips[1:]}" if metric.flips else ""
     flips = element("div", escape(changes), "flips") if changes and metric.required else ""
     reason = display.as_sentence(
         display.in_zone(metric.reason.removeprefix(f"{metric.title}: "), judgement.at_ms, zone)
@@ -253,10 +253,6 @@ def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> 
         cell("Why", escape(reason), notes + flips, "why"),
     ]
     return element("tr", "".join(cells))
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def describe_margin(metric: MetricJudgement) -> str:

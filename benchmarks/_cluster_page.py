@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks._cluster import Part, Span, System, quantiles
+from tests.support.markers import Markers
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "scale.md"
-BEGIN: Final = "<!-- cluster: written by `python -m benchmarks cluster --cluster-write`, do not edit -->"
-END: Final = "<!-- end of cluster -->"
+MARKERS: Final = Markers(
+    "<!-- cluster: written by `python -m benchmarks cluster --cluster-write`, do not edit -->",
+    "<!-- end of cluster -->",
+)
 _TARGETS: Final = (10_000, 100_000)
 _INTERVAL_SECONDS: Final = 15
 _HOLDING: Final = ("collector", "receiver", "storages")
@@ -38,14 +41,6 @@ def render(span: Span, systems: Sequence[System]) -> str:
         *_computed(systems),
     ]
     return "\n".join(lines) + "\n"
-
-
-def write(text: str) -> None:
-    """Put the tables between the page's markers."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def _measured(systems: Sequence[System]) -> Iterator[str]:

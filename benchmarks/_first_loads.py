@@ -36,11 +36,14 @@ from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, PrometheusHistory
 from servescope.store.prometheus.steps import AT_ONCE
 from tests.support.busy import LOOPS_PER_CORE, keeping_busy
+from tests.support.markers import Markers
 from tests.support.prometheus import running
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "history.md"
-BEGIN: Final = "<!-- first loads: written by `python -m benchmarks history --past-write`, do not edit -->"
-END: Final = "<!-- end of first loads -->"
+MARKERS: Final = Markers(
+    "<!-- first loads: written by `python -m benchmarks history --past-write`, do not edit -->",
+    "<!-- end of first loads -->",
+)
 
 _CONSOLE: Final = Path(__file__).parent.parent / "app" / "console.py"
 _OPTIONS: Final = ("--web.enable-remote-write-receiver", "--storage.tsdb.retention.time=100y")
@@ -283,11 +286,3 @@ def _table(found: Sequence[Measured]) -> Iterator[str]:
             f"| {name} | {each.requests} | {each.answered_bytes / 1e6:.1f} | {each.bare_seconds:.2f} s "
             f"| {each.reading_seconds:.2f} s | {each.reading_seconds / each.bare_seconds:.2f} | {each.seconds:.2f} s |"
         )
-
-
-def write(text: str) -> None:
-    """Put the tables between the page's markers."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")

@@ -23,6 +23,7 @@ from urllib.request import urlopen
 
 from benchmarks._pages import Page, make_shape
 from benchmarks._processes import ending
+from tests.support.page_connection import PageConnection
 from tests.support.prometheus import free_port
 
 REPLICAS = 20
@@ -89,39 +90,18 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> Any:
 # --- The process ------------------------------------------------------------------------------------------------------
 
 
-class _Engine(asyncio.Protocol):
-    """One connection to an engine; requests come one after the other and have no body."""
-
-    def __init__(self, number: int, page: Page, arrivals: _Arrivals) -> None:
-        self._number, self._page, self._arrivals = number, page, arrivals
-        self._received = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while b"\r\n\r\n" in self._received:
-            request, _, self._received = self._received.partition(b"\r\n\r\n")
-            self._arrivals.note(self._number, request)
-            body = self._page.render()
-            self._transport.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-            )
-
-
 class _Arrivals:
     """When each engine was scraped, by the agent that did."""
 
     def __init__(self) -> None:
         self._times: dict[str, dict[int, list[float]]] = {}
 
-    def note(self, number: int, request: bytes) -> None:
+    def render(self, number: int, page: Page, request: bytes) -> bytes:
+        """The page of an engine; the request is noted."""
         _, _, rest = request.lower().partition(b"user-agent: ")
         agent = rest.partition(b"/")[0].decode("latin-1")
         self._times.setdefault(agent, {}).setdefault(number, []).append(time.time())
+        return page.render()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """What `Fleet.arrivals` asks for."""
@@ -140,7 +120,7 @@ async def _serve(targets: int, folder: Path) -> None:
     for number in range(targets):
         page = Page(shapes[number // REPLICAS % _MODELS], number)
         server = await loop.create_server(
-            partial(_Engine, number, page, arrivals),
+            partial(PageConnection, partial(arrivals.render, number, page)),
             "127.0.0.1",
             0,
         )

@@ -11,8 +11,8 @@ from benchmarks._judge_experiments import (
     MEANS,
     NO_HARM,
     SHARES,
-    clopper_pearson,
     delay,
+    exact_interval,
     healthy_at,
     of_share,
     quantile_of,
@@ -92,4 +92,4 @@ def _false_alarms(trials: Sequence[Trial], judge: str) -> Points:
 def _share_of(at: float, times: Sequence[float], before: float) -> tuple[float, float, float, float]:
     """How many of the times are before one, with the exact interval."""
     count = sum(each < before for each in times)
-    return (at, count / len(times), *clopper_pearson(count, len(times)))
+    return (at, count / len(times), *exact_interval(count, len(times)))

@@ -13,6 +13,7 @@ from benchmarks._judge_rivals import RIVALS
 from benchmarks._judge_traffic import REPLICAS, Confounder, Harm, HarmKind
 from benchmarks._judge_trials import PLAIN, Order, Trial, true_cost
 from servescope.contract.judged import DEFAULT_MARGIN
+from servescope.cutover.forecast.self_test import clopper_pearson
 
 _T = TypeVar("_T")
 
@@ -108,7 +109,7 @@ def coverage(trials: Sequence[Trial]) -> Iterator[str]:
     for metric in dict.fromkeys(name for name, _ in days):
         by_share = [list(days.get((metric, share), {}).values()) for share in SHARES]
         total, kept = sum(map(len, by_share)), sum(map(sum, by_share))
-        low, _ = clopper_pearson(kept, total)
+        low, _ = exact_interval(kept, total)
         cells = [percent(sum(each), len(each)) for each in by_share]
         yield table_row(f"`{metric}`", *cells, f"{percent(kept, total)} of {total}", f"{low:.1%}")
 
@@ -267,22 +268,9 @@ def recorded_alarms(trials: Sequence[RecordedTrial]) -> Iterator[str]:
 # --- Figures ----------------------------------------------------------------------------------------------------------
 
 
-def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a probability from so many of a total."""
-    if not total:
-        return 0.0, 1.0
-    tail = (1 - confidence) / 2
-
-    def solve(reaches: Callable[[float], bool]) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (low, middle) if reaches(middle) else (middle, high)
-        return (low + high) / 2
-
-    low = 0.0 if count == 0 else solve(lambda p: 1 - _binomial(count - 1, total, p) >= tail)
-    high = 1.0 if count == total else solve(lambda p: _binomial(count, total, p) <= tail)
-    return low, high
+def exact_interval(count: int, total: int) -> tuple[float, float]:
+    """The exact 95 % interval of a probability from so many of a total, of which there may be none."""
+    return clopper_pearson(count, total) if total else (0.0, 1.0)
 
 
 def clustered(trials: Sequence[_T], cluster: Callable[[_T], int], wrong: Callable[[_T], bool]) -> str:
@@ -376,15 +364,6 @@ def of_share(trials: Iterable[Trial], share: float) -> list[Trial]:
     return [trial for trial in trials if trial.share == share]
 
 
-def _binomial(count: int, total: int, p: float) -> float:
-    """The probability of at most so many."""
-    if p <= 0.0 or p >= 1.0:
-        return 1.0 if p <= 0.0 or count >= total else 0.0
-    k = np.arange(count + 1)
-    ways = np.array([math.lgamma(total + 1) - math.lgamma(i + 1) - math.lgamma(total - i + 1) for i in k])
-    return float(np.exp(ways + k * math.log(p) + (total - k) * math.log1p(-p)).sum())
-
-
 def spell_minutes(value: float) -> str:
     """A delay as it is written in a table, – where there is none."""
     return "–" if not math.isfinite(value) else f"{value:.0f}"
@@ -397,7 +376,7 @@ def percent(count: int, total: int) -> str:
 
 def interval(count: int, total: int) -> str:
     """The exact 95 % interval of a share as it is written in a table."""
-    low, high = clopper_pearson(count, total)
+    low, high = exact_interval(count, total)
     return f"{low:.1%}–{high:.1%}"
 
 

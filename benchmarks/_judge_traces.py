@@ -64,7 +64,7 @@ def compare_traces(folder: Path) -> Iterator[str]:
         seconds = np.array([each.seconds for each in requests])
         tokens = np.array([float(each.input_tokens) for each in requests])
         shown = [_replay(requests, hashing) for hashing in range(_HASHINGS)] if requests[0].block_ids else []
-        yield _row(f"trace {path.stem}", seconds - seconds[0], tokens, shown)
+        yield _written(f"trace {path.stem}", [_figures(seconds - seconds[0], tokens)], shown)
     for name in COMPARED:
         cutover = draw_cutover(draw_past(0, SHARE, world=WORLDS[name]), 0)
         noon = int(np.searchsorted(cutover.v1.blocks, cutover.stage_ms)) + np.arange(0, 24 * _HOUR_BLOCKS, _HOUR_BLOCKS)
@@ -137,10 +137,6 @@ def _use(cache: BlockCache, ids: Sequence[int]) -> int:
     cache.close(lease)
     cache.take_changes()
     return found
-
-
-def _row(title: str, seconds: Floats, tokens: Floats, shown: Sequence[Reuse]) -> str:
-    return _written(title, [_figures(seconds, tokens)], shown)
 
 
 def _figures(seconds: Floats, tokens: Floats) -> tuple[float, float, float, float]:

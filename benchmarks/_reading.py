@@ -139,12 +139,12 @@ def _print_fixed_costs(pages: Pages) -> None:
 
     async def scrape_all(collector: Collector) -> None:
         nonlocal now, best
-        await collector.discover()
+        await collector.discovering.discover()
         for _ in range(200):
             now += 15
-            for watched in collector.watched:
+            for watched in collector.fleet.watched:
                 started = time.perf_counter()
-                await collector.scrape(watched)
+                await collector.scraping.scrape(watched)
                 best = min(best, time.perf_counter() - started)
 
     with tempfile.TemporaryDirectory() as directory:

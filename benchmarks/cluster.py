@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         text = _cluster_page.render(span, list(_measure(fleet, Path(name), span)))
     print(text)
     if arguments.cluster_write:
-        _cluster_page.write(text)
+        _cluster_page.MARKERS.write(_cluster_page.PAGE, text)
 
 
 def _measure(fleet: _fleet.Fleet, folder: Path, span: _cluster.Span) -> Iterator[_cluster.System]:

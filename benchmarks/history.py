@@ -86,7 +86,7 @@ def _load_first(arguments: argparse.Namespace) -> None:
     text = _first_loads.render(found, arguments.past_targets, arguments.past_hours)
     print(f"\n## First loads\n\n{text}")
     if arguments.past_write:
-        _first_loads.write(text)
+        _first_loads.MARKERS.write(_first_loads.PAGE, text)
 
 
 def _measure(name: str, url: str) -> None:

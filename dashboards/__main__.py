@@ -11,7 +11,7 @@ from dashboards import cache, customers, cutover, fleet, health, phases, request
 from dashboards.board import Board, board_uid, render_board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, read_options
-from dashboards.packaging import FORMATS, package
+from dashboards.packaging import FORMATS, is_current, package
 from dashboards.watched import watch
 from servescope.errors import ServescopeError
 
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:
-    stale = [name for name, text in files.items() if not _is_current(folder / name, text)]
+    stale = [name for name, text in files.items() if not is_current(folder / name, text)]
     strangers = [path.name for path in sorted(folder.glob("*")) if path.name not in files]
     for name in stale:
         sys.stderr.write(f"{folder / name} is out of date: run `python -m dashboards`\n")
@@ -68,13 +68,9 @@ def _check(folder: Path, files: Mapping[str, str]) -> int:
 def _write(folder: Path, files: Mapping[str, str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        if not _is_current(folder / name, text):
+        if not is_current(folder / name, text):
             (folder / name).write_text(text, encoding="utf-8")
     return 0
-
-
-def _is_current(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def firing_panel(options: Options, *, width: int, height: int) -> Panel:
         columns=MappingProxyType(
             {
                 _RANK: Column("Severity", states=_SEVERITIES, width=90),
-                "alertname": Column("Alert", link=_runbook(options), link_title="Runbook"),
+                "alertname": Column("Alert", link=options.runbook_url("${__value.raw}"), link_title="Runbook"),
                 deployment: Column("Deployment", width=120),
                 environment: Column("Environment", width=120),
                 **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
@@ -106,7 +106,3 @@ def _paths(options: Options) -> dict[str, list[str]]:
             path = f"{options.prefix}-{alert.dashboard}?viewPanel=panel-{panel_id(panel_title(alert))}"
             found.setdefault(path, []).append(alert.name)
     return found
-
-
-def _runbook(options: Options) -> str:
-    return options.runbook_url("${__value.raw}")

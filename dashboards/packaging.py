@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -65,3 +66,8 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+
+
+def is_current(path: Path, text: str) -> bool:
+    """Whether a generated file has this text."""
+    return path.is_file() and path.read_text(encoding="utf-8") == text

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
@@ -150,7 +150,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
-    variables |= _choose_alertmanagers(arguments.alertmanagers) | _choose_rules(arguments.rules)
+    variables |= _choose_file(ALERTMANAGERS_VARIABLE, arguments.alertmanagers, read_alertmanagers) | _choose_file(
+        RULES_VARIABLE, arguments.rules, read_choices_file
+    )
     variables |= _choose_sign_in(arguments) | _choose_plan(arguments.plan, arguments.journal)
     variables |= _choose_customers(arguments.customers, arguments.cursors)
     place, read = _choose_history(arguments)
@@ -210,18 +212,11 @@ def _choose_emulator(url: str | None) -> dict[str, str]:
     return {EMULATOR_VARIABLE: url or ""}
 
 
-def _choose_alertmanagers(path: Path | None) -> dict[str, str]:
-    """The configuration that names Alertmanagers, as the environment variable of the pages' process."""
+def _choose_file(variable: str, path: Path | None, read: Callable[[Path], object]) -> dict[str, str]:
+    """A file, as an environment variable of the pages' process; raises ConfigurationError for what it cannot read."""
     if path is not None:
-        read_alertmanagers(path)
-    return {ALERTMANAGERS_VARIABLE: "" if path is None else str(path.resolve())}
-
-
-def _choose_rules(path: Path | None) -> dict[str, str]:
-    """The options of the rules, as the environment variable of the pages' process; raises ConfigurationError."""
-    if path is not None:
-        read_choices_file(path)
-    return {RULES_VARIABLE: "" if path is None else str(path.resolve())}
+        read(path)
+    return {variable: "" if path is None else str(path.resolve())}
 
 
 def _choose_sign_in(arguments: argparse.Namespace) -> dict[str, str]:

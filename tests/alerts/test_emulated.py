@@ -65,9 +65,9 @@ class Watched:
     def step(self) -> int:
         """Let time pass and evaluate; the instant in milliseconds."""
         self._stack.run(STEP_SECONDS)
-        now_ms = self._stack.collector.now_ms
+        now_ms = self._stack.collector.clock.now_ms
         seen: dict[str, Vector] = {}
-        for deployment, derivation in self._stack.collector.evaluate(now_ms).deployments.items():
+        for deployment, derivation in self._stack.collector.evaluating.evaluate(now_ms).deployments.items():
             for key, value in derivation.figures.items():
                 name, _, own = key.partition("{")
                 labels = make_labels([*deployment.labels(), *re.findall(r'(\w+)="(.*?)"', own)])

@@ -83,9 +83,9 @@ def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
         assert dict(event.detail)["scrapes"] == "8"
         assert int(dict(event.detail)["from_ms"]) == round((START + EVERY * 28 + ahead) * 1000)
         assert sum(record.getMessage() == event.text for record in caplog.records) == 1
-        assert event.text in (world.collector.clock_problem or "")
+        assert event.text in (world.collector.recorder.clock_problem or "")
         await world.count(1, every=3600.0)
-        assert world.collector.clock_problem is None
+        assert world.collector.recorder.clock_problem is None
 
     play(world, act)
 
@@ -108,7 +108,7 @@ def test_small_corrections_of_the_clock_drop_nothing(tmp_path: Path) -> None:
         # One that comes before the last one is left out, and says so.
         world.set_clock(-4.0)
         await world.count(1, every=1.0)
-        (status, _) = (watched.status for watched in world.collector.watched)
+        (status, _) = (watched.status for watched in world.collector.fleet.watched)
         assert "the clock was set; a scrape of 2027-01-15 08:06:57 UTC is dropped, as it is" in (status.error or "")
         assert len(world.scrapes()) == 28
 
@@ -132,8 +132,10 @@ def test_a_clock_that_is_far_behind_for_a_minute_costs_that_minute(
             assert figures["queued_requests"] == 4.0
             world.settle()
             assert world.scrapes() == former
-            assert "hours of what is stored are later, until 2027-01-15T09:2" in (world.collector.clock_problem or "")
-            assert world.collector.store_problem == world.collector.clock_problem
+            assert "hours of what is stored are later, until 2027-01-15T09:2" in (
+                world.collector.recorder.clock_problem or ""
+            )
+            assert world.collector.store_problem == world.collector.recorder.clock_problem
             await world.restart()
             await world.count(2)
             assert world.scrapes() == former
@@ -144,7 +146,7 @@ def test_a_clock_that_is_far_behind_for_a_minute_costs_that_minute(
         scrapes = world.scrapes()
         assert len(scrapes) == 80 + 2 + 20
         assert increase([count for _, count in scrapes]) == PER_SECOND * (world.true - START - 60.0)
-        assert (world.collector.clock_problem, world.events()) == (None, [])
+        assert (world.collector.recorder.clock_problem, world.events()) == (None, [])
 
     play(world, act)
 
@@ -163,9 +165,9 @@ def test_a_scrape_that_ran_while_the_clock_was_set_back_is_of_no_time(tmp_path: 
             world.set_clock(0.0)
             return await fetch(target, limits)
 
-        watched = world.collector.watched[0]
-        world.collector._scraping._fetch = fetch_slowly
-        scrape = await world.collector.scrape(watched)
+        watched = world.collector.fleet.watched[0]
+        world.collector.scraping._fetch = fetch_slowly
+        scrape = await world.collector.scraping.scrape(watched)
         assert scrape.outcome == "clock"
         assert "a scrape of 2027-01-15 08:11:30 UTC is dropped, as it is 2027-01-15 08:01:30 UTC" in (
             scrape.error or ""
@@ -185,16 +187,16 @@ def test_a_target_waits_no_longer_than_it_asked_to(tmp_path: Path) -> None:
         await world.count(2)
         world.set_clock(600.0)
         await world.count(1)
-        watched = world.collector.watched[0]
-        watched.held_until_ms = world.collector.now_ms + 60_000
+        watched = world.collector.fleet.watched[0]
+        watched.held_until_ms = world.collector.clock.now_ms + 60_000
         host = Host()
         host.apart_ms, host.targets = 1_000, 1
         host.hold(watched.held_until_ms)
         world.collector.fleet.pacer._hosts = {watched.target.host: host}
         world.set_clock(0.0)
         await world.count(1)
-        assert watched.held_until_ms == world.collector.now_ms + 60_000
-        assert host.reserve(world.collector.now_ms) == watched.held_until_ms
+        assert watched.held_until_ms == world.collector.clock.now_ms + 60_000
+        assert host.reserve(world.collector.clock.now_ms) == watched.held_until_ms
 
     play(world, act)
 
@@ -206,7 +208,7 @@ def test_no_evaluation_is_of_later_than_now(tmp_path: Path) -> None:
 
     async def act(world: Skewed) -> None:
         await world.count(4)
-        loop = world.collector._evaluating
+        loop = world.collector.evaluating
         evaluate = loop.evaluate
 
         async def sleep(seconds: float) -> None:
@@ -218,10 +220,10 @@ def test_no_evaluation_is_of_later_than_now(tmp_path: Path) -> None:
 
         def noting(at_ms: int) -> Evaluation:
             instants.append(at_ms - START * 1000)
-            assert at_ms <= world.collector.now_ms
+            assert at_ms <= world.collector.clock.now_ms
             return evaluate(at_ms)
 
-        world.collector._clock.sleep = sleep
+        world.collector.clock.sleep = sleep
         loop.evaluate = noting  # type: ignore[method-assign]
         with suppress(asyncio.CancelledError):
             await loop.run()
@@ -270,14 +272,14 @@ def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path: Path)
     async def act(world: Skewed) -> None:
         await world.count(30)
         world.settle()
-        former = world.collector.history.read_sums(until_ms=1 << 41)
+        former = world.collector.recorder.history.read_sums(until_ms=1 << 41)
         world.set_clock(YEAR)
         await world.count(140)
         world.settle()
         world.set_clock(0.0)
         await world.count(70)
         world.settle()
-        after = world.collector.history.read_sums(until_ms=1 << 41)
+        after = world.collector.recorder.history.read_sums(until_ms=1 << 41)
         assert after[:30] == former
         kept = world.collector.alerts.view.budgets._kept.times.tolist()
         assert kept == [time_ms for time_ms, _ in after]
@@ -331,7 +333,7 @@ def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path: Path)
         assert [state for _, state, _ in sent] == ["firing"]
         scene.seconds -= 600
         await scene.step()
-        now_ms = scene.collector.now_ms
+        now_ms = scene.collector.clock.now_ms
         (alert,) = (each for each in scene.collector.alerts.shown if each.name == NAME)
         assert (alert.state, alert.fired_ms) == ("firing", now_ms)
         await scene.steps(8)

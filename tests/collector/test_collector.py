@@ -63,18 +63,18 @@ def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -
         before = await world.step(100.0)
         assert before["queued_requests"] == 2
         world.pages["a"] = flood
-        (watched,) = world.collector.watched
+        (watched,) = world.collector.fleet.watched
         looking_up = spy_on_layout(world.collector)
         world.seconds += 15
-        scraping = asyncio.ensure_future(world.collector.scrape(watched))
+        scraping = asyncio.ensure_future(world.collector.scraping.scrape(watched))
         sizes, queued = [len(watched.recent)], set()
         while not scraping.done():
             await asyncio.sleep(0)
             sizes.append(len(watched.recent))
             if sizes[-1] != sizes[-2] and not scraping.done():
-                figures = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+                figures = world.collector.evaluating.evaluate(world.collector.clock.now_ms).deployments[CHAT].figures
                 queued.add(figures["queued_requests"])
-        after = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+        after = world.collector.evaluating.evaluate(world.collector.clock.now_ms).deployments[CHAT].figures
 
         assert scraping.result().outcome == "ok"
         assert max(later - earlier for earlier, later in pairwise(sizes)) <= 1_000
@@ -142,7 +142,7 @@ def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
         assert figures["queued_requests"] == 3
         assert figures["kv_cache_usage"] == 0.5
-        worker = next(each for each in world.collector.watched if each.target.identity.replica == "worker")
+        worker = next(each for each in world.collector.fleet.watched if each.target.identity.replica == "worker")
         assert worker.status.coverage["output_tokens_total"]["status"] == "elsewhere"
         assert "chat/aggregated/frontend" in str(worker.status.coverage["output_tokens_total"]["reason"])
 
@@ -167,7 +167,7 @@ def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
             write_targets(tmp_path, *names)
             for count in range(2):
                 await world.step(count)
-            worker = next(each for each in world.collector.watched if each.target.identity.replica == "worker")
+            worker = next(each for each in world.collector.fleet.watched if each.target.identity.replica == "worker")
             seen.append(worker.status.coverage["output_tokens_total"]["status"])
         assert seen == ["elsewhere", "present", "elsewhere"]
 
@@ -271,22 +271,22 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
 
     async def act(world: World) -> None:
         monkeypatch.setattr(Reader, "parse", parse_slowly)
-        await world.collector.discover()
-        by_name = {watched.target.identity.replica: watched for watched in world.collector.watched}
+        await world.collector.discovering.discover()
+        by_name = {watched.target.identity.replica: watched for watched in world.collector.fleet.watched}
         for count in range(2):
             world.seconds += 15
             world.answers = dict.fromkeys("abc", float(count))
             world.pages = {"a": flood, "c": flood}
             others_done.clear()
-            large = [asyncio.create_task(world.collector.scrape(by_name[name])) for name in "ac"]
+            large = [asyncio.create_task(world.collector.scraping.scrape(by_name[name])) for name in "ac"]
             await asyncio.sleep(0)
-            assert (await world.collector.scrape(by_name["b"])).outcome == "ok"
+            assert (await world.collector.scraping.scrape(by_name["b"])).outcome == "ok"
             others_done.set()
             assert [(scrape.outcome, scrape.native_samples) for scrape in await asyncio.gather(*large)] == [
                 ("ok", 7_003)
             ] * 2
-        assert [watched.status.error for watched in world.collector.watched] == [None] * 3
-        figures = world.collector.evaluate(world.collector.now_ms).deployments[CHAT].figures
+        assert [watched.status.error for watched in world.collector.fleet.watched] == [None] * 3
+        figures = world.collector.evaluating.evaluate(world.collector.clock.now_ms).deployments[CHAT].figures
         assert figures["queued_requests"] == 6
 
     play(world, act)
@@ -353,7 +353,7 @@ def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
     async def after(world: World) -> None:
         figures = await world.step(30 * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
-        assert len(world.collector.watched[0].recent.window().times) >= 21
+        assert len(world.collector.fleet.watched[0].recent.window().times) >= 21
 
     play(world, before)
     world.open()
@@ -372,12 +372,12 @@ def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
     world.answers = {"a": 1}
 
     async def act(world: World) -> None:
-        await world.collector.discover()
-        (watched,) = world.collector.watched
+        await world.collector.discovering.discover()
+        (watched,) = world.collector.fleet.watched
         with Store(tmp_path / "servescope.db", read_only=True) as store:
             for count in range(1, 4):
                 world.seconds += 15
-                await world.collector.scrape(watched)
+                await world.collector.scraping.scrape(watched)
                 await until_stored(store, watched.target.target_id, count)
 
     play(world, act)
@@ -453,8 +453,8 @@ def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:
     world.answers = {"a": 1}
 
     async def act(world: World) -> None:
-        await world.collector.discover()
-        await world.collector.scrape(world.collector.watched[0])
+        await world.collector.discovering.discover()
+        await world.collector.scraping.scrape(world.collector.fleet.watched[0])
 
     play(world, act)
     with Store(tmp_path / "servescope.db", read_only=True) as store:
@@ -512,7 +512,7 @@ def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         await world.step(0)
         await world.step(1, seconds=-3.0)
-        (watched,) = world.collector.watched
+        (watched,) = world.collector.fleet.watched
         assert watched.status.error == (
             "http://a:80/metrics: the clock was set; a scrape of 2027-01-15 08:00:12 UTC is dropped, as it is "
             "2027-01-15 08:00:12 UTC, and the last scrape is of 2027-01-15 08:00:15 UTC"

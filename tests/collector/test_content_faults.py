@@ -68,9 +68,9 @@ class Scene:
         self.answers["good"] = vllm_page(count).encode()
         shown = vllm_page(count) if odd is None else odd
         self.answers["odd"] = shown if isinstance(shown, bytes) else shown.encode()
-        for watched in self.collector.watched:
-            await self.collector.scrape(watched)
-        evaluation = self.collector.evaluate(self.collector.now_ms)
+        for watched in self.collector.fleet.watched:
+            await self.collector.scraping.scrape(watched)
+        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         return next(iter(evaluation.deployments.values())).figures
 
     async def status(self, replica: str) -> Any:
@@ -108,7 +108,7 @@ async def scene(folder: Path, source: str | None) -> AsyncIterator[Scene]:
             store = Store(path)
             history = Store(path, read_only=True)
             stage.collector = Collector(configuration, store, history, HttpFetch(session), clock=lambda: stage.seconds)
-            await stage.collector.discover()
+            await stage.collector.discovering.discover()
             async with running(
                 make_application(stage.collector, bounds=Bounds(page_seconds=0.0, page_share=0.0))
             ) as stage.url:

@@ -52,14 +52,14 @@ def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         await world.advance(60)
         before = exposed(world)["servescope_scrapes_total{ok}"]
-        (a,) = [each for each in world.collector.watched if each.target.identity.replica == "a"]
+        (a,) = [each for each in world.collector.fleet.watched if each.target.identity.replica == "a"]
         world.write(text("a", "c"))
         loading = await world.collector.reload()
         await world.advance(30)
 
         assert (loading.error, loading.needs_restart) == (None, ())
-        assert [each.target.identity.replica for each in world.collector.watched] == ["a", "c"]
-        assert a in world.collector.watched
+        assert [each.target.identity.replica for each in world.collector.fleet.watched] == ["a", "c"]
+        assert a in world.collector.fleet.watched
         assert world.scraped()["a"] == len(world.times("a")) >= 6
         assert world.scraped()["c"] == len(world.times("c")) >= 2
         assert {round(gap) for gap in gaps(world.times("a")[1:])} == {15}
@@ -116,7 +116,7 @@ def test_settings_change_at_once_or_say_that_they_cannot(tmp_path: Path, caplog:
 
         assert loading.needs_restart == ("store", "window")
         assert "setting 'window' of the configuration has changed; the change needs a restart" in caplog.text
-        assert world.collector.settings.window_ms == 300_000
+        assert world.collector.fleet.settings.window_ms == 300_000
         assert len(world.times("a")) == 5
         assert not (tmp_path / "other.db").exists()
 
@@ -170,7 +170,7 @@ def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
 
         assert (sorted(first), sorted(second), sorted(third)) == (["a"], ["a", "b"], ["a", "b"])
         assert problems == [f"http_sd {INVENTORY!r}: cannot connect: Connection refused; its former 2 targets are kept"]
-        assert (world.collector.watched, world.collector.problems) == ([], [])
+        assert (world.collector.fleet.watched, world.collector.problems) == ([], [])
 
     play(world, act)
 
@@ -204,7 +204,7 @@ def test_a_list_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
             await asyncio.Event().wait()
         return await answer(settings)
 
-    world.collector._discovering._fetch_list = fetch_list
+    world.collector.discovering._fetch_list = fetch_list
 
     async def act(world: World) -> None:
         await world.advance(40)
@@ -232,7 +232,7 @@ def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
         assert sorted(at_once) == ["a"]
         assert world.scraped()["a"] == len(world.times("a")) >= 3
         assert world.lists_asked == [INVENTORY] * 5
-        assert [key.place for key in world.collector.discovery.http_lists()] == [INVENTORY]
+        assert [key.place for key in world.collector.discovering.discovery.http_lists()] == [INVENTORY]
 
     play(world, act)
 
@@ -283,10 +283,10 @@ def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
 
     async def act(world: World) -> None:
         await world.advance(300)
-        quick, slow = sorted(world.collector.watched, key=lambda each: each.target.identity.replica)
+        quick, slow = sorted(world.collector.fleet.watched, key=lambda each: each.target.identity.replica)
         assert len(world.times("quick")) in (20, 21, 22)
         assert {round(gap) for gap in gaps(world.times("slow")[1:])} == {120}
-        assert (world.collector.health(quick), world.collector.health(slow)) == ("up", "up")
+        assert (world.collector.fleet.health(quick), world.collector.fleet.health(slow)) == ("up", "up")
         for watched in (quick, slow):
             assert watched.next_scrape_ms is not None
             assert 0 <= watched.next_scrape_ms - world.seconds * 1000 <= watched.target.scraping.interval_ms
@@ -309,7 +309,7 @@ def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
         assert len(turns) in (60, 61)
         assert all(len(world.times(name)) >= 14 for name in names)
         assert len(world.times("other")) >= 40
-        assert all(world.collector.health(each) == "up" for each in world.collector.watched)
+        assert all(world.collector.fleet.health(each) == "up" for each in world.collector.fleet.watched)
         assert world.collector.problems == []
 
     play(world, act)
@@ -322,7 +322,7 @@ def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
 
     async def act(world: World) -> None:
         await world.advance(60)
-        a, _ = world.collector.watched
+        a, _ = world.collector.fleet.watched
         refused = world.times("a")[1]
         assert len(world.times("a")) == 2
         assert a.held_until_ms == round((START + refused + 100) * 1000)
@@ -330,7 +330,7 @@ def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
         assert a.next_scrape_ms is not None
         assert a.next_scrape_ms >= a.held_until_ms
         assert exposed(world)["servescope_scrapes_total{rate_limited}"] == 1
-        assert world.collector.health(a) != "up"
+        assert world.collector.fleet.health(a) != "up"
         await world.advance(120)
         assert 100 <= world.times("a")[2] - refused <= 116
         assert a.status.healthy
@@ -371,7 +371,7 @@ def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_path: Pa
         waits = gaps(times)
         assert all(least <= wait <= least + 15.1 for least, wait in zip((30, 60, 120), waits[:3], strict=True))
         assert round(waits[3]) == 15
-        assert world.collector.watched[0].refusals == 0
+        assert world.collector.fleet.watched[0].refusals == 0
 
     play(world, act)
 
@@ -461,7 +461,7 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         await go_on.wait()
         return page(1).encode()
 
-    world.collector._scraping._fetch = fetch
+    world.collector.scraping._fetch = fetch
 
     async def act(world: World) -> None:
         await world.advance(1)
@@ -470,7 +470,7 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         await world.collector.reload()
         go_on.set()
         await world.advance(11)
-        (watched,) = world.collector.watched
+        (watched,) = world.collector.fleet.watched
         assert watched.recent.window().times.tolist() == [round(moment * 1000) for moment in begins]
         assert len(begins) >= 3
 
@@ -487,7 +487,7 @@ def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
         raise RuntimeError("a mistake")
 
     async def act(world: World) -> None:
-        (a,) = [each for each in world.collector.watched if each.target.identity.replica == "a"]
+        (a,) = [each for each in world.collector.fleet.watched if each.target.identity.replica == "a"]
         await world.advance(30)
         recent = RecentScrapes(300_000, 30_000)
         monkeypatch.setattr(recent, "append", fail)

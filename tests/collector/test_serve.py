@@ -145,7 +145,7 @@ def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> N
         await run_for_a_while(stage)
         await stage.step(30 * 86_400.0)
         await stage.step()
-        ahead_ms = stage.collector.now_ms
+        ahead_ms = stage.collector.clock.now_ms
         stage.clock.seconds -= 30 * 86_400.0
         await stage.step()
         await stage.written()

@@ -106,7 +106,7 @@ def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypat
     """The next one is served; the connection that has waited longest for its answer is closed."""
 
     async def act(opened: Door) -> tuple[int, bytes, bool]:
-        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         asked, busy = asked_reads(monkeypatch), []
         for count in range(1, 5):
             busy.append(await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n"))
@@ -126,7 +126,7 @@ def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: p
     """Requests behind one that waits for its answer end the connection when they grow large; others are answered."""
 
     async def act(opened: Door) -> tuple[bytes, int, int]:
-        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         reader, writer = await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: held.begun == 1)
         behind = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 5_000 + b"\r\n\r\n"
@@ -300,7 +300,7 @@ def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: py
     """Beyond the line 503 with Retry-After; pages that read no store are served; then all who waited are."""
 
     async def act(opened: Door) -> tuple[Any, Any, int, list[int]]:
-        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         asked = asked_reads(monkeypatch)
         waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(3)]
         await until(lambda: held.begun == 1 and len(asked) == 3)
@@ -323,7 +323,7 @@ def test_an_answer_that_takes_too_long_is_abandoned(tmp_path: Path, monkeypatch:
     """503 after the bound; the read counts as one under way until it has ended, so that reads do not pile up."""
 
     async def act(opened: Door) -> list[tuple[int, Any]]:
-        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         first = (await opened.ask("/api/v1/deployments"))[:2]
         second = (await opened.ask("/api/v1/status"))[:2]
         held.let_go()
@@ -339,7 +339,7 @@ def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     """One request too many is answered with 503, a health check is not; those accepted before are answered."""
 
     async def act(opened: Door) -> tuple[int, int, list[int]]:
-        held = Held(monkeypatch, opened.scene.collector.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(2)]
         await until(lambda: held.begun == 2)
         refused, healthy = (await opened.ask("/api/v1/catalog"))[0], (await opened.ask("/-/healthy"))[0]
@@ -366,7 +366,7 @@ def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str
         await fill(opened.scene)
         narrowed = query.replace("output_tokens_per_request", "requests_total") + "&name=request_rate"
         narrowed = narrowed if "figures" in query else narrowed.removesuffix("&name=request_rate")
-        end_ms = opened.scene.collector.now_ms
+        end_ms = opened.scene.collector.clock.now_ms
         return (await opened.ask(f"/api/v1/{query}"))[:2], (
             await opened.ask(f"/api/v1/{narrowed}&start_ms={end_ms - 60_000}&end_ms={end_ms}")
         )[0]

@@ -37,7 +37,7 @@ def test_a_deploy_is_reported_and_read(tmp_path: Path, tokens: ApiSettings) -> N
     """Beside what the collector noticed itself: its targets appeared."""
 
     async def act(opened: Door) -> tuple[int, Any, Any, Any]:
-        at_ms = opened.scene.collector.now_ms - 60_000
+        at_ms = opened.scene.collector.clock.now_ms - 60_000
         status, accepted = await report(opened, json.dumps({**DEPLOY, "time_ms": at_ms}).encode())
         await opened.scene.step()
         await opened.scene.written()
@@ -61,7 +61,7 @@ def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSettings
         await opened.scene.step()
         await opened.scene.written()
         return status, len(
-            [each for each in opened.scene.collector.history.read_events(0, 1 << 41) if each.kind == "deploy"]
+            [each for each in opened.scene.collector.recorder.history.read_events(0, 1 << 41) if each.kind == "deploy"]
         )
 
     assert play(tmp_path, LIMITS, act, tokens) == (401, 0)

@@ -32,8 +32,8 @@ class Faulty(World):
     async def scrape(self, seconds: float = EVERY) -> list[Scrape]:
         """Advance the time, and scrape every target."""
         self.seconds += seconds
-        await self.collector.discover()
-        return [await self.collector.scrape(watched) for watched in self.collector.watched]
+        await self.collector.discovering.discover()
+        return [await self.collector.scraping.scrape(watched) for watched in self.collector.fleet.watched]
 
     async def count(self, scrapes: int, *, per_second: float = STEADY, names: str = "", every: float = EVERY) -> None:
         """Let the targets count on over so many scrapes."""
@@ -46,12 +46,12 @@ class Faulty(World):
     def shown(self, *, later: float = 0.0) -> dict[str, float]:
         """The figures on `/metrics`, by their names, some seconds after the last scrape."""
         self.seconds += later
-        evaluation = self.collector.evaluate(self.collector.now_ms)
+        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         figures = [sample for each in evaluation.deployments.values() for sample in (*each.counted, *each.exposed)]
         scraped = [
             Scraped(each.target.target_id, *each.recent.latest())
-            for each in self.collector.watched
-            if self.collector.health(each) == "up"
+            for each in self.collector.fleet.watched
+            if self.collector.fleet.health(each) == "up"
         ]
         text = PageRenderer().render(Page(scraped, figures, [], self.collector.telemetry)).decode()
         lines = re.findall(r'^(\w+)\{[^}]*window="5m"[^}]*\} (\S+)$', text, re.MULTILINE)
@@ -62,7 +62,10 @@ class Faulty(World):
 
     def errors(self) -> list[str | None]:
         """What is wrong with each target."""
-        return [watched.status.error or next(iter(watched.status.warnings), None) for watched in self.collector.watched]
+        return [
+            watched.status.error or next(iter(watched.status.warnings), None)
+            for watched in self.collector.fleet.watched
+        ]
 
 
 def counting(count: float) -> str:
@@ -192,7 +195,7 @@ def test_a_series_that_vanishes_is_no_gauge_any_more_and_still_counts(run: Run) 
         await world.count(21)
         world.pages["a"] = lambda count: counting(count).replace(page(QUEUED), "")
         await world.count(1)
-        evaluation = world.collector.evaluate(world.collector.now_ms)
+        evaluation = world.collector.evaluating.evaluate(world.collector.clock.now_ms)
         (derivation,) = evaluation.deployments.values()
         assert derivation.figures["queued_requests"] == 2
         assert "queued_requests a" not in world.shown()
@@ -283,7 +286,7 @@ def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Path, bac
 
     async def act(world: World) -> None:
         assert isinstance(world, Faulty)
-        began = world.collector.now_ms
+        began = world.collector.clock.now_ms
         await world.count(5)
         world.shown()
         world.seconds += 30 * 86_400.0
@@ -308,7 +311,7 @@ def test_a_clock_that_stays_ahead_is_believed(run: Run) -> None:
     """After an hour, as after a machine slept for long."""
 
     async def act(world: Faulty) -> None:
-        began = world.collector.now_ms
+        began = world.collector.clock.now_ms
         await world.count(5)
         world.shown()
         world.seconds += 30 * 86_400.0
@@ -326,10 +329,12 @@ def stored(world: Faulty, since_ms: int, *, gone: bool = False) -> int:
     With `gone` it waits for retention, which deletes little by little behind what is written.
     """
     recorder = world.collector.recorder
-    (target_id,) = [each.target.target_id for each in world.collector.watched if each.target.identity.replica == "a"]
+    (target_id,) = [
+        each.target.target_id for each in world.collector.fleet.watched if each.target.identity.replica == "a"
+    ]
 
     def read() -> int:
-        return len(world.collector.history.read_scrapes(target_id, since_ms, since_ms + 300_000))
+        return len(world.collector.recorder.history.read_scrapes(target_id, since_ms, since_ms + 300_000))
 
     wait_for(lambda: not recorder.backlog(), "the store")
     if gone:
@@ -380,11 +385,13 @@ def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
     async def act(world: World) -> None:
         assert isinstance(world, Faulty)
         await world.count(5)
-        broken = next(each for each in world.collector.watched if each.deployment.deployment_id == "other")
+        broken = next(each for each in world.collector.fleet.watched if each.deployment.deployment_id == "other")
         whole, broken.recent = broken.recent, Unreadable(300_000, 30_000)
-        there = {name.deployment_id for name in world.collector.evaluate(world.collector.now_ms).deployments}
+        there = {
+            name.deployment_id for name in world.collector.evaluating.evaluate(world.collector.clock.now_ms).deployments
+        }
         broken.recent = whole
-        again = world.collector.evaluate(world.collector.now_ms).deployments
+        again = world.collector.evaluating.evaluate(world.collector.clock.now_ms).deployments
         assert there == {"chat"}
         assert "other: no figures for this evaluation" in caplog.text
         assert "a mistake" in caplog.text
@@ -417,7 +424,7 @@ def test_a_flood_of_series_is_held_to_its_limit_and_named(tmp_path: Path) -> Non
         assert error is not None
         assert "60 new series are left out, as 100 are held already, which is max_held_series" in error
         assert other is None
-        assert [watched.status.healthy for watched in world.collector.watched] == [True, True]
+        assert [watched.status.healthy for watched in world.collector.fleet.watched] == [True, True]
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
         booked = dropped()
         assert booked >= 20 * 50

@@ -83,12 +83,12 @@ def test_a_split_is_exposed_and_applied_by_a_reload(tmp_path: Path) -> None:
     """A cutover's next step is a reload; a wrong one leaves the step before."""
 
     def shown(collector: Collector) -> dict[str, float]:
-        (gauges,) = (each for each in collector.own_gauges() if each.name == "servescope_configured_traffic_ratio")
+        (gauges,) = (each for each in collector.own.gauges() if each.name == "servescope_configured_traffic_ratio")
         return {dict(labels)["inference_stack"]: value for labels, value in gauges.values}
 
     async def run() -> list[dict[str, float]]:
         world = World(tmp_path, TARGETS + split("{ v1 = 0.9, v2 = 0.1 }"))
-        await world.collector.discover()
+        await world.collector.discovering.discover()
         seen = [shown(world.collector)]
         world.write(TARGETS + split("{ v1 = 0.5, v2 = 0.5 }"))
         await world.collector.reload()

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _judge_trials
-from benchmarks._judge_experiments import NO_HARM, clopper_pearson, quantile_of
+from benchmarks._judge_experiments import NO_HARM, quantile_of
 from benchmarks._judge_traffic import Harm, World
 from benchmarks._judge_trials import Trial
 from benchmarks._judge_worlds_tables import world_trials
+from servescope.cutover.forecast.self_test import clopper_pearson
 from tests.support.cold_caches import DECAYS, EMPTIED, EMPTIED_HOURLY, IDLED, LOST, RETURNED
 
 SHARE = 0.25

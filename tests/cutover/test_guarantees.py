@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import _judge_trials
 from benchmarks._judge_errors import median_delays
-from benchmarks._judge_experiments import AT_MARGIN, BEYOND_MARGIN, FIRST_TOKEN, NO_HARM, clopper_pearson
+from benchmarks._judge_experiments import AT_MARGIN, BEYOND_MARGIN, FIRST_TOKEN, NO_HARM
 from benchmarks._judge_rivals import RIVALS
 from benchmarks._judge_traffic import Confounder, Harm
 from benchmarks._judge_trials import PLAIN, Order, Trial, run_trials
@@ -116,13 +116,6 @@ def test_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(run_trials(0.5, 3, [Order(1, (NO_HARM,))])) == first
     with pytest.raises(TypeError):
         list(run_trials(0.5, 3, [Order(2, (NO_HARM,))]))
-
-
-def test_an_exact_interval() -> None:
-    """Clopper and Pearson's of 3 in 20, and of none and all of 10."""
-    assert clopper_pearson(3, 20) == pytest.approx((0.0321, 0.3789), abs=1e-4)
-    assert clopper_pearson(0, 10) == pytest.approx((0.0, 0.3085), abs=1e-4)
-    assert clopper_pearson(10, 10) == pytest.approx((0.6915, 1.0), abs=1e-4)
 
 
 def _with(trials: list[Trial], harm: Harm) -> list[Trial]:

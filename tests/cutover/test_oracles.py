@@ -13,7 +13,7 @@ from statsmodels.stats.contingency_tables import StratifiedTable
 from statsmodels.stats.multitest import multipletests
 
 from servescope.cutover.comparison.calibration import long_run_variance, student_factor
-from servescope.cutover.statistics.counts import EventCounts, log_likelihoods
+from servescope.cutover.statistics.counts import EventCounts
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.statistics.several import holm
 from servescope.cutover.statistics.slow_fractions import slow_fractions
@@ -48,7 +48,7 @@ def test_holm_is_holms() -> None:
 def test_the_likelihood_of_counts_is_binomial(e1: int, e2: int, share: float, ratio: float) -> None:
     """Up to what does not depend on the ratio."""
     counts = EventCounts(*(np.array([value]) for value in (float(e1), 1.0 - share, float(e2), share)))
-    logs = log_likelihoods(counts, np.array([1.0, ratio]))[:, 0]
+    logs = counts.eventful.spread(counts.eventful.likelihoods(np.array([1.0, ratio])))[:, 0]
     shares = [share * each / (1.0 - share + share * each) for each in (1.0, ratio)]
     expected = [float(stats.binom.logpmf(e2, e1 + e2, each)) for each in shares]
     assert logs[1] - logs[0] == pytest.approx(expected[1] - expected[0], abs=1e-8)

@@ -10,8 +10,8 @@ from servescope.cutover.comparison.freezing import freeze_from
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.forecast.duration import MetricForecast, StageForecast, forecast_stages
 from servescope.cutover.plan.plan import FrozenPlan, Stage
-from servescope.cutover.statistics.effects import effect_path, mean_effects
-from servescope.cutover.statistics.sequences import split_alpha
+from servescope.cutover.statistics.effects import inflation, mean_effects
+from servescope.cutover.statistics.sequences import accumulate, split_alpha
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=26, hours=0, v1=Side(replicas=8), v2=Side(replicas=0))
@@ -199,7 +199,8 @@ def test_the_forecast_is_what_the_judge_needs(stages: tuple[StageForecast, ...],
         n1, n2 = random.poisson(2850.0, 150).astype(float), random.poisson(150.0, 150).astype(float)
         s1 = n1 + random.normal(size=150) * np.sqrt(n1 * noise.cv2)
         s2 = n2 + random.normal(size=150) * np.sqrt(n2 * noise.cv2)
-        path = effect_path(mean_effects(n1, s1, n2, s2, noise.cv2), 0.0)
+        blocks = mean_effects(n1, s1, n2, s2, noise.cv2)
+        path = accumulate(blocks.effects, blocks.variances(0.0, inflation(blocks, 0.0)))
         waits.append(int(np.argmax(path.limits((alpha, alpha), noise.information_wanted)[1] < math.log(1.1))) + 1)
     assert sampled is not None
     assert sampled <= forecast

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _judge_trials
-from benchmarks._judge_experiments import NO_HARM, clopper_pearson
+from benchmarks._judge_experiments import NO_HARM
 from benchmarks._judge_traffic import Harm
 from benchmarks._judge_worlds import WORLDS
 from benchmarks._judge_worlds_tables import world_trials
+from servescope.cutover.forecast.self_test import clopper_pearson
 
 ERRING = Harm("errors", 4.0)
 

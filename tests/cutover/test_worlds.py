@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import _judge_trials
-from benchmarks._judge_experiments import NO_HARM, clopper_pearson, quantile_of
+from benchmarks._judge_experiments import NO_HARM, quantile_of
 from benchmarks._judge_traffic import Harm
 from benchmarks._judge_trials import Order, Trial, run_trials
 from benchmarks._judge_worlds import WORLDS
 from benchmarks._judge_worlds_tables import GROSS, world_trials
+from servescope.cutover.forecast.self_test import clopper_pearson
 
 SHARE = 0.25
 DAYS = 300

@@ -51,7 +51,7 @@ def _fired(observed: ObservedStack, minutes: int) -> set[str]:
     fired = set()
     for _ in range(int(minutes * 60 / STEP_SECONDS)):
         observed.run(STEP_SECONDS)
-        observed.collector.evaluate(observed.collector.now_ms)
+        observed.collector.evaluating.evaluate(observed.collector.clock.now_ms)
         states = observed.collector.alerts.states.instances()
         fired |= {each.alert for each in states if each.state == "firing"}
     return fired

@@ -475,16 +475,16 @@ async def collect(
     start = 1_800_000_000.0 - stack.clock.now
     collector = Collector(configuration, store, history, fetch, clock=lambda: start + stack.clock.now)
     try:
-        await collector.discover()
+        await collector.discovering.discover()
         before = shown(deployment)
         end = stack.clock.now + seconds
         while True:
-            for watched in collector.watched:
-                await collector.scrape(watched)
+            for watched in collector.fleet.watched:
+                await collector.scraping.scrape(watched)
             if stack.clock.now >= end:
                 break
             stack.clock.run_until(stack.clock.now + 5.0)
-        (derivation,) = collector.evaluate(collector.now_ms).deployments.values()
+        (derivation,) = collector.evaluating.evaluate(collector.clock.now_ms).deployments.values()
         return before, derivation.figures, shown(deployment)
     finally:
         await asyncio.to_thread(collector.close)

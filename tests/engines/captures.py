@@ -138,16 +138,16 @@ async def _replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Re
     collector = Collector(configuration, store, history, fetch, clock=lambda: float(START_SECONDS + elapsed))
     recorded = Recorded()
     try:
-        await collector.discover()
+        await collector.discovering.discover()
         application = make_application(collector, bounds=Bounds(page_seconds=0.0, page_share=0.0))
         async with TestClient(TestServer(application)) as client:
             for elapsed in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
-                for watched in collector.watched:
-                    scrape = await collector.scrape(watched)
+                for watched in collector.fleet.watched:
+                    scrape = await collector.scraping.scrape(watched)
                     assert scrape.error is None, scrape.error
-                collector.evaluate(collector.now_ms)
+                collector.evaluating.evaluate(collector.clock.now_ms)
                 recorded.pages.append(_stamped(await _read(client), START_SECONDS + elapsed))
-        for watched in collector.watched:
+        for watched in collector.fleet.watched:
             name = watched.deployment.deployment_id
             recorded.coverage.setdefault(name, []).append(watched.status.coverage)
             recorded.read_as.setdefault(name, []).append(_tell(watched.status.source, watched.status.versions))

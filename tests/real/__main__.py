@@ -25,7 +25,7 @@ from tests.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collecto
 from tests.real.coverage import claim_coverage, claim_inspection
 from tests.real.engines import PLUGIN, RUNNERS, Engine
 from tests.real.processes import read
-from tests.real.report import Section, check_page, print_claims, render, write
+from tests.real.report import MARKERS, Section, print_claims, render
 from tests.real.textless import claim_textless
 from tests.real.traffic import make_burst, make_traffic
 from tests.support.proofs import run_in_folder
@@ -71,7 +71,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--requests is {arguments.requests}, expected {FEWEST_REQUESTS} or more")
     if arguments.report is not None:
         try:
-            check_page(arguments.report)
+            MARKERS.check(arguments.report)
         except ServescopeError as error:
             parser.error(str(error))
     if arguments.pictures is not None and set(arguments.engines) != set(RUNNERS):
@@ -221,7 +221,9 @@ def _conclude(arguments: argparse.Namespace, sections: Sequence[Section], facts:
     made = [claim for section in sections for claim in section.claims]
     failed = [claim for claim in made if not claim.holds]
     if arguments.report is not None:
-        write(arguments.report, render({**facts, "Claims": f"{len(made) - len(failed)} of {len(made)} hold"}, sections))
+        MARKERS.write(
+            arguments.report, render({**facts, "Claims": f"{len(made) - len(failed)} of {len(made)} hold"}, sections)
+        )
     print(f"\n{len(made) - len(failed)} of {len(made)} claims hold")
     return 1 if failed else 0
 

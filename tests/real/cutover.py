@@ -29,7 +29,7 @@ from tests.real.claims import Claim
 from tests.real.client import Counts, merge, send_all
 from tests.real.collector import SCRAPE_SECONDS, run_collector
 from tests.real.engines import Engine, run_dynamo, run_vllm
-from tests.real.report import Section, check_page, print_claims, render, write
+from tests.real.report import MARKERS, Section, print_claims, render
 from tests.real.traffic import Job, make_traffic
 from tests.support.proofs import run_in_folder
 
@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"--before and --blocks must be {LEAST_BLOCKS} or more")
     if arguments.report is not None:
         try:
-            check_page(arguments.report)
+            MARKERS.check(arguments.report)
         except ServescopeError as error:
             parser.error(str(error))
     return run_in_folder("tests.real.cutover", lambda folder: _prove(arguments, folder), keep=arguments.keep)
@@ -86,7 +86,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
     failed = sum(not claim.holds for claim in claims)
     if arguments.report is not None:
         facts = _facts([vllm, dynamo], sent, time.monotonic() - start)
-        write(arguments.report, f"{render(facts, [section])}\n```\n{said.strip()}\n```\n")
+        MARKERS.write(arguments.report, f"{render(facts, [section])}\n```\n{said.strip()}\n```\n")
     print(f"\n{len(claims) - failed} of {len(claims)} claims hold")
     return 1 if failed else 0
 

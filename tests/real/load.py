@@ -30,7 +30,7 @@ from tests.real.claims import Claim
 from tests.real.collector import Collector
 from tests.real.environments import VLLM, Recipe, ensure_environment, ensure_model, install_packages
 from tests.real.processes import ProcessError, pick_ports, read, running, wait_until
-from tests.real.report import Section, check_page, print_claims, render, write
+from tests.real.report import MARKERS, Section, print_claims, render
 from tests.support.proofs import run_in_folder
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--concurrency is {arguments.concurrency}, expected 1 or more")
     if arguments.report is not None:
         try:
-            check_page(arguments.report)
+            MARKERS.check(arguments.report)
         except ServescopeError as error:
             parser.error(str(error))
     return arguments
@@ -346,7 +346,7 @@ def _conclude(arguments: argparse.Namespace, sections: Sequence[Section], second
         "Claims": f"{len(made) - len(failed)} of {len(made)} hold",
     }
     if arguments.report is not None:
-        write(arguments.report, render(facts, sections))
+        MARKERS.write(arguments.report, render(facts, sections))
     print(f"\n{len(made) - len(failed)} of {len(made)} claims hold")
     return 1 if failed else 0
 

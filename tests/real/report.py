@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from servescope.errors import ServescopeError
 from tests.real.claims import Claim
+from tests.support.markers import Markers
 
-BEGIN = "<!-- results: written by `make real`, do not edit -->"
-END = "<!-- end of results -->"
+MARKERS = Markers("<!-- results: written by `make real`, do not edit -->", "<!-- end of results -->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +35,6 @@ def print_claims(section: Section) -> None:
         mark = "ok  " if claim.holds else "FAIL"
         why = f"  ({claim.why})" if claim.why else ""
         print(f"  {mark} {claim.engine:8} {claim.what:55} {_number(claim.read):>14}  {_range(claim)}{why}", flush=True)
-
-
-def check_page(page: Path) -> None:
-    """Raise ServescopeError when the results cannot be put into a page."""
-    if not page.is_file():
-        raise ServescopeError(f"{page} does not exist, expected a page with the lines {BEGIN!r} and {END!r}")
-    text = page.read_text(encoding="utf-8")
-    if not 0 <= text.find(BEGIN) < text.find(END):
-        raise ServescopeError(f"{page} has no lines {BEGIN!r} and {END!r} to put the results between")
-
-
-def write(page: Path, results: str) -> None:
-    """Put the results between the marks of a page."""
-    check_page(page)
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{results}\n{END}{after}", encoding="utf-8")
 
 
 def _row(claim: Claim) -> str:

@@ -16,7 +16,7 @@ from tests.real import load as load_generator
 from tests.real.__main__ import main
 from tests.real.claims import Claim, claim_totals
 from tests.real.client import Counts, Exchange, send_all
-from tests.real.report import BEGIN, END, Section, render, write
+from tests.real.report import MARKERS, Section, render
 from tests.real.traffic import CHAT, COMPLETIONS, Job, make_traffic
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}
@@ -110,8 +110,10 @@ def test_absent_is_a_value_of_its_own() -> None:
 def test_results_replace_the_former_ones_and_nothing_else(tmp_path: Path) -> None:
     """The page's own text stays; a value that is wrong is marked."""
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    write(page, render({"Run": "today"}, [Section("Totals", [Claim("vllm", "input_tokens_total", 2.0, 1.0, 1.0)])]))
+    page.write_text(f"before\n{MARKERS.begin}\nold\n{MARKERS.end}\nafter\n", encoding="utf-8")
+    MARKERS.write(
+        page, render({"Run": "today"}, [Section("Totals", [Claim("vllm", "input_tokens_total", 2.0, 1.0, 1.0)])])
+    )
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("after\n")

@@ -76,7 +76,7 @@ class ObservedStack:
 
     def _look(self, deployment_id: str, fault: Fault | None) -> dict[str, float]:
         """The deployment's figures now, and how scraping goes of those targets that the fault is in, else of all."""
-        evaluation = self.collector.evaluate(self.collector.now_ms)
+        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         figures = next(
             dict(derivation.figures)
             for deployment, derivation in evaluation.deployments.items()
@@ -84,11 +84,11 @@ class ObservedStack:
         )
         watched = [
             each
-            for each in self.collector.watched
+            for each in self.collector.fleet.watched
             if each.deployment.deployment_id == deployment_id
             and (fault is None or fault.replica in ("", each.target.identity.replica))
         ]
-        up = [self.collector.health(each) == "up" for each in watched]
+        up = [self.collector.fleet.health(each) == "up" for each in watched]
         figures[TARGETS_UP] = sum(up) / len(up)
         figures[DUPLICATES] = sum(self._duplicates.get(each.target.target_id, 0.0) for each in watched)
         return figures
@@ -101,9 +101,9 @@ class ObservedStack:
         while self.stack.clock.now < end:
             self.stack.clock.run_until(min(self.stack.clock.now + SCRAPE_SECONDS, end))
             self._list_targets()
-            await self.collector.discover()
-            for watched in self.collector.watched:
-                scrape = await self.collector.scrape(watched)
+            await self.collector.discovering.discover()
+            for watched in self.collector.fleet.watched:
+                scrape = await self.collector.scraping.scrape(watched)
                 self._duplicates[watched.target.target_id] = scrape.dropped.get("duplicate", 0)
 
     def _list_targets(self) -> None:

@@ -99,10 +99,10 @@ class Scene:
     async def step(self, seconds: float = 15.0) -> None:
         """Advance the clock, scrape, evaluate, and let notifications be sent."""
         self.seconds += seconds
-        await self.collector.discover()
-        for watched in self.collector.watched:
-            await self.collector.scrape(watched)
-        self.collector.evaluate(self.collector.now_ms)
+        await self.collector.discovering.discover()
+        for watched in self.collector.fleet.watched:
+            await self.collector.scraping.scrape(watched)
+        self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         for _ in range(20):
             await asyncio.sleep(0)
 

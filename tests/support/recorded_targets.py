@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.engines.captures import split_counted
+from tests.support.page_connection import PageConnection
 
 PERIOD_SECONDS = 60.0
 _END_SECONDS = 20.0
@@ -99,38 +100,17 @@ class _Page:
         return body
 
 
-class _Engine(asyncio.Protocol):
-    """One connection to a target; requests come one after the other and have no body."""
-
-    def __init__(self, number: int, page: _Page, speed: float, state: _State) -> None:
-        self._number, self._page, self._speed, self._state = number, page, speed, state
-        self._received = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while b"\r\n\r\n" in self._received:
-            _, _, self._received = self._received.partition(b"\r\n\r\n")
-            if self._number in self._state.cut_off:
-                self._transport.abort()
-                return
-            elapsed = round((time.time() - self._state.began) / _GRID_SECONDS) * _GRID_SECONDS
-            body = self._page.render(elapsed * self._speed / PERIOD_SECONDS)
-            self._transport.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-            )
-
-
 @dataclass(slots=True)
 class _State:
     """When counting began, in seconds since 1970, and the targets that do not answer."""
 
     began: float
     cut_off: frozenset[int] = frozenset()
+
+    def answer(self, number: int, page: _Page, speed: float, _: bytes) -> bytes | None:
+        """The page of a target now; None where it does not answer."""
+        elapsed = round((time.time() - self.began) / _GRID_SECONDS) * _GRID_SECONDS
+        return None if number in self.cut_off else page.render(elapsed * speed / PERIOD_SECONDS)
 
 
 def _read_pages(recordings: Sequence[Recording]) -> dict[str, _Page]:
@@ -143,7 +123,7 @@ async def _serve(recordings: Sequence[Recording]) -> None:
     pages = _read_pages(recordings)
     ports = []
     for number, each in enumerate(recordings):
-        made = partial(_Engine, number, pages[each.capture], each.speed, state)
+        made = partial(PageConnection, partial(state.answer, number, pages[each.capture], each.speed))
         server = await loop.create_server(made, "127.0.0.1", 0)
         ports.append(server.sockets[0].getsockname()[1])
     print(json.dumps(ports), flush=True)

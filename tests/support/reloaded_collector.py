@@ -140,7 +140,7 @@ class World:
         return [round(moment, 3) for moment, name in self.asked if name == replica]
 
     def scraped(self) -> dict[str, int]:
-        return {each.target.identity.replica: len(each.recent.window().times) for each in self.collector.watched}
+        return {each.target.identity.replica: len(each.recent.window().times) for each in self.collector.fleet.watched}
 
 
 def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:

@@ -68,13 +68,13 @@ async def _replay(
     collector = Collector(configuration, store, history, fetch, clock=lambda: now_ms / 1000)
     figures: dict[int, Figures] = {}
     try:
-        await collector.discover()
-        for moment, watched in _events(collector.watched, by_url, instants):
+        await collector.discovering.discover()
+        for moment, watched in _events(collector.fleet.watched, by_url, instants):
             now_ms = moment
             if watched is not None:
-                await collector.scrape(watched)
+                await collector.scraping.scrape(watched)
             else:
-                evaluation = collector.evaluate(moment)
+                evaluation = collector.evaluating.evaluate(moment)
                 figures[moment] = {deployment: each.figures for deployment, each in evaluation.deployments.items()}
                 see(collector)
     finally:

@@ -86,9 +86,9 @@ class Scene:
     async def step(self, seconds: float = 15.0) -> None:
         """Scrape everything once and evaluate."""
         self.clock.seconds += seconds
-        for watched in self.collector.watched:
-            await self.collector.scrape(watched)
-        self.collector.evaluate(self.collector.now_ms)
+        for watched in self.collector.fleet.watched:
+            await self.collector.scraping.scrape(watched)
+        self.collector.evaluating.evaluate(self.collector.clock.now_ms)
 
     async def get(self, path: str) -> tuple[int, str]:
         async with self._session.get(f"{self._url}{path}") as response:
@@ -109,10 +109,10 @@ class Scene:
 
     async def written(self) -> None:
         """Wait until the store has what was evaluated last."""
-        assert self.collector.evaluation is not None
+        assert self.collector.evaluating.last is not None
         for _ in range(200):
-            latest = self.collector.history.latest_figures().values()
-            if latest and max(time for time, _ in latest) == self.collector.evaluation.at_ms:
+            latest = self.collector.recorder.history.latest_figures().values()
+            if latest and max(time for time, _ in latest) == self.collector.evaluating.last.at_ms:
                 return
             await asyncio.sleep(0.01)
         pytest.fail("the store was not written within two seconds")
@@ -137,7 +137,7 @@ async def collecting(folder: Path, deployment_id: str | None = None) -> AsyncIte
     history = Store(folder / "servescope.db", read_only=True)
     pages, clock = Pages(), Clock()
     collector = Collector(configuration, store, history, pages, clock=clock, reread=lambda: configuration)
-    await collector.discover()
+    await collector.discovering.discover()
     try:
         yield collector, pages, clock
     finally:

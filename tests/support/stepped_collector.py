@@ -101,10 +101,10 @@ class World:
         self.seconds += seconds
         if count is not None:
             self.answers = {name: count for name, former in self.answers.items() if former is not None}
-        await self.collector.discover()
-        for watched in self.collector.watched:
-            await self.collector.scrape(watched)
-        evaluation = self.collector.evaluate(self.collector.now_ms)
+        await self.collector.discovering.discover()
+        for watched in self.collector.fleet.watched:
+            await self.collector.scraping.scrape(watched)
+        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         return evaluation.deployments[CHAT].figures if CHAT in evaluation.deployments else {}
 
 

@@ -140,7 +140,7 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
     collector = Collector(configuration, store, history, fetch, clock=lambda: float(START_SECONDS + elapsed))
     async with AsyncExitStack() as resources:
         resources.push_async_callback(asyncio.to_thread, collector.close)
-        await collector.discover()
+        await collector.discovering.discover()
         application = make_application(collector, bounds=Bounds(page_seconds=0.0, page_share=0.0))
         client = await resources.enter_async_context(TestClient(TestServer(application)))
         routes = {url.removeprefix("http:/"): answer for url in pages}
@@ -154,9 +154,9 @@ async def _scrape_both(captures: Path, folder: Path) -> list[bytes]:
                 translating(folder / str(len(stages)), {path: routes[path]}, text)
             )
         for elapsed in _STEPS:
-            for watched in collector.watched:
-                await collector.scrape(watched)
-            collector.evaluate(collector.now_ms)
+            for watched in collector.fleet.watched:
+                await collector.scraping.scrape(watched)
+            collector.evaluating.evaluate(collector.clock.now_ms)
             async with client.get("/metrics") as answered:
                 shown = Answered(answered.status, await answered.text(), {}).samples()
             lines += _stamped(_scraped_alone(shown), elapsed)

@@ -19,7 +19,7 @@ from tests.real.environments import DYNAMO, DYNAMO_VERSION, ensure_environment
 from tests.support.proofs import run_in_folder
 from tests.truth.dynamo import run_real
 from tests.truth.emulated import run_emulated
-from tests.truth.report import Compared, TraceCompared, apart, check_page, holds, render, write
+from tests.truth.report import MARKERS, Compared, TraceCompared, apart, holds, render
 from tests.truth.settings import CONCURRENCY, SETTINGS, TRACE_SETTINGS, WORKERS, make_prompts
 from tests.truth.traces import replay_emulated, replay_real
 
@@ -50,7 +50,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--requests is {arguments.requests}, expected 1 or more")
     if arguments.report is not None:
         try:
-            check_page(arguments.report)
+            MARKERS.check(arguments.report)
         except ServescopeError as error:
             parser.error(str(error))
     return arguments
@@ -73,7 +73,7 @@ def _compare(arguments: argparse.Namespace, logs: Path) -> int:
     else:
         print(f"no trace at {arguments.trace}: left out; --trace FILE names one")
     if arguments.report is not None:
-        write(arguments.report, render(_facts(arguments.requests), live, traces))
+        MARKERS.write(arguments.report, render(_facts(arguments.requests), live, traces))
     made: list[Compared | TraceCompared] = [*live, *traces]
     wrong = [compared for compared in made if not holds(compared)]
     print(f"{len(made) - len(wrong)} of {len(made)} settings agree, or are explained")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from servescope.errors import ServescopeError
+from tests.support.markers import Markers
 from tests.truth.figures import Figures
 from tests.truth.settings import TOLERANCE, Setting, TraceSetting
 
-BEGIN = "<!-- truth: written by `make truth`, do not edit -->"
-END = "<!-- end of truth -->"
+MARKERS = Markers("<!-- truth: written by `make truth`, do not edit -->", "<!-- end of truth -->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +65,6 @@ def render(facts: Mapping[str, str], live: Sequence[Compared], traces: Sequence[
         lines += ["", "| trace, weight | T | blocks | hit rate | apart by | |", "|---|---:|---:|---:|---:|---|"]
         lines += map(_trace_row, traces)
     return "\n".join(lines) + "\n"
-
-
-def write(page: Path, results: str) -> None:
-    """Put the results between the marks of a page."""
-    check_page(page)
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{results}\n{END}{after}", encoding="utf-8")
-
-
-def check_page(page: Path) -> None:
-    """Raise ServescopeError when the results cannot be put into a page."""
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    if not 0 <= text.find(BEGIN) < text.find(END):
-        raise ServescopeError(f"{page} has no lines {BEGIN!r} and {END!r} to put the results between")
 
 
 def _live_row(compared: Compared) -> str:

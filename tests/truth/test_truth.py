@@ -9,7 +9,7 @@ import pytest
 from servescope.errors import ServescopeError
 from tests.truth.emulated import run_emulated
 from tests.truth.figures import Figures
-from tests.truth.report import BEGIN, END, Compared, TraceCompared, apart, holds, render, write
+from tests.truth.report import MARKERS, Compared, TraceCompared, apart, holds, render
 from tests.truth.settings import BLOCK_TOKENS, CREDIT, MAX_SEQ_LEN, SETTINGS, Setting, TraceSetting, make_prompts
 
 PLAIN = Setting("prefix-heavy", 1.0, 0.0, 512)
@@ -67,17 +67,17 @@ def test_figures_agree_within_five_points_or_are_explained(setting: Setting, reu
 def test_results_stand_between_the_marks(tmp_path: Path) -> None:
     """What is around them stays; figures too far apart stand out, with the reason where there is one."""
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    page.write_text(f"before\n{MARKERS.begin}\nold\n{MARKERS.end}\nafter\n", encoding="utf-8")
     live = [
         Compared(PLAIN, OURS, OURS._replace(reused=520)),
         Compared(Setting("prefix-heavy", 3.5, 0.05, 512, explained=CREDIT), OURS, OURS._replace(reused=300)),
     ]
     trace = TraceCompared(TraceSetting(1.0, 0.0, 5000), 0.322, 0.325)
     assert apart(trace) == pytest.approx(0.003)
-    write(page, render({"Run": "today"}, live, [trace]))
+    MARKERS.write(page, render({"Run": "today"}, live, [trace]))
     text = page.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{BEGIN}\n\n- Run: today\n")
-    assert text.endswith(f"{END}\nafter\n")
+    assert text.startswith(f"before\n{MARKERS.begin}\n\n- Run: today\n")
+    assert text.endswith(f"{MARKERS.end}\nafter\n")
     assert "old" not in text
     assert (
         "| prefix-heavy | 1 as credit | 0 | 512 | 50.0 %, 52.0 % | 80.0 %, 80.0 % | 62.5 %, 65.0 % | 2.5 points |"
@@ -92,5 +92,5 @@ def test_page_without_marks_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing", encoding="utf-8")
     with pytest.raises(ServescopeError, match="has no lines"):
-        write(page, "results")
+        MARKERS.write(page, "results")
     assert page.read_text(encoding="utf-8") == "nothing"

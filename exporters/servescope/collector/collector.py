@@ -14,18 +14,16 @@ from dataclasses import dataclass, fields, replace
 from servescope.collector.clock import Clock
 from servescope.collector.config import CollectorSettings, Configuration
 from servescope.collector.discovery.loop import DiscoveryLoop, FetchList
-from servescope.collector.discovery.targets import Discovery, check_targets
-from servescope.collector.evaluation import Evaluation, EvaluationLoop
-from servescope.collector.exposition import Gauges
+from servescope.collector.discovery.targets import check_targets
+from servescope.collector.evaluation import EvaluationLoop
 from servescope.collector.figures.derive import Deriver
-from servescope.collector.fleet import Health, TargetRegistry
+from servescope.collector.fleet import TargetRegistry
 from servescope.collector.own_series import OwnSeries
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.paging.notifier import Post
 from servescope.collector.recording.recorder import Recorder
 from servescope.collector.refill import Refill
-from servescope.collector.scrapes.scrape import Fetch, Scrape
-from servescope.collector.scrapes.target_state import TargetState
+from servescope.collector.scrapes.scrape import Fetch
 from servescope.collector.scraping import ScrapeLoop
 from servescope.collector.targets.deployments import slowest_interval_ms
 from servescope.collector.telemetry import Telemetry, watch_event_loop
@@ -61,10 +59,11 @@ ReadConfiguration = Callable[[], Configuration]
 class Collector:
     """Scrapes the targets of a configuration and keeps figures; `run` does it until cancelled.
 
-    `discover`, `scrape` and `evaluate` are its single steps, for callers who set the pace themselves. `store` is
-    written in a thread of its own from here on and closed by `close`; `history` is another, read-only, view of the same
-    file. `fetch_list` asks the URLs of `http_sd`, `reread` reads the configuration again for `reload`, `post` notifies
-    receivers of alerts. `clock` is the wall clock in seconds. Not thread safe: all methods belong to one event loop.
+    `discovering`, `scraping` and `evaluating` have its single steps, for callers who set the pace themselves.
+    `store` is written in a thread of its own from here on and closed by `close`; `history` is another, read-only, view
+    of the same file. `fetch_list` asks the URLs of `http_sd`, `reread` reads the configuration again for `reload`,
+    `post` notifies receivers of alerts. `clock` is the wall clock in seconds. Not thread safe: all methods belong to
+    one event loop.
     """
 
     def __init__(
@@ -83,8 +82,8 @@ class Collector:
         settings = configuration.collector
         self._api, self._reread = configuration.api, reread
         self._reloading = asyncio.Lock()
-        self._clock, self.telemetry = Clock(clock, sleep), Telemetry()
-        self.recorder = Recorder(store, history, self.telemetry, self._clock)
+        self.clock, self.telemetry = Clock(clock, sleep), Telemetry()
+        self.recorder = Recorder(store, history, self.telemetry, self.clock)
         self.alerts = AlertManager(
             configuration.alerting,
             window_ms=settings.window_ms,
@@ -95,39 +94,24 @@ class Collector:
             on_fault=lambda message: self.telemetry.report_fault("alert", message),
         )
         deriver = Deriver(settings.window_ms, settings.window_bounds, self.alerts.view.requirements.asked)
-        self.fleet = TargetRegistry(settings, self._clock, deriver, self.alerts, self.recorder)
+        self.fleet = TargetRegistry(settings, self.clock, deriver, self.alerts, self.recorder)
         self.own = OwnSeries(self.fleet, self.alerts, self.telemetry, configuration.traffic_split)
         slowest_ms = slowest_interval_ms(configuration.deployments, settings.scrape_interval_ms)
         settle_ms = 2 * (slowest_ms + settings.evaluation_interval_ms)
-        self._refill = Refill(self.fleet, self.alerts, self.recorder, self._clock, self.telemetry, settle_ms)
-        self._scraping = ScrapeLoop(self.fleet, fetch, self._clock, self.telemetry)
-        self._discovering = DiscoveryLoop(
-            configuration, self.fleet, self._refill, self._scraping, self._clock, self.telemetry, fetch_list
+        self._refill = Refill(self.fleet, self.alerts, self.recorder, self.clock, self.telemetry, settle_ms)
+        self.scraping = ScrapeLoop(self.fleet, fetch, self.clock, self.telemetry)
+        self.discovering = DiscoveryLoop(
+            configuration, self.fleet, self._refill, self.scraping, self.clock, self.telemetry, fetch_list
         )
-        self._evaluating = EvaluationLoop(
+        self.evaluating = EvaluationLoop(
             # Of the lists alone: a host with too many targets is reported by the age of their scrapes.
-            self.fleet, deriver, self.alerts, self.recorder, self.own, self._clock, self.telemetry,
-            lambda: self.discovery.problems,
+            self.fleet, deriver, self.alerts, self.recorder, self.own, self.clock, self.telemetry,
+            lambda: self.discovering.discovery.problems,
         )  # fmt: skip
-        self.loading = Loading(self.now_ms)
+        self.loading = Loading(self.clock.now_ms)
         self.telemetry.set_loading(success=True, loaded_seconds=self.loading.loaded_ms / 1000)
 
     # --- What it holds ------------------------------------------------------------------------------------------------
-
-    @property
-    def now_ms(self) -> int:
-        """The wall clock in milliseconds."""
-        return self._clock.now_ms
-
-    @property
-    def settings(self) -> CollectorSettings:
-        """The settings in force."""
-        return self.fleet.settings
-
-    @property
-    def history(self) -> Store:
-        """The store, to be read."""
-        return self.recorder.history
 
     @property
     def store_problem(self) -> str | None:
@@ -135,37 +119,9 @@ class Collector:
         return self.recorder.problem or self.recorder.held
 
     @property
-    def clock_problem(self) -> str | None:
-        """What a clock costs that was set back within the last hour, None otherwise."""
-        return self.recorder.clock_problem
-
-    @property
-    def watched(self) -> list[TargetState]:
-        """Every listed target, by target id."""
-        return self.fleet.watched
-
-    @property
-    def discovery(self) -> Discovery:
-        """The lists of targets, as they were read last."""
-        return self._discovering.discovery
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The last evaluation, None before the first."""
-        return self._evaluating.last
-
-    @property
     def problems(self) -> list[str]:
         """What is wrong with the lists of targets now, or with how many there are of one host."""
-        return [*self.discovery.problems, *self.fleet.pacer.find_problems(self.settings.window_ms)]
-
-    def health(self, watched: TargetState) -> Health:
-        """How the target's last scrape ended; unknown when that is longer ago than two scrapes may take."""
-        return self.fleet.health(watched)
-
-    def own_gauges(self) -> list[Gauges]:
-        """What `/metrics` shows of the collector's state now, beside its telemetry."""
-        return self.own.gauges()
+        return [*self.discovering.discovery.problems, *self.fleet.pacer.find_problems(self.fleet.settings.window_ms)]
 
     # --- Running ------------------------------------------------------------------------------------------------------
 
@@ -173,31 +129,19 @@ class Collector:
         """Discover, scrape and evaluate, each at its interval, until cancelled."""
         await self._refill.alerts()
         await asyncio.to_thread(self.recorder.recall)
-        await self.discover()
+        await self.discovering.discover()
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._discovering.start(tasks)
+                self.discovering.start(tasks)
                 tasks.create_task(watch_event_loop(self.telemetry))
-                tasks.create_task(self._evaluating.run())
+                tasks.create_task(self.evaluating.run())
         finally:
-            self._discovering.stop()
+            self.discovering.stop()
             await self.alerts.close()
-
-    async def discover(self) -> None:
-        """Read the lists of targets that changed; watch the new targets and retire those no longer listed."""
-        await self._discovering.discover()
-
-    async def scrape(self, watched: TargetState) -> Scrape:
-        """Scrape one target now and book the result."""
-        return await self._scraping.scrape(watched)
-
-    def evaluate(self, at_ms: int) -> Evaluation:
-        """Derive the figures of every deployment at an instant, show them and hand them to the store."""
-        return self._evaluating.evaluate(at_ms)
 
     def close(self) -> None:
         """Write what still waits and close the store; `run` must have ended."""
-        self.recorder.close([watched.status for watched in self.watched])
+        self.recorder.close([watched.status for watched in self.fleet.watched])
 
     # --- Reload -------------------------------------------------------------------------------------------------------
 
@@ -232,7 +176,7 @@ class Collector:
         self.telemetry.set_loading(success=False, loaded_seconds=self.loading.loaded_ms / 1000)
 
     async def _apply(self, configuration: Configuration) -> None:
-        settings, needs_restart = _merge(self.settings, configuration.collector)
+        settings, needs_restart = _merge(self.fleet.settings, configuration.collector)
         if configuration.api != self._api:
             needs_restart = (*needs_restart, "api")
         configuration = replace(configuration, collector=settings)
@@ -243,8 +187,8 @@ class Collector:
             self.fleet.settings, self.own.traffic_split = settings, configuration.traffic_split
             self.alerts.apply(configuration.alerting)
 
-        await self._discovering.apply(configuration, switch)
-        self.loading = Loading(self.now_ms, None, needs_restart)
+        await self.discovering.apply(configuration, switch)
+        self.loading = Loading(self.clock.now_ms, None, needs_restart)
 
 
 def _merge(running: CollectorSettings, read: CollectorSettings) -> tuple[CollectorSettings, tuple[str, ...]]:

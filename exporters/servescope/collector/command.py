@@ -152,7 +152,7 @@ async def collect(
                 post=others.post,
             )
             # By the configuration that is applied; a connection that is open is used again.
-            resolver.refuse = lambda *lead: collector.discovery.rights.claims.refuse_lead(*lead)
+            resolver.refuse = lambda *lead: collector.discovering.discovery.rights.claims.refuse_lead(*lead)
         except BaseException:
             store.close()
             history.close()
@@ -209,7 +209,7 @@ async def _serve(collector: Collector, api: ApiSettings) -> Listener:
     from servescope.collector.api.serve import make_application
     from servescope.web.listening import Listener
 
-    host, port = collector.settings.listen
+    host, port = collector.fleet.settings.listen
     listener = Listener(make_application(collector, api), certificates=api.certificates())
     try:
         await listener.start(host, port)

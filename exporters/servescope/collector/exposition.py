@@ -223,7 +223,5 @@ def _own_families(telemetry: Registered) -> Iterator[tuple[_Family, list[str]]]:
         lines = [
             f"{format_series(sample.name, tuple(sample.labels.items()))} {format_value(sample.value)}\n"
             for sample in metric.samples
-            if not sample.name.endswith("_created")
         ]
-        if lines:
-            yield _family(name, metric.type, metric.documentation), lines
+        yield _family(name, metric.type, metric.documentation), lines

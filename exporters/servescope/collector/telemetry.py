@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.metrics_core import Metric
 
 from servescope import __version__
 from servescope.collector.scrapes.scrape import OUTCOMES, Scrape
@@ -31,8 +30,8 @@ class Telemetry(ApiTelemetry):
     """Counts of the collector's own work; every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        super().__init__(registry)
+        super().__init__()
+        registry = self._registry
         self._scrapes = make_counter("servescope_scrapes_total", registry)
         for outcome in OUTCOMES:
             self._scrapes.labels(outcome)
@@ -144,10 +143,6 @@ class Telemetry(ApiTelemetry):
         self._store_backlog.set(backlog)
         self._store_age.set(age_seconds)
         self._store_bytes.set(size_bytes)
-
-    def collect(self) -> Iterable[Metric]:
-        """The series as prometheus_client's families."""
-        return self._registry.collect()
 
 
 async def watch_event_loop(telemetry: Telemetry) -> None:

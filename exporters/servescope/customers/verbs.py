@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from servescope.customers.config import find_policy, read_policies, read_usable_policies
 from servescope.customers.documents.checking import check
@@ -26,6 +24,7 @@ from servescope.customers.lanes.cursors import CursorFile, LaneId, find_cursors,
 from servescope.customers.running import serve_customers
 from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
+from servescope.settings.json_text import print_json
 from servescope.store.spans import read_instant
 
 
@@ -44,7 +43,7 @@ def status(arguments: argparse.Namespace) -> int:
         others = [lane for lane in cursors.lanes() if lane not in configured]
         statuses = read_statuses(cursors, [*configured, *others], program_clock().now_ms())
     if arguments.format == "json":
-        _print_json([each.to_json() for each in statuses])
+        print_json([each.to_json() for each in statuses])
     else:
         sys.stdout.write(describe_statuses(statuses))
     return 0
@@ -62,7 +61,7 @@ def statement(arguments: argparse.Namespace) -> int:
         lanes = {*lanes_of(policy), *(lane for lane in cursors.lanes() if lane.customer == policy.name)}
         found = [read_statement(cursors, lane, start_ms, end_ms) for lane in sorted(lanes, key=_by_name)]
     if arguments.format == "json":
-        _print_json([each.to_json() for each in found])
+        print_json([each.to_json() for each in found])
     else:
         sys.stdout.write("".join(map(describe_statement, found)))
     return 0
@@ -119,11 +118,6 @@ def _cursors_of(arguments: argparse.Namespace) -> Path:
 
 def _by_name(lane: LaneId) -> tuple[str, str]:
     return lane.customer, lane.destination
-
-
-def _print_json(document: Any) -> None:
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=1)
-    sys.stdout.write("\n")
 
 
 VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = MappingProxyType(

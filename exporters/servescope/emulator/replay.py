@@ -336,7 +336,7 @@ def replay(traffic: ReplayedTraffic, settings: ReplaySettings) -> ReplayReport:
         plan=plan,
         requests=stack.traffic.requests_sent,
         seconds=stack.clock.now,
-        outcomes=_count_outcomes(deployment),
+        outcomes={outcome: deployment.outcomes[outcome] for outcome in sorted(deployment.outcomes)},
         preemptions=round(sum(sample.value for sample in samples if sample.name == "preemptions_total")),
         load_imbalance=_compare_loads(deployment),
         figures=_derive(samples, stack.clock.now),
@@ -360,10 +360,6 @@ def _check_duration(traffic: ReplayedTraffic, survey: TraceSurvey) -> None:
             f"{traffic.trace}: lasts {days:.3g} days, {_count(traffic.repeat)} times at speed {traffic.speed:g}, "
             f"expected at most {_MOST_DAYS}"
         )
-
-
-def _count_outcomes(deployment: EmulatedDeployment) -> dict[str, int]:
-    return {outcome: deployment.outcomes[outcome] for outcome in sorted(deployment.outcomes)}
 
 
 def _derive(samples: Sequence[Sample], seconds: float) -> dict[str, dict[str, float]]:

@@ -39,10 +39,9 @@ from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.gen_ai import GenAiHistograms
 from servescope.instruments.instrument import Instruments
 from servescope.instruments.values import require_positive
+from servescope.settings.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from opentelemetry.sdk.metrics import export as sdk
     from opentelemetry.sdk.resources import Resource
 
@@ -115,7 +114,7 @@ def push(
     return OtlpPusher(sources, settings, exporter or _http_exporter(endpoint, headers), interval_seconds)
 
 
-class OtlpPusher:
+class OtlpPusher(Closing):
     """A running export; `exported` and `failed` count its attempts. Closing it twice does nothing.
 
     What a failed export carried is in the next one: cumulative figures include it in any case, and deltas are counted
@@ -161,14 +160,6 @@ class OtlpPusher:
         self._exporter.shutdown()
         for source in self._sources:
             source.close()
-
-    def __enter__(self) -> OtlpPusher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval_seconds):

@@ -16,9 +16,10 @@ from servescope.exposition.rendering import cached_pages
 from servescope.exposition.web import PATH
 from servescope.instruments.instrument import Exposed
 from servescope.instruments.values import require_whole
+from servescope.settings.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    pass
 
 _AT_ONCE = 8
 _SOCKET_SECONDS = 10.0
@@ -39,7 +40,7 @@ def serve(
     return MetricsServer(pages, address, require_whole("port", port, 0, 65535))
 
 
-class MetricsServer:
+class MetricsServer(Closing):
     """A running server; `url` is where its page is. Closing it twice does nothing. Also a context manager."""
 
     def __init__(self, pages: PageCache, address: str, port: int) -> None:
@@ -64,14 +65,6 @@ class MetricsServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
-
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -26,6 +26,7 @@ from servescope.instruments.instrument import Exposed, Instruments
 from servescope.instruments.ledger import Exemplars
 from servescope.instruments.member import Member, Membership
 from servescope.instruments.values import require_positive
+from servescope.settings.closing import Closing
 
 __all__ = ["ProcessGroup"]
 
@@ -36,7 +37,7 @@ _JOIN_SECONDS = 10.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class ProcessGroup(Exposed):
+class ProcessGroup(Exposed, Closing):
     """The processes of one group, added up; any of them can be read, and shows all.
 
     `name` identifies the group on this machine (or in this pod): 1 to 64 letters, digits, `.`, `_`, `-`. `instruments`
@@ -116,12 +117,6 @@ class ProcessGroup(Exposed):
         """Leave the group: the last state is sent, and what was counted stays in the group's sums."""
         _groups.discard(self)
         self._member.close()
-
-    def __enter__(self) -> ProcessGroup:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _start(self) -> None:
         self._member = Member(self._membership, self._instruments)

@@ -36,12 +36,13 @@ def find_journal(arguments: argparse.Namespace) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is judged: a frozen plan, what was decided, when, and the run where there is one."""
+    """What is judged: a frozen plan, what was decided, when, and the run with its journal where there is one."""
 
     frozen: FrozenPlan
     decisions: tuple[Decision, ...]
     at_ms: int
     run: CutoverRun | None = None
+    journal: CutoverJournal | None = None
 
 
 def find_case(arguments: argparse.Namespace, history: History) -> Judged:
@@ -50,9 +51,9 @@ def find_case(arguments: argparse.Namespace, history: History) -> Judged:
     if arguments.since is None:
         if arguments.stage is not None:
             raise UsageError("--stage goes with --since; a run's stage is that of its last `advance`")
-        run = open_run(arguments, plan)
+        journal, run = open_run(arguments, plan)
         check_decisions(run.decisions, read_time("--at", None))
-        return Judged(run.frozen, run.decisions, at_ms, run)
+        return Judged(run.frozen, run.decisions, at_ms, run, journal)
     if arguments.journal is not None:
         raise UsageError("--journal and --since are both given: with --since one stage is judged without a journal")
     since_ms, stage = read_instant("--since", arguments.since, at_ms), arguments.stage or 1
@@ -65,8 +66,13 @@ def find_case(arguments: argparse.Namespace, history: History) -> Judged:
     return Judged(frozen, (Decision("start", since_ms, stage=0),), at_ms)
 
 
-def open_run(arguments: argparse.Namespace, plan: CutoverPlan, *, edited: bool = False) -> CutoverRun:
-    """The current run of a plan; raises UsageError where there is none, PlanChangedError for one that was `edited`."""
+def open_run(
+    arguments: argparse.Namespace, plan: CutoverPlan, *, edited: bool = False
+) -> tuple[CutoverJournal, CutoverRun]:
+    """The journal and the current run of a plan; what is read of the journal now is not read again.
+
+    Raises UsageError where there is no run, PlanChangedError for a plan that was changed since, unless `edited`.
+    """
     path = find_journal(arguments)
     with CutoverJournal(path) as journal:
         run = current_run(journal, plan.name)
@@ -77,4 +83,4 @@ def open_run(arguments: argparse.Namespace, plan: CutoverPlan, *, edited: bool =
         )
     if not edited:
         check_unchanged(plan, run, str(arguments.plan))
-    return run
+    return journal, run

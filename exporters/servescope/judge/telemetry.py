@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -24,8 +24,8 @@ class JudgeTelemetry(ApiTelemetry):
     """The series of one judge; `collect` belongs to the event loop, as does what it reads."""
 
     def __init__(self, latest: Latest, clock: ProgramClock) -> None:
-        self._registry = registry = CollectorRegistry()
-        super().__init__(registry)
+        super().__init__()
+        registry = self._registry
         plan = latest.run.plan
         self._seconds = make_histogram("servescope_judgement_duration_seconds", registry).labels(plan)
         self._errors = make_counter("servescope_judgement_errors_total", registry).labels(plan)
@@ -37,13 +37,6 @@ class JudgeTelemetry(ApiTelemetry):
         self._seconds.observe(seconds)
         if failed:
             self._errors.inc()
-
-    def collect(self) -> Iterator[Metric]:
-        """The series as prometheus_client's families; when a counter began is left out, as on a collector's page."""
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            if family.samples:
-                yield family
 
 
 class _Judgements(Collector):

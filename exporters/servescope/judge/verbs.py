@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
@@ -42,17 +41,13 @@ from servescope.judge.report.text import (
     share,
 )
 from servescope.judge.verifying import verify
+from servescope.settings.json_text import print_json
 from servescope.store.opening import DEFAULT_STORE, open_history, read_time
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = MappingProxyType(
     {"HEALTHY": 0, "DEGRADED": 10, "INCONCLUSIVE": 11, "NO DATA": 12}
 )
 """The exit codes of `run`."""
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
-    sys.stdout.write("\n")
 
 
 # --- The verbs --------------------------------------------------------------------------------------------------------
@@ -64,7 +59,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         stages = forecast_case(history, plan, read_time("--at", arguments.at))
     if arguments.format == "json":
         shown = [{**asdict(stage), "seconds": stage.seconds, "sentence": stage.sentence} for stage in stages]
-        _print_json({"plan": plan.name, "stages": shown})
+        print_json({"plan": plan.name, "stages": shown})
     else:
         print(describe_forecast(stages), end="")
     return 0
@@ -78,7 +73,7 @@ def _start(arguments: argparse.Namespace) -> int:
         frozen = freeze_plan(history, plan, at_ms)
         run = start_run(journal, frozen, by=arguments.by, reason=arguments.reason, replace=arguments.replace)
     if arguments.format == "json":
-        _print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
+        print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
         return 0
     print(
         f"run {run.number} of plan {plan.name!r} begins at {moment(at_ms)} with stage 1 of {len(plan.stages)}, "
@@ -101,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
     judgement = with_written_harm(judgement, case.run)
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
-        _print_json(judgement.to_json())
+        print_json(judgement.to_json())
     else:
         print(describe_judgement(judgement), end="")
     return EXIT_CODES[judgement.verdict]
@@ -116,8 +111,8 @@ def _checkpoint(arguments: argparse.Namespace, run: CutoverRun | None) -> Checkp
 
 def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judgement) -> None:
     """Keep the changes of a run's judgement in its journal, unless an earlier time was judged."""
-    if case.run is not None and arguments.at is None:
-        with CutoverJournal(find_journal(arguments)) as journal:
+    if case.run is not None and case.journal is not None and arguments.at is None:
+        with case.journal as journal:
             write_changes(journal, case.run, judgement)
 
 
@@ -130,7 +125,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.metric not in (None, *known):
         raise UsageError(f"the plan has no metric {arguments.metric!r}, it has: {', '.join(known)}")
     if arguments.format == "json":
-        _print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
+        print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
     else:
         print(explain_judgement(judgement, case.frozen, arguments.metric), end="")
     return 0
@@ -142,8 +137,8 @@ def _report(arguments: argparse.Namespace) -> int:
         observed = resume_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
     judgement = with_written_harm(observed.judge(case.frozen, case.decisions, case.at_ms), case.run)
     recorded = None
-    if case.run is not None:
-        with CutoverJournal(find_journal(arguments)) as journal:
+    if case.run is not None and case.journal is not None:
+        with case.journal as journal:
             head = journal.entries()[-1].hash
         recorded = Recorded(case.run.number, _decided_on(case.run), str(find_journal(arguments)), head)
     page = render_report(judgement, case.frozen, observed.evidence.events, recorded)
@@ -165,18 +160,18 @@ def _decided_on(run: CutoverRun) -> list[tuple[Decision, str]]:
 def _decide(arguments: argparse.Namespace) -> int:
     plan, at_ms = read_plan(arguments.plan), read_time("--at", arguments.at)
     # Whatever was done to the plan, one can always go back.
-    run = open_run(arguments, plan, edited=arguments.kind == "rollback")
+    journal, run = open_run(arguments, plan, edited=arguments.kind == "rollback")
     decision = _read_decision(arguments, run, at_ms)
     judgement, problem = _judge_now(arguments, run, at_ms)
     evidence = {"problem": problem} if judgement is None else summarise(judgement)
-    with CutoverJournal(find_journal(arguments)) as journal:
+    with journal:
         known = () if judgement is None else judgement.changes
         run = write_decision(journal, run, decision, evidence, changes=known, force=arguments.force)
     if problem:
         print(f"servescope: decided without a judgement: {problem}", file=sys.stderr)
     if arguments.format == "json":
         entry = run.entries[-1]
-        _print_json({"run": run.number, "entry": entry.number, "hash": entry.hash, "judgement": evidence})
+        print_json({"run": run.number, "entry": entry.number, "hash": entry.hash, "judgement": evidence})
         return 0
     on = f", on {judgement.verdict}: {judgement.reason}" if judgement is not None else ""
     print(f"run {run.number} of plan {plan.name!r}: {decision.kind} by {decision.by}{on}")

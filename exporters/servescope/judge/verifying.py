@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from servescope.judge.checkpoints.checkpoints import Checkpoint, CheckpointError
 from servescope.judge.checkpoints.fold_codec import encode
 from servescope.judge.journal.journal import CutoverJournal, JournalDamagedError, JournalError
 from servescope.judge.journal.runs import CutoverRun, list_runs
+from servescope.settings.json_text import print_json
 from servescope.settings.values import format_instant
 from servescope.store.history import History
 from servescope.store.opening import open_history, read_time
@@ -45,8 +45,7 @@ def verify(arguments: argparse.Namespace) -> int:
         shown["checkpoint"] = {"file": str(proof.checkpoint.path), "parts": proof.parts, "unproven": proof.unproven}
         lines.append(proof.sentence)
     if arguments.format == "json":
-        json.dump(shown, sys.stdout, allow_nan=False, ensure_ascii=False, indent=1)
-        sys.stdout.write("\n")
+        print_json(shown)
     else:
         sys.stdout.writelines(f"{line}\n" for line in shown["problems"] or lines)
     return 1 if shown["problems"] else 0
@@ -98,7 +97,7 @@ class _Proof:
 
 def _prove(arguments: argparse.Namespace) -> _Proof:
     plan = read_plan(arguments.plan)
-    run, at_ms = open_run(arguments, plan), read_time("--at", arguments.at)
+    (_, run), at_ms = open_run(arguments, plan), read_time("--at", arguments.at)
     checkpoint = Checkpoint(find_journal(arguments), run.entries[0].hash)
     with open_history(arguments) as history:
         return prove_checkpoint(history, run, checkpoint, at_ms)

@@ -13,7 +13,7 @@ from typing import Final
 
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError, UsageError
-from servescope.judge.arguments import find_journal, open_run, read_plan
+from servescope.judge.arguments import open_run, read_plan
 from servescope.judge.case import WatchedCase
 from servescope.judge.checkpoints.checkpoints import Checkpoint
 from servescope.judge.ending import Worker
@@ -50,8 +50,8 @@ def watch(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9910") from None
     api = _read_api(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    run = open_run(arguments, read_plan(arguments.plan))
-    with open_history(arguments) as history, CutoverJournal(find_journal(arguments)) as journal:
+    journal, run = open_run(arguments, read_plan(arguments.plan))
+    with open_history(arguments) as history, journal:
         watcher = Watcher(history, journal, run, program_clock())
         watch_until_signalled(watcher, host, port, api)
     return 0

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
+from servescope.settings.closing import Closing
 from servescope.store.file import (
     check_file,
     describe,
@@ -52,7 +53,7 @@ def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     return run
 
 
-class StoreConnection:
+class StoreConnection(Closing):
     """The connection of a `Store` to its file; see there.
 
     `now_ms` is the clock, in milliseconds. `was_open` says whether it ever had a file. `_forget` is called whenever
@@ -109,12 +110,6 @@ class StoreConnection:
             self._closed = True
             self._connection.close()
             self._release_writer_lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- Opening and replacing the file -------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.packing import PACK_ROWS, Keys, Row
@@ -199,10 +198,7 @@ class RecentRows:
             return Row(time_ms, None, None)
         if layout not in layouts:
             layouts[layout] = self._layouts.keys(layout)
-        return Row(time_ms, layouts[layout], self._numbers(time_ms, body, layouts[layout]))
-
-    def _numbers(self, time_ms: int, body: bytes | None, keys: Keys) -> NDArray[np.float64]:
-        return np.frombuffer(self._sound(time_ms, body, keys), "<f8")
+        return Row(time_ms, layouts[layout], np.frombuffer(self._sound(time_ms, body, layouts[layout]), "<f8"))
 
     def _sound(self, time_ms: int, body: bytes | None, keys: Keys) -> bytes:
         if body is None or len(body) != 8 * len(keys):

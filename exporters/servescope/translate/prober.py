@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from servescope import __version__
+from servescope.collector.api.parameters import quote_start
 from servescope.collector.scrapes.scrape import Fetch
 from servescope.collector.targets.claims import ScrapedAt
 from servescope.collector.targets.deployments import with_parameters
@@ -37,7 +38,6 @@ CLAIMED = (*GROUP_LABELS, "job", "namespace", "cluster")
 
 # A text of so many bytes takes some 50 ms when its series are new, for which other probes need not wait.
 _LARGE_BYTES = 262_144
-_SHOWN_CHARACTERS = 200
 _MOST_ADDRESSES = 50_000
 _MOST_LOGGED = 1_000
 # Where a fetch wants an identity; no series has it.
@@ -138,11 +138,11 @@ class Prober:
     def _read(self, query: Mapping[str, str], scrape_timeout: str | None) -> Probe:
         twice = next((name for name, times in Counter(name for name, _ in query.items()).items() if times > 1), None)
         if twice is not None:
-            raise _RefusedError("parameter", f"parameter {_shown(twice)} is given twice")
+            raise _RefusedError("parameter", f"parameter {quote_start(twice)} is given twice")
         known = (*PARAMETERS, *CLAIMED)
         unknown = next((name for name in query if name not in known), None)
         if unknown is not None:
-            raise _RefusedError("parameter", f"unknown parameter {_shown(unknown)}, supported: {', '.join(known)}")
+            raise _RefusedError("parameter", f"unknown parameter {quote_start(unknown)}, supported: {', '.join(known)}")
         address = _read_target(query.get("target", ""))
         rule = self._rule_for(address)
         if rule is None:
@@ -152,7 +152,7 @@ class Prober:
         behind = self._read_behind(query["behind"]) if "behind" in query else rule.behind
         native = query.get("native", "0")
         if native not in ("0", "1"):
-            raise _RefusedError("parameter", f"native {_shown(native)} is wrong, expected 0 or 1")
+            raise _RefusedError("parameter", f"native {quote_start(native)} is wrong, expected 0 or 1")
         return Probe(
             _make_target(address, rule),
             Wanted(source, behind, rule.labels, native == "1"),
@@ -179,7 +179,7 @@ class Prober:
             return read_outer(text, self.configuration.outers)
         except ValueError as error:
             known = ", ".join((*LAYERS_IN_FRONT, *self.configuration.outers))
-            raise _RefusedError("behind", f"unknown behind {_shown(str(error))}, supported: {known}") from None
+            raise _RefusedError("behind", f"unknown behind {quote_start(str(error))}, supported: {known}") from None
 
     def _seconds(self, scrape_timeout: str | None) -> float:
         """How long the target may take: what the scraper allows, less the offset; never more than configured."""
@@ -192,7 +192,7 @@ class Prober:
             allowed = 0.0
         if not 0 < allowed < float("inf"):
             raise _RefusedError(
-                "parameter", f"X-Prometheus-Scrape-Timeout-Seconds {_shown(scrape_timeout)} is no number above 0"
+                "parameter", f"X-Prometheus-Scrape-Timeout-Seconds {quote_start(scrape_timeout)} is no number above 0"
             )
         # Of a timeout that is hardly longer than the offset, half is left.
         return min(most, max(allowed - self.configuration.timeout_offset_ms / 1000, allowed / 2))
@@ -213,20 +213,18 @@ def _read_target(text: str) -> Address:
         return read_address(text)
     except ValueError:
         # What looks like a URL may hold a password.
-        shown = "the target" if "@" in text else f"target {_shown(text)}"
+        shown = "the target" if "@" in text else f"target {quote_start(text)}"
         raise _RefusedError("target", f"{shown} is wrong, expected HOST:PORT such as '10.0.0.7:8000'") from None
 
 
 def _read_source(text: str) -> str | None:
     if text and text not in load_sources():
-        raise _RefusedError("source", f"unknown source {_shown(text)}, supported: {', '.join(sorted(load_sources()))}")
+        raise _RefusedError(
+            "source", f"unknown source {quote_start(text)}, supported: {', '.join(sorted(load_sources()))}"
+        )
     return text or None
 
 
 def _make_target(address: Address, rule: TargetRule) -> Target:
     url = with_parameters(f"{rule.scheme}://{address}{rule.path}", rule.params)
     return Target(url, _NOBODY, rule.source, rule.access)
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"

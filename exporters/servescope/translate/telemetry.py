@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.metrics_core import Metric
+from prometheus_client import ProcessCollector
 
 from servescope import __version__
 from servescope.collector.scrapes.scrape import OUTCOMES
@@ -20,8 +19,8 @@ class ProbeTelemetry(ApiTelemetry):
     """Counts of a translator's work."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        super().__init__(registry)
+        super().__init__()
+        registry = self._registry
         self._outcomes = make_counter("servescope_probe_requests_total", registry)
         for outcome in (*OUTCOMES, "translator", BUSY):
             self._outcomes.labels(outcome)
@@ -49,7 +48,3 @@ class ProbeTelemetry(ApiTelemetry):
         self._samples.inc(native)
         for reason, count in dropped.items():
             self._dropped.labels(reason).inc(count)
-
-    def collect(self) -> Iterable[Metric]:
-        """The series as prometheus_client's families."""
-        return self._registry.collect()

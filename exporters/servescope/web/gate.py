@@ -109,7 +109,7 @@ class Gate:
         except RequestError as error:
             return error_answer(str(error), status=error.status, headers=error.headers)
         except web.HTTPNotFound:
-            known = ", ".join(_paths(request))
+            known = ", ".join(sorted({resource.canonical for resource in request.app.router.resources()}))
             return error_answer(f"no page {request.path!r}, supported: {known}", status=404)
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
@@ -257,10 +257,6 @@ class Reads:
 
     def _leave(self) -> None:
         self._pending -= 1
-
-
-def _paths(request: web.Request) -> list[str]:
-    return sorted({resource.canonical for resource in request.app.router.resources()})
 
 
 async def _compress(request: web.Request, response: web.Response) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
 
 from servescope.contract.own_metrics import OWN_METRICS
 
@@ -13,9 +16,10 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class ApiTelemetry:
-    """Counts of an API's requests and connections, in a registry; every method may be called from any thread."""
+    """Counts of an API's requests and connections, in a registry of its own; any thread may call every method."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
         self._api_requests = make_counter("servescope_api_requests_total", registry)
         self._api_seconds = make_histogram("servescope_api_request_duration_seconds", registry)
         self.api_refused = make_counter("servescope_api_refused_total", registry)
@@ -27,6 +31,13 @@ class ApiTelemetry:
         """Book one request."""
         self._api_requests.labels(str(status)).inc()
         self._api_seconds.observe(seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        """The series as prometheus_client's families; when a counter began is left out."""
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            if family.samples:
+                yield family
 
 
 def make_counter(name: str, registry: CollectorRegistry) -> Counter:

@@ -92,7 +92,7 @@ def test_alerts_have_the_same_state_at_every_evaluation(prometheus: Path, promto
 
 
 def _play(stack: ObservedStack) -> Played:
-    played = Played(format_duration(stack.collector.settings.window_ms))
+    played = Played(format_duration(stack.collector.fleet.settings.window_ms))
     alerts = stack.collector.alerts
     requirements = alerts.view.requirements
     on: dict[str, int] = {}
@@ -103,9 +103,9 @@ def _play(stack: ObservedStack) -> Played:
             if step == end:
                 stack.faults.switch_off(on[fault])
         stack.run(STEP_SECONDS)
-        evaluation = stack.collector.evaluate(stack.collector.now_ms)
+        evaluation = stack.collector.evaluating.evaluate(stack.collector.clock.now_ms)
         played.counted.append([sample for each in evaluation.deployments.values() for sample in each.counted])
-        played.instants.append(stack.collector.now_ms)
+        played.instants.append(stack.collector.clock.now_ms)
         played.states.append({
             (each.alert, each.labels): each.state for each in alerts.states.instances() if each.resolved_ms is None
         })  # fmt: skip

@@ -35,7 +35,7 @@ def check_parameters(request: web.Request, known: Sequence[str]) -> None:
     """Raises RequestError for a parameter that is not known, or that is given twice; only `name` may be."""
     for name in request.query:
         if name not in known:
-            raise RequestError(f"unknown parameter {_shown(name)}, supported: {', '.join(known) or 'none'}")
+            raise RequestError(f"unknown parameter {quote_start(name)}, supported: {', '.join(known) or 'none'}")
         if name != "name" and len(request.query.getall(name)) > 1:
             raise RequestError(f"parameter {name!r} is given twice")
 
@@ -58,7 +58,7 @@ def read_whole_number(request: web.Request, name: str, default: int, *, least: i
         return default
     # Twenty digits are more than any bound; more of them are not even read.
     if not (text.isascii() and text.isdigit()) or len(text) > 20 or not least <= int(text) <= most:
-        raise RequestError(f"{name} {_shown(text)} is wrong, expected a whole number from {least} to {most}")
+        raise RequestError(f"{name} {quote_start(text)} is wrong, expected a whole number from {least} to {most}")
     return int(text)
 
 
@@ -82,7 +82,7 @@ def choose_deployments(deployments: Sequence[Deployment], query: Mapping[str, st
         raise RequestError(f"deployment_id is missing, supported: {_ids(deployments)}")
     chosen = [each for each in deployments if all(getattr(each, name) == value for name, value in wanted.items())]
     if not chosen:
-        asked = ", ".join(f"{name}={_shown(value)}" for name, value in wanted.items())
+        asked = ", ".join(f"{name}={quote_start(value)}" for name, value in wanted.items())
         raise UnknownError(f"no deployment with {asked}, supported: {_ids(deployments)}")
     return chosen
 
@@ -95,11 +95,11 @@ def _checked_names(request: web.Request, bare: Iterable[str], known: Collection[
     names = _names(request)
     for name, each in zip(names, bare, strict=True):
         if each not in known:
-            raise RequestError(f"unknown {what} {_shown(name)}, supported: {', '.join(known)}")
+            raise RequestError(f"unknown {what} {quote_start(name)}, supported: {', '.join(known)}")
     return names
 
 
-def _shown(text: str) -> str:
+def quote_start(text: str) -> str:
     """The value as errors quote it; the start of one that is long."""
     return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"
 

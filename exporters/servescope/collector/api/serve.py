@@ -59,7 +59,7 @@ def make_application(
 ) -> web.Application:
     """The web application of a running collector; raises ServescopeError when its tokens cannot be read."""
     tokens = (api or ApiSettings()).tokens()
-    gate = Gate(bounds or Bounds(), tokens, collector.telemetry, listens_on=collector.settings.listen[0])
+    gate = Gate(bounds or Bounds(), tokens, collector.telemetry, listens_on=collector.fleet.settings.listen[0])
     application = web.Application(middlewares=[gate.pass_through])
     application[GATE] = gate
     pages = _Pages(collector, gate)
@@ -140,25 +140,25 @@ class _Pages:
     def _take_page(self) -> Page:
         """What `/metrics` shows now; targets that fail, or are not scraped any more, show no sample."""
         collector = self._collector
-        evaluation = collector.evaluation
+        evaluation = collector.evaluating.last
         derivations = list(evaluation.deployments.values()) if evaluation else []
         return Page(
             [
                 Scraped(each.target.target_id, *each.recent.latest())
-                for each in collector.watched
-                if collector.health(each) == "up"
+                for each in collector.fleet.watched
+                if collector.fleet.health(each) == "up"
             ],
             [sample for derivation in derivations for sample in (*derivation.counted, *derivation.exposed)],
-            [watched.status for watched in collector.watched if collector.health(watched) != "unknown"],
+            [watched.status for watched in collector.fleet.watched if collector.fleet.health(watched) != "unknown"],
             collector.telemetry,
-            collector.own_gauges(),
+            collector.own.gauges(),
         )
 
     async def healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(self, _: web.Request) -> web.Response:
-        if self._collector.evaluation is None:
+        if self._collector.evaluating.last is None:
             return web.Response(text="not ready: no figures were derived yet\n", status=503)
         if self._collector.store_problem is not None:
             # It scrapes, derives and answers all the same, so that it is ready. The reason is in the API.
@@ -182,12 +182,12 @@ class _Pages:
     async def deployments(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
         return json_answer(
-            await self._reads.run(lambda: shapes.deployments_json(self._collector.history.latest_figures()))
+            await self._reads.run(lambda: shapes.deployments_json(self._collector.recorder.history.latest_figures()))
         )
 
     async def figures(self, request: web.Request) -> web.Response:
         check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES, "max_points"))
-        asked = read_range(request, self._collector.now_ms, default_ms=DEFAULT_RANGE_MS)
+        asked = read_range(request, self._collector.clock.now_ms, default_ms=DEFAULT_RANGE_MS)
         points = read_whole_number(request, "max_points", DEFAULT_POINTS, least=1, most=MOST_POINTS)
         names = read_figure_names(request)
         tables, numbers = [], 0
@@ -202,7 +202,7 @@ class _Pages:
         self, deployment: Deployment, asked: QueryRange, names: frozenset[str], points: int
     ) -> tuple[bytes, int]:
         """A deployment's figures of the names as JSON, and how many numbers that are."""
-        table = self._collector.history.read_figures(deployment, *asked, max_points=points)
+        table = self._collector.recorder.history.read_figures(deployment, *asked, max_points=points)
         if names:
             # A name without labels selects all keys with that name.
             shown = {key: table.values[key] for key in table.values if not names.isdisjoint({key, key.split("{")[0]})}
@@ -213,7 +213,7 @@ class _Pages:
 
     async def samples(self, request: web.Request) -> web.Response:
         check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES))
-        now_ms = self._collector.now_ms
+        now_ms = self._collector.clock.now_ms
         asked = read_range(request, now_ms, default_ms=DEFAULT_SAMPLES_RANGE_MS, most_ms=MOST_SAMPLES_RANGE_MS)
         names = read_metric_names(request)
         points: dict[Deployment, shapes.Points] = {deployment: {} for deployment in await self._choose(request)}
@@ -229,13 +229,13 @@ class _Pages:
 
     def _read_samples(self, points: shapes.Points, deployment: Deployment, names: list[str], asked: QueryRange) -> int:
         try:
-            windows = self._collector.history.read_samples(deployment, names, *asked)
+            windows = self._collector.recorder.history.read_samples(deployment, names, *asked)
         except TooLargeError as error:
             raise RequestError(str(error)) from error
         return shapes.collect_points(points, windows)
 
     async def _choose(self, request: web.Request) -> list[Deployment]:
-        return choose_deployments(await self._reads.run(self._collector.history.deployments), request.query)
+        return choose_deployments(await self._reads.run(self._collector.recorder.history.deployments), request.query)
 
     def _check_numbers(self, numbers: int, less: str) -> None:
         if numbers > self._bounds.answer_values:
@@ -248,35 +248,35 @@ class _Pages:
         collector = self._collector
         targets = [
             shapes.TargetShown(each.status, each.target.scraping.interval_ms, each.next_scrape_ms)
-            for each in collector.watched
+            for each in collector.fleet.watched
         ]
-        lists = [asdict(each) for each in collector.discovery.lists()]
+        lists = [asdict(each) for each in collector.discovering.discovery.lists()]
         loading = asdict(collector.loading)
         return json_answer(await self._reads.run(shapes.targets_json, targets, collector.problems, lists, loading))
 
     async def catalog(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
-        window = format_duration(self._collector.settings.window_ms)
+        window = format_duration(self._collector.fleet.settings.window_ms)
         return json_answer(shapes.catalog_json(window))
 
     async def status(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
-        collector, settings = self._collector, self._collector.settings
-        health = Counter(collector.health(watched) for watched in collector.watched)
+        collector, settings = self._collector, self._collector.fleet.settings
+        health = Counter(collector.fleet.health(watched) for watched in collector.fleet.watched)
         shown = {
             "version": __version__,
-            "time_ms": collector.now_ms,
+            "time_ms": collector.clock.now_ms,
             "uptime_seconds": time.time() - self._started,
             "window": format_duration(settings.window_ms),
             "scrape_interval_ms": settings.scrape_interval_ms,
             "evaluation_interval_ms": settings.evaluation_interval_ms,
             "retention_ms": settings.retention_ms,
             "increments_retention_ms": settings.increments_retention_ms,
-            "evaluated_ms": collector.evaluation.at_ms if collector.evaluation is not None else None,
-            "series": sum(len(watched.recent) for watched in collector.watched),
+            "evaluated_ms": collector.evaluating.last.at_ms if collector.evaluating.last is not None else None,
+            "series": sum(len(watched.recent) for watched in collector.fleet.watched),
             "targets": {each: health[each] for each in get_args(Health)},
             "discovery_problems": len(collector.problems),
-            "clock_problem": collector.clock_problem,
+            "clock_problem": collector.recorder.clock_problem,
             "configuration": asdict(collector.loading),
             "store": await self._reads.run(self._store_shown),
         }
@@ -284,7 +284,7 @@ class _Pages:
 
     async def alerts(self, request: web.Request) -> web.Response:
         check_parameters(request, ())
-        alerts, evaluation = self._collector.alerts, self._collector.evaluation
+        alerts, evaluation = self._collector.alerts, self._collector.evaluating.last
         shown = {
             "evaluated_ms": evaluation.at_ms if evaluation is not None else None,
             "evaluated": alerts.evaluated,
@@ -295,11 +295,11 @@ class _Pages:
 
     async def events(self, request: web.Request) -> web.Response:
         check_parameters(request, _TIMES[:2])
-        asked = read_range(request, self._collector.now_ms, default_ms=DEFAULT_EVENTS_RANGE_MS)
+        asked = read_range(request, self._collector.clock.now_ms, default_ms=DEFAULT_EVENTS_RANGE_MS)
         return json_answer(await self._reads.run(self._read_events, asked))
 
     def _read_events(self, asked: QueryRange) -> bytes:
-        return events_json(asked, self._collector.history.read_events(*asked, most=MOST_EVENTS_SHOWN))
+        return events_json(asked, self._collector.recorder.history.read_events(*asked, most=MOST_EVENTS_SHOWN))
 
     async def report_deploy(self, request: web.Request) -> web.Response:
         """Add a deploy to the event log, which is evidence: never without a token."""
@@ -309,13 +309,13 @@ class _Pages:
                 "deploys are accepted only with a bearer token; configure [api] bearer_token_file or bearer_token_env"
             )
             raise RequestError(message, status=403)
-        event = await read_deploy(request, self._collector.now_ms)
+        event = await read_deploy(request, self._collector.clock.now_ms)
         self._collector.recorder.submit(WriteBatch(events=[event]))
         return json_answer(json_bytes(event_json(event)), status=202)
 
     def _store_shown(self) -> dict[str, int | str | None]:
         """What the store holds; why it cannot be written, or read, in `problem`, None while it can."""
-        history, problem = self._collector.history, self._collector.store_problem
+        history, problem = self._collector.recorder.history, self._collector.store_problem
         oldest = newest = None
         try:
             oldest, newest = history.held_range() or (None, None)

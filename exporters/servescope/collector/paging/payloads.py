@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from servescope.alerting.grouping import group_labels
 from servescope.collector.paging.states import Key
+from servescope.store.prometheus.selectors import format_time
 
 Json = dict[str, Any]
 
@@ -88,12 +88,6 @@ def webhook_payload(alerts: Sequence[AlertPayload], source: str) -> Json:
             for alert in alerts
         ],
     }
-
-
-def format_time(time_ms: int) -> str:
-    """A time in milliseconds as RFC 3339."""
-    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
 def _common(each: Sequence[Mapping[str, str]]) -> dict[str, str]:

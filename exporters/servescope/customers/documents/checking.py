@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from servescope.customers.lanes.prometheus_past import warn_of_prometheus
 from servescope.customers.points.quotas import most_series
 from servescope.customers.policy.policy import Policy
 from servescope.customers.policy.secrecy import warn_of_loose_files
+from servescope.settings.json_text import print_json
 from servescope.settings.values import format_duration, format_instant
 from servescope.store.history import History
 from servescope.store.opening import open_history, read_time
@@ -59,7 +59,7 @@ def _print_explanations(
     arguments: argparse.Namespace, policies: Sequence[Policy], explained: Sequence[Explanation]
 ) -> None:
     if arguments.format == "json":
-        _print_json([_to_json(each) for each in explained])
+        print_json([_to_json(each) for each in explained])
         return
     for policy, explanation in zip(policies, explained, strict=True):
         sys.stdout.writelines(f"{line}\n" for line in describe_policy(policy))
@@ -69,7 +69,7 @@ def _print_explanations(
 
 def _print_changes(arguments: argparse.Namespace, changes: Sequence[PolicyChange]) -> None:
     if arguments.format == "json":
-        _print_json([asdict(each) for each in changes])
+        print_json([asdict(each) for each in changes])
         return
     if not changes:
         sys.stdout.write("every customer would receive what it receives now\n")
@@ -145,8 +145,3 @@ def _to_json(explanation: Explanation) -> dict[str, Any]:
         "samples_per_minute": explanation.samples_per_minute,
         "gen_ai": GEN_AI,
     }
-
-
-def _print_json(document: Any) -> None:
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=1)
-    sys.stdout.write("\n")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from servescope.contract.identity import GROUP_LABELS
 from servescope.customers.points.reading import FleetState
@@ -21,6 +21,7 @@ from servescope.customers.policy.ownership import NOBODY, NOT_YET_MS, Ownership,
 from servescope.customers.policy.policy import Policy, Pull, Push
 from servescope.errors import ServescopeError
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
+from servescope.settings.closing import Closing
 from servescope.store.file import is_locked_for_writing, lock_for_writing, read_identity, resolve_links
 
 HOUR_MS: Final = 3_600_000
@@ -140,7 +141,7 @@ class Acknowledgement:
     gaps: tuple[Gap, ...] = ()
 
 
-class CursorFile:
+class CursorFile(Closing):
     """The cursors of all lanes. Raises CursorError.
 
     Every acknowledgement is one transaction: after `kill -9` the file has the last one or the one before it. One that
@@ -193,12 +194,6 @@ class CursorFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- Lanes ---
 

@@ -12,7 +12,6 @@ from typing import Final
 from weakref import WeakSet
 
 from aiohttp import hdrs, web
-from prometheus_client import CollectorRegistry
 
 from servescope.customers.lanes.telemetry import CustomersTelemetry
 from servescope.customers.policy.policy import Pull
@@ -65,7 +64,7 @@ def make_pull_application(
 ) -> web.Application:
     """The web application of these customers by name, which may change; it has a gate, as `Listener` needs."""
     # What it counts of connections is not exported: the series of that name are of the operator's pages.
-    gate = Gate(Bounds(), Tokens(), ApiTelemetry(CollectorRegistry()), listens_on=None)
+    gate = Gate(Bounds(), Tokens(), ApiTelemetry(), listens_on=None)
     application = web.Application(middlewares=[gate.pass_through])
     application[GATE] = gate
     pages = _Pages(accesses, telemetry, monotonic)

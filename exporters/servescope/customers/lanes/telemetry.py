@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -33,8 +33,8 @@ class CustomersTelemetry(ApiTelemetry):
     """The series of one process; its methods may be called from any thread."""
 
     def __init__(self, clock: ProgramClock) -> None:
-        self._registry = registry = CollectorRegistry()
-        super().__init__(registry)
+        super().__init__()
+        registry = self._registry
         self._clock = clock
         self._counters = {name: make_counter(f"servescope_customer_{name}_total", registry) for name in _COUNTERS}
         self._errors = make_counter("servescope_customer_internal_errors_total", registry)
@@ -62,13 +62,6 @@ class CustomersTelemetry(ApiTelemetry):
             self._scrapes.remove_by_labels({"customer": lane.customer})
         for counter in (*self._counters.values(), self._errors, self._seconds):
             counter.remove_by_labels(dict(zip(LANE_LABELS, (lane.customer, lane.destination), strict=True)))
-
-    def collect(self) -> Iterator[Metric]:
-        """The series as prometheus_client's families; when a counter began is left out, as on a collector's page."""
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            if family.samples:
-                yield family
 
 
 class LaneTelemetry:

@@ -44,3 +44,8 @@ class BatchLimit:
             self.most_bytes = min(self.most_bytes, max(sum(self._count_bytes(points)) // 2, 1))
             message += f"; requests are split to at most {self.most_bytes} bytes from now on"
         return SendError(message, reason="too_large", retryable=retryable, after_seconds=0.0 if retryable else None)
+
+
+def count_utf8(text: str) -> int:
+    """The bytes of a text."""
+    return len(text) if text.isascii() else len(text.encode())

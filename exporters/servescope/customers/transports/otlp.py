@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
@@ -20,6 +20,7 @@ from servescope import __version__
 from servescope.contract.samples import Labels
 from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.policy.policy import Temporality
+from servescope.customers.transports.batches import count_utf8
 from servescope.exposition.otlp_names import SCHEMA_URL
 
 _SCOPE = InstrumentationScope(name="servescope", version=__version__)
@@ -27,6 +28,7 @@ _TEMPORALITIES = {
     "cumulative": AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE,
     "delta": AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA,
 }
+_Message = TypeVar("_Message", NumberDataPoint, HistogramDataPoint)
 _ABSENT = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _MOST_WHOLE = 2.0**63
 _NS_PER_MS = 1_000_000
@@ -68,7 +70,7 @@ def count_bytes(points: Iterable[StreamPoint]) -> Iterator[int]:
             size += _metric_bytes(stream.metric)
         if attributes not in scopes:
             scopes.add(attributes)
-            size += _resource_bytes(attributes)
+            size += _RESOURCE_BYTES + _labels_bytes(attributes)
         yield size
 
 
@@ -89,17 +91,22 @@ def _add_metric(scope: ScopeMetrics, metric: Descriptor, temporality: Temporalit
     return data.data_points
 
 
-def _number(point: StreamPoint) -> NumberDataPoint:
-    message = NumberDataPoint(
-        start_time_unix_nano=(point.start_ms or 0) * _NS_PER_MS, time_unix_nano=point.time_ms * _NS_PER_MS
-    )
+def _begin(kind: type[_Message], point: StreamPoint) -> _Message:
+    """A message with all of a point but its value, and marked as absent where there is none."""
+    message = kind(start_time_unix_nano=(point.start_ms or 0) * _NS_PER_MS, time_unix_nano=point.time_ms * _NS_PER_MS)
     message.attributes.extend(_pair(*pair) for pair in point.stream.attributes)
-    value = point.value
-    if value is None:
+    if point.value is None:
         message.flags = _ABSENT
-    elif isinstance(value, HistogramValue):
+    return message
+
+
+def _number(point: StreamPoint) -> NumberDataPoint:
+    message, value = _begin(NumberDataPoint, point), point.value
+    if value is None:
+        return message
+    if isinstance(value, HistogramValue):
         raise TypeError(f"{point.stream.metric.name}: a histogram's value in a {point.stream.metric.kind}")
-    elif point.stream.metric.whole and abs(value) < _MOST_WHOLE:
+    if point.stream.metric.whole and abs(value) < _MOST_WHOLE:
         message.as_int = round(value)
     else:
         message.as_double = value
@@ -107,18 +114,12 @@ def _number(point: StreamPoint) -> NumberDataPoint:
 
 
 def _histogram(point: StreamPoint) -> HistogramDataPoint:
-    message = HistogramDataPoint(
-        start_time_unix_nano=(point.start_ms or 0) * _NS_PER_MS, time_unix_nano=point.time_ms * _NS_PER_MS
-    )
-    message.attributes.extend(_pair(*pair) for pair in point.stream.attributes)
-    value = point.value
-    if value is None:
-        message.flags = _ABSENT
-    elif isinstance(value, HistogramValue):
+    message, value = _begin(HistogramDataPoint, point), point.value
+    if isinstance(value, HistogramValue):
         message.count, message.sum = sum(value.counts), value.sum
         message.bucket_counts.extend(value.counts)
         message.explicit_bounds.extend(value.edges)
-    else:
+    elif value is not None:
         raise TypeError(f"{point.stream.metric.name}: a number as the value of a histogram")
     return message
 
@@ -135,16 +136,8 @@ def _point_bytes(point: StreamPoint) -> int:
 
 @lru_cache(1024)
 def _metric_bytes(metric: Descriptor) -> int:
-    return _METRIC_BYTES + _utf8(metric.name) + _utf8(metric.help) + _utf8(metric.unit)
-
-
-def _resource_bytes(resource: Labels) -> int:
-    return _RESOURCE_BYTES + _labels_bytes(resource)
+    return _METRIC_BYTES + count_utf8(metric.name) + count_utf8(metric.help) + count_utf8(metric.unit)
 
 
 def _labels_bytes(labels: Labels) -> int:
-    return sum(_PAIR_BYTES + _utf8(name) + _utf8(value) for name, value in labels)
-
-
-def _utf8(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    return sum(_PAIR_BYTES + count_utf8(name) + count_utf8(value) for name, value in labels)

@@ -80,13 +80,10 @@ class OtlpGrpcSender:
         self._url = URL(push.url)
         self._keyring = Keyring(push.access)
         self._limit = BatchLimit(push.most_bytes, count_bytes)
+        self.split = self._limit.split
         self._compression = grpc.Compression.Gzip if push.gzip else grpc.Compression.NoCompression
         self._channel: grpc.aio.Channel | None = None
         self._channel_as_of: object = None
-
-    def split(self, points: Sequence[StreamPoint]) -> list[Sequence[StreamPoint]]:
-        """The points in requests of a size that the destination takes."""
-        return self._limit.split(points)
 
     async def send(self, batch: Sequence[StreamPoint]) -> Accepted:
         """Send one request; raises SendError."""

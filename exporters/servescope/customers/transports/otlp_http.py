@@ -33,11 +33,8 @@ class OtlpHttpSender:
         self._push, self._executor = push, executor
         self._poster = Poster(push.url, push.access, push.timeout_seconds, push.conceal)
         self._limit = BatchLimit(push.most_bytes, count_bytes)
+        self.split = self._limit.split
         self._headers = {"Content-Type": _PROTOBUF} | ({"Content-Encoding": "gzip"} if push.gzip else {})
-
-    def split(self, points: Sequence[StreamPoint]) -> list[Sequence[StreamPoint]]:
-        """The points in requests of a size that the destination takes."""
-        return self._limit.split(points)
 
     async def send(self, batch: Sequence[StreamPoint]) -> Accepted:
         """Send one request; raises SendError."""

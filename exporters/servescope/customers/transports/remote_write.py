@@ -9,6 +9,7 @@ from typing import Any
 from servescope.contract.samples import Labels
 from servescope.customers.points.points import Descriptor, Stream, StreamPoint
 from servescope.customers.points.prometheus_series import SeriesLine, labels_of, lines, unit_of, with_le
+from servescope.customers.transports.batches import count_utf8
 from servescope.customers.transports.remote_write_messages import METRIC_TYPES, Label, Request, WriteRequest
 
 # What these need beside their texts in either version, at most: a series with its sample, its name and its `le`, a
@@ -74,11 +75,11 @@ def count_bytes(points: Iterable[StreamPoint]) -> Iterator[int]:
     families: set[Descriptor] = set()
     for point in points:
         metric = point.stream.metric
-        each = _SERIES_BYTES + _utf8(metric.family) + _labels_bytes(labels_of(point.stream))
+        each = _SERIES_BYTES + count_utf8(metric.family) + _labels_bytes(labels_of(point.stream))
         size = sum(each + len(line.le) for line in lines(point))
         if metric not in families:
             families.add(metric)
-            size += _METADATA_BYTES + _utf8(metric.family) + _utf8(metric.help)
+            size += _METADATA_BYTES + count_utf8(metric.family) + count_utf8(metric.help)
         yield size
 
 
@@ -88,13 +89,9 @@ def _named(metric: Descriptor, labels: Labels, line: SeriesLine) -> Labels:
 
 
 def _labels_bytes(labels: Labels) -> int:
-    return sum(_LABEL_BYTES + _utf8(name) + _utf8(value) for name, value in labels)
+    return sum(_LABEL_BYTES + count_utf8(name) + count_utf8(value) for name, value in labels)
 
 
 @lru_cache(8192)  # few values occur in many series; messages are copied into their parents
 def _label(name: str, value: str) -> Any:
     return Label(name=name, value=value)
-
-
-def _utf8(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

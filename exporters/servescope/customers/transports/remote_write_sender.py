@@ -42,6 +42,7 @@ class RemoteWriteSender:
         self._executor = executor
         self._poster = Poster(push.url, push.access, push.timeout_seconds, push.conceal)
         self._limit = BatchLimit(push.most_bytes, count_bytes)
+        self.split = self._limit.split
         self._version: Literal["1.0", "2.0"] = "2.0"
         self._is_confirmed = False
 
@@ -49,10 +50,6 @@ class RemoteWriteSender:
     def version(self) -> str:
         """The version of the next request."""
         return self._version
-
-    def split(self, points: Sequence[StreamPoint]) -> list[Sequence[StreamPoint]]:
-        """The points in requests of a size that the destination takes."""
-        return self._limit.split(points)
 
     async def send(self, batch: Sequence[StreamPoint]) -> Accepted:
         """Send one request, twice where it shows that the receiver knows only version 1.0; raises SendError."""

@@ -149,24 +149,8 @@ def fold(
 ) -> ArmArrays:
     """Both arms over the closed blocks from `start_ms` to `end_ms`, whole blocks within them.
 
-    `layers` and `edges` are those of a frozen plan. With `former`, what it has is taken from it, and `targets` need
-    only have the blocks after it.
+    `layers` and `edges` are those of a frozen plan. With `former`, the part before them, only the blocks after it.
     """
-    part = fold_part(plan, targets, start_ms, end_ms, layers=layers, edges=edges, former=former)
-    return part if former is None else joined([former, part])
-
-
-def fold_part(
-    plan: CutoverPlan,
-    targets: Sequence[TargetIncrements],
-    start_ms: int,
-    end_ms: int,
-    *,
-    layers: Mapping[str, tuple[str, str]] | None = None,
-    edges: Mapping[str, tuple[float, ...]] | None = None,
-    former: ArmArrays | None = None,
-) -> ArmArrays:
-    """As `fold`, but only the blocks after `former`, the part before them."""
     first = -(-start_ms // BLOCK_MS) * BLOCK_MS if former is None else former.v1.end_ms() or start_ms
     blocks = np.arange(first, end_ms - BLOCK_MS + 1, BLOCK_MS, dtype=np.int64)
     compared = dict(edges or {})

@@ -205,11 +205,11 @@ def _result(
     )
 
 
-def clopper_pearson(events: int, trials: int, confidence: float = _CONFIDENCE) -> tuple[float, float]:
+def clopper_pearson(events: int, trials: int) -> tuple[float, float]:
     """The exact limits of a probability of which `events` of `trials` were seen (Clopper and Pearson 1934)."""
     if not 0 <= events <= trials or trials < 1:
         raise ValueError(f"{events} of {trials} is no count of events")
-    tail = (1.0 - confidence) / 2.0
+    tail = (1.0 - _CONFIDENCE) / 2.0
     counts = np.arange(trials + 1)
     choices = np.array([math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in counts])
 

@@ -132,11 +132,6 @@ class _Eventful:
         return np.log(self.chosen(clustered) * (1.0 + _CLUSTER_POWER) / (1.0 + self.events)) + np.log(density)
 
 
-def log_likelihoods(counts: EventCounts, ratios: Floats) -> Floats:
-    """The logarithm of the probability of each block's events at each ratio of the rates: (R, B), 0 without control."""
-    return counts.eventful.spread(counts.eventful.likelihoods(ratios))
-
-
 def log_independent(
     counts: EventCounts, ratios: Floats, dispersion: ArrayLike = 1.0, clustered: ArrayLike = CLUSTER_BLOCKS
 ) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.statistics.sequences import EffectPath, Floats, accumulate, zero_unknown
+from servescope.cutover.statistics.sequences import Floats, zero_unknown
 
 ENOUGH_REQUESTS = 20.0
 """Requests that the smaller arm needs in a block for its mean to be nearly normal."""
@@ -141,11 +141,6 @@ def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Flo
         variance[np.flatnonzero(known)[1:]] = 0.5 * np.cumsum(steps) / np.arange(1, steps.size + 1)
     # A ratio that never moved is not known to every digit.
     return logarithm, np.where(known, np.maximum(variance, _LEAST_VARIANCE), np.inf)
-
-
-def effect_path(blocks: BlockEffects, tau2: float, *, persistent: ArrayLike = 0.0) -> EffectPath:
-    """The running estimate over the blocks, with the variance inflated where v2 is noisier than v1's past predicts."""
-    return accumulate(blocks.effects, blocks.variances(tau2, inflation(blocks, tau2)), persistent)
 
 
 def inflation(blocks: BlockEffects, tau2: float) -> Floats:

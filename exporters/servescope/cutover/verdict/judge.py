@@ -21,7 +21,7 @@ from servescope.cutover.conditions.warmth import OLD_SECONDS
 from servescope.cutover.evidence import shares
 from servescope.cutover.evidence.coverage import HOUR_BLOCKS, STALE_INTERVALS
 from servescope.cutover.evidence.evidence import Decision, Evidence
-from servescope.cutover.evidence.folding import ArmArrays, fold_part, joined
+from servescope.cutover.evidence.folding import ArmArrays, fold, joined
 from servescope.cutover.evidence.stages import Course, StageSpan, course_of
 from servescope.cutover.evidence.windows import cut, window_of
 from servescope.cutover.judgement import (
@@ -103,7 +103,7 @@ def fold_evidence_part(
 ) -> ArmArrays:
     """As `fold_evidence`, but only the blocks after `former`, the part before them, up to a time at most."""
     targets, faults = _distinct(evidence)
-    folded = fold_part(
+    folded = fold(
         frozen.plan, targets, first_block(course), min(end_ms, evidence.observed_until_ms),
         layers=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
         former=former,

@@ -104,10 +104,9 @@ def judge_stage(
     evidence: Evidence,
     course: Course,
     span: StageSpan,
-    warmth: tuple[ArmWarmth, ArmWarmth] | None = None,
 ) -> StageTrack:
-    """The stage after each of the blocks that lie wholly within it; `warmth` is `warm_arms` where that is known."""
-    warmth = warmth or warm_arms(frozen, folded)
+    """The stage after each of the blocks that lie wholly within it."""
+    warmth = warm_arms(frozen, folded)
     blocks = folded.blocks
     inside = np.flatnonzero((blocks >= span.evidence_ms) & (blocks + BLOCK_MS <= span.until_ms))
     within = slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0)

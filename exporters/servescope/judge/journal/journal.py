@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from servescope.cutover.evidence.evidence import DECISION_KINDS, DecisionKind
 from servescope.errors import ServescopeError
+from servescope.settings.closing import Closing
 from servescope.settings.values import format_instant
 from servescope.store.file import read_identity, resolve_links
 
@@ -109,7 +110,7 @@ class JournalEntry:
         return hashlib.sha256(_write(values).encode()).hexdigest()
 
 
-class CutoverJournal:
+class CutoverJournal(Closing):
     """The journal in a file. One thread at a time; other processes may append meanwhile.
 
     A file that does not exist is created by the first entry; until then there are no entries.
@@ -127,12 +128,6 @@ class CutoverJournal:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def exists(self) -> bool:

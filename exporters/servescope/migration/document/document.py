@@ -251,7 +251,7 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
             raise self._error(_start(event), f"tag {_short(tag)}, expected none")
         node.style = event.style
         if event.style in ("|", ">"):
-            node.end = node.start + len(self._slice(node.start, node.end).rstrip())
+            node.end = node.start + len(self._text[node.start : node.end].rstrip())
         if tag in (_MERGE, f"{_TAG}value"):
             # Only a key may be one: for PyYAML `=` is a text there, and `<<` brings in another mapping.
             node.value, node.style = event.value, "<<" if tag == _MERGE else "="
@@ -262,9 +262,6 @@ class _Loader(Reader, Scanner, Parser, SafeConstructor, Resolver):
         except (ValueError, OverflowError, LookupError, AttributeError) as error:  # of a tag on what it does not fit
             shown = event.value if len(event.value) <= _LONGEST_SHOWN else f"{event.value[:_LONGEST_SHOWN]}…"
             raise self._error(_start(event), f"{shown!r} cannot be read as {_short(tag)[2:]}") from error
-
-    def _slice(self, start: int, end: int) -> str:
-        return self._text[start:end]
 
     def _sequence(self, node: DocumentNode, event: SequenceStartEvent, depth: int) -> None:
         node.kind, node.is_flow = "sequence", bool(event.flow_style)

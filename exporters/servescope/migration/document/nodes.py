@@ -41,6 +41,11 @@ class DocumentNode:
             node = entry.value if entry is not None else None
         return node
 
+    def value_of(self, *keys: str) -> Any:
+        """The value of the node below these keys; None where there is none."""
+        found = self.find(*keys)
+        return None if found is None else found.value
+
     def entry(self, key: str) -> MappingEntry | None:
         """The entry of a mapping with this key, also where a merge (`<<`) brings it."""
         for each in self.entries:

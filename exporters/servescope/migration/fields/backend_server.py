@@ -157,18 +157,13 @@ def check_backend_server(document: Document, part: BackendPart) -> list[Configur
     return sorted(found, key=lambda each: (each.line, each.column))
 
 
-def _value(node: DocumentNode, *keys: str) -> Any:
-    found = node.find(*keys)
-    return None if found is None else found.value
-
-
 def _check_backend(root: DocumentNode) -> Iterator[ConfigurationFinding]:
     """What belongs to one backend only: a part of the parameters, and of the parsers."""
     path = "backend.extra_params"
     parameters = root.find("backend", "extra_params")
     if parameters is None or parameters.kind != "mapping":
         return
-    name = _value(root, "backend", "name")
+    name = root.value_of("backend", "name")
     needs: dict[str, str] = {}  # a backend, and what only it has here
     for entry in parameters.entries:
         key, value = entry.key.value, entry.value.value
@@ -202,7 +197,7 @@ def _foreign(key: str, value: object, only: str, name: str) -> str:
 
 def _check_compile(parameters: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
     size = parameters.find("torch_compile_max_bs")
-    if size is not None and not _value(parameters, "enable_torch_compile"):
+    if size is not None and not parameters.value_of("enable_torch_compile"):
         what = "has no effect: enable_torch_compile is false, which is its default"
         yield ConfigurationFinding("warning", path, size.line, size.column, what)
 

@@ -104,19 +104,19 @@ def check_disaggregation(node: DocumentNode, path: str) -> Iterator[Configuratio
             yield from LLM_CONFIG.keys[name].shape.check(fields[name], f"{path}.{name}")
 
 
-def check_llm_config(node: DocumentNode, path: str = "llm_config") -> Iterator[ConfigurationFinding]:
+def check_llm_config(node: DocumentNode) -> Iterator[ConfigurationFinding]:
     """The findings of an `llm_config`: types, ranges, and what Eagle, MTP and disaggregation require."""
-    yield from LLM_CONFIG.check(node, path)
+    yield from LLM_CONFIG.check(node, "llm_config")
     if node.kind != "mapping":
         return
     fields = {key.value: value for key, value in each_entry(node)}
     speculative = fields.get("speculative_config")
     if speculative is not None and speculative.kind == "mapping":
-        yield from _check_speculation(speculative, f"{path}.speculative_config")
-    yield from _check_disaggregation(fields, path)
+        yield from _check_speculation(speculative, "llm_config.speculative_config")
+    yield from _check_disaggregation(fields, "llm_config")
     half_life = node.find("b10_autoscaling_config", "scale_down_half_life_seconds")
     if half_life is not None:
-        yield from _check_sensible(half_life, f"{path}.b10_autoscaling_config.scale_down_half_life_seconds",
+        yield from _check_sensible(half_life, "llm_config.b10_autoscaling_config.scale_down_half_life_seconds",
                                    _SENSIBLE_HALF_LIFE, "seconds")  # fmt: skip
 
 

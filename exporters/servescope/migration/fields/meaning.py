@@ -91,22 +91,17 @@ def describe_rollback(root: DocumentNode) -> tuple[MeaningChange, ...]:
     )  # fmt: skip
 
 
-def _value(node: DocumentNode, *keys: str) -> object:
-    found = node.find(*keys)
-    return None if found is None else found.value
-
-
 def _clients(root: DocumentNode, trt_llm: DocumentNode) -> Iterator[MeaningChange]:
-    tokens = _value(trt_llm, "runtime", "request_default_max_tokens")
+    tokens = trt_llm.value_of("runtime", "request_default_max_tokens")
     if tokens is not None:
         text = (f"Requests without max_tokens no longer stop at {tokens} tokens: answers may become longer, and take "
                 "more of the KV cache. Have clients send max_tokens.")  # fmt: skip
         yield MeaningChange("clients", text, "S4")
-    route = _value(trt_llm, "runtime", "webserver_default_route")
+    route = trt_llm.value_of("runtime", "webserver_default_route")
     if route is not None:
         text = f"No default route: requests without a path no longer reach {route}. Have clients send the path."
         yield MeaningChange("clients", text, "S4")
-    tags = _value(root, "model_metadata", "tags")
+    tags = root.value_of("model_metadata", "tags")
     if isinstance(tags, list) and _LEGACY_TAG in tags:
         text = f"v2 serves OpenAI's API only: the tag {_LEGACY_TAG} has no effect, and clients of the old API fail."
         yield MeaningChange("clients", text, "S2")
@@ -114,26 +109,26 @@ def _clients(root: DocumentNode, trt_llm: DocumentNode) -> Iterator[MeaningChang
 
 
 def _memory(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
-    share = _value(trt_llm, "runtime", "kv_cache_free_gpu_mem_fraction")
+    share = trt_llm.value_of("runtime", "kv_cache_free_gpu_mem_fraction")
     taken = f"{share:g}" if isinstance(share, int | float) else "0.9 (its default)"
     text = f"v2 sizes the KV cache itself; v1 took {taken} of the free GPU memory. Watch kv_cache_usage."
     yield MeaningChange("memory", text, "S1")
-    host = _value(trt_llm, "runtime", "kv_cache_host_memory_bytes")
+    host = trt_llm.value_of("runtime", "kv_cache_host_memory_bytes")
     if isinstance(host, int):
         text = f"No KV cache in host memory: {host / 2**30:.1f} GiB of blocks that were offloaded are computed again."
         yield MeaningChange("memory", text, "S4")
-    if _value(trt_llm, "runtime", "batch_scheduler_policy") == "max_utilization":
+    if trt_llm.value_of("runtime", "batch_scheduler_policy") == "max_utilization":
         text = "v1 paused requests when memory ran out (max_utilization); v2 has no such choice. Watch preemptions."
         yield MeaningChange("memory", text, "S4")
 
 
 def _gpus(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
-    builders = _value(trt_llm, "build", "num_builder_gpus")
+    builders = trt_llm.value_of("build", "num_builder_gpus")
     if builders is not None:
         text = f"num_builder_gpus {builders} is kept: v2 has it under build (S4 lists three fields there, S1 five)."
         yield MeaningChange("gpus", text, "S1")
     for name in ("pipeline_parallel_count", "sequence_parallel_count"):
-        count = _value(trt_llm, "build", name)
+        count = trt_llm.value_of("build", name)
         if isinstance(count, int) and count > 1:
             text = f"{name} {count} is gone: a replica uses tensor_parallel_size GPUs, so {count} times fewer."
             yield MeaningChange("gpus", text, "S4")
@@ -145,7 +140,7 @@ def _backend_clients(root: DocumentNode, pipeline: DocumentNode | None) -> Itera
                 "LoRA adapter.")  # fmt: skip
         yield MeaningChange("clients", text, "S5")
     for name in ("reasoning_parser", "tool_call_parser"):
-        parser = _value(root, "backend", "extra_params", name)
+        parser = root.value_of("backend", "extra_params", name)
         if parser is not None:
             text = f"{name} {parser} is gone, and v2's documents name no parser: compare such answers of both."
             yield MeaningChange("clients", text, "S4")
@@ -153,16 +148,16 @@ def _backend_clients(root: DocumentNode, pipeline: DocumentNode | None) -> Itera
 
 
 def _backend_engine(root: DocumentNode) -> Iterator[MeaningChange]:
-    share = _value(root, "backend", "extra_params", "gpu_memory_utilization")
+    share = root.value_of("backend", "extra_params", "gpu_memory_utilization")
     before = f"; the backend server took {share:g} of the GPU memory" if isinstance(share, int | float) else ""
     yield MeaningChange("memory", f"v2 sizes the KV cache itself{before}. Watch kv_cache_usage.", "S1")
-    if _value(root, "backend", "extra_params", "max_prefill_tokens") is None:
+    if root.value_of("backend", "extra_params", "max_prefill_tokens") is None:
         text = "A pass has up to 8192 tokens by v2's default of max_num_tokens; v4 prefills up to 16384 by its default."
         yield MeaningChange("memory", text, "S4")
-    if _value(root, "optimisations", "attention_caching", "enabled") is not True:
+    if root.value_of("optimisations", "attention_caching", "enabled") is not True:
         text = "Attention caching is off here; v2 reuses the KV cache of equal prefixes, and has no switch for it."
         yield MeaningChange("memory", text, "S3")
-    count = _value(root, "tensor_parallel_size") or 1
+    count = root.value_of("tensor_parallel_size") or 1
     text = (f"A replica needs {count} {'GPU' if count == 1 else 'GPUs'}: --accelerator writes resources.accelerator, "
             "which the backend server's JSON does not have.")  # fmt: skip
     yield MeaningChange("gpus", text, "S4")
@@ -184,7 +179,7 @@ def _speculation(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
     speculator = trt_llm.find("build", "speculator")
     if speculator is None or speculator.value is None:
         return
-    sizes = ", ".join(str(_value(speculator, name)) for name in LOOKAHEAD_SIZES)
+    sizes = ", ".join(str(speculator.value_of(name)) for name in LOOKAHEAD_SIZES)
     yield MeaningChange("speculation", (
         f"Lookahead ({sizes}) is gone: without speculation tokens come slower. N-gram is the nearest (--n-gram); Eagle "
         "needs a trained head, MTP a model with such layers, and both the Enterprise tier."
@@ -206,6 +201,6 @@ def _new_features() -> Iterator[MeaningChange]:
 
 def _ignored(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
     for name in _V1_VERSIONS:
-        version = _value(trt_llm, "version_overrides", name)
+        version = trt_llm.value_of("version_overrides", name)
         if version is not None:
             yield MeaningChange("ignored", f"version_overrides.{name} {version} is of an image of v1.", "truss 0.18.35")

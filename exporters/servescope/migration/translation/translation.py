@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -301,11 +301,3 @@ class _Plan:
                 if is_within and not anchored and self._fates[path].kind in ("moved", "renamed"):
                     what = f"alias *{use.alias} is the value of trt_llm.{path}, which is moved: write it out"
                     raise self._document.error(use, what)
-
-
-def kinds_of(changes: Iterable[FieldChange]) -> Mapping[FateKind, int]:
-    """How many changes there are of each kind."""
-    found: dict[FateKind, int] = {}
-    for each in changes:
-        found[each.kind] = found.get(each.kind, 0) + 1
-    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ import pytest
 
 from tests import tools
 from tests.support.drawing import register_profiles
-from tests.support.waiting import deadline_seconds, timeout_of_a_test
+from tests.support.waiting import timeout_of_a_test
 from tests.support.workers import ByFile, is_left_out, slow_files_first
 
 if TYPE_CHECKING:
@@ -50,6 +52,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
 
 def _reference_folder() -> Path:
     return Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -97,19 +109,13 @@ def prometheus() -> Path:
 @pytest.fixture(scope="session")
 def prometheus_3() -> Path:
     """A Prometheus 3, where Debian's unstable suite can be reached."""
-    found = tools.prometheus_3_binary()
-    if found is None:
-        pytest.skip("prometheus 3 not found: `python -m tests.tools` prepares it or says why it is not available")
-    return found
+    return _required("prometheus 3", tools.prometheus_3_binary(), in_ci=False)
 
 
 @pytest.fixture(scope="session")
 def victoria_metrics() -> Path:
     """A VictoriaMetrics, where Debian's unstable suite can be reached."""
-    found = tools.victoria_metrics_binary()
-    if found is None:
-        pytest.skip("victoria-metrics not found: `python -m tests.tools` prepares it or says why it is not available")
-    return found
+    return _required("victoria-metrics", tools.victoria_metrics_binary(), in_ci=False)
 
 
 @pytest.fixture(scope="session")
@@ -121,10 +127,7 @@ def promtool() -> Path:
 @pytest.fixture(scope="session")
 def promtool_3() -> Path:
     """The promtool of a Prometheus 3, where Debian's unstable suite can be reached."""
-    found = tools.promtool_3_binary()
-    if found is None:
-        pytest.skip("promtool 3 not found: `python -m tests.tools` prepares it or says why it is not available")
-    return found
+    return _required("promtool 3", tools.promtool_3_binary(), in_ci=False)
 
 
 @pytest.fixture(scope="session")
@@ -148,10 +151,7 @@ def compose_schema() -> Path:
 @pytest.fixture(scope="session")
 def kustomize() -> Path:
     """The kustomize that renders the manifests, where Debian's unstable suite can be reached."""
-    found = tools.kustomize_binary()
-    if found is None:
-        pytest.skip("kustomize not found: `python -m tests.tools` prepares it or says why it is not available")
-    return found
+    return _required("kustomize", tools.kustomize_binary(), in_ci=False)
 
 
 @pytest.fixture(scope="session")
@@ -175,29 +175,22 @@ def chromium() -> Path:
 @pytest.fixture
 def open_on_prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
     """Opens a page of the console on the Prometheus at a URL: `open_on_prometheus(name, url, **parameters)`."""
-    testing = pytest.importorskip("streamlit.testing.v1", reason="the console needs the extra 'console'")
-    import streamlit as st
+    st = pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
+    from tests.support.console_pages import open_view
 
     def open_(name: str, url: str, **parameters: str) -> AppTest:
         monkeypatch.setenv("SERVESCOPE_PROMETHEUS", json.dumps({"url": url}))
-        page: AppTest = testing.AppTest.from_file(
-            str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()
-        )  # fmt: skip
-        page.switch_page(f"views/{name}.py")
-        for key, value in parameters.items():
-            page.query_params[key] = value
-        page.run()
-        assert not page.exception, page.exception[0].message
-        return page
+        return open_view(name, **parameters)
 
     yield open_
     st.cache_resource.clear()
 
 
-def _required(name: str, found: Path | None) -> Path:
+def _required(name: str, found: Path | None, *, in_ci: bool = True) -> Path:
+    """What was found; without it the test is skipped, or fails in CI unless it may be missing there."""
     if found is not None:
         return found
     message = f"{name} not found: run `python -m tests.tools`, which prepares it or says why it is not available"
-    if tools.in_ci():
+    if in_ci and tools.in_ci():
         pytest.fail(message)
     pytest.skip(message)

@@ -17,9 +17,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
-from tests.conftest import ROOT
-from tests.support.console_pages import html
-from tests.support.waiting import deadline_seconds
+from tests.support.console_pages import html, open_view
 
 pytestmark = pytest.mark.slow
 
@@ -47,13 +45,7 @@ def open_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]
         with Store(tmp_path / "alerts.db") as store:
             store.write_alerts(kept)
         monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "alerts.db"))
-        page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-        page.switch_page("views/alerts.py")
-        for name, value in parameters.items():
-            page.query_params[name] = value
-        page.run()
-        assert not page.exception, page.exception[0].message
-        return page
+        return open_view("alerts", **parameters)
 
     yield open_
     st.cache_resource.clear()

@@ -17,9 +17,7 @@ from app import display, queries, selection, tables
 from servescope.contract.identity import Identity
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from tests.conftest import ROOT
-from tests.support.console_pages import charts, html, read
-from tests.support.waiting import deadline_seconds
+from tests.support.console_pages import charts, html, open_view, read
 
 pytestmark = pytest.mark.slow
 
@@ -50,11 +48,7 @@ def open_page(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     monkeypatch.setenv("SERVESCOPE_STORE", str(store))
 
     def open_(name: str) -> AppTest:
-        page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-        page.switch_page(f"views/{name}.py")
-        page.run()
-        assert not page.exception, page.exception[0].message
-        return page
+        return open_view(name)
 
     yield open_
     st.cache_resource.clear()

@@ -28,9 +28,8 @@ from servescope.contract.identity import Deployment
 from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
-from tests.support.console_pages import charts, html, read
+from tests.support.console_pages import charts, html, open_view, read
 from tests.support.console_store import PLANS, write_day
-from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -56,13 +55,7 @@ def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
     def open_(name: str = "fleet", store: Path = day, **parameters: str) -> AppTest:
         monkeypatch.setenv("SERVESCOPE_STORE", str(store))
-        page = AppTest.from_file(str(ENTRY), default_timeout=deadline_seconds())
-        page.switch_page(f"views/{name}.py")
-        for key, value in parameters.items():
-            page.query_params[key] = value
-        page.run()
-        assert not page.exception, page.exception[0].message
-        return page
+        return open_view(name, **parameters)
 
     yield open_
     st.cache_resource.clear()

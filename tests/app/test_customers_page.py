@@ -22,14 +22,12 @@ from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE
 from servescope.contract.identity import Deployment
 from servescope.customers.documents.statements import LaneStatus, Statement, remove_customer
 from servescope.customers.lanes.cursors import CursorFile, Delivery, Gap, LaneId
-from tests.conftest import ROOT
 from tests.support.answering import Handler, answering
-from tests.support.console_pages import html, read
+from tests.support.console_pages import html, open_view, read
 from tests.support.customer_edges import T0
 from tests.support.customer_exports import HOUR_MS, MINUTE_MS, QUERY_TOKEN, TOKEN, write_cursors, write_customers
 from tests.support.customer_store import write_store
 from tests.support.customers_config import write_customers as write_two_customers
-from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -57,13 +55,7 @@ def write_many(folder: Path, count: int = 50) -> None:
 
 def open_page(**parameters: str) -> AppTest:
     """The page, with these parameters in its link."""
-    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-    page.switch_page("views/customers.py")
-    for name, value in parameters.items():
-        page.query_params[name] = value
-    page.run()
-    assert not page.exception, page.exception[0].message
-    return page
+    return open_view("customers", **parameters)
 
 
 def everything(page: AppTest) -> str:

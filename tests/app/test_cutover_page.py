@@ -438,32 +438,25 @@ def test_no_arrow_to_better_in_a_row_that_harms(show: Show) -> None:
     assert "slow requests are more" in shown
 
 
-def test_a_change_of_the_effect_is_beside_the_ratio(show: Show) -> None:
+@pytest.mark.parametrize(
+    ("first_end_ms", "sentence"),
+    [
+        (NOW_MS - 3_600_000, r"was × 3.70 until \d\d:\d\d, × 1.20 since(?! \d\d:)"),
+        # What was between both ratios is of neither.
+        (NOW_MS - 7_200_000, r"was × 3.70 until (?:\d+ \w+ )?\d\d:\d\d, × 1.20 since \d\d:\d\d"),
+    ],
+)
+def test_a_change_of_the_effect_is_beside_the_ratio(show: Show, first_end_ms: int, sentence: str) -> None:
     """What it was until when, and what it is since, in the reader's time."""
     view = make_cutover_view()
     metric = replace(
         METRICS_JUDGED[1],
         spans=(
-            EffectSpan(START_MS, NOW_MS - 3_600_000, 3.7, 3.6, 3.8),
+            EffectSpan(START_MS, first_end_ms, 3.7, 3.6, 3.8),
             EffectSpan(NOW_MS - 3_600_000, NOW_MS, 1.2, 1.1, 1.3),
         ),
     )  # fmt: skip
-    text = text_of(show, replace(view.judgement, metrics=(metric,)))
-    assert re.search(r"was × 3.70 until \d\d:\d\d, × 1.20 since(?! \d\d:)", text)
-
-
-def test_a_change_over_what_is_excluded_says_since_when(show: Show) -> None:
-    """What was between both ratios is of neither."""
-    view = make_cutover_view()
-    metric = replace(
-        METRICS_JUDGED[1],
-        spans=(
-            EffectSpan(START_MS, NOW_MS - 7_200_000, 3.7, 3.6, 3.8),
-            EffectSpan(NOW_MS - 3_600_000, NOW_MS, 1.2, 1.1, 1.3),
-        ),
-    )  # fmt: skip
-    text = text_of(show, replace(view.judgement, metrics=(metric,)))
-    assert re.search(r"was × 3.70 until (?:\d+ \w+ )?\d\d:\d\d, × 1.20 since \d\d:\d\d", text)
+    assert re.search(sentence, text_of(show, replace(view.judgement, metrics=(metric,))))
 
 
 def test_plain_figures_are_named_beside_those_that_are_compared(show: Show) -> None:

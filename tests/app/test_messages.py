@@ -118,7 +118,7 @@ def test_messages_of_a_session_are_bounded() -> None:
     assert answers[-1] == {"type": "websocket.close", "code": 1008}
 
 
-def test_streamlit_cannot_answer_a_session_that_was_ended() -> None:
+async def test_streamlit_cannot_answer_a_session_that_was_ended() -> None:
     """What it sends then fails as for a browser that left, which it expects, and never reaches the browser."""
     answers: list[Message] = []
 
@@ -129,22 +129,19 @@ def test_streamlit_cannot_answer_a_session_that_was_ended() -> None:
         with pytest.raises(OSError, match="refused"):
             await send({"type": "websocket.send", "bytes": b"page"})
 
-    async def converse() -> None:
-        coming = iter([{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "hello"}])
+    coming = iter([{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "hello"}])
 
-        async def receive() -> Message:
-            return next(coming)
+    async def receive() -> Message:
+        return next(coming)
 
-        async def send(message: Message) -> None:
-            answers.append(message)
+    async def send(message: Message) -> None:
+        answers.append(message)
 
-        await MessageCheck(streamlit, Refusals())(SCOPE, receive, send)
-
-    asyncio.run(converse())
+    await MessageCheck(streamlit, Refusals())(SCOPE, receive, send)
     assert [answer["type"] for answer in answers] == ["websocket.accept", "websocket.close"]
 
 
-def test_sessions_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_sessions_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """Past the bound a WebSocket is refused, and counted; when one has ended another one may come."""
     opened: list[Scope] = []
     ends: list[asyncio.Event] = []
@@ -154,30 +151,26 @@ def test_sessions_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
         ends.append(asyncio.Event())
         await ends[-1].wait()
 
-    async def converse() -> list[Message]:
-        answers: list[Message] = []
+    answers: list[Message] = []
 
-        async def receive() -> Message:
-            raise AssertionError("nobody listens")
+    async def receive() -> Message:
+        raise AssertionError("nobody listens")
 
-        async def send(message: Message) -> None:
-            answers.append(message)
+    async def send(message: Message) -> None:
+        answers.append(message)
 
-        check = MessageCheck(streamlit, Refusals())
-        sessions = [asyncio.create_task(_run(check(SCOPE, receive, send))) for _ in range(MOST_SESSIONS + 3)]
-        await asyncio.sleep(0)
-        assert len(opened) == MOST_SESSIONS
-        ends[0].set()
-        await asyncio.gather(sessions[0], *sessions[-3:])
-        sessions.append(asyncio.create_task(_run(check(SCOPE, receive, send))))
-        await asyncio.sleep(0)
-        assert len(opened) == MOST_SESSIONS + 1
-        for end in ends:
-            end.set()
-        await asyncio.gather(*sessions)
-        return answers
-
-    answers = asyncio.run(converse())
+    check = MessageCheck(streamlit, Refusals())
+    sessions = [asyncio.create_task(_run(check(SCOPE, receive, send))) for _ in range(MOST_SESSIONS + 3)]
+    await asyncio.sleep(0)
+    assert len(opened) == MOST_SESSIONS
+    ends[0].set()
+    await asyncio.gather(sessions[0], *sessions[-3:])
+    sessions.append(asyncio.create_task(_run(check(SCOPE, receive, send))))
+    await asyncio.sleep(0)
+    assert len(opened) == MOST_SESSIONS + 1
+    for end in ends:
+        end.set()
+    await asyncio.gather(*sessions)
 
     assert [answer["type"] for answer in answers] == ["websocket.close"] * 3
     assert caplog.messages == [
@@ -192,7 +185,7 @@ async def _run(session: Awaitable[None]) -> None:
 # --- The log ----------------------------------------------------------------------------------------------------------
 
 
-def test_refusals_are_a_line_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_are_a_line_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is written at once, the others counted by kind; a minute without one writes nothing."""
     due: list[tuple[float, Callable[[], None]]] = []
 
@@ -200,21 +193,18 @@ def test_refusals_are_a_line_a_minute(caplog: pytest.LogCaptureFixture, monkeypa
         due.append((seconds, then))
         return then
 
-    async def refuse() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
-        refusals = Refusals()
-        for _ in range(1000):
-            refusals.note("this", SCOPE)
-        refusals.note("that", {"type": "http", "client": None})
-        assert len(caplog.messages) == 1
-        for _ in range(3):
-            if due:
-                seconds, write = due.pop()
-                assert seconds == EVERY_SECONDS
-                write()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    refusals = Refusals()
+    for _ in range(1000):
         refusals.note("this", SCOPE)
-
-    asyncio.run(refuse())
+    refusals.note("that", {"type": "http", "client": None})
+    assert len(caplog.messages) == 1
+    for _ in range(3):
+        if due:
+            seconds, write = due.pop()
+            assert seconds == EVERY_SECONDS
+            write()
+    refusals.note("this", SCOPE)
 
     assert caplog.messages == [
         "servescope: the console refused this (1 times), last from 192.0.2.1",

@@ -19,11 +19,9 @@ from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import list_runs, start_run, summarise, write_decision
-from tests.conftest import ROOT
 from tests.support.canned_cutover import NOW_MS, START_MS, make_cutover_view, make_judgement
-from tests.support.console_pages import html
+from tests.support.console_pages import html, open_view
 from tests.support.console_store import write_day
-from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +52,7 @@ def files(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def open_page(name: str) -> AppTest:
     """A page of the console."""
-    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-    page.switch_page(f"views/{name}.py").run()
-    assert not page.exception, page.exception[0].message
-    return page
+    return open_view(name)
 
 
 def start(files: Path, text: str = STAGES) -> None:

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from tests.conftest import ROOT
+from tests.support.answering import Handler, answering
 from tests.support.console_pages import html, read
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -48,29 +48,15 @@ def silence(state: str = "active", **matchers: str) -> dict[str, object]:
 def alertmanager(answer: object, held: threading.Event | None = None, status: int = 200) -> Iterator[str]:
     """A server that answers every request with this, once `held` is set; gives its address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if held is not None:
-                held.wait(deadline_seconds())
-            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def reply(handler: Handler) -> None:
+        if held is not None:
+            held.wait(deadline_seconds())
+        handler.reply(status, answer if isinstance(answer, bytes) else json.dumps(answer))
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
+    with answering(reply) as address:
+        yield address
         if held is not None:
             held.set()
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,9 +29,8 @@ from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, wait_until
 from tests.support.drawing import examples
 from tests.support.prometheus import free_port
-from tests.support.served_collector import Scene, run_for_a_while
-from tests.support.served_collector import play as play_scene
-from tests.support.skewed_collector import EVERY, PER_SECOND, Skewed, gained, increase, play
+from tests.support.served_collector import run_for_a_while, scene
+from tests.support.skewed_collector import EVERY, PER_SECOND, Skewed, gained, increase
 from tests.support.stepped_collector import CHAT, START
 from tests.support.waiting import wait_for
 
@@ -50,13 +49,12 @@ def value(families: Iterable[object], name: str, **labels: str) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
 @pytest.mark.parametrize("ahead", [600.0, YEAR])
-def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
+async def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
     tmp_path: Path, ahead: float, restarts: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is stored grows by the truth, nothing of it is later than the clock, and figures are right at once."""
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(24)
         world.set_clock(ahead)
         await world.count(2)
@@ -87,15 +85,12 @@ def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
         await world.count(1, every=3600.0)
         assert world.collector.recorder.clock_problem is None
 
-    play(world, act)
-
 
 @pytest.mark.slow
-def test_small_corrections_of_the_clock_drop_nothing(tmp_path: Path) -> None:
+async def test_small_corrections_of_the_clock_drop_nothing(tmp_path: Path) -> None:
     """NTP sets it a few seconds back and forth, also while the collector is restarted."""
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(4)
         for ahead in (3.0, 0.0, -3.0, 1.0, -4.0, 0.0):
             world.set_clock(ahead)
@@ -112,18 +107,15 @@ def test_small_corrections_of_the_clock_drop_nothing(tmp_path: Path) -> None:
         assert "the clock was set; a scrape of 2027-01-15 08:06:57 UTC is dropped, as it is" in (status.error or "")
         assert len(world.scrapes()) == 28
 
-    play(world, act)
-
 
 @pytest.mark.slow
-def test_a_clock_that_is_far_behind_for_a_minute_costs_that_minute(
+async def test_a_clock_that_is_far_behind_for_a_minute_costs_that_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No history; figures and alerts go on meanwhile, and why nothing is stored is said by name."""
     monkeypatch.setattr("servescope.store.writer._VERIFY_SECONDS", 0.0)
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(80, every=60.0)
         former = world.scrapes()
         for ahead in (-YEAR, -3 * 3600.0):
@@ -148,14 +140,11 @@ def test_a_clock_that_is_far_behind_for_a_minute_costs_that_minute(
         assert increase([count for _, count in scrapes]) == PER_SECOND * (world.true - START - 60.0)
         assert (world.collector.recorder.clock_problem, world.events()) == (None, [])
 
-    play(world, act)
 
-
-def test_a_scrape_that_ran_while_the_clock_was_set_back_is_of_no_time(tmp_path: Path) -> None:
+async def test_a_scrape_that_ran_while_the_clock_was_set_back_is_of_no_time(tmp_path: Path) -> None:
     """It began by the clock that was ahead: it is left out by name, and the next one is as good as any."""
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(4)
         world.set_clock(600.0)
         await world.count(2)
@@ -176,14 +165,11 @@ def test_a_scrape_that_ran_while_the_clock_was_set_back_is_of_no_time(tmp_path: 
         await world.count(4)
         assert [time - START for time, _ in world.scrapes()] == [EVERY * n for n in (1, 2, 3, 4, 7, 8, 9, 10)]
 
-    play(world, act)
 
-
-def test_a_target_waits_no_longer_than_it_asked_to(tmp_path: Path) -> None:
+async def test_a_target_waits_no_longer_than_it_asked_to(tmp_path: Path) -> None:
     """What it asked for while the clock was ahead ends as long after now as it did then; so does its host's limit."""
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(2)
         world.set_clock(600.0)
         await world.count(1)
@@ -198,15 +184,12 @@ def test_a_target_waits_no_longer_than_it_asked_to(tmp_path: Path) -> None:
         assert watched.held_until_ms == world.collector.clock.now_ms + 60_000
         assert host.reserve(world.collector.clock.now_ms) == watched.held_until_ms
 
-    play(world, act)
 
-
-def test_no_evaluation_is_of_later_than_now(tmp_path: Path) -> None:
+async def test_no_evaluation_is_of_later_than_now(tmp_path: Path) -> None:
     """One that was due when the clock was set back is left out; the next is due by the clock as it is."""
     world = Skewed(tmp_path)
     instants: list[int] = []
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(4)
         loop = world.collector.evaluating
         evaluate = loop.evaluate
@@ -227,15 +210,12 @@ def test_no_evaluation_is_of_later_than_now(tmp_path: Path) -> None:
         loop.evaluate = noting  # type: ignore[method-assign]
         with suppress(asyncio.CancelledError):
             await loop.run()
-
-    play(world, act)
     assert instants == [75_000, 90_000, 105_000, -465_000, -450_000, -435_000]
 
 
-def test_the_api_and_the_page_name_what_a_clock_costs(tmp_path: Path) -> None:
+async def test_the_api_and_the_page_name_what_a_clock_costs(tmp_path: Path) -> None:
     """How often it was set, what was dropped and refused; and the reason, for an hour."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
         assert (await stage.get_json("/api/v1/status"))["clock_problem"] is None
         for ahead in (600.0, -600.0, 86_400.0, -86_400.0):
@@ -261,15 +241,12 @@ def test_the_api_and_the_page_name_what_a_clock_costs(tmp_path: Path) -> None:
         await stage.step(3600.0)
         assert (await stage.get_json("/api/v1/status"))["clock_problem"] is None
 
-    play_scene(tmp_path, act)
-
 
 @pytest.mark.slow
-def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path: Path) -> None:
+async def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path: Path) -> None:
     """What was counted before is neither thinned out by it nor forgotten, in the store and in memory."""
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(30)
         world.settle()
         former = world.collector.recorder.history.read_sums(until_ms=1 << 41)
@@ -288,16 +265,13 @@ def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path: Path)
         grown = np.array(last[CHAT]) - np.array(first[CHAT])
         assert grown.max() == 2 * PER_SECOND * EVERY * 239
 
-    play(world, act)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
-def test_objectives_count_all_that_was_counted_once(tmp_path: Path, restarts: str) -> None:
+async def test_objectives_count_all_that_was_counted_once(tmp_path: Path, restarts: str) -> None:
     """Whatever the clock showed meanwhile, and whenever the collector was restarted."""
     world = Skewed(tmp_path)
-
-    async def act(world: Skewed) -> None:
+    async with aclosing(world):
         await world.count(24)
         world.set_clock(600.0)
         await world.count(3)
@@ -310,8 +284,6 @@ def test_objectives_count_all_that_was_counted_once(tmp_path: Path, restarts: st
         await world.count(30)
         assert counted(world) == 2 * PER_SECOND * EVERY * 58
 
-    play(world, act)
-
 
 def counted(world: Skewed) -> float:
     """How many requests of both targets were counted for objectives."""
@@ -321,10 +293,9 @@ def counted(world: Skewed) -> float:
 
 
 @pytest.mark.slow
-def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path: Path) -> None:
+async def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path: Path) -> None:
     """One that fired while the clock was ahead goes on firing, since it was set right; its end is sent once."""
-
-    async def act(scene: paging.Scene) -> None:
+    async with aclosing(paging.Scene(tmp_path, paging.WEBHOOK)) as scene:
         await scene.steps(2)
         scene.seconds += 600
         scene.failed = 1
@@ -350,8 +321,6 @@ def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path: Path)
         scene.failed = 0
         await scene.steps(25)
         assert [state for _, state, _ in scene.receivers.sent(NAME)] == ["firing", "resolved"]
-
-    paging.play(paging.Scene(tmp_path, paging.WEBHOOK), act)
 
 
 # --- Any sequence of steps --------------------------------------------------------------------------------------------
@@ -392,10 +361,8 @@ def check(world: Skewed, figures: list[dict[str, float]]) -> None:
         assert 0 <= each.get(RATE, 0.0) * 300.0 <= 2 * 2 * truth + 1e-6
 
 
-def play_steps(folder: Path, acts: list[tuple[str, float | None]]) -> None:
-    world = Skewed(folder)
-
-    async def act(world: Skewed) -> None:
+async def play_steps(folder: Path, acts: list[tuple[str, float | None]]) -> None:
+    async with aclosing(Skewed(folder)) as world:
         seen = await world.count(4)
         for kind, value in acts:
             if kind == "clock":
@@ -411,8 +378,6 @@ def play_steps(folder: Path, acts: list[tuple[str, float | None]]) -> None:
         check(world, seen)
         assert seen[-1][RATE] == pytest.approx(2 * PER_SECOND)
 
-    play(world, act)
-
 
 @pytest.mark.slow
 @settings(SLOW, max_examples=examples(25))
@@ -420,7 +385,7 @@ def play_steps(folder: Path, acts: list[tuple[str, float | None]]) -> None:
 def test_whatever_is_done_to_the_clock_the_truth_is_stored(acts: list[tuple[str, float | None]]) -> None:
     """Over any steps of the clock, restarts and scrapes."""
     with TemporaryDirectory() as folder:
-        play_steps(Path(folder), acts)
+        asyncio.run(play_steps(Path(folder), acts))
 
 
 @pytest.mark.proof
@@ -429,7 +394,7 @@ def test_whatever_is_done_to_the_clock_the_truth_is_stored(acts: list[tuple[str,
 def test_whatever_is_done_to_the_clock_at_length(acts: list[tuple[str, float | None]]) -> None:
     """The same over more and longer sequences."""
     with TemporaryDirectory() as folder:
-        play_steps(Path(folder), acts)
+        asyncio.run(play_steps(Path(folder), acts))
 
 
 # --- A process --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import aclosing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +37,6 @@ from tests.support.stepped_collector import (
     World,
     dynamo_page,
     page,
-    play,
     vllm_page,
     write_targets,
 )
@@ -44,7 +44,7 @@ from tests.support.waiting import deadline_seconds, wait_for_async
 
 
 @pytest.mark.slow
-def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
+async def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
     """No stretch of work that holds up other scrapes handles more than a thousand of the new series.
 
     Figures that are evaluated meanwhile are those of the scrapes before.
@@ -57,7 +57,7 @@ def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -
             f'queued_requests{{deployment_id="x",request="{next(fresh)}"}} 1\n' for _ in range(15_000)
         )
 
-    async def act(world: World) -> None:
+    async with aclosing(world):
         world.answers["a"] = 100.0
         write_targets(world.folder, "a")
         before = await world.step(100.0)
@@ -83,8 +83,6 @@ def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -
         assert queued == {2}
         assert after["queued_requests"] == 15_002
 
-    play(world, act)
-
 
 def spy_on_layout(collector: Collector) -> list[int]:
     """How many new series each look-up of what they are summed into handles, from now on."""
@@ -102,13 +100,12 @@ def spy_on_layout(collector: Collector) -> list[int]:
 
 
 @pytest.mark.slow
-def test_figures_follow_the_targets(tmp_path: Path) -> None:
+async def test_figures_follow_the_targets(tmp_path: Path) -> None:
     """Replicas that come and go change sums and counts; the one that went still counts for what it did."""
     write_targets(tmp_path, "a", "b")
     world = World(tmp_path)
     world.answers = {"a": 0, "b": 0, "c": 0}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         for count in range(30):
             figures = await world.step(count * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(2.0)
@@ -126,17 +123,14 @@ def test_figures_follow_the_targets(tmp_path: Path) -> None:
         assert figures["output_tokens_per_second"] == pytest.approx(2.0)
         assert world.collector.fleet.leaving == {}
 
-    play(world, act)
 
-
-def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
+async def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
     """A worker behind a frontend adds what the frontend cannot know, and never what it has counted already."""
     write_targets(tmp_path, "frontend", "worker")
     world = World(tmp_path)
     world.answers = {"frontend": 0, "worker": 0}
     world.pages = {"frontend": dynamo_page, "worker": vllm_page}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         for count in range(30):
             figures = await world.step(count * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
@@ -151,17 +145,14 @@ def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
             figures = await world.step(count * 15)
         assert "output_tokens_per_second" not in figures, "the worker's count is used as the frontend's"
 
-    play(world, act)
 
-
-def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
+async def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
     """Without it the metrics it supplied come from the others; when it returns, they come from it again."""
     write_targets(tmp_path, "frontend", "worker")
     world = World(tmp_path)
     world.answers = {"frontend": 0, "worker": 0}
     world.pages = {"frontend": dynamo_page, "worker": vllm_page}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         seen = []
         for names in (("frontend", "worker"), ("worker",), ("frontend", "worker")):
             write_targets(tmp_path, *names)
@@ -170,8 +161,6 @@ def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
             worker = next(each for each in world.collector.fleet.watched if each.target.identity.replica == "worker")
             seen.append(worker.status.coverage["output_tokens_total"]["status"])
         assert seen == ["elsewhere", "present", "elsewhere"]
-
-    play(world, act)
 
 
 def cache_page(count: float) -> str:
@@ -192,7 +181,7 @@ def router_page(count: float) -> str:
     )
 
 
-def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
+async def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
     """Cache metrics come from its instruments, and are not added to those of the engines or of their native pages."""
     groups = [
         {"targets": [f"{name}:80"], "labels": {"replica": name, "role": role}}
@@ -202,38 +191,33 @@ def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> N
     world = World(tmp_path)
     world.answers = dict.fromkeys(("engine", "native", "router"), 0)
     world.pages = {"engine": cache_page, "native": vllm_page, "router": router_page}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         for count in range(30):
             figures = await world.step(count * 15)
         assert figures["kv_cache_hit_rate"] == pytest.approx(0.5)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
 
-    play(world, act)
 
-
-def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path) -> None:
+async def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path) -> None:
     """Without a router the engine's instruments say what was reused; its native page is not added to them."""
     write_targets(tmp_path, "engine", "native")
     world = World(tmp_path)
     world.answers = {"engine": 0, "native": 0}
     world.pages = {"engine": cache_page, "native": vllm_page}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         for count in range(30):
             figures = await world.step(count * 15)
         assert figures["kv_cache_hit_rate"] == pytest.approx(0.25)
 
-    play(world, act)
 
-
-def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its gauges end at once, the others' continue; it is logged once when it fails, and once when it is back."""
     write_targets(tmp_path, "a", "b")
     world = World(tmp_path)
     world.answers = {"a": 0, "b": 0}
 
-    async def act(world: World) -> None:
+    caplog.set_level(logging.INFO)
+    async with aclosing(world):
         await world.step(0)
         world.answers["b"] = None
         figures = [await world.step(1), await world.step(2)]
@@ -242,9 +226,6 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
 
         assert [each["queued_requests"] for each in figures] == [2, 2, 4]
         assert [each['replica_count_by_status{status="unhealthy"}'] for each in figures] == [1, 1, 0]
-
-    with caplog.at_level(logging.INFO):
-        play(world, act)
     lines = [record.getMessage() for record in caplog.records if "chat/aggregated/b" in record.getMessage()]
     assert len(lines) == 2
     assert lines[0].endswith("http://b:80/metrics: cannot connect: Connection refused")
@@ -252,7 +233,7 @@ def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.slow
-def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that takes; its scrape is recorded all the same, also when several arrive together."""
     write_targets(tmp_path, "a", "b", "c")
     world = World(tmp_path)
@@ -269,7 +250,7 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
         series = (f'output_tokens_total{{deployment_id="x",n="{count}-{number}"}} 1' for number in range(7_000))
         return page(count) + "\n".join(series) + "\n"
 
-    async def act(world: World) -> None:
+    async with aclosing(world):
         monkeypatch.setattr(Reader, "parse", parse_slowly)
         await world.collector.discovering.discover()
         by_name = {watched.target.identity.replica: watched for watched in world.collector.fleet.watched}
@@ -289,11 +270,9 @@ def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypat
         figures = world.collector.evaluating.evaluate(world.collector.clock.now_ms).deployments[CHAT].figures
         assert figures["queued_requests"] == 6
 
-    play(world, act)
-
 
 @pytest.mark.slow
-def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each change at first; then with how often it failed meanwhile, and at once again after it was steady."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
@@ -307,7 +286,8 @@ def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: 
         for record in caplog.records:
             lines[step] = record.getMessage().partition(" ")[2]
 
-    async def flap(world: World) -> None:
+    caplog.set_level(logging.INFO, "servescope.collector.scrapes.target_state")
+    async with aclosing(world):
         for step in range(120):
             await go_on(step, None if step % 2 == 0 else 1)
         flapped = dict(lines)
@@ -328,9 +308,6 @@ def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: 
         assert len(after) <= 1
         assert lines == {320: failed, 321: "answers again"}
 
-    with caplog.at_level(logging.INFO, "servescope.collector.scrapes.target_state"):
-        play(world, flap)
-
 
 def counted(line: str) -> int:
     """How often a target failed without being logged, by a line of the log."""
@@ -340,24 +317,20 @@ def counted(line: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
+async def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
     """A new collector on the same store has the figures of the old one at its first evaluation."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
 
-    async def before(world: World) -> None:
+    async with aclosing(world):
         for count in range(30):
             await world.step(count * 15)
-
-    async def after(world: World) -> None:
+    world.open()
+    async with aclosing(world):
         figures = await world.step(30 * 15)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
         assert len(world.collector.fleet.watched[0].recent.window().times) >= 21
-
-    play(world, before)
-    world.open()
-    play(world, after)
     with Store(tmp_path / "servescope.db", read_only=True) as store:
         table = store.read_figures(CHAT, 0, START * 2000)
         (window,) = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
@@ -365,13 +338,12 @@ def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
     assert window.values[0].tolist() == [count * 15.0 for count in range(31)]
 
 
-def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
+async def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
     """A scrape is in the store without any evaluation, so that a process that is killed loses none but the last."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 1}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         await world.collector.discovering.discover()
         (watched,) = world.collector.fleet.watched
         with Store(tmp_path / "servescope.db", read_only=True) as store:
@@ -380,22 +352,21 @@ def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
                 await world.collector.scraping.scrape(watched)
                 await until_stored(store, watched.target.target_id, count)
 
-    play(world, act)
-
 
 async def until_stored(store: Store, target_id: str, count: int) -> None:
     await wait_for_async(lambda: len(store.read_scrapes(target_id, 0, START * 2000)) == count, "the stored scrapes")
 
 
 @pytest.mark.slow
-def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A store that another process locks is logged once; scrapes and figures continue; all is written afterwards."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
     other = sqlite3.connect(tmp_path / "servescope.db", isolation_level=None)
 
-    async def act(world: World) -> None:
+    caplog.set_level(logging.INFO)
+    async with aclosing(world):
         await world.step(0)
         await wait_for_async(lambda: world.collector.recorder.backlog() == 0, "the store")
         other.execute("BEGIN IMMEDIATE")
@@ -408,9 +379,6 @@ def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogC
         assert "servescope_store_errors_total 1.0" in page
         other.execute("ROLLBACK")
         await wait_for_async(lambda: world.collector.store_problem is None, "the end of the problem")
-
-    with caplog.at_level(logging.INFO):
-        play(world, act)
     other.close()
     assert caplog.text.count("database is locked") == 1
     assert "the store is written again" in caplog.text
@@ -424,56 +392,43 @@ def exposition_text(collector: Collector) -> str:
     return generate_latest(collector.telemetry).decode()
 
 
-def test_how_figures_were_derived_is_recorded(tmp_path: Path) -> None:
+async def test_how_figures_were_derived_is_recorded(tmp_path: Path) -> None:
     """The store knows the window and the intervals, and when they changed."""
     write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
-
-    async def act(world: World) -> None:
-        await world.step(0)
-        await world.step(1)
-
-    play(world, act)
-    world = World(tmp_path, settings='window = "1m"')
-    world.seconds = START + 600.0
-    world.answers = {"a": 0}
-    play(world, act)
-
+    for settings, seconds in (("", 0.0), ('window = "1m"', 600.0)):
+        async with aclosing(World(tmp_path, settings=settings)) as world:
+            world.seconds = START + seconds
+            world.answers = {"a": 0}
+            await world.step(0)
+            await world.step(1)
     with Store(tmp_path / "servescope.db", read_only=True) as store:
         recorded = [store.settings_at((START + seconds) * 1000) for seconds in (0, 20, 600, 620)]
         assert store._connection.execute("SELECT count(*) FROM settings").fetchone() == (2,)
     assert [each and each.window_ms for each in recorded] == [300_000, 300_000, 300_000, 60_000]
 
 
-def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:
+async def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:
     """Scrapes since the last evaluation are stored when the collector is closed."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 1}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         await world.collector.discovering.discover()
         await world.collector.scraping.scrape(world.collector.fleet.watched[0])
-
-    play(world, act)
     with Store(tmp_path / "servescope.db", read_only=True) as store:
         assert [status.healthy for status in store.targets()] == [True]
         assert len(store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)) == 1
 
 
-def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
+async def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
     """Their samples stay, with the end of their series among them."""
     write_targets(tmp_path, "a", "b")
     world = World(tmp_path)
     world.answers = {"a": 1, "b": 1}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         await world.step(1)
         write_targets(tmp_path, "b")
         await world.step(2)
-
-    play(world, act)
     with Store(tmp_path / "servescope.db", read_only=True) as store:
         assert [status.identity.replica for status in store.targets()] == ["b"]
         gone, kept = store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)
@@ -482,13 +437,12 @@ def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
     assert gone.values[0, 1] != gone.values[0, 1]
 
 
-def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
+async def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
     """Gone for one look at the list only: nothing is forgotten, and it may answer at another address."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         for count in range(30):
             await world.step(count * 15)
         write_targets(tmp_path)
@@ -500,16 +454,13 @@ def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
         assert world.asked[-1] == "http://a:80/elsewhere"
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
 
-    play(world, act)
 
-
-def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
+async def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
     """By a small correction: the scrape is left out and says so. By hours: the window starts anew."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
     world.answers = {"a": 0}
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         await world.step(0)
         await world.step(1, seconds=-3.0)
         (watched,) = world.collector.fleet.watched
@@ -521,10 +472,8 @@ def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
         figures = await world.step(17)
         assert figures["output_tokens_per_second"] > 0
 
-    play(world, act)
 
-
-def test_a_fault_of_our_own_costs_one_evaluation(
+async def test_a_fault_of_our_own_costs_one_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Figures that cannot be derived are logged and counted; the collector keeps running and derives them next time."""
@@ -535,7 +484,7 @@ def test_a_fault_of_our_own_costs_one_evaluation(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    async def act(world: World) -> None:
+    async with aclosing(world):
         await world.step(0)
         with monkeypatch.context() as broken:
             broken.setattr("servescope.collector.figures.derive.read_recent", fail)
@@ -550,10 +499,8 @@ def test_a_fault_of_our_own_costs_one_evaluation(
         assert counted == {"evaluate": 1}
         assert "output_tokens_per_second" in await world.step(30)
 
-    play(world, act)
 
-
-def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted where the alert on the collector's own faults looks; one that the target failed is not."""
     write_targets(tmp_path, "a")
     world = World(tmp_path)
@@ -562,7 +509,7 @@ def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypat
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    async def act(world: World) -> None:
+    async with aclosing(world):
         with monkeypatch.context() as broken:
             broken.setattr("servescope.sources.reader.Reader.parse", fail)
             await world.step(0)
@@ -575,8 +522,6 @@ def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypat
             if sample.name == "servescope_internal_errors_total" and sample.value
         }
         assert counted == {"scrape": 1}
-
-    play(world, act)
 
 
 def test_scrapes_are_spread_and_stay_in_place() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, source: str | None) -> AsyncIterator[Scene]:
+async def scene(folder: Path, source: str | None = None) -> AsyncIterator[Scene]:
     async with aiohttp.ClientSession() as session:
         stage = Scene(session)
         application = web.Application()
@@ -116,14 +116,6 @@ async def scene(folder: Path, source: str | None) -> AsyncIterator[Scene]:
                     yield stage
                 finally:
                     await asyncio.to_thread(stage.collector.close)
-
-
-def play(folder: Path, act: Callable[[Scene], Awaitable[None]], *, source: str | None = None) -> None:
-    async def run() -> None:
-        async with scene(folder, source) as stage:
-            await act(stage)
-
-    asyncio.run(run())
 
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -165,12 +157,11 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         (vllm_page(9).replace(" ", " NaN\n#"), "text/plain", "unknown_source", "there are no samples"),
     ],
 )
-def test_a_text_that_is_wrong_costs_its_own_scrape(
+async def test_a_text_that_is_wrong_costs_its_own_scrape(
     tmp_path: Path, body: str | bytes, content_type: str, outcome: str, cause: str
 ) -> None:
     """The outcome is counted, the error names URL and cause; the other target, and the next scrape, are as ever."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         for count in (100, 115):
             await stage.step(count)
         stage.headers = {"Content-Type": content_type} if content_type else {}
@@ -189,8 +180,6 @@ def test_a_text_that_is_wrong_costs_its_own_scrape(
         odd = await stage.status("odd")
         assert (odd["healthy"], odd["error"], odd["warnings"]) == (True, None, [])
         assert await stage.metric("output_tokens_total") == 290
-
-    play(tmp_path, act)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +203,11 @@ def test_a_text_that_is_wrong_costs_its_own_scrape(
         ),
     ],
 )  # fmt: skip
-def test_a_sample_that_is_wrong_costs_itself(tmp_path: Path, body: str, reason: str, count: int, warning: str) -> None:
+async def test_a_sample_that_is_wrong_costs_itself(
+    tmp_path: Path, body: str, reason: str, count: int, warning: str
+) -> None:
     """The others of its text are kept; it is counted by its reason and named while it is so."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         await stage.step(9)
         for times in (1, 2):
             await stage.step(9, body)
@@ -229,34 +219,28 @@ def test_a_sample_that_is_wrong_costs_itself(tmp_path: Path, body: str, reason: 
         await stage.step(9)
         assert (await stage.status("odd"))["warnings"] == []
 
-    play(tmp_path, act)
-
 
 @pytest.mark.parametrize("stamp", ["1", "1700000000000", "9999999999999", "-5", "1.8e9"])
-def test_time_stamps_are_not_gone_by(tmp_path: Path, stamp: str) -> None:
+async def test_time_stamps_are_not_gone_by(tmp_path: Path, stamp: str) -> None:
     """Past, future or out of order: a sample counts for the time of its scrape."""
 
     seen: list[Mapping[str, float]] = []
-
-    async def act(stage: Scene) -> None:
-        for count in (100, 115, 130):
-            plain = vllm_page(count)
-            odd = plain.replace("\n", f" {stamp}\n", 4).replace(f" {stamp}\n", " 7\n", 1)
-            seen.append(await stage.step(count, odd if len(seen) < 3 else plain))
-        assert await stage.metric("output_tokens_total") == 260
-        assert (await stage.status("odd"))["warnings"] == []
-
     for folder in ("stamped", "plain"):
         (tmp_path / folder).mkdir()
-        play(tmp_path / folder, act)
+        async with scene(tmp_path / folder) as stage:
+            for count in (100, 115, 130):
+                plain = vllm_page(count)
+                odd = plain.replace("\n", f" {stamp}\n", 4).replace(f" {stamp}\n", " 7\n", 1)
+                seen.append(await stage.step(count, odd if len(seen) < 3 else plain))
+            assert await stage.metric("output_tokens_total") == 260
+            assert (await stage.status("odd"))["warnings"] == []
     assert seen[2] == seen[5]
     assert seen[2]["output_tokens_per_second"] > 0
 
 
-def test_counters_that_fell_were_reset(tmp_path: Path) -> None:
+async def test_counters_that_fell_were_reset(tmp_path: Path) -> None:
     """What was counted before a restart stays counted, and nothing is negative."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         for count in (100, 115):
             before = await stage.step(count)
         figures = await stage.step(130, vllm_page(4))
@@ -264,14 +248,11 @@ def test_counters_that_fell_were_reset(tmp_path: Path) -> None:
         assert (await stage.status("odd"))["error"] is None
         assert await stage.metric("output_tokens_total") == 134
 
-    play(tmp_path, act)
 
-
-def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The status and a series report target, metric and its former source until it is back; the log has it once."""
     caplog.set_level(logging.INFO)
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         await stage.step(9)
         renamed = vllm_page(9).replace("vllm:kv_cache_usage_perc", "vllm:kv_cache_use")
         for _ in range(3):
@@ -291,8 +272,6 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
         await stage.step(9)
         assert (await stage.status("odd"))["missing_metrics"] == {}
         assert await stage.metric("servescope_target_missing_metrics") == 0
-
-    play(tmp_path, act)
     logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
     assert [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")] == [
         "metrics that were exposed are missing: kv_cache_usage (was vllm:kv_cache_usage_perc)",
@@ -301,21 +280,18 @@ def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogC
 
 
 @pytest.mark.slow
-def test_a_metric_that_comes_and_goes_is_logged_ever_more_rarely(
+async def test_a_metric_that_comes_and_goes_is_logged_ever_more_rarely(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names it with how often it was missing meanwhile; the status shows the last scrape."""
     caplog.set_level(logging.INFO)
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         await stage.step(9)
         for _ in range(40):
             await stage.step(9, vllm_page(9).replace("vllm:kv_cache_usage_perc", "vllm:kv_cache_use"))
             assert (await stage.status("odd"))["missing_metrics"] == {"kv_cache_usage": "vllm:kv_cache_usage_perc"}
             await stage.step(9)
             assert (await stage.status("odd"))["missing_metrics"] == {}
-
-    play(tmp_path, act)
     logged = [record.getMessage() for record in caplog.records if "metrics " in record.getMessage()]
     lines = [text.partition(": ")[2] for text in logged if text.startswith("chat/aggregated/odd")]
     assert lines[:2] == [
@@ -326,10 +302,9 @@ def test_a_metric_that_comes_and_goes_is_logged_ever_more_rarely(
     assert len(lines) < 10
 
 
-def test_a_gauge_that_is_nan_is_missed(tmp_path: Path) -> None:
+async def test_a_gauge_that_is_nan_is_missed(tmp_path: Path) -> None:
     """It is absent, and reported so; the source stays the same as long as its names are there."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path) as stage:
         await stage.step(9)
         await stage.step(
             9,
@@ -342,26 +317,20 @@ def test_a_gauge_that_is_nan_is_missed(tmp_path: Path) -> None:
         assert odd["missing_metrics"]["queued_requests"] == "vllm:num_requests_waiting"
         assert len(odd["warnings"]) == 2
 
-    play(tmp_path, act)
 
-
-def test_a_pinned_source_may_have_nothing_to_count_yet(tmp_path: Path) -> None:
+async def test_a_pinned_source_may_have_nothing_to_count_yet(tmp_path: Path) -> None:
     """A server that was asked nothing yet shows the series by which its zeros are known."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path, source="dynamo-frontend") as stage:
         await stage.step(9, "dynamo_frontend_event_loop_stall_total 0\n")
         odd = await stage.status("odd")
         assert (odd["healthy"], odd["source"]) == (True, "dynamo-frontend")
         await stage.step(9, "dynamo_frontend_event_loop_stalls 0\n")
         assert not (await stage.status("odd"))["healthy"]
 
-    play(tmp_path, act, source="dynamo-frontend")
 
-
-def test_a_pinned_source_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
+async def test_a_pinned_source_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
     """It is no success with zero series; the error says what the text looks like."""
-
-    async def act(stage: Scene) -> None:
+    async with scene(tmp_path, source="dynamo-frontend") as stage:
         await stage.step(9)
         odd = await stage.status("odd")
         assert (odd["healthy"], odd["samples"]) == (False, 0)
@@ -369,5 +338,3 @@ def test_a_pinned_source_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
             "source = 'dynamo-frontend' is configured, but it finds nothing in the answer: it is 'vllm'" in odd["error"]
         )
         assert await stage.metric("servescope_scrapes_total", outcome="unknown_source") == 1
-
-    play(tmp_path, act, source="dynamo-frontend")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from servescope import errors
 from servescope.cli import main
 from servescope.collector import inspecting
+from tests.support.answering import answering
 from tests.support.inspecting import FIRST, LATER, inspect_as_json, rows_by_name, write_expositions
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -22,26 +23,8 @@ BETWEEN_BYTES_SECONDS = 0.05
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], str]]:
     """Start an HTTP server with an answer; gives its URL."""
-    servers = []
-
-    def start(answer: Answer) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                """Say nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as servers:
+        yield lambda answer: servers.enter_context(answering(answer))
 
 
 @pytest.fixture

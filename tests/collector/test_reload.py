@@ -24,7 +24,7 @@ from servescope.errors import ServescopeError
 from servescope.web.connections import FetchError
 from tests.support.collect_command import collecting, get, wait_until
 from tests.support.prometheus import free_port
-from tests.support.reloaded_collector import START, TARGET, TARGETS, World, play, text
+from tests.support.reloaded_collector import START, TARGET, TARGETS, World, playing, text
 from tests.support.stepped_collector import page
 from tests.support.waiting import deadline_seconds
 
@@ -45,11 +45,10 @@ def exposed(world: World) -> dict[str, float]:
 # --- Reload -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
+async def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
     """Targets come and go with the file; those that stay keep their samples, their counts and their pace."""
     world = World(tmp_path, text("a", "b"))
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(60)
         before = exposed(world)["servescope_scrapes_total{ok}"]
         (a,) = [each for each in world.collector.fleet.watched if each.target.identity.replica == "a"]
@@ -67,15 +66,12 @@ def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
         assert exposed(world)["servescope_configuration_reload_success"] == 1
         assert exposed(world)["servescope_configuration_reload_timestamp_seconds"] == START + 60
 
-    play(world, act)
 
-
-def test_a_bad_file_changes_nothing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bad_file_changes_nothing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is wrong with it, everything continues as before until a valid one is loaded."""
     world = World(tmp_path, text("a"))
     doubled = text("a") + TARGET.format(name="a", keys="")
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(30)
         for bad, cause in (
             ("[collector", "not TOML"),
@@ -101,14 +97,13 @@ def test_a_bad_file_changes_nothing_and_says_so(tmp_path: Path, caplog: pytest.L
         assert (await world.collector.reload()).error is None
         assert exposed(world)["servescope_configuration_reload_success"] == 1
 
-    play(world, act)
 
-
-def test_settings_change_at_once_or_say_that_they_cannot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_settings_change_at_once_or_say_that_they_cannot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A new interval holds from now on, though the target rests for long; a new address waits for a restart."""
     world = World(tmp_path, text("a", settings='scrape_interval = "2m"'))
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(1)
         world.write(text("a", settings='scrape_interval = "5s"\nstore = "other.db"\nwindow = "10m"'))
         loading = await world.collector.reload()
@@ -120,21 +115,16 @@ def test_settings_change_at_once_or_say_that_they_cannot(tmp_path: Path, caplog:
         assert len(world.times("a")) == 5
         assert not (tmp_path / "other.db").exists()
 
-    play(world, act)
 
-
-def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None:
+async def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None:
     """A collector with targets from the command line says so and keeps running."""
     world = World(tmp_path, text("a"))
     world.collector._reread = None
-
-    async def act(world: World) -> None:
+    async with playing(world):
         with pytest.raises(ServescopeError, match="started without a configuration file; there is none to read again"):
             await world.collector.reload()
         await world.advance(30)
         assert len(world.times("a")) >= 2
-
-    play(world, act)
 
 
 # --- Lists that are asked for -----------------------------------------------------------------------------------------
@@ -151,12 +141,11 @@ def groups(*names: str) -> bytes:
     return json.dumps([{"targets": [f"{name}:80"], "labels": {"replica": name}} for name in names]).encode()
 
 
-def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
+async def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
     """Targets follow the answers; a failure keeps those of the last one, and is reported."""
     world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
     world.lists[INVENTORY] = groups("a")
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(1)
         first = world.scraped()
         world.lists[INVENTORY] = groups("a", "b")
@@ -172,15 +161,12 @@ def test_lists_are_asked_again_and_again(tmp_path: Path) -> None:
         assert problems == [f"http_sd {INVENTORY!r}: cannot connect: Connection refused; its former 2 targets are kept"]
         assert (world.collector.fleet.watched, world.collector.problems) == ([], [])
 
-    play(world, act)
 
-
-def test_a_service_of_lists_is_left_alone_when_it_asks_for_it(tmp_path: Path) -> None:
+async def test_a_service_of_lists_is_left_alone_when_it_asks_for_it(tmp_path: Path) -> None:
     """Its refusal is reported, its former targets stay, and it is asked again after its Retry-After."""
     world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
     world.lists[INVENTORY] = groups("a")
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(10)
         world.lists[INVENTORY] = FetchError("rate_limited", "HTTP status 429", retry_after_seconds=100)
         await world.advance(100)
@@ -189,10 +175,8 @@ def test_a_service_of_lists_is_left_alone_when_it_asks_for_it(tmp_path: Path) ->
         assert (held, len(world.lists_asked)) == (2, 3)
         assert sorted(world.scraped()) == ["a"]
 
-    play(world, act)
 
-
-def test_a_list_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_list_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     """Neither the start nor other lists and targets wait for it."""
     both = text("a") + LISTED.format(name="chat", interval="20s") + LISTED.format(name="slow", interval="20s")
     world = World(tmp_path, both)
@@ -205,22 +189,18 @@ def test_a_list_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
         return await answer(settings)
 
     world.collector.discovering._fetch_list = fetch_list
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(40)
         assert sorted(world.scraped()) == ["a", "b"]
         assert min(world.scraped().values()) >= 2
 
-    play(world, act)
 
-
-def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
+async def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
     """Their targets stay though the service is away; a list that is gone takes its targets with it."""
     other = LISTED.format(name="other", interval="20s")
     world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s") + other)
     world.lists = {INVENTORY: groups("a"), "http://inventory.example/other": groups("b")}
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(30)
         world.lists[INVENTORY] = FetchError("unreachable", "away")
         world.write(TARGETS.format(settings="") + LISTED.format(name="chat", interval="10s"))
@@ -234,25 +214,22 @@ def test_a_reload_keeps_what_lists_said(tmp_path: Path) -> None:
         assert world.lists_asked == [INVENTORY] * 5
         assert [key.place for key in world.collector.discovering.discovery.http_lists()] == [INVENTORY]
 
-    play(world, act)
 
-
-def test_a_list_that_a_reload_brings_is_asked(tmp_path: Path) -> None:
+async def test_a_list_that_a_reload_brings_is_asked(tmp_path: Path) -> None:
     """Though there was no target before it, and is none yet."""
     world = World(tmp_path, TARGETS.format(settings="") + LISTED.format(name="other", interval="20s"))
     world.lists = {INVENTORY: groups("a"), "http://inventory.example/other": groups()}
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(1)
         world.write(TARGETS.format(settings="") + LISTED.format(name="chat", interval="20s"))
         await world.collector.reload()
         await world.advance(1)
         assert sorted(world.scraped()) == ["a"]
 
-    play(world, act)
 
-
-def test_a_fault_of_our_own_leaves_the_former_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_our_own_leaves_the_former_configuration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is logged with its trace and counted, and the next reload is a new one."""
     world = World(tmp_path, text("a"))
     read = world.collector._reread
@@ -260,7 +237,7 @@ def test_a_fault_of_our_own_leaves_the_former_configuration(tmp_path: Path, capl
     def fail() -> Configuration:
         raise RuntimeError("no one thought of this")
 
-    async def act(world: World) -> None:
+    async with playing(world):
         world.collector._reread = fail
         with pytest.raises(ServescopeError, match="a fault in the collector: RuntimeError: no one thought of this"):
             await world.collector.reload()
@@ -270,18 +247,14 @@ def test_a_fault_of_our_own_leaves_the_former_configuration(tmp_path: Path, capl
         world.collector._reread = read
         assert (await world.collector.reload()).error is None
 
-    play(world, act)
-
 
 # --- Pace -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
+async def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
     """Its interval counts for its scrapes and for how long its samples are fresh."""
-    slow = TARGET.format(name="slow", keys='scrape_interval = "2m"')
-    world = World(tmp_path, text("quick") + slow)
-
-    async def act(world: World) -> None:
+    world = World(tmp_path, text("quick") + TARGET.format(name="slow", keys='scrape_interval = "2m"'))
+    async with playing(world):
         await world.advance(300)
         quick, slow = sorted(world.collector.fleet.watched, key=lambda each: each.target.identity.replica)
         assert len(world.times("quick")) in (20, 21, 22)
@@ -291,18 +264,15 @@ def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
             assert watched.next_scrape_ms is not None
             assert 0 <= watched.next_scrape_ms - world.seconds * 1000 <= watched.target.scraping.interval_ms
 
-    play(world, act)
-
 
 @pytest.mark.slow
-def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
+async def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
     """Four targets at 15 s on a host of six scrapes a minute: six a minute, evenly, each its share."""
     target = '[[deployments.targets]]\nurl = "http://export.example/metrics?r={0}"\nreplica = "{0}"\n'
     names = ["a", "b", "c", "d"]
     limited = "".join(target.format(name) + "max_scrapes_per_minute = 6\n" for name in names)
     world = World(tmp_path, TARGETS.format(settings="") + limited + TARGET.format(name="other", keys=""))
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(600)
         turns = sorted(moment for name in names for moment in world.times(name))
         assert min(gaps(turns)) >= 9.99
@@ -312,15 +282,12 @@ def test_targets_of_one_host_share_its_limit(tmp_path: Path) -> None:
         assert all(world.collector.fleet.health(each) == "up" for each in world.collector.fleet.watched)
         assert world.collector.problems == []
 
-    play(world, act)
 
-
-def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
+async def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
     """It is counted and reported, and asked again at its next interval, not before; others are read meanwhile."""
     world = World(tmp_path, text("a", "b"))
     world.refusals["a"] = [None, FetchError("rate_limited", "HTTP status 429", retry_after_seconds=100)]
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(60)
         a, _ = world.collector.fleet.watched
         refused = world.times("a")[1]
@@ -336,18 +303,15 @@ def test_who_asks_to_be_left_alone_is(tmp_path: Path) -> None:
         assert a.status.healthy
         assert len(world.times("b")) >= 12
 
-    play(world, act)
-
 
 @pytest.mark.slow
-def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
+async def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
     """The limit is the host's, so is its refusal; afterwards the turns are evenly spaced again."""
     target = '[[deployments.targets]]\nurl = "http://export.example/metrics?r={0}"\nreplica = "{0}"\n'
     limited = "".join(target.format(name) + "max_scrapes_per_minute = 6\n" for name in ("a", "b", "c"))
     world = World(tmp_path, TARGETS.format(settings="") + limited)
     world.refusals["b"] = [FetchError("rate_limited", "HTTP status 429", retry_after_seconds=120)]
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(300)
         refused = world.times("b")[0]
         turns = sorted(moment for moment, _ in world.asked)
@@ -356,24 +320,19 @@ def test_one_refusal_holds_all_of_a_limited_host(tmp_path: Path) -> None:
         assert len(after) >= 10
         assert min(gaps(after)) >= 9.99
 
-    play(world, act)
-
 
 @pytest.mark.slow
-def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_path: Path) -> None:
+async def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_path: Path) -> None:
     """Half a minute, a minute, two: it is not hammered; a success starts anew."""
     world = World(tmp_path, text("a"))
     world.refusals["a"] = [*[FetchError("rate_limited", "HTTP status 429")] * 3, None]
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(400)
         times = world.times("a")
         waits = gaps(times)
         assert all(least <= wait <= least + 15.1 for least, wait in zip((30, 60, 120), waits[:3], strict=True))
         assert round(waits[3]) == 15
         assert world.collector.fleet.watched[0].refusals == 0
-
-    play(world, act)
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
@@ -449,7 +408,7 @@ def test_a_collector_that_cannot_run_leaves_no_store(tmp_path: Path, wrong: str,
     assert sorted(each.name for each in tmp_path.iterdir()) == ["collect.log", "servescope.toml"]
 
 
-def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> None:
+async def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> None:
     """Another interval stops no scrape that has begun."""
     world = World(tmp_path, text("a"))
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -462,8 +421,7 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         return page(1).encode()
 
     world.collector.scraping._fetch = fetch
-
-    async def act(world: World) -> None:
+    async with playing(world):
         await world.advance(1)
         await begun.wait()
         world.write(text("a", settings='scrape_interval = "5s"'))
@@ -474,10 +432,8 @@ def test_a_change_while_a_scrape_is_under_way_lets_it_finish(tmp_path: Path) -> 
         assert watched.recent.window().times.tolist() == [round(moment * 1000) for moment in begins]
         assert len(begins) >= 3
 
-    play(world, act)
 
-
-def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
+async def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever it is, it costs the scrape or the evaluation it happens in, and is counted."""
@@ -486,7 +442,7 @@ def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    async def act(world: World) -> None:
+    async with playing(world):
         (a,) = [each for each in world.collector.fleet.watched if each.target.identity.replica == "a"]
         await world.advance(30)
         recent = RecentScrapes(300_000, 30_000)
@@ -504,5 +460,3 @@ def test_a_mistake_of_ours_ends_neither_scraping_nor_evaluating(
         }
         assert failed == {"scrape": 4, "evaluate": 4}
         assert len(world.times("b")) >= 6
-
-    play(world, act)

@@ -202,18 +202,16 @@ def test_a_target_that_hangs_times_out(*, starts: bool) -> None:
     assert (outcome, error.rpartition(": ")[2]) == ("timeout", "no complete answer within 0.1 s")
 
 
-def test_nobody_there_is_unreachable() -> None:
+async def test_nobody_there_is_unreachable() -> None:
     """A closed port is reported with the system's reason."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-
-    async def run() -> Scrape:
-        async with aiohttp.ClientSession() as session:
-            target = Target(f"http://127.0.0.1:{port}/metrics", IDENTITY)
-            return await scrape_target(target, Reader(target.identity), HttpFetch(session), LIMITS, clock=lambda: 0)
-
-    outcome, error = failed(asyncio.run(run()))
+    async with aiohttp.ClientSession() as session:
+        target = Target(f"http://127.0.0.1:{port}/metrics", IDENTITY)
+        outcome, error = failed(
+            await scrape_target(target, Reader(target.identity), HttpFetch(session), LIMITS, clock=lambda: 0)
+        )
     assert outcome == "unreachable"
     assert error == f"http://127.0.0.1:{port}/metrics: cannot connect: Connection refused"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
@@ -62,40 +61,33 @@ def lines_of(credentials: str) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ANSWERS)
-def test_no_failed_scrape_shows_a_secret(accesses: dict[str, Access], place: str) -> None:
+async def test_no_failed_scrape_shows_a_secret(accesses: dict[str, Access], place: str) -> None:
     """Wherever in the answer it is, and where the answer was cut."""
     answers = [b""]
-
-    async def act() -> None:
-        limits = Limits(deadline_seconds(), 100_000, max_series=100)
-        async with (
-            answering(lambda writer: sending(answers[0])(writer)) as url,
-            open_session() as session,
-        ):
-            fetch = HttpFetch(session)
-            for sent, access in accesses.items():
-                for line in lines_of(sent):
-                    answers[0] = ANSWERS[place](line)
-                    target = Target(f"{url}/metrics", IDENTITY, None, access)
-                    found = await scrape_target(target, Reader(IDENTITY), fetch, limits, clock=lambda: 1.0)
-                    assert not shows(str(found.error), sent), (line, found.error)
-
-    asyncio.run(act())
+    limits = Limits(deadline_seconds(), 100_000, max_series=100)
+    async with (
+        answering(lambda writer: sending(answers[0])(writer)) as url,
+        open_session() as session,
+    ):
+        fetch = HttpFetch(session)
+        for sent, access in accesses.items():
+            for line in lines_of(sent):
+                answers[0] = ANSWERS[place](line)
+                target = Target(f"{url}/metrics", IDENTITY, None, access)
+                found = await scrape_target(target, Reader(IDENTITY), fetch, limits, clock=lambda: 1.0)
+                assert not shows(str(found.error), sent), (line, found.error)
 
 
-def test_a_fault_of_ours_shows_no_secret(accesses: dict[str, Access], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_ours_shows_no_secret(accesses: dict[str, Access], caplog: pytest.LogCaptureFixture) -> None:
     """Whose traceback quotes the answer: in the status of the target, and in the log."""
 
     async def fetch(*_: object) -> bytes:
         raise RuntimeError(f"unexpected: {PAIR}")
 
-    async def act() -> str:
-        limits = Limits(1.0, 1, max_series=1)
-        target = Target("http://x/metrics", IDENTITY, None, accesses[BASIC])
-        found = await scrape_target(target, Reader(IDENTITY), fetch, limits, clock=lambda: 1.0)
-        return str(found.error)
-
-    shown = asyncio.run(act())
+    limits = Limits(1.0, 1, max_series=1)
+    target = Target("http://x/metrics", IDENTITY, None, accesses[BASIC])
+    found = await scrape_target(target, Reader(IDENTITY), fetch, limits, clock=lambda: 1.0)
+    shown = str(found.error)
     assert shown == "http://x/metrics: a fault in the collector: RuntimeError: unexpected: [secret]"
     assert "RuntimeError: unexpected: [secret]" in caplog.text
     assert not shows(caplog.text, BASIC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,18 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from servescope.collector.api.openapi import describe
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
-from tests.support.served_collector import START, STEPS, Scene, labels, play, run_for_a_while
+from tests.support.served_collector import START, STEPS, labels, run_for_a_while, scene
 
 
 @pytest.mark.slow
-def test_metrics_are_one_valid_exposition(tmp_path: Path) -> None:
+async def test_metrics_are_one_valid_exposition(tmp_path: Path) -> None:
     """Every family once, with type and help: contract samples, figures and the collector's own."""
-
-    async def act(stage: Scene) -> str:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
-        return (await stage.get("/metrics"))[1]
-
-    text = play(tmp_path, act)
+        text = (await stage.get("/metrics"))[1]
     typed = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     families = {family.name: family for family in text_string_to_metric_families(text)}
 
@@ -41,14 +37,11 @@ def test_metrics_are_one_valid_exposition(tmp_path: Path) -> None:
         assert name in families, name
 
 
-def test_metrics_show_contract_samples_and_figures(tmp_path: Path) -> None:
+async def test_metrics_show_contract_samples_and_figures(tmp_path: Path) -> None:
     """Native series with the identity, one figure per deployment with its window, replicas counted as derived."""
-
-    async def act(stage: Scene) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
-        return await stage.series()
-
-    series = play(tmp_path, act)
+        series = await stage.series()
     replica = {"replica": "v1-0", "role": "aggregated", "exported_deployment_id": "x"}
 
     assert series["requests_total", labels("v1", outcome="ok", **replica)] == 3 * (STEPS - 1)
@@ -63,10 +56,9 @@ def test_metrics_show_contract_samples_and_figures(tmp_path: Path) -> None:
     assert not [name for name, _ in series if name == "speculation_rate"]
 
 
-def test_failed_and_stale_targets_show_no_samples(tmp_path: Path) -> None:
+async def test_failed_and_stale_targets_show_no_samples(tmp_path: Path) -> None:
     """A target whose last scrape failed, or that is not scraped any more, has no sample on /metrics."""
-
-    async def act(stage: Scene) -> list[set[str]]:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
         shown = []
         for fail, seconds in ((None, 0.0), ("v1-0", 15.0), (None, 45.0)):
@@ -77,17 +69,14 @@ def test_failed_and_stale_targets_show_no_samples(tmp_path: Path) -> None:
                 stage.clock.seconds += seconds
             found = await stage.series()
             shown.append({dict(which)["replica"] for name, which in found if name == "queued_requests"})
-        return shown
-
-    assert play(tmp_path, act) == [{"v1-0", "v1-1", "v2-0"}, {"v1-1", "v2-0"}, set()]
+        assert shown == [{"v1-0", "v1-1", "v2-0"}, {"v1-1", "v2-0"}, set()]
 
 
-def test_the_age_of_a_targets_last_good_scrape_is_shown(tmp_path: Path) -> None:
+async def test_the_age_of_a_targets_last_good_scrape_is_shown(tmp_path: Path) -> None:
     """It grows while the target fails, or is not scraped at all, and there is none before the first success."""
-
-    async def act(stage: Scene) -> list[dict[str, float]]:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
-        shown = []
+        ages = []
         for fail, seconds in (("v1-0", 15.0), (None, 600.0)):
             if fail:
                 stage.pages.texts[fail] = None
@@ -95,41 +84,32 @@ def test_the_age_of_a_targets_last_good_scrape_is_shown(tmp_path: Path) -> None:
             else:
                 stage.clock.seconds += seconds
             series = await stage.series()
-            shown.append(
+            ages.append(
                 {
                     dict(which)["replica"]: value
                     for (name, which), value in series.items()
                     if name == "servescope_target_scrape_age_seconds"
                 }
             )
-        return shown
-
-    ages = play(tmp_path, act)
 
     assert ages[0] == {"v1-0": 15.0, "v1-1": 0.0, "v2-0": 0.0}
     assert ages[1] == {"v1-0": 615.0, "v1-1": 600.0, "v2-0": 600.0}
 
 
-def test_ready_after_the_first_evaluation(tmp_path: Path) -> None:
+async def test_ready_after_the_first_evaluation(tmp_path: Path) -> None:
     """Healthy from the start, ready once there are figures."""
-
-    async def act(stage: Scene) -> list[int]:
+    async with scene(tmp_path) as stage:
         before = [(await stage.get(path))[0] for path in ("/-/healthy", "/-/ready", "/metrics")]
         await stage.step()
-        return [*before, (await stage.get("/-/ready"))[0]]
-
-    assert play(tmp_path, act) == [200, 503, 200, 200]
+        assert [*before, (await stage.get("/-/ready"))[0]] == [200, 503, 200, 200]
 
 
-def test_deployments_show_their_latest_figures(tmp_path: Path) -> None:
+async def test_deployments_show_their_latest_figures(tmp_path: Path) -> None:
     """Every deployment with the figures of its last instant."""
-
-    async def act(stage: Scene) -> Any:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
         await stage.written()
-        return await stage.get_json("/api/v1/deployments")
-
-    one, two = play(tmp_path, act)["deployments"]
+        one, two = (await stage.get_json("/api/v1/deployments"))["deployments"]
     assert one["deployment"] == {
         "deployment_id": "v1", "model_name": "llama", "inference_stack": "v1", "environment": "", "rollout_phase": "",
     }  # fmt: skip
@@ -138,10 +118,9 @@ def test_deployments_show_their_latest_figures(tmp_path: Path) -> None:
     assert two["figures"]['replica_count_by_status{status="active"}'] == 1
 
 
-def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> None:
+async def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> None:
     """Once it is right again the latest figures are current, and those from the wrong time are gone."""
-
-    async def act(stage: Scene) -> tuple[Any, Any, int]:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
         await stage.step(30 * 86_400.0)
         await stage.step()
@@ -150,32 +129,29 @@ def test_what_a_clock_that_was_ahead_left_is_not_the_latest(tmp_path: Path) -> N
         await stage.step()
         await stage.written()
         then = f"start_ms={ahead_ms - 60_000}&end_ms={ahead_ms}"
-        return (
+        latest, left = (
             await stage.get_json("/api/v1/deployments"),
             await stage.get_json(f"/api/v1/figures?deployment_id=v1&{then}"),
-            ahead_ms,
         )
-
-    latest, left, ahead_ms = play(tmp_path, act)
     assert {each["time_ms"] for each in latest["deployments"]} == {ahead_ms - 30 * 86_400_000 + 15_000}
     assert left["deployments"][0]["times_ms"] == []
 
 
-def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
+async def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
     """By deployment, time, name and number of points; what was absent is null."""
-
-    async def act(stage: Scene) -> list[Any]:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
         await stage.written()
         base = "/api/v1/figures?deployment_id=v1"
-        return [
-            await stage.get_json(base),
-            await stage.get_json(f"{base}&name=request_rate&name=replica_count_by_status"),
-            await stage.get_json(f"{base}&start_ms={START * 1000 + 30_000}&end_ms={START * 1000 + 60_000}"),
-            await stage.get_json(f"{base}&max_points=3&inference_stack=v1"),
-        ]
-
-    everything, named, ranged, few = (answer["deployments"][0] for answer in play(tmp_path, act))
+        everything, named, ranged, few = (
+            answer["deployments"][0]
+            for answer in [
+                await stage.get_json(base),
+                await stage.get_json(f"{base}&name=request_rate&name=replica_count_by_status"),
+                await stage.get_json(f"{base}&start_ms={START * 1000 + 30_000}&end_ms={START * 1000 + 60_000}"),
+                await stage.get_json(f"{base}&max_points=3&inference_stack=v1"),
+            ]
+        )
     assert len(everything["times_ms"]) == STEPS
     assert everything["figures"]["request_rate"][0] is None
     assert everything["figures"]["queued_requests"] == [3.0] * STEPS
@@ -204,27 +180,21 @@ def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
         ("deployment_id=v1&max_points=%C2%B2", "max_points '²' is wrong"),
     ],
 )
-def test_wrong_parameters_are_answered_with_the_alternatives(tmp_path: Path, query: str, error: str) -> None:
+async def test_wrong_parameters_are_answered_with_the_alternatives(tmp_path: Path, query: str, error: str) -> None:
     """400, or 404 for what is not there, with the value and what would have been right."""
-
-    async def act(stage: Scene) -> tuple[int, str]:
+    async with scene(tmp_path) as stage:
         await stage.step()
         await stage.written()
-        return await stage.get(f"/api/v1/figures?{query}")
-
-    status, text = play(tmp_path, act)
+        status, text = await stage.get(f"/api/v1/figures?{query}")
     expected = 404 if error.startswith("no deployment") else 400
     assert (status, json.loads(text)["error"][: len(error)]) == (expected, error)
 
 
-def test_targets_show_health_and_coverage(tmp_path: Path) -> None:
+async def test_targets_show_health_and_coverage(tmp_path: Path) -> None:
     """Source, freshness, error and coverage of every target, without anything secret."""
-
-    async def act(stage: Scene) -> Any:
+    async with scene(tmp_path) as stage:
         await run_for_a_while(stage)
-        return await stage.get_json("/api/v1/targets")
-
-    answer = play(tmp_path, act)
+        answer = await stage.get_json("/api/v1/targets")
     one, failing = answer["targets"][0], answer["targets"][3]
     assert answer["problems"] == []
     assert (one["identity"]["replica"], one["source"], one["healthy"], one["error"]) == (
@@ -239,9 +209,10 @@ def test_targets_show_health_and_coverage(tmp_path: Path) -> None:
     assert failing["error"] == "http://v2-1/metrics: cannot connect: Connection refused"
 
 
-def test_catalog_lists_every_metric_and_figure(tmp_path: Path) -> None:
+async def test_catalog_lists_every_metric_and_figure(tmp_path: Path) -> None:
     """What a client needs to show figures: units, direction, PromQL, bands."""
-    answer = play(tmp_path, lambda stage: stage.get_json("/api/v1/catalog"))
+    async with scene(tmp_path) as stage:
+        answer = await stage.get_json("/api/v1/catalog")
     skew = next(figure for figure in answer["figures"] if figure["name"] == "kv_cache_hit_rate_skew")
 
     assert [metric["name"] for metric in answer["metrics"]] == list(METRICS)
@@ -250,42 +221,38 @@ def test_catalog_lists_every_metric_and_figure(tmp_path: Path) -> None:
     assert [step["start"] for step in skew["band"]] == [None, -0.15, -0.05, 0.15, 0.3]
 
 
-def test_unknown_paths_and_methods_are_refused(tmp_path: Path) -> None:
+async def test_unknown_paths_and_methods_are_refused(tmp_path: Path) -> None:
     """What does not exist is 404; the index says what does."""
-
-    async def act(stage: Scene) -> list[tuple[int, str]]:
-        return [await stage.get("/api/v2"), await stage.get("/"), await stage.get("/api/v1/targets?x=1")]
-
-    (missing, _), (found, index), (wrong, error) = play(tmp_path, act)
+    async with scene(tmp_path) as stage:
+        (missing, _), (found, index), (wrong, error) = [
+            await stage.get("/api/v2"),
+            await stage.get("/"),
+            await stage.get("/api/v1/targets?x=1"),
+        ]
     assert (missing, found, wrong) == (404, 200, 400)
     assert "/api/v1/figures\n" in index
     assert json.loads(error) == {"error": "unknown parameter 'x', supported: none"}
 
 
-def test_documented_paths_and_series_are_those_that_exist(tmp_path: Path) -> None:
+async def test_documented_paths_and_series_are_those_that_exist(tmp_path: Path) -> None:
     """docs/api.md and the OpenAPI document name every path, docs/collector.md every series of the collector's own."""
     docs = Path(__file__).parent.parent.parent / "docs"
     page, series = ((docs / name).read_text(encoding="utf-8") for name in ("api.md", "collector.md"))
-
-    async def act(stage: Scene) -> tuple[str, set[str]]:
+    async with scene(tmp_path) as stage:
         await stage.step()
         index = (await stage.get("/"))[1]
         _, exposition = await stage.get("/metrics")
         own = {line.split()[2] for line in exposition.splitlines() if line.startswith("# TYPE servescope_")}
-        return index, own
-
-    index, own = play(tmp_path, act)
     paths = {path for path in index.split("\n")[2:] if path}
     assert {path for path in paths if f"| `{path}` |" not in page} == set()
     assert paths - set(describe()["paths"]) == set()
     assert {name for name in own if f"| `{name}" not in series} == set()
 
 
-def test_large_answers_are_compressed(tmp_path: Path) -> None:
+async def test_large_answers_are_compressed(tmp_path: Path) -> None:
     """A client that takes gzip gets it."""
-
-    async def act(stage: Scene) -> str | None:
-        async with stage._session.get(f"{stage._url}/api/v1/catalog", headers={"Accept-Encoding": "gzip"}) as response:
-            return response.headers.get("Content-Encoding")
-
-    assert play(tmp_path, act) == "gzip"
+    async with (
+        scene(tmp_path) as stage,
+        stage._session.get(f"{stage._url}/api/v1/catalog", headers={"Accept-Encoding": "gzip"}) as response,
+    ):
+        assert response.headers.get("Content-Encoding") == "gzip"

@@ -23,7 +23,7 @@ from servescope.collector.config import make_configuration
 from servescope.errors import ConfigurationError
 from servescope.settings.values import is_loopback
 from servescope.web.settings import ApiSettings
-from tests.support.api_door import LIMITS, Door, bounds, ended, fill, play
+from tests.support.api_door import LIMITS, bounds, door, ended, fill
 from tests.support.prometheus import Point
 from tests.support.prometheus import running as running_prometheus
 from tests.support.waiting import wait_for
@@ -46,10 +46,9 @@ def tokens(tmp_path: Path) -> ApiSettings:
 # --- Tokens -----------------------------------------------------------------------------------------------------------
 
 
-def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettings) -> None:
+async def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettings) -> None:
     """401 says how to send one, also where there is no page; the health pages need none; with one, all is answered."""
-
-    async def act(opened: Door) -> tuple[list[tuple[int, Any, dict[str, str]]], list[int], list[int]]:
+    async with door(tmp_path, LIMITS, tokens) as opened:
         await opened.scene.step()
         await opened.scene.written()
         query = "?deployment_id=v1&name=requests_total"
@@ -59,9 +58,7 @@ def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettin
         ]
         without = [await opened.ask(path) for path in (*asked, "/api/v1/nothing")]
         health = [(await opened.ask(path))[0] for path in ("/-/healthy", "/-/ready")]
-        return without, health, [(await opened.ask(path, bearer(FIRST)))[0] for path in asked]
-
-    without, health, admitted = play(tmp_path, LIMITS, act, tokens)
+        admitted = [(await opened.ask(path, bearer(FIRST)))[0] for path in asked]
     for status, answer, headers in without:
         assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="servescope"')
         assert answer == {"error": "a bearer token is needed: send 'Authorization: Bearer TOKEN'"}
@@ -81,34 +78,29 @@ def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettin
         f"Bearer {FIRST},{FIRST}",
     ],
 )
-def test_wrong_tokens_are_refused(tmp_path: Path, tokens: ApiSettings, header: str) -> None:
+async def test_wrong_tokens_are_refused(tmp_path: Path, tokens: ApiSettings, header: str) -> None:
     """As invalid, without a word of what would have been right; the refusal is counted."""
-
-    async def act(opened: Door) -> tuple[int, Any, dict[str, str], str]:
+    async with door(tmp_path, LIMITS, tokens) as opened:
         status, answer, headers = await opened.ask("/api/v1/targets", {"Authorization": header})
-        return status, answer, headers, (await opened.ask("/metrics", bearer(FIRST)))[1]
-
-    status, answer, headers, page = play(tmp_path, LIMITS, act, tokens)
+        page = (await opened.ask("/metrics", bearer(FIRST)))[1]
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="servescope", error="invalid_token"')
     assert FIRST not in json.dumps(answer)
     assert 'servescope_api_refused_total{reason="token"} 1.0\n' in page
 
 
-def test_tokens_rotate(tmp_path: Path, tokens: ApiSettings, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tokens_rotate(tmp_path: Path, tokens: ApiSettings, caplog: pytest.LogCaptureFixture) -> None:
     """A new token is accepted beside the former until that is removed from the file; a broken file changes nothing."""
     path = tmp_path / "tokens"
     seen: list[tuple[int, int]] = []
 
-    async def act(opened: Door) -> None:
+    caplog.set_level(logging.INFO)
+    async with door(tmp_path, LIMITS, tokens) as opened:
         for text in (f"{FIRST}\n", f"{FIRST}\n\n{SECOND}\n", "", "two words\n", f"{SECOND}\n", None):
             if text is None:
                 path.unlink()
             else:
                 path.write_text(text)
             seen.append(((await opened.ask("/", bearer(FIRST)))[0], (await opened.ask("/", bearer(SECOND)))[0]))
-
-    with caplog.at_level(logging.INFO):
-        play(tmp_path, LIMITS, act, tokens)
     assert seen == [(200, 401), (200, 200), (200, 200), (200, 200), (401, 200), (401, 200)]
     lines_logged = [
         record.message for record in caplog.records if record.levelno >= logging.WARNING and "token" in record.message
@@ -122,14 +114,11 @@ def test_tokens_rotate(tmp_path: Path, tokens: ApiSettings, caplog: pytest.LogCa
     assert not [record for record in caplog.records if FIRST in record.getMessage() or SECOND in record.getMessage()]
 
 
-def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the file."""
     monkeypatch.setenv("COLLECTOR_TOKEN", FIRST)
-
-    async def act(opened: Door) -> list[int]:
-        return [(await opened.ask("/", headers))[0] for headers in ({}, bearer(FIRST))]
-
-    assert play(tmp_path, LIMITS, act, ApiSettings(bearer_token_env="COLLECTOR_TOKEN")) == [401, 200]
+    async with door(tmp_path, LIMITS, ApiSettings(bearer_token_env="COLLECTOR_TOKEN")) as opened:
+        assert [(await opened.ask("/", headers))[0] for headers in ({}, bearer(FIRST))] == [401, 200]
 
 
 # --- Browsers ---------------------------------------------------------------------------------------------------------
@@ -144,41 +133,34 @@ def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.
         ("127.0.0.1:9900@rebound.example", 421), ("localhost:9900x", 421), ("[::1]:x", 421),
     ],
 )  # fmt: skip
-def test_names_that_may_be_rebound_are_refused_without_a_token(tmp_path: Path, host: str | None, status: int) -> None:
+async def test_names_that_may_be_rebound_are_refused_without_a_token(
+    tmp_path: Path, host: str | None, status: int
+) -> None:
     """A page of the web cannot have the browser of somebody who works here read from the collector."""
-
-    async def act(opened: Door) -> bytes:
+    async with door(tmp_path, LIMITS) as opened:
         # Without a Host only HTTP 1.0 is HTTP.
         head = "HTTP/1.0" if host is None else f"HTTP/1.1\r\nHost: {host}\r\nConnection: close"
         reader, writer = await opened.send(f"GET /api/v1/targets {head}\r\n\r\n".encode())
         answer = await ended(reader)
         writer.close()
-        return answer
-
-    assert play(tmp_path, LIMITS, act).split()[1] == str(status).encode()
+        assert answer.split()[1] == str(status).encode()
 
 
-def test_any_name_will_do_with_a_token(tmp_path: Path, tokens: ApiSettings) -> None:
+async def test_any_name_will_do_with_a_token(tmp_path: Path, tokens: ApiSettings) -> None:
     """Which a page of the web has not."""
-
-    async def act(opened: Door) -> int:
-        return (await opened.ask("/api/v1/targets", {"Host": "collector.internal", **bearer(FIRST)}))[0]
-
-    assert play(tmp_path, LIMITS, act, tokens) == 200
+    async with door(tmp_path, LIMITS, tokens) as opened:
+        assert (await opened.ask("/api/v1/targets", {"Host": "collector.internal", **bearer(FIRST)}))[0] == 200
 
 
-def test_pages_of_the_web_cannot_reload(tmp_path: Path) -> None:
+async def test_pages_of_the_web_cannot_reload(tmp_path: Path) -> None:
     """A POST that a browser marks with its origin is refused, the same without is done; no answer allows an origin."""
-
-    async def act(opened: Door) -> list[tuple[int, dict[str, str]]]:
+    async with door(tmp_path, LIMITS) as opened:
         url, answers = f"http://127.0.0.1:{opened.port}/-/reload", []
         async with aiohttp.ClientSession() as session:
             for headers in ({"Origin": "https://page.example"}, {}):
                 async with session.post(url, headers=headers) as response:
                     answers.append((response.status, dict(response.headers)))
-        return answers
-
-    (refused, headers), (done, _) = play(tmp_path, LIMITS, act)
+        (refused, headers), (done, _) = answers
     assert (refused, done) == (403, 200)
     assert not [name for name in headers if name.startswith("Access-Control")]
 
@@ -225,61 +207,57 @@ async def ask_securely(port: int, context: ssl.SSLContext, headers: Mapping[str,
         return type(error).__name__
 
 
-def test_tls_with_a_token(tmp_path: Path) -> None:
+async def test_tls_with_a_token(tmp_path: Path) -> None:
     """Over TLS 1.2 and newer; nothing is answered in the clear, nor to who trusts another authority."""
     authority, other = Authority(tmp_path, "one"), Authority(tmp_path, "other")
     certificate, key = authority.issue("collector")
     (tmp_path / "tokens").write_text(FIRST)
     api = ApiSettings(bearer_token_file=tmp_path / "tokens", tls_cert_file=certificate, tls_key_file=key)
 
-    async def act(opened: Door) -> list[Any]:
+    async with door(tmp_path, LIMITS, api) as opened:
         old = client(authority.file())
         old.set_ciphers("ALL:@SECLEVEL=0")
         old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
-        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.warns(DeprecationWarning, match="TLS"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
         reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         clear = await ended(reader)
         writer.close()
-        return [
+        answers = [
             await ask_securely(opened.port, client(authority.file()), bearer(FIRST)),
             await ask_securely(opened.port, client(authority.file())),
             await ask_securely(opened.port, client(other.file()), bearer(FIRST)),
             await ask_securely(opened.port, old, bearer(FIRST)),
             b"HTTP" in clear,
         ]
-
-    with pytest.warns(DeprecationWarning, match="TLS"):
-        answers = play(tmp_path, LIMITS, act, api)
     assert answers[:3] == [200, 401, "ClientConnectorCertificateError"]
     assert isinstance(answers[3], str)
     assert answers[4] is False
 
 
-def test_clients_show_a_certificate(tmp_path: Path) -> None:
+async def test_clients_show_a_certificate(tmp_path: Path) -> None:
     """Of the authority that is configured; another one's, or none, is not let in."""
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     certificate, key = ours.issue("collector")
     api = ApiSettings(tls_cert_file=certificate, tls_key_file=key, tls_client_ca_file=ours.file())
-
-    async def act(opened: Door) -> list[int | str]:
-        return [
+    async with door(tmp_path, LIMITS, api) as opened:
+        known, stranger, nobody = [
             await ask_securely(opened.port, client(ours.file(), shown))
             for shown in (ours.issue("grafana"), theirs.issue("stranger"), None)
         ]
-
-    known, stranger, nobody = play(tmp_path, LIMITS, act, api)
     assert known == 200
     assert isinstance(stranger, str)
     assert isinstance(nobody, str)
 
 
-def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The next connection has the new one; one without its key, as half-way through, changes nothing."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     certificate, key = old.issue("collector")
     api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
+    refused = "ClientConnectorCertificateError"
+    async with door(tmp_path, LIMITS, api) as opened:
 
-    async def act(opened: Door) -> list[tuple[int | str, int | str]]:
         async def trusted() -> tuple[int | str, int | str]:
             return (
                 await ask_securely(opened.port, client(old.file())),
@@ -291,29 +269,23 @@ def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         certificate.write_bytes(fresh.read_bytes())
         seen.append(await trusted())
         key.write_bytes(fresh_key.read_bytes())
-        return [*seen, await trusted()]
-
-    refused = "ClientConnectorCertificateError"
-    assert play(tmp_path, LIMITS, act, api) == [(200, refused), (200, refused), (refused, 200)]
+        assert [*seen, await trusted()] == [(200, refused), (200, refused), (refused, 200)]
     assert [record.message for record in caplog.records if "cannot be used together" in record.message] != []
 
 
 @pytest.mark.slow
-def test_a_handshake_that_hangs_is_cut_off(tmp_path: Path) -> None:
+async def test_a_handshake_that_hangs_is_cut_off(tmp_path: Path) -> None:
     """Connections that never speak TLS keep nobody out, and do not stay."""
     authority = Authority(tmp_path, "one")
     certificate, key = authority.issue("collector")
-
-    async def act(opened: Door) -> tuple[int | str, bytes]:
+    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
+    async with door(tmp_path, bounds(connections=4, handshake_seconds=0.5), api) as opened:
         silent = [await opened.connect() for _ in range(6)]
         served = await ask_securely(opened.port, client(authority.file()))
         rest = b"".join([await ended(reader) for reader, _ in silent])
         for _, writer in silent:
             writer.close()
-        return served, rest
-
-    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
-    assert play(tmp_path, bounds(connections=4, handshake_seconds=0.5), act, api) == (200, b"")
+        assert (served, rest) == (200, b"")
 
 
 # What changes from one page to the next by itself.
@@ -321,7 +293,7 @@ CHANGING = ("servescope_api_", "servescope_render_", "servescope_store_", "serve
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, prometheus: Path) -> None:
+async def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, prometheus: Path) -> None:
     """It asks for OpenMetrics, is let in, and holds every sample of the page under its own name and value."""
     authority = Authority(tmp_path, "ours")
     certificate, key = authority.issue("collector")
@@ -331,8 +303,7 @@ def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, p
         bearer_token_file=tmp_path / "tokens", tls_cert_file=certificate, tls_key_file=key,
         tls_client_ca_file=authority.file(),
     )  # fmt: skip
-
-    async def act(opened: Door) -> tuple[set[str], set[str]]:
+    async with door(tmp_path, LIMITS, api) as opened:
         await fill(opened.scene, 8)
         job = {
             "job_name": "collector", "scheme": "https", "scrape_interval": "1s",
@@ -348,15 +319,13 @@ def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, p
             aiohttp.ClientSession() as session,
             session.get(f"https://127.0.0.1:{opened.port}/metrics", ssl=context, headers=bearer(FIRST)) as response,
         ):
-            page = await response.text()
-        return held, {
+            text = await response.text()
+        page = {
             sample_text(sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(page)
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
             if not sample.name.startswith(CHANGING)
         }
-
-    held, page = play(tmp_path, LIMITS, act, api)
     assert len(page) > 100
     assert page - held == set()
 
@@ -433,26 +402,22 @@ def test_wrong_access_is_refused_at_the_start(tmp_path: Path, api: dict[str, str
 
 
 @pytest.mark.slow
-def test_openness_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_openness_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Loudly when everybody may read, and when tokens travel in the clear; not on this machine alone."""
     (tmp_path / "tokens").write_text(FIRST)
 
-    def warnings(host: str, **api: str) -> list[str]:
+    async def warnings(host: str, **api: str) -> list[str]:
         configuration = configure(tmp_path, **api)
         collector = replace(configuration.collector, listen=(host, 0))
-
-        async def run() -> None:
-            stop = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.2, stop.set)
-            await collect(replace(configuration, collector=collector), stop)
-
         caplog.clear()
-        asyncio.run(run())
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.2, stop.set)
+        await collect(replace(configuration, collector=collector), stop)
         return [record.message for record in caplog.records if record.name.endswith("command") and record.levelno > 20]
 
-    assert warnings("127.0.0.1") == []
-    assert [text[:26] for text in warnings("0.0.0.0")] == ["ANYBODY WHO REACHES 0.0.0."]
-    assert [text[:20] for text in warnings("0.0.0.0", bearer_token_file="tokens")] == ["bearer tokens travel"]
+    assert await warnings("127.0.0.1") == []
+    assert [text[:26] for text in await warnings("0.0.0.0")] == ["ANYBODY WHO REACHES 0.0.0."]
+    assert [text[:20] for text in await warnings("0.0.0.0", bearer_token_file="tokens")] == ["bearer tokens travel"]
 
 
 def test_loopback_is_distinguished_from_other_addresses() -> None:

@@ -16,7 +16,7 @@ import pytest
 from servescope.web.bounds import Bounds
 from servescope.web.gate import Reads
 from tests.conftest import ROOT
-from tests.support.api_door import LIMITS, Door, Held, bounds, door, ended, fill, play
+from tests.support.api_door import LIMITS, Door, Held, bounds, door, ended, fill
 from tests.support.waiting import wait_for_async
 
 
@@ -47,10 +47,9 @@ def test_the_bounds_are_documented() -> None:
 
 
 @pytest.mark.slow
-def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
+async def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
     """A client that sends a header byte by byte is cut off as a silent one is; others are answered meanwhile."""
-
-    async def act(opened: Door) -> tuple[set[int], bytes]:
+    async with door(tmp_path, bounds(idle_seconds=0.5)) as opened:
         reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n")
 
         ending = asyncio.create_task(ended(reader))
@@ -59,16 +58,13 @@ def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
             writer.write(b"X")
             statuses.add((await opened.ask("/api/v1/targets"))[0])
         writer.close()
-        return statuses, await ending
-
-    assert play(tmp_path, bounds(idle_seconds=0.5), act) == ({200}, b"")
+        assert (statuses, await ending) == ({200}, b"")
 
 
 @pytest.mark.slow
-def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     """After its answer, and before its first request; one that keeps sending requests stays open."""
-
-    async def act(opened: Door) -> tuple[bytes, bytes]:
+    async with door(tmp_path, bounds(idle_seconds=1.5)) as opened:
         silent, first = await opened.connect()
         reader, writer = await opened.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         busy, asking = await opened.connect()
@@ -78,34 +74,27 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
             assert b" 200 OK" in await busy.readuntil(b"ok\n")
         for each in (first, writer, asking):
             each.close()
-        return await others
-
-    nothing, answer = play(tmp_path, bounds(idle_seconds=1.5), act)
+        nothing, answer = await others
     assert nothing == b""
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
+async def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
     """However many connect and send nothing, the next one is served; each closed connection is counted."""
-
-    async def act(opened: Door) -> tuple[int, bytes, float]:
+    async with door(tmp_path, bounds(connections=4)) as opened:
         silent = [await opened.connect() for _ in range(8)]
         status, *_ = await opened.ask("/api/v1/targets")
         first = await ended(silent[0][0])
         refused = await opened.refused("connections")
         for _, writer in silent:
             writer.close()
-        return status, first, refused
-
-    status, first, refused = play(tmp_path, bounds(connections=4), act)
     assert (status, first) == (200, b"")
     assert refused >= 5
 
 
-def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is served; the connection that has waited longest for its answer is closed."""
-
-    async def act(opened: Door) -> tuple[int, bytes, bool]:
+    async with door(tmp_path, bounds(connections=4)) as opened:
         held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         asked, busy = asked_reads(monkeypatch), []
         for count in range(1, 5):
@@ -117,15 +106,12 @@ def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypat
         held.let_go()
         for _, writer in busy:
             writer.close()
-        return status, first, others_wait
-
-    assert play(tmp_path, bounds(connections=4), act) == (200, b"", True)
+        assert (status, first, others_wait) == (200, b"", True)
 
 
-def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests behind one that waits for its answer end the connection when they grow large; others are answered."""
-
-    async def act(opened: Door) -> tuple[bytes, int, int]:
+    async with door(tmp_path, bounds(unanswered_bytes=100_000)) as opened:
         held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         reader, writer = await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: held.begun == 1)
@@ -139,25 +125,20 @@ def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: p
         writer.close()
         served = (await opened.ask("/api/v1/targets"))[0]
         held.let_go()
-        return cut_off, served, still_there
-
-    assert play(tmp_path, bounds(unanswered_bytes=100_000), act) == (b"", 200, True)
+        assert (cut_off, served, still_there) == (b"", 200, True)
 
 
 @pytest.mark.slow
-def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
     """The request is answered, and its connection closed."""
-
-    async def act(opened: Door) -> bytes:
+    async with door(tmp_path, LIMITS) as opened:
         head = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         reader, writer = await opened.send(head)
         for _ in range(300):
             writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
         answer = await ended(reader)
         writer.close()
-        return answer
-
-    assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.1 200 ")
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 # --- Requests ---------------------------------------------------------------------------------------------------------
@@ -187,31 +168,27 @@ def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_requests_of_undue_size_are_refused(tmp_path: Path, request_head: bytes, status: int, message: str) -> None:
+async def test_requests_of_undue_size_are_refused(
+    tmp_path: Path, request_head: bytes, status: int, message: str
+) -> None:
     """414 and 431, in JSON, with the limit; then the connection is closed."""
-
-    async def act(opened: Door) -> bytes:
+    async with door(tmp_path, LIMITS) as opened:
         reader, writer = await opened.send(request_head)
         answer = await ended(reader)
         writer.close()
-        return answer
-
-    head, _, body = play(tmp_path, LIMITS, act).partition(b"\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split()[1] == b"%d" % status
     assert b"aiohttp" not in head
     assert json.loads(body)["error"].startswith(message)
 
 
-def test_what_is_not_http_is_answered_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_not_http_is_answered_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """400, and no line in the log that strangers could fill it with."""
-
-    async def act(opened: Door) -> bytes:
+    async with door(tmp_path, LIMITS) as opened:
         reader, writer = await opened.send(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
         answer = await ended(reader)
         writer.close()
-        return answer
-
-    assert play(tmp_path, LIMITS, act).startswith(b"HTTP/1.0 400 ")
+        assert answer.startswith(b"HTTP/1.0 400 ")
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
@@ -249,14 +226,14 @@ def mutated(request: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.slow
-def test_odd_requests_cost_only_themselves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_odd_requests_cost_only_themselves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is sent, and whenever the client leaves: no 5xx, no error in the log, and the next is served."""
     chance = random.Random(11)
     # aiohttp answers 500 to an Expect header that is no text, before us, where there is no page.
     changeable = [each for each in ODD_REQUESTS if b"Expect" not in each]
     requests = [*ODD_REQUESTS, *(mutated(chance.choice(changeable), chance) for _ in range(600))]
+    async with door(tmp_path, bounds(idle_seconds=0.2)) as opened:
 
-    async def act(opened: Door) -> tuple[set[bytes], int]:
         async def send(request: bytes, *, stay: bool) -> bytes:
             reader, writer = await opened.send(request)
             if not stay:
@@ -270,9 +247,7 @@ def test_odd_requests_cost_only_themselves(tmp_path: Path, caplog: pytest.LogCap
         for start in range(0, len(requests), 50):
             batch = requests[start : start + 50]
             statuses |= set(await asyncio.gather(*(send(one, stay=len(one) % 3 > 0) for one in batch)))
-        return statuses, (await opened.ask("/api/v1/targets"))[0]
-
-    statuses, served = play(tmp_path, bounds(idle_seconds=0.2), act)
+        served = (await opened.ask("/api/v1/targets"))[0]
     assert served == 200
     assert {b"200", b"400", b"404"} <= statuses
     assert {status for status in statuses if status.startswith(b"5")} == set()
@@ -296,10 +271,9 @@ def asked_reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
-def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the line 503 with Retry-After; pages that read no store are served; then all who waited are."""
-
-    async def act(opened: Door) -> tuple[Any, Any, int, list[int]]:
+    async with door(tmp_path, bounds(reads=1, waiting_reads=2)) as opened:
         held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         asked = asked_reads(monkeypatch)
         waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(3)]
@@ -309,9 +283,6 @@ def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: py
         held.let_go()
         served = [(await each)[0] for each in waiting]
         after = (await opened.ask("/api/v1/status"))[0]
-        return turned_away, others, after, served
-
-    turned_away, others, after, served = play(tmp_path, bounds(reads=1, waiting_reads=2), act)
     assert turned_away[0] == 503
     assert turned_away[1] == {"error": "3 reads of the store are under way, ask again"}
     assert turned_away[2]["Retry-After"] == "1"
@@ -319,34 +290,28 @@ def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_an_answer_that_takes_too_long_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_takes_too_long_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 after the bound; the read counts as one under way until it has ended, so that reads do not pile up."""
-
-    async def act(opened: Door) -> list[tuple[int, Any]]:
+    async with door(tmp_path, bounds(answer_seconds=0.8, reads=1, waiting_reads=0)) as opened:
         held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         first = (await opened.ask("/api/v1/deployments"))[:2]
         second = (await opened.ask("/api/v1/status"))[:2]
         held.let_go()
         await opened.until_answered("/api/v1/deployments", 200)
-        return [first, second]
-
-    first, second = play(tmp_path, bounds(answer_seconds=0.8, reads=1, waiting_reads=0), act)
+        first, second = [first, second]
     assert first == (503, {"error": "no answer within 0.8 s; ask for less, or again"})
     assert second == (503, {"error": "1 reads of the store are under way, ask again"})
 
 
-def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One request too many is answered with 503, a health check is not; those accepted before are answered."""
-
-    async def act(opened: Door) -> tuple[int, int, list[int]]:
+    async with door(tmp_path, bounds(requests=2)) as opened:
         held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
         waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(2)]
         await until(lambda: held.begun == 2)
         refused, healthy = (await opened.ask("/api/v1/catalog"))[0], (await opened.ask("/-/healthy"))[0]
         held.let_go()
-        return refused, healthy, [(await each)[0] for each in waiting]
-
-    assert play(tmp_path, bounds(requests=2), act) == (503, 200, [200, 200])
+        assert (refused, healthy, [(await each)[0] for each in waiting]) == (503, 200, [200, 200])
 
 
 # --- Answers ----------------------------------------------------------------------------------------------------------
@@ -359,37 +324,34 @@ def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         ("samples?deployment_id=v1&name=output_tokens_per_request", "fewer metrics (name), or a shorter time"),
     ],
 )
-def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str, less: str) -> None:
+async def test_an_answer_that_would_be_too_large_is_refused(tmp_path: Path, query: str, less: str) -> None:
     """400, with what to ask for instead; less than that is answered."""
-
-    async def act(opened: Door) -> tuple[tuple[int, Any], int]:
+    async with door(tmp_path, bounds(answer_values=200)) as opened:
         await fill(opened.scene)
-        narrowed = query.replace("output_tokens_per_request", "requests_total") + "&name=request_rate"
-        narrowed = narrowed if "figures" in query else narrowed.removesuffix("&name=request_rate")
+        less_of = query.replace("output_tokens_per_request", "requests_total") + "&name=request_rate"
+        less_of = less_of if "figures" in query else less_of.removesuffix("&name=request_rate")
         end_ms = opened.scene.collector.clock.now_ms
-        return (await opened.ask(f"/api/v1/{query}"))[:2], (
-            await opened.ask(f"/api/v1/{narrowed}&start_ms={end_ms - 60_000}&end_ms={end_ms}")
-        )[0]
-
-    refused, narrowed = play(tmp_path, bounds(answer_values=200), act)
+        refused, narrowed = (
+            (await opened.ask(f"/api/v1/{query}"))[:2],
+            (await opened.ask(f"/api/v1/{less_of}&start_ms={end_ms - 60_000}&end_ms={end_ms}"))[0],
+        )
     assert refused == (400, {"error": f"the answer would hold more than 200 numbers; ask for {less}"})
     assert narrowed == 200
 
 
-def test_samples_that_are_too_many_to_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_samples_that_are_too_many_to_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """400, as less can be asked for; the store is not at fault."""
     monkeypatch.setattr("servescope.store.embedded.MOST_NUMBERS", 20)
-
-    async def act(opened: Door) -> tuple[int, Any]:
+    async with door(tmp_path, bounds()) as opened:
         await fill(opened.scene)
-        return (await opened.ask("/api/v1/samples?deployment_id=v1&name=requests_total"))[:2]
-
-    status, answer = play(tmp_path, bounds(), act)
+        status, answer = (await opened.ask("/api/v1/samples?deployment_id=v1&name=requests_total"))[:2]
     assert status == 400
     assert answer["error"].endswith("too many to be read at once; ask for fewer names or a shorter time")
 
 
-def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
+async def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
     """Each alone is within the bound, both together are not."""
 
     async def act(opened: Door) -> list[int]:
@@ -399,18 +361,14 @@ def test_deployments_of_one_name_are_counted_together(tmp_path: Path) -> None:
             (await opened.ask(f"/api/v1/figures?deployment_id=chat&name=request_rate{query}"))[0] for query in queries
         ]
 
-    async def run() -> list[int]:
-        async with door(tmp_path, bounds(answer_values=15), deployment_id="chat") as opened:
-            return await act(opened)
-
-    assert asyncio.run(run()) == [200, 200, 400]
+    async with door(tmp_path, bounds(answer_values=15), deployment_id="chat") as opened:
+        assert await act(opened) == [200, 200, 400]
 
 
 @pytest.mark.slow
-def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
+async def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
     """Connections whose client never reads are closed; other clients are answered meanwhile."""
-
-    async def act(opened: Door) -> tuple[set[int], float, int]:
+    async with door(tmp_path, bounds(piece_seconds=0.4)) as opened:
         await opened.scene.step()
         request = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n"
         stuck = []
@@ -424,41 +382,33 @@ def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
         connections = opened.scene.collector.telemetry.api_connections._value.get()
         for _, writer in stuck:
             writer.close()
-        return statuses, cut_off, int(connections)
-
-    statuses, cut_off, connections = play(tmp_path, bounds(piece_seconds=0.4), act)
+        connections = int(connections)
     assert statuses == {200}
     assert cut_off == 6
     assert connections <= 2
 
 
 @pytest.mark.slow
-def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
+async def test_answers_on_their_way_are_bounded_together(tmp_path: Path) -> None:
     """While the bound is used up by answers that slow clients do not read, others get 503; afterwards 200."""
-
-    async def act(opened: Door) -> int:
+    async with door(tmp_path, bounds(sending_bytes=10_000, piece_seconds=1.5)) as opened:
         _, writer = await opened.connect(reads=False)
         writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
         await opened.until_answered("/api/v1/targets", 503)
         healthy, *_ = await opened.ask("/-/healthy")
         await opened.until_answered("/api/v1/targets", 200)
         writer.close()
-        return healthy
-
-    assert play(tmp_path, bounds(sending_bytes=10_000, piece_seconds=1.5), act) == 200
+        assert healthy == 200
 
 
 @pytest.mark.slow
-def test_who_takes_the_answer_by_drops_is_cut_off(tmp_path: Path) -> None:
+async def test_who_takes_the_answer_by_drops_is_cut_off(tmp_path: Path) -> None:
     """A client that reads a little now and then is cut off when its answer is not read whole within the bound."""
-
-    async def act(opened: Door) -> float:
+    async with door(tmp_path, bounds(piece_bytes=16_384, piece_seconds=60.0, sending_seconds=0.6)) as opened:
         reader, writer = await opened.connect(reads=False)
         writer.write(b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
         while not (cut_off := await opened.refused("slow_reader")):
             with suppress(ConnectionError):
                 await reader.read(64)
         writer.close()
-        return cut_off
-
-    assert play(tmp_path, bounds(piece_bytes=16_384, piece_seconds=60.0, sending_seconds=0.6), act) == 1
+        assert cut_off == 1

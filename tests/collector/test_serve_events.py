@@ -12,7 +12,7 @@ import pytest
 
 from servescope.collector.api.events import MOST_BODY_BYTES
 from servescope.web.settings import ApiSettings
-from tests.support.api_door import LIMITS, Door, play
+from tests.support.api_door import LIMITS, Door, door
 
 TOKEN = "ev3nts-t0ken"  # the tests' own
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -33,10 +33,9 @@ async def report(opened: Door, body: bytes, headers: Mapping[str, str] = BEARER)
         return response.status, await response.json()
 
 
-def test_a_deploy_is_reported_and_read(tmp_path: Path, tokens: ApiSettings) -> None:
+async def test_a_deploy_is_reported_and_read(tmp_path: Path, tokens: ApiSettings) -> None:
     """Beside what the collector noticed itself: its targets appeared."""
-
-    async def act(opened: Door) -> tuple[int, Any, Any, Any]:
+    async with door(tmp_path, LIMITS, tokens) as opened:
         at_ms = opened.scene.collector.clock.now_ms - 60_000
         status, accepted = await report(opened, json.dumps({**DEPLOY, "time_ms": at_ms}).encode())
         await opened.scene.step()
@@ -44,28 +43,22 @@ def test_a_deploy_is_reported_and_read(tmp_path: Path, tokens: ApiSettings) -> N
         _, then, _ = await opened.ask(f"/api/v1/events?start_ms={at_ms}&end_ms={at_ms}", BEARER)
         _, lately, _ = await opened.ask("/api/v1/events", BEARER)
         assert accepted["time_ms"] == at_ms
-        return status, accepted, then["events"], lately["events"]
-
-    status, accepted, then, lately = play(tmp_path, LIMITS, act, tokens)
+        then, lately = (then["events"], lately["events"])
     shown = [accepted[name] for name in ("kind", "labels", "text", "detail")]
     assert shown == ["deploy", DEPLOY["labels"], DEPLOY["text"], {"by": "ci", "configuration": HASH}]
     assert (status, then) == (202, [accepted])
     assert "target_appeared" in {each["kind"] for each in lately}
 
 
-def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSettings) -> None:
+async def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSettings) -> None:
     """Where tokens are configured with 401, where none are, and all else is open, with 403; nothing is written."""
-
-    async def act(opened: Door) -> tuple[int, int]:
-        status, _ = await report(opened, json.dumps(DEPLOY).encode(), {})
-        await opened.scene.step()
-        await opened.scene.written()
-        return status, len(
-            [each for each in opened.scene.collector.recorder.history.read_events(0, 1 << 41) if each.kind == "deploy"]
-        )
-
-    assert play(tmp_path, LIMITS, act, tokens) == (401, 0)
-    assert play(tmp_path, LIMITS, act) == (403, 0)
+    for api, refused in ((tokens, 401), (None, 403)):
+        async with door(tmp_path, LIMITS, api) as opened:
+            status, _ = await report(opened, json.dumps(DEPLOY).encode(), {})
+            await opened.scene.step()
+            await opened.scene.written()
+            events = opened.scene.collector.recorder.history.read_events(0, 1 << 41)
+            assert (status, [each for each in events if each.kind == "deploy"]) == (refused, [])
 
 
 @pytest.mark.parametrize(
@@ -92,10 +85,10 @@ def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSettings
         (b" " * (MOST_BODY_BYTES + 1), 413, "the body has more than 16384 bytes"),
     ],
 )
-def test_a_wrong_report_is_named(tmp_path: Path, tokens: ApiSettings, body: bytes, status: int, error: str) -> None:
-    async def act(opened: Door) -> tuple[int, Any]:
-        return await report(opened, body)
-
-    found, answer = play(tmp_path, LIMITS, act, tokens)
+async def test_a_wrong_report_is_named(
+    tmp_path: Path, tokens: ApiSettings, body: bytes, status: int, error: str
+) -> None:
+    async with door(tmp_path, LIMITS, tokens) as opened:
+        found, answer = await report(opened, body)
     assert found == status
     assert error in answer["error"]

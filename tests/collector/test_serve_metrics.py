@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import math
 from pathlib import Path
@@ -19,7 +18,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, format_series, make_labels
 from servescope.web.bounds import Bounds
 from tests.support.exposed_metrics import OPENMETRICS, fetch, scrape_everything
-from tests.support.served_collector import Scene, play, scene
+from tests.support.served_collector import scene
 
 
 def samples(families: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -35,15 +34,15 @@ def samples(families: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_openmetrics_says_the_same_as_text(tmp_path: Path, shuffled: bool) -> None:
+async def test_openmetrics_says_the_same_as_text(tmp_path: Path, shuffled: bool) -> None:
     """Valid to the letter, whatever the order of lines at the targets, with the same samples under the same names."""
-
-    async def act(stage: Scene) -> tuple[bytes, dict[str, str], bytes, dict[str, str]]:
+    async with scene(tmp_path) as stage:
         await scrape_everything(stage, shuffled=shuffled)
         await stage.written()
-        return *await fetch(stage), *await fetch(stage, Accept=f"{OPENMETRICS};q=0.9,text/plain;q=0.5")
-
-    text, text_headers, page, page_headers = play(tmp_path, act)
+        text, text_headers, page, page_headers = (
+            *await fetch(stage),
+            *await fetch(stage, Accept=f"{OPENMETRICS};q=0.9,text/plain;q=0.5"),
+        )
     assert text_headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert page_headers["Content-Type"] == f"{OPENMETRICS}; charset=utf-8"
     assert page_headers["Cache-Control"] == text_headers["Cache-Control"] == "no-store"
@@ -58,22 +57,19 @@ def test_openmetrics_says_the_same_as_text(tmp_path: Path, shuffled: bool) -> No
     assert shown["decode_seconds"].unit == "seconds"
 
 
-def test_the_page_is_compressed_for_who_takes_it(tmp_path: Path) -> None:
+async def test_the_page_is_compressed_for_who_takes_it(tmp_path: Path) -> None:
     """In either format."""
-
-    async def act(stage: Scene) -> list[tuple[bytes, dict[str, str]]]:
+    async with scene(tmp_path) as stage:
         await scrape_everything(stage)
-        accepts = ("text/plain", OPENMETRICS)
-        return [await fetch(stage, **{"Accept": each, "Accept-Encoding": "gzip"}) for each in accepts]
-
-    for body, headers in play(tmp_path, act):
-        assert headers["Content-Encoding"] == "gzip"
-        assert headers["Vary"] == "Accept, Accept-Encoding"
-        assert b"\n# TYPE output_tokens" in gzip.decompress(body)
+        for accepts in ("text/plain", OPENMETRICS):
+            body, headers = await fetch(stage, **{"Accept": accepts, "Accept-Encoding": "gzip"})
+            assert headers["Content-Encoding"] == "gzip"
+            assert headers["Vary"] == "Accept, Accept-Encoding"
+            assert b"\n# TYPE output_tokens" in gzip.decompress(body)
 
 
 @pytest.mark.parametrize(("seconds", "renderings"), [(60.0, 1), (0.0, 5)])
-def test_one_rendering_serves_many(
+async def test_one_rendering_serves_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, renderings: int
 ) -> None:
     """Who asks while a page is fresh gets that page; with none kept each has its own."""
@@ -85,14 +81,10 @@ def test_one_rendering_serves_many(
         return original(self, page)
 
     monkeypatch.setattr(PageRenderer, "render", render)
-
-    async def act() -> None:
-        async with scene(tmp_path, Bounds(page_seconds=seconds, page_share=0.0)) as stage:
-            await stage.step()
-            for _ in range(5):
-                await fetch(stage)
-
-    asyncio.run(act())
+    async with scene(tmp_path, Bounds(page_seconds=seconds, page_share=0.0)) as stage:
+        await stage.step()
+        for _ in range(5):
+            await fetch(stage)
     assert len(counted) == renderings
 
 

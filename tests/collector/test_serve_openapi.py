@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import schemathesis
@@ -17,20 +16,19 @@ from jsonschema import Draft202012Validator
 from servescope.collector.api.openapi import describe
 from servescope.web.settings import ApiSettings
 from tests.conftest import ROOT
-from tests.support.api_door import LIMITS, Door, fill, play
+from tests.support.api_door import LIMITS, door, fill
 
 TOKEN = "0penapi-t0ken"  # the tests' own
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("examples", [5, pytest.param(40, marks=pytest.mark.proof)])
-def test_schemathesis_finds_nothing(tmp_path: Path, examples: int) -> None:
+async def test_schemathesis_finds_nothing(tmp_path: Path, examples: int) -> None:
     """Statuses, types, schemas, headers, wrong data, unknown methods, missing tokens: all as described."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{TOKEN}\n")
     (tmp_path / "schemathesis.toml").write_text('[parameters]\ndeployment_id = "v1"\n')
-
-    async def act(opened: Door) -> tuple[int | None, str]:
+    async with door(tmp_path, LIMITS, ApiSettings(bearer_token_file=tokens)) as opened:
         await fill(opened.scene)
         run = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{opened.port}/api/v1/openapi.json",
@@ -43,13 +41,11 @@ def test_schemathesis_finds_nothing(tmp_path: Path, examples: int) -> None:
         )  # fmt: skip
         try:
             async with asyncio.timeout(120):
-                output, _ = await run.communicate()
+                written, _ = await run.communicate()
         finally:
             if run.returncode is None:
                 run.kill()
-        return run.returncode, output.decode()
-
-    code, output = play(tmp_path, LIMITS, act, ApiSettings(bearer_token_file=tokens))
+        code, output = run.returncode, written.decode()
     assert code == 0, output
     assert "No issues found" in output
 
@@ -68,7 +64,7 @@ def test_the_description_is_valid_openapi() -> None:
 
 
 @pytest.mark.slow
-def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
+async def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
     """With stored data, targets that fail and figures that are absent; nothing is in it that is not described."""
     document = describe()
     asked = {
@@ -76,12 +72,9 @@ def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
         "/api/v1/samples": "?deployment_id=v1&name=output_tokens_per_request&name=queued_requests",
         "/api/v1/status": "", "/api/v1/alerts": "", "/api/v1/openapi.json": "",
     }  # fmt: skip
-
-    async def act(opened: Door) -> dict[str, Any]:
+    async with door(tmp_path, LIMITS) as opened:
         await fill(opened.scene)
-        return {path: (await opened.ask(f"{path}{query}"))[1] for path, query in asked.items()}
-
-    answers = play(tmp_path, LIMITS, act)
+        answers = {path: (await opened.ask(f"{path}{query}"))[1] for path, query in asked.items()}
     for path, answer in answers.items():
         schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         Draft202012Validator({**schema, "components": document["components"]}).validate(answer)
@@ -91,17 +84,14 @@ def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
     assert answers["/api/v1/status"]["store"]["bytes"] > 0
 
 
-def test_samples_are_those_that_were_scraped(tmp_path: Path) -> None:
+async def test_samples_are_those_that_were_scraped(tmp_path: Path) -> None:
     """A row per native series with its times and values; a scrape that failed leaves a gap, not a zero."""
-
-    async def act(opened: Door) -> Any:
+    async with door(tmp_path, LIMITS) as opened:
         await fill(opened.scene, 4)
         opened.scene.pages.texts["v1-0"] = None
         await opened.scene.step()
         await fill(opened.scene, 2)
-        return (await opened.ask("/api/v1/samples?deployment_id=v1&name=requests_total"))[1]
-
-    (shown,) = play(tmp_path, LIMITS, act)["deployments"]
+        (shown,) = (await opened.ask("/api/v1/samples?deployment_id=v1&name=requests_total"))[1]["deployments"]
     one = next(row for row in shown["series"] if row["labels"]["replica"] == "v1-0")
     start = 1_800_000_000_000
     assert one["name"] == "requests_total"
@@ -124,15 +114,12 @@ def test_samples_are_those_that_were_scraped(tmp_path: Path) -> None:
         ("deployment_id=v1&name=requests_total&max_points=3", 400, "unknown parameter 'max_points', supported: "),
     ],
 )
-def test_wrong_questions_for_samples_are_answered(tmp_path: Path, query: str, status: int, error: str) -> None:
+async def test_wrong_questions_for_samples_are_answered(tmp_path: Path, query: str, status: int, error: str) -> None:
     """With what would have been right."""
-
-    async def act(opened: Door) -> tuple[int, Any]:
+    async with door(tmp_path, LIMITS) as opened:
         await opened.scene.step()
         await opened.scene.written()
-        return (await opened.ask(f"/api/v1/samples?{query}"))[:2]
-
-    status_sent, answer = play(tmp_path, LIMITS, act)
+        status_sent, answer = (await opened.ask(f"/api/v1/samples?{query}"))[:2]
     assert (status_sent, answer["error"][: len(error)]) == (status, error)
 
 
@@ -148,18 +135,17 @@ def test_wrong_questions_for_samples_are_answered(tmp_path: Path, query: str, st
         ),
     ],
 )
-def test_what_is_not_there_is_answered_in_json(tmp_path: Path, method: str, path: str, status: int, error: str) -> None:
+async def test_what_is_not_there_is_answered_in_json(
+    tmp_path: Path, method: str, path: str, status: int, error: str
+) -> None:
     """404 and 405 name what there is."""
-
-    async def act(opened: Door) -> tuple[int, str, str]:
+    async with door(tmp_path, LIMITS) as opened:
         reader, writer = await opened.send(
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
         )
         head, _, body = (await reader.read(-1)).decode().partition("\r\n\r\n")
         writer.close()
-        return int(head.split()[1]), head, body
-
-    answered, head, body = play(tmp_path, LIMITS, act)
+        answered = int(head.split()[1])
     assert (answered, json.loads(body)["error"][: len(error)]) == (status, error)
     assert "Content-Type: application/json" in head
     assert ("Allow: GET, HEAD" in head) == (status == 405)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +12,7 @@ import pytest
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.collector.scrapes.scrape import Scrape
-from tests.support.stepped_collector import World, play, write_targets
+from tests.support.stepped_collector import World, write_targets
 from tests.support.waiting import wait_for
 
 TOKENS = "output_tokens_per_second"
@@ -99,27 +99,9 @@ class Unreadable(RecentScrapes):
         raise RuntimeError("a mistake")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[[Callable[[Faulty], Awaitable[None]]], None]:
-    """Plays a story with the targets a and b."""
-
-    def run(act: Callable[[Faulty], Awaitable[None]]) -> None:
-        async def act_in(world: World) -> None:
-            assert isinstance(world, Faulty)
-            await act(world)
-
-        play(Faulty(tmp_path, "a", "b"), act_in)
-
-    return run
-
-
-Run = Callable[[Callable[[Faulty], Awaitable[None]]], None]
-
-
-def test_a_restart_between_scrapes_is_no_drop(run: Run) -> None:
+async def test_a_restart_between_scrapes_is_no_drop(tmp_path: Path) -> None:
     """After a restart below the former value counting continues; only increases that no scrape saw are lost."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(21)
         world.answers["a"] = 0.0
         await world.count(10)
@@ -129,13 +111,10 @@ def test_a_restart_between_scrapes_is_no_drop(run: Run) -> None:
         assert figures["request_error_share"] == pytest.approx(0.1)
         assert figures["time_to_first_token_seconds_p50"] == pytest.approx(1.0)
 
-    run(act)
 
-
-def test_restarts_at_every_scrape_give_no_absurd_rate(run: Run) -> None:
+async def test_restarts_at_every_scrape_give_no_absurd_rate(tmp_path: Path) -> None:
     """A crash loop shows the little that is counted between two crashes, never less than nothing."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         for step in range(25):
             world.answers = {"a": 5.0 + step % 2, "b": 5.0 + (step + 1) % 2}
             await world.scrape()
@@ -143,13 +122,10 @@ def test_restarts_at_every_scrape_give_no_absurd_rate(run: Run) -> None:
         assert 0 < figures[TOKENS] <= 2 * 6.0 / EVERY
         assert all(value >= 0 for value in figures.values())
 
-    run(act)
 
-
-def test_a_torn_histogram_keeps_its_quantiles_within_its_edges(run: Run) -> None:
+async def test_a_torn_histogram_keeps_its_quantiles_within_its_edges(tmp_path: Path) -> None:
     """Where only some buckets began again the others continue, and a quantile stays a duration of the histogram."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(15)
 
         def torn(count: float) -> str:
@@ -165,13 +141,10 @@ def test_a_torn_histogram_keeps_its_quantiles_within_its_edges(run: Run) -> None
             assert 0 <= figures[f"time_to_first_token_seconds_{which}"] <= 2.5
         assert figures[TOKENS] == pytest.approx(2 * STEADY)
 
-    run(act)
 
-
-def test_missing_scrapes_cost_no_increase(run: Run) -> None:
+async def test_missing_scrapes_cost_no_increase(tmp_path: Path) -> None:
     """What was counted while a target could not be scraped is there once it answers again, at its true rate."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(10)
         former = world.answers["a"]
         world.answers["a"] = None
@@ -185,13 +158,10 @@ def test_missing_scrapes_cost_no_increase(run: Run) -> None:
         assert failing["queued_requests b"] == 2
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
 
-    run(act)
 
-
-def test_a_series_that_vanishes_is_no_gauge_any_more_and_still_counts(run: Run) -> None:
+async def test_a_series_that_vanishes_is_no_gauge_any_more_and_still_counts(tmp_path: Path) -> None:
     """A page without a gauge ends it at once, as a stale marker would; the counter beside it continues."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(21)
         world.pages["a"] = lambda count: counting(count).replace(page(QUEUED), "")
         await world.count(1)
@@ -201,13 +171,10 @@ def test_a_series_that_vanishes_is_no_gauge_any_more_and_still_counts(run: Run) 
         assert "queued_requests a" not in world.shown()
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
 
-    run(act)
 
-
-def test_a_gap_longer_than_the_window_begins_anew(run: Run) -> None:
+async def test_a_gap_longer_than_the_window_begins_anew(tmp_path: Path) -> None:
     """After hours of silence the first scrape has no rate, not one over the hours; the second has."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(10)
         await world.scrape(seconds=7200.0)
         once = world.shown()
@@ -217,15 +184,12 @@ def test_a_gap_longer_than_the_window_begins_anew(run: Run) -> None:
         await world.count(20)
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
 
-    run(act)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump", [60.0, 240.0, 3600.0, 86_400.0])
-def test_a_clock_set_forward_makes_rates_smaller_for_a_window_at_most(run: Run, jump: float) -> None:
+async def test_a_clock_set_forward_makes_rates_smaller_for_a_window_at_most(tmp_path: Path, jump: float) -> None:
     """What was counted is spread over the time that seems to have gone by: never more than the true rate."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(21)
         world.seconds += jump
         seen = []
@@ -235,15 +199,12 @@ def test_a_clock_set_forward_makes_rates_smaller_for_a_window_at_most(run: Run, 
         assert all(rate <= 2 * STEADY * 1.001 for rate in seen if rate is not None)
         assert seen[-1] == pytest.approx(2 * STEADY)
 
-    run(act)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump", [1.0, 25.0, 200.0])
-def test_a_clock_set_back_a_little_leaves_no_scrape_out(run: Run, jump: float) -> None:
+async def test_a_clock_set_back_a_little_leaves_no_scrape_out(tmp_path: Path, jump: float) -> None:
     """The collector goes on with the present at once; the figures stay true, and afterwards nothing is missing."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(21)
         world.seconds -= jump
         seen = []
@@ -258,13 +219,10 @@ def test_a_clock_set_back_a_little_leaves_no_scrape_out(run: Run, jump: float) -
         assert all(0 < rate <= most for rate in seen if rate is not None)
         assert seen[-1] == pytest.approx(2 * STEADY)
 
-    run(act)
 
-
-def test_a_clock_set_back_by_hours_begins_anew(run: Run) -> None:
+async def test_a_clock_set_back_by_hours_begins_anew(tmp_path: Path) -> None:
     """What is held lies in the future and is of no use; two scrapes later there are figures again."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(21)
         world.seconds -= 7200.0
         await world.count(1)
@@ -276,15 +234,12 @@ def test_a_clock_set_back_by_hours_begins_anew(run: Run) -> None:
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
         assert world.errors() == [None, None]
 
-    run(act)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("back_after", [60.0, 3000.0])
-def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Path, back_after: float) -> None:
+async def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Path, back_after: float) -> None:
     """Retention follows a leap only an hour later, and continues as soon as the clock is right again."""
-
-    async def act(world: World) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b", settings='retention = "6h"')) as world:
         assert isinstance(world, Faulty)
         began = world.collector.clock.now_ms
         await world.count(5)
@@ -303,14 +258,11 @@ def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Path, bac
             world.shown()
         assert stored(world, began, gone=True) == 0
 
-    play(Faulty(tmp_path, "a", "b", settings='retention = "6h"'), act)
-
 
 @pytest.mark.slow
-def test_a_clock_that_stays_ahead_is_believed(run: Run) -> None:
+async def test_a_clock_that_stays_ahead_is_believed(tmp_path: Path) -> None:
     """After an hour, as after a machine slept for long."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         began = world.collector.clock.now_ms
         await world.count(5)
         world.shown()
@@ -319,8 +271,6 @@ def test_a_clock_that_stays_ahead_is_believed(run: Run) -> None:
             await world.scrape(60.0)
             world.shown()
         assert stored(world, began, gone=True) == 0
-
-    run(act)
 
 
 def stored(world: Faulty, since_ms: int, *, gone: bool = False) -> int:
@@ -342,10 +292,9 @@ def stored(world: Faulty, since_ms: int, *, gone: bool = False) -> int:
     return read()
 
 
-def test_a_scrape_twice_in_one_millisecond_counts_once(run: Run) -> None:
+async def test_a_scrape_twice_in_one_millisecond_counts_once(tmp_path: Path) -> None:
     """The second has the time of the first: it is left out, as Prometheus leaves out a second sample of one time."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(21)
         true = world.shown()
         world.answers = {name: (count or 0.0) + 1e6 for name, count in world.answers.items()}
@@ -353,13 +302,10 @@ def test_a_scrape_twice_in_one_millisecond_counts_once(run: Run) -> None:
         assert outcomes == ["clock", "clock"]
         assert world.shown()[TOKENS] == true[TOKENS]
 
-    run(act)
 
-
-def test_timestamps_of_a_page_are_not_gone_by(run: Run) -> None:
+async def test_timestamps_of_a_page_are_not_gone_by(tmp_path: Path) -> None:
     """Samples count at the time of their scrape, whatever times the page gives them, in whatever order."""
-
-    async def act(world: Faulty) -> None:
+    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         stamps = iter(range(10**6))
 
         def stamped(count: float) -> str:
@@ -369,10 +315,8 @@ def test_timestamps_of_a_page_are_not_gone_by(run: Run) -> None:
         await world.count(21)
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
 
-    run(act)
 
-
-def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
+async def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its fault is logged and counted; another deployment has its figures in the same evaluation, and it the next."""
@@ -381,8 +325,7 @@ def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
         (tmp_path / "targets.json").read_text().replace('"replica": "b"', '"replica": "b", "deployment_id": "other"')
     )
     (tmp_path / "targets.json").write_text(groups)
-
-    async def act(world: World) -> None:
+    async with aclosing(world):
         assert isinstance(world, Faulty)
         await world.count(5)
         broken = next(each for each in world.collector.fleet.watched if each.deployment.deployment_id == "other")
@@ -397,10 +340,8 @@ def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
         assert "a mistake" in caplog.text
         assert {name.deployment_id for name, each in again.items() if TOKENS in each.figures} == {"chat", "other"}
 
-    play(world, act)
 
-
-def test_a_flood_of_series_is_held_to_its_limit_and_named(tmp_path: Path) -> None:
+async def test_a_flood_of_series_is_held_to_its_limit_and_named(tmp_path: Path) -> None:
     """Beyond `max_held_series` new series are left out and counted; known ones continue, and room returns."""
     world = Faulty(tmp_path, "a", "b", settings="max_held_series = 100")
     numbers = iter(range(10**6))
@@ -416,7 +357,7 @@ def test_a_flood_of_series_is_held_to_its_limit_and_named(tmp_path: Path) -> Non
             if sample.name == "servescope_dropped_samples_total" and sample.labels["reason"] == "series_limit"
         )
 
-    async def act(_: World) -> None:
+    async with aclosing(world) as _:
         await world.count(2)
         world.pages["a"] = flooding
         await world.count(21)
@@ -436,5 +377,3 @@ def test_a_flood_of_series_is_held_to_its_limit_and_named(tmp_path: Path) -> Non
         await world.count(2)
         assert world.shown()["request_rejected_share"] == 0
         assert world.errors() == [None, None]
-
-    play(world, act)

@@ -79,25 +79,22 @@ def test_a_wrong_split_is_refused(tmp_path: Path, text: str, message: str) -> No
     assert str(caught.value).startswith(f"{tmp_path / 'servescope.toml'}: {message}")
 
 
-def test_a_split_is_exposed_and_applied_by_a_reload(tmp_path: Path) -> None:
+async def test_a_split_is_exposed_and_applied_by_a_reload(tmp_path: Path) -> None:
     """A cutover's next step is a reload; a wrong one leaves the step before."""
 
     def shown(collector: Collector) -> dict[str, float]:
         (gauges,) = (each for each in collector.own.gauges() if each.name == "servescope_configured_traffic_ratio")
         return {dict(labels)["inference_stack"]: value for labels, value in gauges.values}
 
-    async def run() -> list[dict[str, float]]:
-        world = World(tmp_path, TARGETS + split("{ v1 = 0.9, v2 = 0.1 }"))
-        await world.collector.discovering.discover()
-        seen = [shown(world.collector)]
-        world.write(TARGETS + split("{ v1 = 0.5, v2 = 0.5 }"))
+    world = World(tmp_path, TARGETS + split("{ v1 = 0.9, v2 = 0.1 }"))
+    await world.collector.discovering.discover()
+    seen = [shown(world.collector)]
+    world.write(TARGETS + split("{ v1 = 0.5, v2 = 0.5 }"))
+    await world.collector.reload()
+    seen.append(shown(world.collector))
+    world.write(TARGETS + split("{ v1 = 0.5, v2 = 0.6 }"))
+    with pytest.raises(ServescopeError, match=r"not to 1\.1"):
         await world.collector.reload()
-        seen.append(shown(world.collector))
-        world.write(TARGETS + split("{ v1 = 0.5, v2 = 0.6 }"))
-        with pytest.raises(ServescopeError, match=r"not to 1\.1"):
-            await world.collector.reload()
-        seen.append(shown(world.collector))
-        await asyncio.to_thread(world.collector.close)
-        return seen
-
-    assert asyncio.run(run()) == [{"v1": 0.9, "v2": 0.1}, {"v1": 0.5, "v2": 0.5}, {"v1": 0.5, "v2": 0.5}]
+    seen.append(shown(world.collector))
+    await asyncio.to_thread(world.collector.close)
+    assert seen == [{"v1": 0.9, "v2": 0.1}, {"v1": 0.5, "v2": 0.5}, {"v1": 0.5, "v2": 0.5}]

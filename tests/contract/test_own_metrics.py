@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.own_metrics import FOREIGN_SERIES, OWN_METRICS, UNSCRAPED, OwnMetric, own_family
 from tests.support.exposed_metrics import fetch, scrape_everything
-from tests.support.served_collector import Scene, play
+from tests.support.served_collector import scene
 
 OURS = {name: metric for name, metric in OWN_METRICS.items() if metric.program == "collector"}
 # Prometheus' own word about a target of its.
@@ -24,15 +25,16 @@ NOT_ON_THE_PAGE = {"up"}
 def page(tmp_path: Path) -> dict[str, Any]:
     """The families of a collector's page that are neither the contract's nor a figure's, by their name on the page."""
 
-    async def act(stage: Scene) -> bytes:
-        await scrape_everything(stage)
-        await stage.written()
-        await fetch(stage)
-        return (await fetch(stage))[0]
+    async def read() -> bytes:
+        async with scene(tmp_path) as stage:
+            await scrape_everything(stage)
+            await stage.written()
+            await fetch(stage)
+            return (await fetch(stage))[0]
 
     exposed = {figure.exposed for figure in FIGURES.values()}
     families = {}
-    for family in text_string_to_metric_families(play(tmp_path, act).decode()):
+    for family in text_string_to_metric_families(asyncio.run(read()).decode()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         if name not in METRICS and name not in exposed:
             families[name] = family

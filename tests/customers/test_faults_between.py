@@ -82,7 +82,7 @@ def require_complete(ledger: Ledger, cursors: CursorFile) -> None:
 @pytest.mark.slow
 @TEMPORALITIES
 @pytest.mark.parametrize("seed", range(2))
-def test_faults_of_http_lose_and_repeat_nothing(
+async def test_faults_of_http_lose_and_repeat_nothing(
     store: Store, cursors: CursorFile, temporality: Temporality, seed: int
 ) -> None:
     """Refusals for a time, throttling, resets, half an answer and none, in any order."""
@@ -91,64 +91,52 @@ def test_faults_of_http_lose_and_repeat_nothing(
          refusing(401), reset, half_a_response],
         k=30,
     )  # fmt: skip
-
-    async def act() -> None:
-        async with http_backend() as backend:
-            backend.faults += [*drawn, hang]
-            push = push_to(backend.url, temporality=temporality, timeout_seconds=1.0)
-            await deliver(store, cursors, FillingClock(store), push, MINUTES)
-            assert not backend.faults
-            require_complete(backend.ledger, cursors)
-
-    asyncio.run(act())
+    async with http_backend() as backend:
+        backend.faults += [*drawn, hang]
+        push = push_to(backend.url, temporality=temporality, timeout_seconds=1.0)
+        await deliver(store, cursors, FillingClock(store), push, MINUTES)
+        assert not backend.faults
+        require_complete(backend.ledger, cursors)
 
 
 @TEMPORALITIES
-def test_faults_of_grpc_lose_and_repeat_nothing(store: Store, cursors: CursorFile, temporality: Temporality) -> None:
+async def test_faults_of_grpc_lose_and_repeat_nothing(
+    store: Store, cursors: CursorFile, temporality: Temporality
+) -> None:
     """Statuses that are a matter of time."""
     codes = [Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.ABORTED, Code.INTERNAL, Code.PERMISSION_DENIED]
-
-    async def act() -> None:
-        async with grpc_backend() as backend:
-            backend.faults += [aborting(code, "not now", retry_seconds=5) for code in codes * 4]
-            push = push_to(backend.url, protocol="otlp-grpc", temporality=temporality)
-            await deliver(store, cursors, FillingClock(store), push, MINUTES)
-            assert not backend.faults
-            require_complete(backend.ledger, cursors)
-
-    asyncio.run(act())
+    async with grpc_backend() as backend:
+        backend.faults += [aborting(code, "not now", retry_seconds=5) for code in codes * 4]
+        push = push_to(backend.url, protocol="otlp-grpc", temporality=temporality)
+        await deliver(store, cursors, FillingClock(store), push, MINUTES)
+        assert not backend.faults
+        require_complete(backend.ledger, cursors)
 
 
 @TEMPORALITIES
-def test_an_outage_between_two_processes_loses_nothing(
+async def test_an_outage_between_two_processes_loses_nothing(
     store: Store, cursors: CursorFile, temporality: Temporality
 ) -> None:
     """Nobody listens for half the time; the next process delivers what was owed, with the starts it would have had."""
-
-    async def act() -> None:
-        clock = FillingClock(store)
-        async with http_backend() as backend:
-            await deliver(store, cursors, clock, push_to(backend.url, temporality=temporality), 5)
-            gone = push_to("http://127.0.0.1:1/v1/metrics", temporality=temporality)
-            await deliver(store, cursors, clock, gone, MINUTES - 15)
-            await deliver(store, cursors, clock, push_to(backend.url, temporality=temporality), 10)
-            require_complete(backend.ledger, cursors)
-
-    asyncio.run(act())
+    clock = FillingClock(store)
+    async with http_backend() as backend:
+        await deliver(store, cursors, clock, push_to(backend.url, temporality=temporality), 5)
+        gone = push_to("http://127.0.0.1:1/v1/metrics", temporality=temporality)
+        await deliver(store, cursors, clock, gone, MINUTES - 15)
+        await deliver(store, cursors, clock, push_to(backend.url, temporality=temporality), 10)
+        require_complete(backend.ledger, cursors)
 
 
 @TEMPORALITIES
-def test_what_is_repeated_is_what_was_in_flight(store: Store, cursors: CursorFile, temporality: Temporality) -> None:
+async def test_what_is_repeated_is_what_was_in_flight(
+    store: Store, cursors: CursorFile, temporality: Temporality
+) -> None:
     """A request whose answer is lost arrives again as it was; all others once."""
-
-    async def act() -> None:
-        async with http_backend() as backend:
-            backend.losing_answers = 3
-            push = push_to(backend.url, temporality=temporality)
-            await deliver(store, cursors, FillingClock(store), push, 10)
-            ((_, points),) = backend.ledger.streams.items()
-            assert points[:4] == [points[0]] * 4
-            times = [point.time_ms for point in points[3:]]
-            assert times == list(range(times[0], times[-1] + 1, MINUTE))
-
-    asyncio.run(act())
+    async with http_backend() as backend:
+        backend.losing_answers = 3
+        push = push_to(backend.url, temporality=temporality)
+        await deliver(store, cursors, FillingClock(store), push, 10)
+        ((_, points),) = backend.ledger.streams.items()
+        assert points[:4] == [points[0]] * 4
+        times = [point.time_ms for point in points[3:]]
+        assert times == list(range(times[0], times[-1] + 1, MINUTE))

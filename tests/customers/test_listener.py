@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,38 +59,33 @@ class Served:
             return response.status, await response.text(), dict(response.headers)
 
 
-def serve(tmp_path: Path, act: Callable[[Served], Awaitable[None]]) -> None:
-    async def run() -> None:
-        clock = {"now_ms": float(EDGE), "monotonic": 0.0}
-        with ThreadPoolExecutor(1) as executor:
-            accesses = {}
-            for name, token in TOKENS.items():
-                path = tmp_path / name
-                path.write_text(f"{token}\n")
-                page = CustomerPage(3 * MINUTE, executor, lambda: int(clock["now_ms"]))
-                accesses[name] = PullAccess.of(page, Pull(str(path), requests_per_minute=6))
-            telemetry = CustomersTelemetry(ProgramClock())
-            application = make_pull_application(accesses, telemetry, lambda: clock["monotonic"])
-            async with running(application) as base, aiohttp.ClientSession() as session:
-                pages = {name: access.page for name, access in accesses.items()}
-                await act(Served(pages, base, session, clock, telemetry, accesses))
-
-    asyncio.run(run())
+@asynccontextmanager
+async def serving(tmp_path: Path) -> AsyncIterator[Served]:
+    clock = {"now_ms": float(EDGE), "monotonic": 0.0}
+    with ThreadPoolExecutor(1) as executor:
+        accesses = {}
+        for name, token in TOKENS.items():
+            path = tmp_path / name
+            path.write_text(f"{token}\n")
+            page = CustomerPage(3 * MINUTE, executor, lambda: int(clock["now_ms"]))
+            accesses[name] = PullAccess.of(page, Pull(str(path), requests_per_minute=6))
+        telemetry = CustomersTelemetry(ProgramClock())
+        application = make_pull_application(accesses, telemetry, lambda: clock["monotonic"])
+        async with running(application) as base, aiohttp.ClientSession() as session:
+            pages = {name: access.page for name, access in accesses.items()}
+            yield Served(pages, base, session, clock, telemetry, accesses)
 
 
-def test_a_page_of_the_future_is_not_served(tmp_path: Path) -> None:
+async def test_a_page_of_the_future_is_not_served(tmp_path: Path) -> None:
     """A clock that was ahead was set right: what it shows would be the same until then."""
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         await served.pages["acme"].send(kind_of_each())
         assert (await served.get("acme"))[0] == 200
         served.clock["now_ms"] = EDGE - 4 * MINUTE
         assert (await served.get("acme"))[0] == 503
 
-    serve(tmp_path, act)
 
-
-def test_the_page_has_the_points_of_the_latest_edge(tmp_path: Path) -> None:
+async def test_the_page_has_the_points_of_the_latest_edge(tmp_path: Path) -> None:
     """In the text format and in OpenMetrics, which have the same samples."""
     expected = {
         ("requests_total", None): 7.0,
@@ -102,8 +97,7 @@ def test_the_page_has_the_points_of_the_latest_edge(tmp_path: Path) -> None:
         ("time_to_first_token_seconds_sum", None): 4.5,
         ("time_to_first_token_seconds_count", None): 4.0,
     }
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         await served.pages["acme"].send(kind_of_each())
         status, text, headers = await served.get("acme")
         assert (status, headers["Content-Type"]) == (200, TEXT)
@@ -116,13 +110,10 @@ def test_the_page_has_the_points_of_the_latest_edge(tmp_path: Path) -> None:
         units = {family.name: family.unit for family in parse_openmetrics(openmetrics)}
         assert units["busy_seconds"] == units["time_to_first_token_seconds"] == "seconds"
 
-    serve(tmp_path, act)
 
-
-def test_a_page_that_ends_answers_nobody_any_more(tmp_path: Path) -> None:
+async def test_a_page_that_ends_answers_nobody_any_more(tmp_path: Path) -> None:
     """Not even whoever had asked before: the connection is aborted."""
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         asked, answered = asyncio.Event(), asyncio.Event()
 
         async def read(_: str) -> bytes:
@@ -139,15 +130,12 @@ def test_a_page_that_ends_answers_nobody_any_more(tmp_path: Path) -> None:
             status, text, _ = await asking
             assert (status, "secret_of_acme" in text) == (401, False)
 
-    serve(tmp_path, act)
 
-
-def test_the_page_has_what_is_there_now(tmp_path: Path) -> None:
+async def test_the_page_has_what_is_there_now(tmp_path: Path) -> None:
     """Not the point of a reset before the edge, not a stream that ended, and nothing of the edge before."""
     requests = stream(REQUESTS, result="ok")
     ended, gone = stream(REQUESTS, result="error"), stream(REQUESTS, result="gone")
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         page = served.pages["acme"]
         await page.send([point(gone, 9), point(ended, 3), point(requests, 1)])
         edge = EDGE + MINUTE
@@ -161,22 +149,19 @@ def test_the_page_has_what_is_there_now(tmp_path: Path) -> None:
             'requests_total{deployment_id="chat",result="ok"} 2.0'
         ]
 
-    serve(tmp_path, act)
-
 
 HOSTILE = ('a"b', "line\nbreak", "back\\slash", "{}", "é\u2028", '"} 1\nforged 2')
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_label_value_cannot_leave_its_quotes(tmp_path: Path, value: str) -> None:
+async def test_a_label_value_cannot_leave_its_quotes(tmp_path: Path, value: str) -> None:
     """Whatever it is, a scraper reads it back."""
     histogram = HistogramValue((0.1,), (1, 2), 3.0)
     batch = [
         point(stream(REQUESTS, result=value), 1),
         point(stream(TTFT, role=value), histogram),
     ]
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         await served.pages["acme"].send(batch)
         _, text, _ = await served.get("acme")
         _, openmetrics, _ = await served.get("acme", Accept="application/openmetrics-text")
@@ -185,13 +170,10 @@ def test_a_label_value_cannot_leave_its_quotes(tmp_path: Path, value: str) -> No
             assert len(samples) == 5
             assert {sample.labels.get("result", sample.labels.get("role")) for sample in samples} == {value}
 
-    serve(tmp_path, act)
 
-
-def test_a_page_is_for_the_customer_whose_token_is_shown(tmp_path: Path) -> None:
+async def test_a_page_is_for_the_customer_whose_token_is_shown(tmp_path: Path) -> None:
     """Another's token, none and a name that does not exist get the same answer, which holds nothing of anybody."""
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         for name, page in served.pages.items():
             await page.send([point(stream(REQUESTS, customer=name), 1)])
         answers = [
@@ -208,13 +190,10 @@ def test_a_page_is_for_the_customer_whose_token_is_shown(tmp_path: Path) -> None
         assert 'customer="umbrella"' in text
         assert "acme" not in text
 
-    serve(tmp_path, act)
 
-
-def test_requests_are_limited_for_each_customer(tmp_path: Path) -> None:
+async def test_requests_are_limited_for_each_customer(tmp_path: Path) -> None:
     """Six within a minute; what is refused for its token counts for nobody, and nobody else waits."""
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         await served.pages["acme"].send(kind_of_each())
         await served.pages["umbrella"].send(kind_of_each())
         for _ in range(9):
@@ -233,13 +212,10 @@ def test_requests_are_limited_for_each_customer(tmp_path: Path) -> None:
         served.clock["monotonic"] = 60.0
         assert [(await served.get("acme"))[0] for _ in range(2)] == [200, 429]
 
-    serve(tmp_path, act)
 
-
-def test_an_old_page_is_no_answer(tmp_path: Path) -> None:
+async def test_an_old_page_is_no_answer(tmp_path: Path) -> None:
     """Before the first edge, and when no edge came for three intervals."""
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         assert (await served.get("acme"))[0] == 503
         await served.pages["acme"].send(kind_of_each())
         served.clock["now_ms"] += 3 * MINUTE
@@ -249,13 +225,10 @@ def test_an_old_page_is_no_answer(tmp_path: Path) -> None:
         assert (status, headers["Retry-After"]) == (503, "60")
         assert "no current figures" in text
 
-    serve(tmp_path, act)
 
-
-def test_a_token_may_rotate(tmp_path: Path) -> None:
+async def test_a_token_may_rotate(tmp_path: Path) -> None:
     """Both are accepted while both are in the file."""
-
-    async def act(served: Served) -> None:
+    async with serving(tmp_path) as served:
         await served.pages["acme"].send(kind_of_each())
         file = tmp_path / "acme"
         file.write_text("token-of-acme\nnew-token-of-acme\n")
@@ -263,5 +236,3 @@ def test_a_token_may_rotate(tmp_path: Path) -> None:
         file.write_text("new-token-of-acme\n")
         one = [(await served.get("acme", token))[0] for token in ("token-of-acme", "new-token-of-acme")]
         assert (both, one) == ([200, 200], [401, 200])
-
-    serve(tmp_path, act)

@@ -23,7 +23,6 @@ from servescope.customers.lanes.cursors import LaneId
 from servescope.customers.points.points import Accepted
 from servescope.customers.policy.policy import Push, Temporality
 from servescope.store.embedded import Store
-from servescope.web.posting import SendError
 from tests.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
 from tests.support.customer_points import kind_of_each, push_to
 from tests.support.drawing import examples
@@ -62,17 +61,16 @@ def test_no_more_is_rejected_than_was_sent_and_no_less_than_nothing(rejected: in
 
 
 @pytest.mark.parametrize(("rejected", "counted"), [(-7, 0), (2**62, ALL), (2, 2)])
-def test_a_number_that_cannot_be_is_bounded_by_each_protocol(rejected: int, counted: int) -> None:
+async def test_a_number_that_cannot_be_is_bounded_by_each_protocol(rejected: int, counted: int) -> None:
     """Over HTTP and gRPC, in protobuf and in JSON; the request is accepted."""
-
-    async def send() -> list[Accepted]:
-        async with grpc_backend() as backend:
-            backend.rejecting = rejected
-            by_grpc = await succeed(push_to(backend.url, protocol="otlp-grpc"))
-        json = f'{{"partialSuccess": {{"rejectedDataPoints": "{rejected}"}}}}'.encode()
-        return [by_grpc, await over_http(saying(rejected)), await over_http(json, "application/json")]
-
-    assert [accepted.rejected for accepted in asyncio.run(send())] == [counted] * 3
+    async with grpc_backend() as backend:
+        backend.rejecting = rejected
+        by_grpc = await succeed(push_to(backend.url, protocol="otlp-grpc"))
+    json = f'{{"partialSuccess": {{"rejectedDataPoints": "{rejected}"}}}}'.encode()
+    assert [
+        accepted.rejected
+        for accepted in [by_grpc, await over_http(saying(rejected)), await over_http(json, "application/json")]
+    ] == [counted] * 3
 
 
 @pytest.mark.parametrize("length", [LONG, 2_000_000, 6_000_000])
@@ -94,15 +92,11 @@ def test_a_long_answer_is_an_acceptance(length: int) -> None:
         assert len(accepted.message) < 300
 
 
-def test_a_long_header_is_no_failure() -> None:
+async def test_a_long_header_is_no_failure() -> None:
     """What is accepted with it is not sent again."""
-
-    async def send() -> Accepted:
-        async with http_backend() as backend:
-            backend.lies = [lying(200, b"", PROTOBUF, X_Trace="x" * 20_000)]
-            return await succeed(push_to(backend.url))
-
-    assert asyncio.run(send()).points == ALL
+    async with http_backend() as backend:
+        backend.lies = [lying(200, b"", PROTOBUF, X_Trace="x" * 20_000)]
+        assert (await succeed(push_to(backend.url))).points == ALL
 
 
 JSON = "application/json"
@@ -124,16 +118,12 @@ JSON = "application/json"
         ("text/plain", b"taken", {"X-Trace": "y" * 200_000}),
     ],
 )
-def test_a_success_that_cannot_be_read_is_an_acceptance(kind: str, body: bytes, headers: dict[str, str]) -> None:
+async def test_a_success_that_cannot_be_read_is_an_acceptance(kind: str, body: bytes, headers: dict[str, str]) -> None:
     """Over HTTP: what it took is not sent again for what it says of it."""
     named = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{named}Content-Length: {len(body)}\r\n\r\n"
-
-    async def send() -> Accepted:
-        async with answering(sending(head.encode() + body)) as base:
-            return await succeed(push_to(f"{base}/v1/metrics"))
-
-    accepted = asyncio.run(send())
+    async with answering(sending(head.encode() + body)) as base:
+        accepted = await succeed(push_to(f"{base}/v1/metrics"))
     assert (accepted.points, accepted.rejected) == (ALL, 0)
 
 
@@ -158,73 +148,59 @@ async def raw_grpc(answer: Answer) -> AsyncIterator[Push]:
 
 
 @pytest.mark.parametrize("length", [0, 100_000])
-def test_a_grpc_answer_that_cannot_be_read_is_an_acceptance(length: int) -> None:
+async def test_a_grpc_answer_that_cannot_be_read_is_an_acceptance(length: int) -> None:
     """What is no message, and what has long headers and trailers."""
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
         context.set_trailing_metadata((("x-trace", "y" * length),))
         return b"\xff" * 20
 
-    async def deliver() -> Accepted:
-        async with raw_grpc(answer) as push:
-            return await succeed(push)
-
-    accepted = asyncio.run(deliver())
+    async with raw_grpc(answer) as push:
+        accepted = await succeed(push)
     assert (accepted.points, accepted.rejected) == (ALL, 0)
 
 
 @pytest.mark.parametrize("length", [20_000, 100_000, 2_000_000])
-def test_a_long_refusal_is_what_its_status_is(length: int) -> None:
+async def test_a_long_refusal_is_what_its_status_is(length: int) -> None:
     """UNAVAILABLE is sent again; one too long to be read as well, as its status is not known."""
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "x" * length)
         raise AssertionError
 
-    async def refuse() -> SendError:
-        async with raw_grpc(answer) as push:
-            return await fail(push)
-
-    error = asyncio.run(refuse())
+    async with raw_grpc(answer) as push:
+        error = await fail(push)
     assert (error.reason, error.retryable) == ("unavailable", True)
     assert len(str(error)) < 300
 
 
 @pytest.mark.parametrize("written", ["-4", "9" * 5000, "many", "1e3", "999999"])
-def test_a_count_of_samples_that_is_none_says_nothing_of_a_success(written: str) -> None:
+async def test_a_count_of_samples_that_is_none_says_nothing_of_a_success(written: str) -> None:
     """Of remote write 2.0: nothing is taken for refused, and nothing is sent again."""
+    async with remote_write_receiver("2.0") as receiver:
 
-    async def send() -> tuple[Accepted, list[str]]:
-        async with remote_write_receiver("2.0") as receiver:
+        async def say(_: web.Request) -> web.Response:
+            return web.Response(status=204, headers={WRITTEN: written})
 
-            async def say(_: web.Request) -> web.Response:
-                return web.Response(status=204, headers={WRITTEN: written})
-
-            receiver.faults.append(say)
-            return await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
-
-    accepted, versions = asyncio.run(send())
+        receiver.faults.append(say)
+        accepted, versions = await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
     assert (accepted.points, accepted.rejected, versions) == (ALL, 0, ["2.0.0"])
 
 
-def test_a_success_that_wrote_nothing_is_not_sent_again() -> None:
+async def test_a_success_that_wrote_nothing_is_not_sent_again() -> None:
     """Of remote write 2.0: all is counted as rejected, as of OTLP, and the lane goes on."""
+    async with remote_write_receiver("2.0") as receiver:
 
-    async def send() -> tuple[Accepted, list[str]]:
-        async with remote_write_receiver("2.0") as receiver:
+        async def say(_: web.Request) -> web.Response:
+            return web.Response(status=204, headers={WRITTEN: "0"})
 
-            async def say(_: web.Request) -> web.Response:
-                return web.Response(status=204, headers={WRITTEN: "0"})
-
-            receiver.faults.append(say)
-            return await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
-
-    accepted, versions = asyncio.run(send())
+        receiver.faults.append(say)
+        accepted, versions = await succeed(push_to(receiver.url, protocol="remote-write")), receiver.versions
     assert (accepted.points, accepted.rejected, versions) == (0, ALL, ["2.0.0"])
 
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(315_576_000_000, 999_999_999), (-5, 0), (2**62, 0)])
-def test_a_delay_of_ten_thousand_years_is_an_hour(seconds: int, nanos: int) -> None:
+async def test_a_delay_of_ten_thousand_years_is_an_hour(seconds: int, nanos: int) -> None:
     """And none is negative; as `Retry-After` is bounded over HTTP."""
 
     async def refuse(context: grpc.aio.ServicerContext) -> None:
@@ -234,12 +210,9 @@ def test_a_delay_of_ten_thousand_years_is_an_hour(seconds: int, nanos: int) -> N
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
         await context.abort(grpc.StatusCode.UNAVAILABLE, "later")
 
-    async def send() -> float | None:
-        async with grpc_backend() as backend:
-            backend.faults.append(refuse)
-            return (await fail(push_to(backend.url, protocol="otlp-grpc"))).after_seconds
-
-    after = asyncio.run(send())
+    async with grpc_backend() as backend:
+        backend.faults.append(refuse)
+        after = (await fail(push_to(backend.url, protocol="otlp-grpc"))).after_seconds
     assert after is not None
     assert 0 <= after <= HOUR
 
@@ -251,24 +224,20 @@ async def begin(export: Export, minutes: int) -> None:
     await act(export, "pass", minutes * MINUTE)
 
 
-def test_what_a_receiver_delays_for_years_is_given_up_in_time(tmp_path: Path) -> None:
+async def test_what_a_receiver_delays_for_years_is_given_up_in_time(tmp_path: Path) -> None:
     """After `max_age`, half an hour here, there is a gap that says so, and the lane goes on."""
-
-    async def deliver() -> list[str]:
-        async with http_backend() as backend:
-            fault = refusing(503, Retry_After="999999999")
-            with Store(tmp_path / "past.db") as store:
-                pushes = dict.fromkeys(CUSTOMERS, push_to(backend.url))
-                export = Export(World(tmp_path, "deployment", store, pushes), {"acme": backend})
-                await begin(export, 3)
-                backend.faults.extend([fault] * 100)
-                await act(export, "pass", 45 * MINUTE)
-                assert export.cursors is not None
-                gaps = export.cursors.gaps(LaneId("acme", "push"))
-                await export.stop()
-        return [gap.reason for gap in gaps]
-
-    assert "age" in asyncio.run(deliver())
+    async with http_backend() as backend:
+        fault = refusing(503, Retry_After="999999999")
+        with Store(tmp_path / "past.db") as store:
+            pushes = dict.fromkeys(CUSTOMERS, push_to(backend.url))
+            export = Export(World(tmp_path, "deployment", store, pushes), {"acme": backend})
+            await begin(export, 3)
+            backend.faults.extend([fault] * 100)
+            await act(export, "pass", 45 * MINUTE)
+            assert export.cursors is not None
+            gaps = export.cursors.gaps(LaneId("acme", "push"))
+            await export.stop()
+    assert "age" in [gap.reason for gap in gaps]
 
 
 def lying(status: int, body: bytes, content_type: str, **headers: str) -> HttpFault:
@@ -282,19 +251,15 @@ def lying(status: int, body: bytes, content_type: str, **headers: str) -> HttpFa
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_a_lane_to_a_liar_counts_everything_once(tmp_path: Path, temporality: Temporality) -> None:
+async def test_a_lane_to_a_liar_counts_everything_once(tmp_path: Path, temporality: Temporality) -> None:
     """It takes all, and says that it rejected more than there was, or less than nothing, at length: once is enough."""
     answers = [saying(-3), saying(2**62), saying(1, "x" * LONG), b"x" * LONG, saying(-(2**63), "x" * LONG)]
-
-    async def deliver() -> None:
-        async with http_backend() as backend:
-            backend.lies = [lying(200, body, PROTOBUF) for body in answers]
-            with Store(tmp_path / "past.db") as store:
-                pushes = dict.fromkeys(CUSTOMERS, push_to(backend.url, temporality=temporality))
-                export = Export(World(tmp_path, "deployment", store, pushes), {"acme": backend})
-                await begin(export, 12)
-                await export.stop()
-            assert not backend.ledger.broken
-            check(export.world, "acme", "chat", total(backend.ledger, "chat"), [])
-
-    asyncio.run(deliver())
+    async with http_backend() as backend:
+        backend.lies = [lying(200, body, PROTOBUF) for body in answers]
+        with Store(tmp_path / "past.db") as store:
+            pushes = dict.fromkeys(CUSTOMERS, push_to(backend.url, temporality=temporality))
+            export = Export(World(tmp_path, "deployment", store, pushes), {"acme": backend})
+            await begin(export, 12)
+            await export.stop()
+        assert not backend.ledger.broken
+        check(export.world, "acme", "chat", total(backend.ledger, "chat"), [])

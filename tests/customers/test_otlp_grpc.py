@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,29 +30,15 @@ def to(backend: GrpcBackend, access: Access | None = None, *, gzip: bool = True)
     return push_to(backend.url, access=access, protocol="otlp-grpc", gzip=gzip)
 
 
-def with_backend(act: Callable[[GrpcBackend], Awaitable[None]], *, most_bytes: int = -1) -> GrpcBackend:
-    """A backend after `act`."""
-
-    async def run() -> GrpcBackend:
-        async with grpc_backend(most_bytes=most_bytes) as backend:
-            await act(backend)
-        return backend
-
-    return asyncio.run(run())
-
-
-def test_a_request_arrives_whole_and_is_accepted() -> None:
+async def test_a_request_arrives_whole_and_is_accepted() -> None:
     """Compressed or not, with the headers as metadata; what is rejected is counted, with its text."""
-
-    async def act(backend: GrpcBackend) -> None:
+    async with grpc_backend() as backend:
         access = Access(headers=(("Api-Key", SECRET),))
         assert (await succeed(to(backend, access))).points == 4
         backend.rejecting = 3
         (accepted,) = await send(to(backend, gzip=False), kind_of_each(T0 + 2 * MINUTE))
         assert isinstance(accepted, Accepted)
         assert (accepted.points, accepted.rejected, accepted.message) == (1, 3, "over the limit")
-
-    backend = with_backend(act)
     assert not backend.ledger.broken
     assert {len(points) for points in backend.ledger.streams.values()} == {2}
     assert [headers.get("api-key") for headers in backend.headers] == [SECRET, None]
@@ -76,25 +61,22 @@ def test_a_request_arrives_whole_and_is_accepted() -> None:
         (Code.FAILED_PRECONDITION, None, "refused", False),
     ],
 )
-def test_a_status_says_whether_the_same_request_may_succeed_later(
+async def test_a_status_says_whether_the_same_request_may_succeed_later(
     code: grpc.StatusCode, retry_seconds: int | None, reason: str, retryable: bool
 ) -> None:
     """As OTLP has it; an exhausted receiver is asked again only where it says when."""
-
-    async def act(backend: GrpcBackend) -> None:
+    async with grpc_backend() as backend:
         backend.faults.append(aborting(code, f"not now, {SECRET}", retry_seconds=retry_seconds))
         error = await fail(to(backend, Access(headers=(("Api-Key", SECRET),))))
         assert (error.reason, error.retryable, error.after_seconds) == (reason, retryable, retry_seconds)
         assert f"gRPC status {code.name}: not now, [secret]" in str(error)
+    assert not backend.ledger.streams
 
-    assert not with_backend(act).ledger.streams
 
-
-def test_a_request_that_is_too_large_is_split_and_sent_again() -> None:
+async def test_a_request_that_is_too_large_is_split_and_sent_again() -> None:
     """By the receiver's own bound of a message."""
     batch = [point(stream(REQUESTS, result=f"result {number}"), number) for number in range(60)]
-
-    async def act(backend: GrpcBackend) -> None:
+    async with grpc_backend(most_bytes=2_000) as backend:
         with ThreadPoolExecutor(1) as executor:
             sender = make_sender(to(backend, gzip=False), executor)
             with pytest.raises(SendError) as caught:
@@ -103,8 +85,6 @@ def test_a_request_that_is_too_large_is_split_and_sent_again() -> None:
             sent = [(await sender.send(request)).points for request in sender.split(batch)]
             await sender.close()
         assert sum(sent) == len(batch)
-
-    backend = with_backend(act, most_bytes=2_000)
     assert len(backend.ledger.streams) == len(batch)
 
 
@@ -123,34 +103,30 @@ def test_a_receiver_that_does_not_answer_is_given_up() -> None:
     assert "no-such-host.invalid" in str(nowhere)
 
 
-def test_certificates_are_verified_and_presented(tmp_path: Path) -> None:
+async def test_certificates_are_verified_and_presented(tmp_path: Path) -> None:
     """TLS with the customer's own authority, an expired certificate, another name, and a client's certificate."""
     authority = Authority(tmp_path)
     cert, key = authority.client("acme")
     known = Access(tls=Tls(ca_file=str(authority.path)))
     mutual = Access(tls=Tls(ca_file=str(authority.path), cert_file=cert, key_file=key))
     named = Access(tls=Tls(ca_file=str(authority.path), server_name="backend.example"))
-
-    async def act() -> None:
-        async with grpc_backend(authority.grpc_server("127.0.0.1")) as backend:
-            await succeed(to(backend, known))
-            error = await fail(to(backend))
-            assert (error.reason, error.retryable) == ("tls", True)
-            assert "TLS failed: certificate verify failed" in str(error)
-        async with grpc_backend(authority.grpc_server("127.0.0.1", expired=True)) as backend:
-            error = await fail(to(backend, known))
-            assert str(error) == "TLS failed: certificate verify failed: certificate has expired"
-        async with grpc_backend(authority.grpc_server("backend.example")) as backend:
-            await succeed(to(backend, named))
-            assert (await fail(to(backend, known))).retryable
-        async with grpc_backend(authority.grpc_server("127.0.0.1", asks_clients=True)) as backend:
-            await succeed(to(backend, mutual))
-            assert (await fail(to(backend, known))).reason in ("tls", "unreachable")
-
-    asyncio.run(act())
+    async with grpc_backend(authority.grpc_server("127.0.0.1")) as backend:
+        await succeed(to(backend, known))
+        error = await fail(to(backend))
+        assert (error.reason, error.retryable) == ("tls", True)
+        assert "TLS failed: certificate verify failed" in str(error)
+    async with grpc_backend(authority.grpc_server("127.0.0.1", expired=True)) as backend:
+        error = await fail(to(backend, known))
+        assert str(error) == "TLS failed: certificate verify failed: certificate has expired"
+    async with grpc_backend(authority.grpc_server("backend.example")) as backend:
+        await succeed(to(backend, named))
+        assert (await fail(to(backend, known))).retryable
+    async with grpc_backend(authority.grpc_server("127.0.0.1", asks_clients=True)) as backend:
+        await succeed(to(backend, mutual))
+        assert (await fail(to(backend, known))).reason in ("tls", "unreachable")
 
 
-def test_secrets_and_certificates_may_rotate(tmp_path: Path) -> None:
+async def test_secrets_and_certificates_may_rotate(tmp_path: Path) -> None:
     """The next request is sent with the new token, over a connection with the new certificate."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     trusted, token = tmp_path / "trusted.pem", tmp_path / "token"
@@ -159,37 +135,30 @@ def test_secrets_and_certificates_may_rotate(tmp_path: Path) -> None:
         trusted.write_bytes(authority.path.read_bytes())
         token.write_text(secret)
 
-    async def act() -> None:
-        access = Access(tls=Tls(ca_file=str(trusted)), bearer_token_file=str(token))
-        async with grpc_backend(new.grpc_server("127.0.0.1")) as backend:
-            rotate(old, "first")
-            with ThreadPoolExecutor(1) as executor:
-                sender = make_sender(to(backend, access), executor)
-                with pytest.raises(SendError, match="certificate verify failed"):
-                    await sender.send(kind_of_each())
-                rotate(new, "second")
+    access = Access(tls=Tls(ca_file=str(trusted)), bearer_token_file=str(token))
+    async with grpc_backend(new.grpc_server("127.0.0.1")) as backend:
+        rotate(old, "first")
+        with ThreadPoolExecutor(1) as executor:
+            sender = make_sender(to(backend, access), executor)
+            with pytest.raises(SendError, match="certificate verify failed"):
                 await sender.send(kind_of_each())
-                trusted.unlink()
-                with pytest.raises(SendError, match=r"certificate file '.*trusted.pem' cannot be read") as caught:
-                    await sender.send(kind_of_each())
-                assert caught.value.reason == "credentials"
-                await sender.close()
-        assert [headers["authorization"] for headers in backend.headers] == ["Bearer second"]
+            rotate(new, "second")
+            await sender.send(kind_of_each())
+            trusted.unlink()
+            with pytest.raises(SendError, match=r"certificate file '.*trusted.pem' cannot be read") as caught:
+                await sender.send(kind_of_each())
+            assert caught.value.reason == "credentials"
+            await sender.close()
+    assert [headers["authorization"] for headers in backend.headers] == ["Bearer second"]
 
-    asyncio.run(act())
 
-
-def test_a_proxy_is_used_with_its_own_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_used_with_its_own_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through its tunnel."""
     monkeypatch.setenv("PROXY_PASSWORD", "pr0xy")
     authority = Authority(tmp_path)
     heads: list[bytes] = []
-
-    async def act() -> None:
-        async with grpc_backend(authority.grpc_server("127.0.0.1")) as backend, tunnelling(heads) as proxy:
-            way = Proxy(proxy, "joe", password_env="PROXY_PASSWORD")
-            await succeed(to(backend, Access(tls=Tls(ca_file=str(authority.path)), proxy=way)))
-
-    asyncio.run(act())
+    async with grpc_backend(authority.grpc_server("127.0.0.1")) as backend, tunnelling(heads) as proxy:
+        way = Proxy(proxy, "joe", password_env="PROXY_PASSWORD")
+        await succeed(to(backend, Access(tls=Tls(ca_file=str(authority.path)), proxy=way)))
     assert heads[0].startswith(b"CONNECT 127.0.0.1:")
     assert b"proxy-authorization: basic am9lonbymhh5" in heads[0].lower()

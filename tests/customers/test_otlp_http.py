@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -18,46 +17,32 @@ from servescope.web.posting import SendError
 from tests.support.authorities import Authority
 from tests.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
 from tests.support.faulty_servers import Serve, answering, handling, head, sending, whole
-from tests.support.otlp_backends import HttpBackend, http_backend, refusing
+from tests.support.otlp_backends import http_backend, refusing
 from tests.support.sending import fail, succeed
 from tests.support.tunnels import tunnelling
 
 SECRET = "s3cr3t-of-acme"
 
 
-def with_backend(act: Callable[[HttpBackend], Awaitable[None]]) -> HttpBackend:
-    """A backend after `act`."""
-
-    async def run() -> HttpBackend:
-        async with http_backend() as backend:
-            await act(backend)
-        return backend
-
-    return asyncio.run(run())
-
-
-def test_a_request_arrives_whole_and_is_accepted() -> None:
+async def test_a_request_arrives_whole_and_is_accepted() -> None:
     """Compressed or not; the outcome counts points and the bytes that were sent."""
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         first = await succeed(push_to(backend.url))
         second = await succeed(push_to(backend.url, gzip=False), kind_of_each(T0 + 2 * MINUTE))
         assert (first.points, first.rejected, second.points) == (4, 0, 4)
         assert 0 < first.sent_bytes < second.sent_bytes
-
-    backend = with_backend(act)
     assert not backend.ledger.broken
     assert {len(points) for points in backend.ledger.streams.values()} == {2}
     assert [headers.get("Content-Encoding") for headers in backend.headers] == ["gzip", None]
 
 
-def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
+async def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
     """Partial success, in protobuf or in JSON: the request was accepted, and is not sent again."""
 
     async def in_json(_: web.Request) -> web.Response:
         return web.json_response({"partialSuccess": {"rejectedDataPoints": "1", "errorMessage": f"not {SECRET}"}})
 
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         backend.rejecting = 3
         access = Access(headers=(("Api-Key", SECRET),))
         in_protobuf = await succeed(push_to(backend.url))
@@ -65,8 +50,6 @@ def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
         from_json = await succeed(push_to(backend.url, access=access))
         assert (in_protobuf.points, in_protobuf.rejected, in_protobuf.message) == (1, 3, "over the limit")
         assert (from_json.points, from_json.rejected, from_json.message) == (3, 1, "not [secret]")
-
-    with_backend(act)
 
 
 @pytest.mark.parametrize(
@@ -87,23 +70,22 @@ def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
         (504, "unavailable", True),
     ],
 )
-def test_a_status_says_whether_the_same_request_may_succeed_later(status: int, reason: str, retryable: bool) -> None:
+async def test_a_status_says_whether_the_same_request_may_succeed_later(
+    status: int, reason: str, retryable: bool
+) -> None:
     """Data that are refused are refused for good; the rest is a matter of time, a token or a path."""
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         backend.faults.append(refusing(status, "out of order"))
         error = await fail(push_to(backend.url))
         assert (error.reason, error.retryable) == (reason, retryable)
         assert f"HTTP status {status}; out of order" in str(error)
         assert ("is the path '/v1/metrics' right?" in str(error)) == (reason == "protocol")
+    assert not backend.ledger.streams
 
-    assert not with_backend(act).ledger.streams
 
-
-def test_a_receiver_is_left_alone_for_as_long_as_it_asks() -> None:
+async def test_a_receiver_is_left_alone_for_as_long_as_it_asks() -> None:
     """`Retry-After` of 429 and 503, in seconds or as a date."""
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         date = "Sat, 21 Nov 2026 00:01:30 GMT"
         backend.faults += [
             refusing(429, Retry_After="7"),
@@ -114,14 +96,11 @@ def test_a_receiver_is_left_alone_for_as_long_as_it_asks() -> None:
         found = [(await fail(push_to(backend.url))).after_seconds for _ in range(4)]
         assert found == [7.0, 9.0, 90.0, None]
 
-    with_backend(act)
 
-
-def test_a_request_that_is_too_large_is_split_and_sent_again() -> None:
+async def test_a_request_that_is_too_large_is_split_and_sent_again() -> None:
     """What was not accepted is offered again in smaller requests, until it fits."""
     batch = [point(stream(REQUESTS, result=str(number)), number) for number in range(40)]
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         backend.faults += [refusing(413), refusing(413)]
         with ThreadPoolExecutor(1) as executor:
             sender = make_sender(push_to(backend.url), executor)
@@ -136,8 +115,6 @@ def test_a_request_that_is_too_large_is_split_and_sent_again() -> None:
             await sender.close()
         assert len(sizes) >= 4
         assert sum(sizes) == len(batch)
-
-    backend = with_backend(act)
     assert not backend.ledger.broken
     assert len(backend.ledger.streams) == len(batch)
 
@@ -156,32 +133,24 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_an_answer_that_is_none_is_named_and_retried(name: str) -> None:
+async def test_an_answer_that_is_none_is_named_and_retried(name: str) -> None:
     """Half a response, none, or one of something else than an OTLP receiver."""
     answer, reason, text = BROKEN[name]
-
-    async def act() -> None:
-        async with answering(sending(answer)) as base:
-            error = await fail(push_to(f"{base}/v1/metrics"))
-        assert (error.reason, error.retryable) == (reason, True), error
-        assert text in str(error)
-
-    asyncio.run(act())
+    async with answering(sending(answer)) as base:
+        error = await fail(push_to(f"{base}/v1/metrics"))
+    assert (error.reason, error.retryable) == (reason, True), error
+    assert text in str(error)
 
 
 @pytest.mark.parametrize("serve", [sending(then_hang=True), sending(head("Content-Length: 9"), then_hang=True)])
-def test_a_receiver_that_does_not_answer_in_time_is_given_up(serve: Serve) -> None:
+async def test_a_receiver_that_does_not_answer_in_time_is_given_up(serve: Serve) -> None:
     """One that is silent, and one that hangs within its answer."""
-
-    async def act() -> None:
-        async with answering(serve) as base:
-            error = await fail(push_to(base, timeout_seconds=0.3))
-        assert (error.reason, error.retryable, str(error)) == ("timeout", True, "no complete answer within 0.3 s")
-
-    asyncio.run(act())
+    async with answering(serve) as base:
+        error = await fail(push_to(base, timeout_seconds=0.3))
+    assert (error.reason, error.retryable, str(error)) == ("timeout", True, "no complete answer within 0.3 s")
 
 
-def test_a_receiver_that_does_not_read_is_given_up() -> None:
+async def test_a_receiver_that_does_not_read_is_given_up() -> None:
     """A slow drain: the request never leaves our own buffers, and the time is bounded all the same."""
     batch = [point(stream(REQUESTS, result=f"{number:0999}"), number) for number in range(9_000)]
 
@@ -189,31 +158,23 @@ def test_a_receiver_that_does_not_read_is_given_up() -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.Event().wait()
 
-    async def act() -> None:
-        async with handling(never_read) as address:
-            error = await fail(push_to(f"http://{address}/", gzip=False, timeout_seconds=0.5), batch)
-        assert error.reason == "timeout"
-
-    asyncio.run(act())
+    async with handling(never_read) as address:
+        error = await fail(push_to(f"http://{address}/", gzip=False, timeout_seconds=0.5), batch)
+    assert error.reason == "timeout"
 
 
-def test_a_receiver_that_is_not_there_is_named() -> None:
+async def test_a_receiver_that_is_not_there_is_named() -> None:
     """No port and no host."""
-
-    async def act() -> None:
-        gone = await fail(push_to("http://127.0.0.1:1/v1/metrics"))
-        nowhere = await fail(push_to("http://no-such-host.invalid/v1/metrics"))
-        assert (gone.reason, nowhere.reason) == ("unreachable", "unreachable")
-        assert "Connection refused" in str(gone)
-        assert "cannot find host 'no-such-host.invalid'" in str(nowhere)
-
-    asyncio.run(act())
+    gone = await fail(push_to("http://127.0.0.1:1/v1/metrics"))
+    nowhere = await fail(push_to("http://no-such-host.invalid/v1/metrics"))
+    assert (gone.reason, nowhere.reason) == ("unreachable", "unreachable")
+    assert "Connection refused" in str(gone)
+    assert "cannot find host 'no-such-host.invalid'" in str(nowhere)
 
 
-def test_a_clock_that_explains_a_refusal_is_named() -> None:
+async def test_a_clock_that_explains_a_refusal_is_named() -> None:
     """And accepted requests carry how far the receiver's clock is ahead."""
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         ahead = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
         backend.faults += [refusing(400, "too old", Date=ahead), refusing(200, Date=ahead)]
         error = await fail(push_to(backend.url))
@@ -222,15 +183,12 @@ def test_a_clock_that_explains_a_refusal_is_named() -> None:
         assert accepted.skew_seconds is not None
         assert 3500 < accepted.skew_seconds < 3700
 
-    with_backend(act)
 
-
-def test_a_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
+async def test_a_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
     """A rotated token is sent with the next request, and one that cannot be read is named without its value."""
     token = tmp_path / "token"
     token.write_text("first\n")
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         push = push_to(backend.url, access=Access(bearer_token_file=str(token)))
         with ThreadPoolExecutor(1) as executor:
             sender = make_sender(push, executor)
@@ -242,62 +200,49 @@ def test_a_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
                 await sender.send(kind_of_each())
             await sender.close()
         assert (caught.value.reason, caught.value.retryable) == ("credentials", True)
-
-    backend = with_backend(act)
     assert [headers["Authorization"] for headers in backend.headers] == ["Bearer first", "Bearer second"]
 
 
-def test_a_secret_that_a_receiver_sends_back_is_not_shown(tmp_path: Path) -> None:
+async def test_a_secret_that_a_receiver_sends_back_is_not_shown(tmp_path: Path) -> None:
     """In the text of its refusal."""
-
-    async def act(backend: HttpBackend) -> None:
+    async with http_backend() as backend:
         backend.faults.append(refusing(403, f"key {SECRET} is unknown"))
         error = await fail(push_to(backend.url, access=Access(headers=(("Api-Key", SECRET),))))
         assert "key [secret] is unknown" in str(error)
         assert SECRET not in repr(error)
 
-    with_backend(act)
 
-
-def test_certificates_are_verified_and_presented(tmp_path: Path) -> None:
+async def test_certificates_are_verified_and_presented(tmp_path: Path) -> None:
     """TLS with the customer's own authority, an expired certificate, a client certificate asked for and missing."""
     authority = Authority(tmp_path)
     cert, key = authority.client("acme")
     known = Access(tls=Tls(ca_file=str(authority.path)))
     mutual = Access(tls=Tls(ca_file=str(authority.path), cert_file=cert, key_file=key))
-
-    async def act() -> None:
-        async with http_backend(authority.server("127.0.0.1")) as backend:
-            await succeed(push_to(backend.url, access=known))
-            error = await fail(push_to(backend.url))
-            assert (error.reason, error.retryable) == ("tls", True)
-        async with http_backend(authority.server("127.0.0.1", expired=True)) as backend:
-            error = await fail(push_to(backend.url, access=known))
-            assert (error.reason, "certificate has expired" in str(error)) == ("tls", True)
-        async with http_backend(authority.server("127.0.0.1", asks_clients=True)) as backend:
-            await succeed(push_to(backend.url, access=mutual))
-            error = await fail(push_to(backend.url, access=known))
-            assert error.reason in ("tls", "unreachable")
-
-    asyncio.run(act())
+    async with http_backend(authority.server("127.0.0.1")) as backend:
+        await succeed(push_to(backend.url, access=known))
+        error = await fail(push_to(backend.url))
+        assert (error.reason, error.retryable) == ("tls", True)
+    async with http_backend(authority.server("127.0.0.1", expired=True)) as backend:
+        error = await fail(push_to(backend.url, access=known))
+        assert (error.reason, "certificate has expired" in str(error)) == ("tls", True)
+    async with http_backend(authority.server("127.0.0.1", asks_clients=True)) as backend:
+        await succeed(push_to(backend.url, access=mutual))
+        error = await fail(push_to(backend.url, access=known))
+        assert error.reason in ("tls", "unreachable")
 
 
-def test_a_proxy_is_used_with_its_own_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_is_used_with_its_own_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TLS through its tunnel; a proxy that refuses is named."""
     monkeypatch.setenv("PROXY_PASSWORD", "pr0xy")
     authority = Authority(tmp_path)
     heads: list[bytes] = []
-
-    async def act() -> None:
-        async with http_backend(authority.server("127.0.0.1")) as backend, tunnelling(heads) as proxy:
-            way = Proxy(proxy, "joe", password_env="PROXY_PASSWORD")
-            access = Access(tls=Tls(ca_file=str(authority.path)), proxy=way)
-            await succeed(push_to(backend.url, access=access))
-        async with tunnelling([], status="407 Proxy Authentication Required") as proxy:
-            error = await fail(push_to("https://backend.example/v1/metrics", access=Access(proxy=Proxy(proxy))))
-            assert (error.reason, error.retryable) == ("unreachable", True)
-            assert "the proxy answers with HTTP status 407" in str(error)
-
-    asyncio.run(act())
+    async with http_backend(authority.server("127.0.0.1")) as backend, tunnelling(heads) as proxy:
+        way = Proxy(proxy, "joe", password_env="PROXY_PASSWORD")
+        access = Access(tls=Tls(ca_file=str(authority.path)), proxy=way)
+        await succeed(push_to(backend.url, access=access))
+    async with tunnelling([], status="407 Proxy Authentication Required") as proxy:
+        error = await fail(push_to("https://backend.example/v1/metrics", access=Access(proxy=Proxy(proxy))))
+        assert (error.reason, error.retryable) == ("unreachable", True)
+        assert "the proxy answers with HTTP status 407" in str(error)
     assert heads[0].startswith(b"CONNECT 127.0.0.1:")
     assert b"Proxy-Authorization: Basic " in heads[0]

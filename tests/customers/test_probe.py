@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -27,25 +26,21 @@ DAY_MS = 86_400_000
 SECRET = "s3cr3t-of-acme"
 
 
-def test_a_probe_is_one_labelled_point_by_each_protocol() -> None:
+async def test_a_probe_is_one_labelled_point_by_each_protocol() -> None:
     """It measures nothing, and its name says what it is."""
-
-    async def act() -> None:
-        async with http_backend() as http, grpc_backend() as grpc, remote_write_receiver() as remote:
-            for push in (
-                push_to(http.url),
-                push_to(grpc.url, protocol="otlp-grpc"),
-                push_to(remote.url, protocol="remote-write"),
-            ):  # fmt: skip
-                outcome = await send_probe(POLICY, push, T0)
-                assert outcome.is_accepted
-                assert "accepted after" in outcome.describe(DAY_MS)
-            for ledger in (http.ledger, grpc.ledger):
-                ((key, points),) = ledger.streams.items()
-                assert (key.name, key.attributes, points[0].value) == (PROBE.name, (("customer", "acme"),), 1.0)
-            assert list(remote.series) == [(("__name__", PROBE.family), ("customer", "acme"))]
-
-    asyncio.run(act())
+    async with http_backend() as http, grpc_backend() as grpc, remote_write_receiver() as remote:
+        for push in (
+            push_to(http.url),
+            push_to(grpc.url, protocol="otlp-grpc"),
+            push_to(remote.url, protocol="remote-write"),
+        ):  # fmt: skip
+            outcome = await send_probe(POLICY, push, T0)
+            assert outcome.is_accepted
+            assert "accepted after" in outcome.describe(DAY_MS)
+        for ledger in (http.ledger, grpc.ledger):
+            ((key, points),) = ledger.streams.items()
+            assert (key.name, key.attributes, points[0].value) == (PROBE.name, (("customer", "acme"),), 1.0)
+        assert list(remote.series) == [(("__name__", PROBE.family), ("customer", "acme"))]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +52,7 @@ def test_a_probe_is_one_labelled_point_by_each_protocol() -> None:
         (400, "refused its data", "is dropped, and recorded as a gap"),
     ],
 )
-def test_a_refusal_is_explained(status: int, meaning: str, later: str) -> None:
+async def test_a_refusal_is_explained(status: int, meaning: str, later: str) -> None:
     """What it means, what to check, and what becomes of the points meanwhile; no secret is shown."""
 
     async def act(backend: HttpBackend) -> ProbeOutcome:
@@ -65,11 +60,8 @@ def test_a_refusal_is_explained(status: int, meaning: str, later: str) -> None:
         push = push_to(f"{backend.url}?api-token={SECRET}", access=Access(headers=(("Api-Key", SECRET),)))
         return await send_probe(POLICY, push, T0)
 
-    async def run() -> ProbeOutcome:
-        async with http_backend() as backend:
-            return await act(backend)
-
-    outcome = asyncio.run(run())
+    async with http_backend() as backend:
+        outcome = await act(backend)
     text = outcome.describe(DAY_MS)
     assert not outcome.is_accepted
     assert f"HTTP status {status}; not [secret]" in text
@@ -78,22 +70,18 @@ def test_a_refusal_is_explained(status: int, meaning: str, later: str) -> None:
     assert SECRET not in text
 
 
-def test_what_is_accepted_in_part_or_by_a_wrong_clock_is_told_apart() -> None:
+async def test_what_is_accepted_in_part_or_by_a_wrong_clock_is_told_apart() -> None:
     """A rejected point is a failure; a clock that is wrong is remarked upon."""
-
-    async def act() -> None:
-        async with http_backend() as backend:
-            backend.rejecting = 1
-            rejected = await send_probe(POLICY, push_to(backend.url), T0)
-            assert not rejected.is_accepted
-            assert "the point was rejected: over the limit" in rejected.describe(DAY_MS)
-            behind = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
-            backend.faults.append(refusing(200, Date=behind))
-            accepted = await send_probe(POLICY, push_to(backend.url), T0)
-            assert accepted.is_accepted
-            assert "s behind ours" in accepted.describe(DAY_MS)
-
-    asyncio.run(act())
+    async with http_backend() as backend:
+        backend.rejecting = 1
+        rejected = await send_probe(POLICY, push_to(backend.url), T0)
+        assert not rejected.is_accepted
+        assert "the point was rejected: over the limit" in rejected.describe(DAY_MS)
+        behind = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
+        backend.faults.append(refusing(200, Date=behind))
+        accepted = await send_probe(POLICY, push_to(backend.url), T0)
+        assert accepted.is_accepted
+        assert "s behind ours" in accepted.describe(DAY_MS)
 
 
 def test_every_reason_has_a_meaning() -> None:

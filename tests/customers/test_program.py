@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -73,22 +74,19 @@ def policy_of(customer: str, *push: Push, pull: Pull | None = None) -> Policy:
     )
 
 
-def deliver(
-    store: Store, clock: ProgramClock, folder: Path, act: Callable[[CustomersProgram, CursorFile], Awaitable[None]]
-) -> None:
-    """Run a program of lanes around `act`."""
-
-    async def run() -> None:
-        with CursorFile(folder / "cursors.db", deliver=True) as cursors:
-            program = CustomersProgram(store, cursors, clock)
-            ending = asyncio.create_task(program.end_removed())
-            try:
-                await act(program, cursors)
-            finally:
-                ending.cancel()
-                await program.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def delivering(
+    store: Store, clock: ProgramClock, folder: Path
+) -> AsyncIterator[tuple[CustomersProgram, CursorFile]]:
+    """A program of lanes that runs meanwhile."""
+    with CursorFile(folder / "cursors.db", deliver=True) as cursors:
+        program = CustomersProgram(store, cursors, clock)
+        ending = asyncio.create_task(program.end_removed())
+        try:
+            yield program, cursors
+        finally:
+            ending.cancel()
+            await program.close()
 
 
 def series_of(program: CustomersProgram) -> str:
@@ -96,34 +94,38 @@ def series_of(program: CustomersProgram) -> str:
     return generate_latest(program.telemetry).decode()
 
 
-def test_nothing_leaves_any_more_when_a_removal_returns(store: Store, clock: ProgramClock, tmp_path: Path) -> None:
+async def test_nothing_leaves_any_more_when_a_removal_returns(
+    store: Store, clock: ProgramClock, tmp_path: Path
+) -> None:
     """Neither the request in flight, which is aborted, nor any later one, nor the page; others are delivered to."""
     (tmp_path / "token").write_text("token-of-acme\n")
     answered: list[str] = []
+    async with (
+        delivering(store, clock, tmp_path) as (program, cursors),
+        http_backend() as backend,
+        http_backend() as other,
+    ):
+        backend.faults += [hang] * 100
+        acme = policy_of("acme", push_to(backend.url), pull=Pull(str(tmp_path / "token")))
+        await program.apply([acme, policy_of("globex", push_to(other.url))])
+        await wait_for_async(lambda: len(backend.faults) < 100, "a request that is in flight")
 
-    async def act(program: CustomersProgram, cursors: CursorFile) -> None:
-        async with http_backend() as backend, http_backend() as other:
-            backend.faults += [hang] * 100
-            acme = policy_of("acme", push_to(backend.url), pull=Pull(str(tmp_path / "token")))
-            await program.apply([acme, policy_of("globex", push_to(other.url))])
-            await wait_for_async(lambda: len(backend.faults) < 100, "a request that is in flight")
-
-            with CursorFile(cursors.path) as mine:
-                removal = await asyncio.to_thread(remove_customer, mine, "acme", [], clock.now_ms())
-            answered.append(series_of(program))
-            assert (removal.left, "acme" in program.pulls) == (0, False)
-            requests, delivered = len(backend.faults), len(other.headers)
-            backend.faults.clear()
-            await wait_for_async(lambda: len(other.headers) > delivered + 3, "more intervals of the other customer")
-            assert (len(backend.headers), requests) == (0, 99)
-            assert cursors.rows_of("acme") == 0
-
-    deliver(store, clock, tmp_path, act)
+        with CursorFile(cursors.path) as mine:
+            removal = await asyncio.to_thread(remove_customer, mine, "acme", [], clock.now_ms())
+        answered.append(series_of(program))
+        assert (removal.left, "acme" in program.pulls) == (0, False)
+        requests, delivered = len(backend.faults), len(other.headers)
+        backend.faults.clear()
+        await wait_for_async(lambda: len(other.headers) > delivered + 3, "more intervals of the other customer")
+        assert (len(backend.headers), requests) == (0, 99)
+        assert cursors.rows_of("acme") == 0
     assert 'customer="acme"' not in answered[0]
     assert 'customer="globex"' in answered[0]
 
 
-def test_a_page_is_current_by_when_its_past_can_be_read(store: Store, clock: ProgramClock, tmp_path: Path) -> None:
+async def test_a_page_is_current_by_when_its_past_can_be_read(
+    store: Store, clock: ProgramClock, tmp_path: Path
+) -> None:
     """Of a past that is read 30 s late, as a Prometheus', the last edge is older than three intervals of 10 s."""
     (tmp_path / "token").write_text("token-of-acme\n")
 
@@ -132,20 +134,17 @@ def test_a_page_is_current_by_when_its_past_can_be_read(store: Store, clock: Pro
         def settle_ms(self) -> int:
             return 30_000
 
-    async def act(program: CustomersProgram, _: CursorFile) -> None:
-        await program.apply([policy_of("acme", pull=Pull(str(tmp_path / "token")))])
-        page = program.pulls["acme"].page
-
-        looks: list[asyncio.Task[bytes | None]] = []
-
-        def look() -> bytes | None:
-            looks.append(asyncio.ensure_future(page.read(TEXT)))
-            return next((each.result() for each in looks if each.done() and each.result()), None)
-
-        assert b"output_tokens_total" in await wait_for_async(look, "a page")
-
     with Late(store.path, read_only=True) as late:
-        deliver(late, clock, tmp_path, act)
+        async with delivering(late, clock, tmp_path) as (program, _):
+            await program.apply([policy_of("acme", pull=Pull(str(tmp_path / "token")))])
+            page = program.pulls["acme"].page
+            looks: list[asyncio.Task[bytes | None]] = []
+
+            def look() -> bytes | None:
+                looks.append(asyncio.ensure_future(page.read(TEXT)))
+                return next((each.result() for each in looks if each.done() and each.result()), None)
+
+            assert b"output_tokens_total" in await wait_for_async(look, "a page")
 
 
 def test_a_removal_that_the_export_does_not_confirm_fails(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_a_removal_that_the_export_does_not_confirm_fails(tmp_path: Path) -> Non
         assert cursors.unended() == []
 
 
-def test_the_table_of_a_removed_customer_stops_nobody_else(
+async def test_the_table_of_a_removed_customer_stops_nobody_else(
     store: Store, clock: ProgramClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is reported and left out, though its key is deleted; it is not late, which would alert."""
@@ -170,8 +169,7 @@ def test_the_table_of_a_removed_customer_stops_nobody_else(
     policies, left_out = read_startable(path, {"acme": 1})
     assert ([policy.name for policy in policies], left_out) == (["globex"], ())
     assert "customer 'acme' was removed: its table is left out; delete it, or" in caplog.text
-
-    async def act(program: CustomersProgram, cursors: CursorFile) -> None:
+    async with delivering(store, clock, tmp_path) as (program, cursors):
         cursors.remove("acme", 1)
         async with http_backend() as backend:
             push = push_to(backend.url)
@@ -180,11 +178,9 @@ def test_the_table_of_a_removed_customer_stops_nobody_else(
             assert 'customer="acme"' not in series_of(program)
             assert {dict(key.resource)["deployment_id"] for key in backend.ledger.streams} == {"chat-of-globex"}
 
-    deliver(store, clock, tmp_path, act)
-
 
 @pytest.mark.slow
-def test_a_backend_that_does_not_read_and_one_with_an_expired_certificate_delay_nobody_else(
+async def test_a_backend_that_does_not_read_and_one_with_an_expired_certificate_delay_nobody_else(
     store: Store, clock: ProgramClock, tmp_path: Path
 ) -> None:
     """Each falls behind by itself, with its own reason; the third customer has every interval."""
@@ -194,28 +190,26 @@ def test_a_backend_that_does_not_read_and_one_with_an_expired_certificate_delay_
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.Event().wait()
 
-    async def act(program: CustomersProgram, _: CursorFile) -> None:
-        async with (
-            handling(never_read) as address,
-            http_backend(authority.server("127.0.0.1", expired=True)) as expired,
-            http_backend() as healthy,
-        ):
-            known = Access(tls=Tls(ca_file=str(authority.path)))
-            await program.apply(
-                [
-                    policy_of("acme", push_to(f"http://{address}/", timeout_seconds=0.2)),
-                    policy_of("umbrella", push_to(expired.url, access=known)),
-                    policy_of("globex", push_to(healthy.url)),
-                ]
-            )
-            outcomes = ('customer="acme",destination="push",outcome="timeout"', 'customer="umbrella"', 'outcome="tls"')
-            await wait_for_async(lambda: all(each in series_of(program) for each in outcomes), "both failures")
-            received = len(healthy.headers)
-            await wait_for_async(lambda: len(healthy.headers) > received + 20, "twenty intervals of the third customer")
-            ((key, points),) = healthy.ledger.streams.items()
-            times = [point.time_ms for point in points]
-            assert times == list(range(times[0], times[-1] + 1, INTERVAL_MS))
-            assert dict(key.resource)["deployment_id"] == "chat-of-globex"
-            assert not expired.headers
-
-    deliver(store, clock, tmp_path, act)
+    async with (
+        delivering(store, clock, tmp_path) as (program, _),
+        handling(never_read) as address,
+        http_backend(authority.server("127.0.0.1", expired=True)) as expired,
+        http_backend() as healthy,
+    ):
+        known = Access(tls=Tls(ca_file=str(authority.path)))
+        await program.apply(
+            [
+                policy_of("acme", push_to(f"http://{address}/", timeout_seconds=0.2)),
+                policy_of("umbrella", push_to(expired.url, access=known)),
+                policy_of("globex", push_to(healthy.url)),
+            ]
+        )
+        outcomes = ('customer="acme",destination="push",outcome="timeout"', 'customer="umbrella"', 'outcome="tls"')
+        await wait_for_async(lambda: all(each in series_of(program) for each in outcomes), "both failures")
+        received = len(healthy.headers)
+        await wait_for_async(lambda: len(healthy.headers) > received + 20, "twenty intervals of the third customer")
+        ((key, points),) = healthy.ledger.streams.items()
+        times = [point.time_ms for point in points]
+        assert times == list(range(times[0], times[-1] + 1, INTERVAL_MS))
+        assert dict(key.resource)["deployment_id"] == "chat-of-globex"
+        assert not expired.headers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 
 import pytest
 from aiohttp import web
@@ -24,30 +23,16 @@ from tests.support.sending import fail, send, succeed
 STALE_BITS = "7ff0000000000002"
 
 
-def with_receiver(act: Callable[[RemoteWriteReceiver], Awaitable[None]], knows: Knows = "2.0") -> RemoteWriteReceiver:
-    """A receiver after `act`."""
-
-    async def run() -> RemoteWriteReceiver:
-        async with remote_write_receiver(knows) as receiver:
-            await act(receiver)
-        return receiver
-
-    return asyncio.run(run())
-
-
 def sent(receiver: RemoteWriteReceiver, *batches: Sequence[StreamPoint]) -> Awaitable[list[Accepted | SendError]]:
     """The outcome of requests to a receiver."""
     return send(push_to(receiver.url, protocol="remote-write"), *batches)
 
 
 @pytest.mark.parametrize("knows", ["2.0", "1.0"])
-def test_each_kind_has_its_series_and_its_metadata(knows: Knows) -> None:
+async def test_each_kind_has_its_series_and_its_metadata(knows: Knows) -> None:
     """Buckets are cumulative, with canonical edges; version 2.0 has the start of each count as well."""
-
-    async def act(receiver: RemoteWriteReceiver) -> None:
+    async with remote_write_receiver(knows) as receiver:
         await sent(receiver, kind_of_each())
-
-    receiver = with_receiver(act, knows)
     start = T0 if knows == "2.0" else 0
     values = {
         (dict(labels)["__name__"], dict(labels).get("le")): samples for labels, samples in receiver.series.items()
@@ -70,17 +55,14 @@ def test_each_kind_has_its_series_and_its_metadata(knows: Knows) -> None:
 
 
 @pytest.mark.parametrize("knows", ["2.0", "1.0"])
-def test_a_stream_ends_with_a_stale_marker_on_each_series(knows: Knows) -> None:
+async def test_a_stream_ends_with_a_stale_marker_on_each_series(knows: Knows) -> None:
     """Of a histogram on every bucket, whose edges the point carries."""
     ended = [
         StreamPoint(each.stream, None, T0 + 2 * MINUTE, None, TTFT_EDGES if each.stream.metric is TTFT else ())
         for each in kind_of_each()
     ]
-
-    async def act(receiver: RemoteWriteReceiver) -> None:
+    async with remote_write_receiver(knows) as receiver:
         await sent(receiver, kind_of_each(), ended)
-
-    receiver = with_receiver(act, knows)
     assert not receiver.broken
     assert len(receiver.series) == 8
     assert {samples[-1][:2] for samples in receiver.series.values()} == {(T0 + 2 * MINUTE, STALE_BITS)}
@@ -90,15 +72,12 @@ TTFT_EDGES = (0.1, 1.0)
 
 
 @pytest.mark.parametrize("knows", ["2.0", "1.0"])
-def test_points_of_a_reset_and_of_the_edge_are_samples_of_one_series(knows: Knows) -> None:
+async def test_points_of_a_reset_and_of_the_edge_are_samples_of_one_series(knows: Knows) -> None:
     """In the order of their times, as a receiver demands."""
     requests = stream(REQUESTS)
     batch = [point(requests, 5, at_ms=T0 + 30_000), point(requests, 2, start_ms=T0 + 30_000)]
-
-    async def act(receiver: RemoteWriteReceiver) -> None:
+    async with remote_write_receiver(knows) as receiver:
         await sent(receiver, batch)
-
-    receiver = with_receiver(act, knows)
     assert not receiver.broken
     assert [samples[:2] for samples in next(iter(receiver.series.values()))] == [
         (T0 + 30_000, 5.0), (T0 + MINUTE, 2.0),
@@ -114,22 +93,18 @@ def test_points_of_a_reset_and_of_the_edge_are_samples_of_one_series(knows: Know
         ("1.0 that accepts nothing of others", ["2.0.0", "0.1.0", "0.1.0"]),
     ],
 )
-def test_a_receiver_gets_the_version_it_knows(knows: Knows, versions: list[str]) -> None:
+async def test_a_receiver_gets_the_version_it_knows(knows: Knows, versions: list[str]) -> None:
     """One that accepts version 2.0 without counting what it wrote has read it as an empty request of 1.0."""
-
-    async def act(receiver: RemoteWriteReceiver) -> None:
+    async with remote_write_receiver(knows) as receiver:
         outcomes = await sent(receiver, kind_of_each(), kind_of_each(T0 + 2 * MINUTE))
         assert [outcome.points for outcome in outcomes if isinstance(outcome, Accepted)] == [4, 4]
-
-    receiver = with_receiver(act, knows)
     assert receiver.versions == versions
     assert {len(samples) for samples in receiver.series.values()} == {2}
 
 
-def test_a_failure_says_nothing_of_the_version() -> None:
+async def test_a_failure_says_nothing_of_the_version() -> None:
     """A receiver that was away for the first request gets version 2.0 with the next, and 2.0 after a refusal."""
-
-    async def act(receiver: RemoteWriteReceiver) -> None:
+    async with remote_write_receiver() as receiver:
         receiver.faults += [refusing(503), refusing(429, Retry_After="3")]
         outcomes = await sent(receiver, *[kind_of_each(T0 + number * MINUTE) for number in (1, 1, 1)])
         assert [getattr(outcome, "reason", "accepted") for outcome in outcomes] == [
@@ -137,15 +112,13 @@ def test_a_failure_says_nothing_of_the_version() -> None:
         ]  # fmt: skip
         receiver.faults.append(refusing(400, "duplicate sample"))
         await succeed(push_to(receiver.url, protocol="remote-write"), kind_of_each(T0 + 2 * MINUTE))
-
-    receiver = with_receiver(act)
     assert receiver.versions == ["2.0.0"] * 3 + ["2.0.0", "0.1.0"]
 
 
-def test_a_receiver_that_confirmed_version_2_is_refused_nothing_twice() -> None:
+async def test_a_receiver_that_confirmed_version_2_is_refused_nothing_twice() -> None:
     """A 400 of such a receiver is about the data: nothing is sent again, in either version."""
+    async with remote_write_receiver() as receiver:
 
-    async def act(receiver: RemoteWriteReceiver) -> None:
         async def refuse(_: web.Request) -> web.Response:
             return web.Response(status=400, text="out of order", headers={WRITTEN: "0"})
 
@@ -153,19 +126,15 @@ def test_a_receiver_that_confirmed_version_2_is_refused_nothing_twice() -> None:
         error = await fail(push_to(receiver.url, protocol="remote-write"))
         assert (error.reason, error.retryable) == ("refused", False)
         assert "HTTP status 400; out of order" in str(error)
+    assert receiver.versions == ["2.0.0"]
 
-    assert with_receiver(act).versions == ["2.0.0"]
 
-
-def test_samples_that_were_not_written_are_counted_as_points() -> None:
+async def test_samples_that_were_not_written_are_counted_as_points() -> None:
     """Of a partial write the receiver says how many samples it wrote; a histogram is several."""
-
-    async def act(receiver: RemoteWriteReceiver) -> None:
+    async with remote_write_receiver() as receiver:
         receiver.refusing_samples = 2
         accepted = await succeed(push_to(receiver.url, protocol="remote-write"))
         assert (accepted.points, accepted.rejected, accepted.message) == (3, 1, "too old")
-
-    with_receiver(act)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable
 from itertools import islice
@@ -68,7 +67,7 @@ async def hear(url: str, access: Access, protocol: Protocol) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ANSWERS)
 @pytest.mark.parametrize("protocol", ["otlp-http", "remote-write"])
-def test_nothing_of_an_answer_over_http_shows_a_secret(
+async def test_nothing_of_an_answer_over_http_shows_a_secret(
     accesses: dict[str, Access], protocol: Protocol, place: str
 ) -> None:
     """The password, the pair, the header, the token, and the token in the query."""
@@ -78,39 +77,32 @@ def test_nothing_of_an_answer_over_http_shows_a_secret(
         await request.read()
         return ANSWERS[place](said_back[0])
 
-    async def act() -> None:
-        application = web.Application()
-        application.router.add_post("/v1/metrics", answer)
-        async with running(application) as url:
-            for sent, access in accesses.items():
-                for spelled in (*islice(echoes(sent), 0, None, 1 if place == "a refusal" else 5), TOKEN.upper()):
-                    said_back[0] = spelled
-                    said = await hear(url, access, protocol)
-                    assert not shows(said, sent), (spelled, said)
-                    assert TOKEN.casefold() not in said.casefold()
-
-    asyncio.run(act())
+    application = web.Application()
+    application.router.add_post("/v1/metrics", answer)
+    async with running(application) as url:
+        for sent, access in accesses.items():
+            for spelled in (*islice(echoes(sent), 0, None, 1 if place == "a refusal" else 5), TOKEN.upper()):
+                said_back[0] = spelled
+                said = await hear(url, access, protocol)
+                assert not shows(said, sent), (spelled, said)
+                assert TOKEN.casefold() not in said.casefold()
 
 
 @pytest.mark.slow
-def test_nothing_of_a_status_over_grpc_shows_a_secret(accesses: dict[str, Access]) -> None:
+async def test_nothing_of_a_status_over_grpc_shows_a_secret(accesses: dict[str, Access]) -> None:
     """Nor where it is worded as gRPC words its own failures."""
     wordings = (
         "not for {}", "failed to connect to all addresses; last error: UNKNOWN: {}",
         "failed to connect to all addresses; last error: OPENSSL_internal:{}",
     )  # fmt: skip
-
-    async def act() -> None:
-        async with grpc_backend() as backend:
-            for sent, access in accesses.items():
-                for spelled in islice(echoes(sent), 0, None, 3):
-                    for wording in wordings:
-                        line = " ".join(wording.format(spelled).split())
-                        backend.faults.append(aborting(grpc.StatusCode.UNAVAILABLE, line))
-                        said = str(await fail(push_to(backend.url, access=access, protocol="otlp-grpc")))
-                        assert not shows(said, sent), (line, said)
-
-    asyncio.run(act())
+    async with grpc_backend() as backend:
+        for sent, access in accesses.items():
+            for spelled in islice(echoes(sent), 0, None, 3):
+                for wording in wordings:
+                    line = " ".join(wording.format(spelled).split())
+                    backend.faults.append(aborting(grpc.StatusCode.UNAVAILABLE, line))
+                    said = str(await fail(push_to(backend.url, access=access, protocol="otlp-grpc")))
+                    assert not shows(said, sent), (line, said)
 
 
 @pytest.mark.slow

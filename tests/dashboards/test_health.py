@@ -20,7 +20,7 @@ from tests.support.alertmanager import NOTIFIES_NOBODY, running_alertmanager
 from tests.support.boards import expressions, panels, read_board, variable_queries
 from tests.support.exposed_metrics import scrape_everything
 from tests.support.prometheus import OWN_ADDRESS, Prometheus, running
-from tests.support.served_collector import Scene, play
+from tests.support.served_collector import scene
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -45,19 +45,20 @@ def answers(
     binary: Path = request.getfixturevalue(request.param)
     folder = tmp_path_factory.mktemp("health")
 
-    async def act(stage: Scene) -> dict[str, Any]:
-        await scrape_everything(stage)
-        lag = asyncio.create_task(watch_event_loop(stage.collector.telemetry))
-        asked = asyncio.create_task(asyncio.to_thread(_ask, binary, alertmanager, folder, stage._url))
-        while not asked.done():
-            # So that there are scrapes, evaluations and transactions to report.
-            await stage.step()
-            await asyncio.wait([asked], timeout=_STEP_SECONDS)
-        lag.cancel()
-        return await asked
+    async def ask() -> dict[str, Any]:
+        async with scene(folder / "store") as stage:
+            await scrape_everything(stage)
+            lag = asyncio.create_task(watch_event_loop(stage.collector.telemetry))
+            asked = asyncio.create_task(asyncio.to_thread(_ask, binary, alertmanager, folder, stage._url))
+            while not asked.done():
+                # So that there are scrapes, evaluations and transactions to report.
+                await stage.step()
+                await asyncio.wait([asked], timeout=_STEP_SECONDS)
+            lag.cancel()
+            return await asked
 
     (folder / "store").mkdir()
-    return play(folder / "store", act)
+    return asyncio.run(ask())
 
 
 def _ask(binary: Path, alertmanager: Path, folder: Path, collector: str) -> dict[str, Any]:

@@ -240,34 +240,30 @@ def test_client_that_hangs_up_is_an_abort(
     assert caplog.records == []
 
 
-def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
+async def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
     """Many at once are all answered, and those who cancel do not hold up the others."""
+    async with AsyncOpenAI(base_url=f"{emulator.url}/chat-v1/v1", api_key="none", max_retries=0) as client:
+        begun = asyncio.Event()
 
-    async def ask() -> tuple[list[int], int]:
-        async with AsyncOpenAI(base_url=f"{emulator.url}/chat-v1/v1", api_key="none", max_retries=0) as client:
-            begun = asyncio.Event()
+        async def count(tokens: int) -> int:
+            stream = await client.chat.completions.create(
+                model=MODEL,
+                messages=QUESTION,
+                max_tokens=tokens,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            if tokens == 4000:
+                begun.set()
+            return sum([chunk.usage.completion_tokens async for chunk in stream if chunk.usage])
 
-            async def count(tokens: int) -> int:
-                stream = await client.chat.completions.create(
-                    model=MODEL,
-                    messages=QUESTION,
-                    max_tokens=tokens,
-                    stream=True,
-                    stream_options={"include_usage": True},
-                )
-                if tokens == 4000:
-                    begun.set()
-                return sum([chunk.usage.completion_tokens async for chunk in stream if chunk.usage])
-
-            asking = [asyncio.create_task(count(tokens)) for tokens in range(5, 25)]
-            leaving = asyncio.create_task(count(4000))
-            await begun.wait()
-            leaving.cancel()
-            counts = await asyncio.gather(*asking)
-            vectors = await client.embeddings.create(model=MODEL, input="one")
-            return counts, len(vectors.data)
-
-    assert asyncio.run(ask()) == (list(range(5, 25)), 1)
+        asking = [asyncio.create_task(count(tokens)) for tokens in range(5, 25)]
+        leaving = asyncio.create_task(count(4000))
+        await begun.wait()
+        leaving.cancel()
+        counts = await asyncio.gather(*asking)
+        vectors = await client.embeddings.create(model=MODEL, input="one")
+        assert (counts, len(vectors.data)) == (list(range(5, 25)), 1)
     wait_for(lambda: scrape(emulator, "chat-v1")["concurrent_requests"] == 0, "the end of the cancelled request")
 
 

@@ -18,7 +18,7 @@ from servescope.judge.report.schema import judgement_schema
 from servescope.web.settings import ApiSettings
 from tests.support.cutover_plans import frozen_plan
 from tests.support.judgements import judgement
-from tests.support.served_judge import JudgeScene, play_judge
+from tests.support.served_judge import JudgeScene, serving_judge
 
 OPEN: dict[Verdict, tuple[int, int]] = {
     "HEALTHY": (200, 409), "DEGRADED": (409, 200), "INCONCLUSIVE": (409, 409), "NO DATA": (409, 409),
@@ -34,18 +34,15 @@ async def ask_both(scene: JudgeScene, method: str = "GET", **options: Any) -> tu
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_each_hook_is_open_on_its_verdict_alone(verdict: Verdict, tmp_path: Path) -> None:
+async def test_each_hook_is_open_on_its_verdict_alone(verdict: Verdict, tmp_path: Path) -> None:
     """A GET and a POST with a body, such as Flagger's, alike; the judgement itself is always answered with 200."""
-
-    async def act(scene: JudgeScene) -> tuple[Any, ...]:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement(verdict), scene.run)
         body = {"name": "chat", "namespace": "llm", "phase": "Progressing", "metadata": {}}
-        return (
+        got, posted, (status, shown), (_, refused) = (
             await ask_both(scene), await ask_both(scene, "POST", json=body), await scene.ask_json("/judgement"),
             await scene.ask_json("/gate"),
         )  # fmt: skip
-
-    got, posted, (status, shown), (_, refused) = play_judge(tmp_path, act)
 
     assert got == posted == OPEN[verdict]
     assert (status, shown["verdict"]) == (200, verdict)
@@ -56,15 +53,12 @@ def test_each_hook_is_open_on_its_verdict_alone(verdict: Verdict, tmp_path: Path
     }  # fmt: skip
 
 
-def test_before_the_first_judgement_there_is_no_data(tmp_path: Path) -> None:
+async def test_before_the_first_judgement_there_is_no_data(tmp_path: Path) -> None:
     """As the schema has it, with why where judging failed."""
-
-    async def act(scene: JudgeScene) -> tuple[Any, ...]:
+    async with serving_judge(tmp_path) as scene:
         first = await scene.ask_json("/judgement")
         scene.latest.fail("store 'servescope.db': disk I/O error")
-        return first, await scene.ask_json("/judgement"), await ask_both(scene)
-
-    (status, first), (_, failed), hooks = play_judge(tmp_path, act)
+        (status, first), (_, failed), hooks = first, await scene.ask_json("/judgement"), await ask_both(scene)
 
     assert status == 200
     assert (first["verdict"], first["reason"]) == ("NO DATA", "Nothing was judged yet.")
@@ -73,18 +67,15 @@ def test_before_the_first_judgement_there_is_no_data(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator(judgement_schema()).validate(failed)
 
 
-def test_an_old_judgement_is_no_health(tmp_path: Path) -> None:
+async def test_an_old_judgement_is_no_health(tmp_path: Path) -> None:
     """Neither at the gate, nor in the judgement or any metric of it; until then it stays what it was."""
-
-    async def act(scene: JudgeScene) -> tuple[Any, ...]:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement("HEALTHY"), scene.run)
         scene.pass_time(JUDGEMENT_AGE_SECONDS - 6)
         young = await ask_both(scene)
         scene.latest.fail("the Prometheus did not answer within 30 s")
         scene.pass_time(60)
-        return young, await ask_both(scene), await scene.ask_json("/judgement")
-
-    young, old, (status, shown) = play_judge(tmp_path, act)
+        old, (status, shown) = (await ask_both(scene), await scene.ask_json("/judgement"))
 
     assert young == (200, 409)
     assert old == (409, 409)
@@ -93,15 +84,12 @@ def test_an_old_judgement_is_no_health(tmp_path: Path) -> None:
     assert {metric["verdict"] for metric in shown["metrics"]} == {"NO DATA"}
 
 
-def test_proven_harm_does_not_grow_old(tmp_path: Path) -> None:
+async def test_proven_harm_does_not_grow_old(tmp_path: Path) -> None:
     """A judge that fails after it has proven harm does not stop the rollback."""
-
-    async def act(scene: JudgeScene) -> tuple[int, int]:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement("DEGRADED"), scene.run)
         scene.pass_time(86_400)
-        return await ask_both(scene)
-
-    assert play_judge(tmp_path, act) == (409, 200)
+        assert await ask_both(scene) == (409, 200)
 
 
 def read_metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -116,16 +104,13 @@ def read_metrics(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], floa
     }
 
 
-def test_the_judgement_is_exposed_as_metrics(tmp_path: Path) -> None:
+async def test_the_judgement_is_exposed_as_metrics(tmp_path: Path) -> None:
     """The verdict as one of four, its age, the stage, and each metric's ratio, interval, margin and information."""
-
-    async def act(scene: JudgeScene) -> str:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement("DEGRADED"), scene.run)
         scene.telemetry.count_judgement(0.03, failed=False)
         scene.telemetry.count_judgement(0.03, failed=True)
-        return (await scene.ask("/metrics"))[1]
-
-    page = read_metrics(play_judge(tmp_path, act))
+        page = read_metrics((await scene.ask("/metrics"))[1])
     first = ("metric", "time_to_first_token_seconds")
 
     for verdict in VERDICTS:
@@ -148,41 +133,36 @@ def test_the_judgement_is_exposed_as_metrics(tmp_path: Path) -> None:
     assert info["run"] == "1"
 
 
-def test_the_metrics_have_the_labels_that_all_targets_of_v2_share(tmp_path: Path) -> None:
+async def test_the_metrics_have_the_labels_that_all_targets_of_v2_share(tmp_path: Path) -> None:
     """So that a notification about the judgement is grouped with those about the deployment."""
     one = Identity("llama", "chat-v2", "v2", "production", replica="r0")
     two = replace(one, deployment_id="chat-v2-b", rollout_phase="stable", replica="r1")
     other = Identity("llama", "chat-v1", "v1", "staging")
     arm = Arm("v2", ({"inference_stack": "v2"},))
 
-    async def act(scene: JudgeScene) -> str:
-        scene.latest.succeed(judgement("DEGRADED"), scene.run)
-        return (await scene.ask("/metrics"))[1]
-
-    def labels(name: str, *identities: Identity) -> set[tuple[str, str]]:
+    async def labels(name: str, *identities: Identity) -> set[tuple[str, str]]:
         frozen = replace(frozen_plan(), judged=arm.shared_labels(identities))
         (tmp_path / name).mkdir()
-        page = read_metrics(play_judge(tmp_path / name, act, frozen=frozen))
+        async with serving_judge(tmp_path / name, frozen=frozen) as scene:
+            scene.latest.succeed(judgement("DEGRADED"), scene.run)
+            page = read_metrics((await scene.ask("/metrics"))[1])
         found = {each - {("run", "1")} for metric, each in page if metric == "servescope_judgement_age_seconds"}
         return {pair for each in found for pair in each}
 
     shared = {("model_name", "llama"), ("inference_stack", "v2"), ("environment", "production")}
-    assert labels("one", one, other) == {*shared, ("deployment_id", "chat-v2")}
-    assert labels("two", one, two, other) == shared
+    assert await labels("one", one, other) == {*shared, ("deployment_id", "chat-v2")}
+    assert await labels("two", one, two, other) == shared
 
 
-def test_the_page_has_the_records_of_the_judge_and_nothing_else(tmp_path: Path) -> None:
+async def test_the_page_has_the_records_of_the_judge_and_nothing_else(tmp_path: Path) -> None:
     """With their types, texts and labels; beside them it counts its clients and its process as the collector does."""
-
-    async def act(scene: JudgeScene) -> str:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement("INCONCLUSIVE"), scene.run)
         await scene.ask("/gate")
-        return (await scene.ask("/metrics"))[1]
-
-    families = {
-        f"{family.name}_total" if family.type == "counter" else family.name: family
-        for family in text_string_to_metric_families(play_judge(tmp_path, act))
-    }
+        families = {
+            f"{family.name}_total" if family.type == "counter" else family.name: family
+            for family in text_string_to_metric_families((await scene.ask("/metrics"))[1])
+        }
     ours = {name: record for name, record in OWN_METRICS.items() if record.program == "judge"}
     shared = {name for name in OWN_METRICS if name.startswith(("servescope_api_", "process_"))}
 
@@ -193,28 +173,27 @@ def test_the_page_has_the_records_of_the_judge_and_nothing_else(tmp_path: Path) 
             assert set(sample.labels) - {"le"} == set(record.labels), name
 
 
-def test_a_token_is_needed_where_one_is_configured(tmp_path: Path) -> None:
+async def test_a_token_is_needed_where_one_is_configured(tmp_path: Path) -> None:
     """But not to see whether the judge lives."""
     tokens = tmp_path / "tokens"
     tokens.write_text("letmein\n")
-
-    async def act(scene: JudgeScene) -> tuple[int, ...]:
+    async with serving_judge(tmp_path, api=ApiSettings(bearer_token_file=tokens)) as scene:
         scene.latest.succeed(judgement("HEALTHY"), scene.run)
         allowed = {"Authorization": "Bearer letmein"}
-        return (
-            (await scene.ask("/gate"))[0], (await scene.ask("/judgement"))[0], (await scene.ask("/metrics"))[0],
-            (await scene.ask("/healthz"))[0], (await scene.ask("/gate", headers=allowed))[0],
-        )  # fmt: skip
+        assert (
+            (
+                (await scene.ask("/gate"))[0],
+                (await scene.ask("/judgement"))[0],
+                (await scene.ask("/metrics"))[0],
+                (await scene.ask("/healthz"))[0],
+                (await scene.ask("/gate", headers=allowed))[0],
+            )
+        ) == (401, 401, 401, 200, 200)
 
-    assert play_judge(tmp_path, act, api=ApiSettings(bearer_token_file=tokens)) == (401, 401, 401, 200, 200)
 
-
-def test_a_page_of_a_web_site_cannot_ask(tmp_path: Path) -> None:
+async def test_a_page_of_a_web_site_cannot_ask(tmp_path: Path) -> None:
     """By a name that was rebound to this machine, nor by a POST from elsewhere."""
-
-    async def act(scene: JudgeScene) -> tuple[int, int]:
+    async with serving_judge(tmp_path) as scene:
         rebound, _ = await scene.ask("/judgement", headers={"Host": "evil.example"})
         posted, _ = await scene.ask("/gate", method="POST", headers={"Origin": "https://evil.example"})
-        return rebound, posted
-
-    assert play_judge(tmp_path, act) == (421, 403)
+        assert (rebound, posted) == (421, 403)

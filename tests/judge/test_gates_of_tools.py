@@ -22,7 +22,7 @@ from servescope.cutover.judgement import VERDICTS, Verdict
 from servescope.judge.verbs import EXIT_CODES
 from tests.conftest import ROOT
 from tests.support.judgements import judgement
-from tests.support.served_judge import JudgeScene, play_judge
+from tests.support.served_judge import serving_judge
 
 PAGE = (ROOT / "docs" / "judge-gates.md").read_text(encoding="utf-8")
 PHASES: dict[Verdict, str] = {
@@ -62,37 +62,30 @@ def measure(metric: Any, status: int, body: Any) -> str:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_argo_goes_on_aborts_or_pauses(verdict: Verdict, tmp_path: Path) -> None:
+async def test_argo_goes_on_aborts_or_pauses(verdict: Verdict, tmp_path: Path) -> None:
     """On HEALTHY, on DEGRADED, and on anything else."""
     (metric,) = example("kind")["spec"]["metrics"]
     url = metric["provider"]["web"]["url"].replace("{{ args.judge }}", "")
-
-    async def act(scene: JudgeScene) -> tuple[int, Any]:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement(verdict), scene.run)
-        return await scene.ask_json(url)
-
-    assert measure(metric, *play_judge(tmp_path, act)) == PHASES[verdict]
+        assert measure(metric, *(await scene.ask_json(url))) == PHASES[verdict]
 
 
-def test_argo_pauses_before_the_first_judgement_and_when_it_is_old(tmp_path: Path) -> None:
+async def test_argo_pauses_before_the_first_judgement_and_when_it_is_old(tmp_path: Path) -> None:
     """Neither is a success or a failure."""
     (metric,) = example("kind")["spec"]["metrics"]
-
-    async def act(scene: JudgeScene) -> list[str]:
+    async with serving_judge(tmp_path) as scene:
         phases = [measure(metric, *await scene.ask_json("/judgement"))]
         scene.latest.succeed(judgement("HEALTHY"), scene.run)
         scene.pass_time(3600)
-        return [*phases, measure(metric, *await scene.ask_json("/judgement"))]
-
-    assert play_judge(tmp_path, act) == ["Inconclusive", "Inconclusive"]
+        assert [*phases, measure(metric, *await scene.ask_json("/judgement"))] == ["Inconclusive", "Inconclusive"]
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_flagger_goes_on_rolls_back_or_holds(verdict: Verdict, tmp_path: Path) -> None:
+async def test_flagger_goes_on_rolls_back_or_holds(verdict: Verdict, tmp_path: Path) -> None:
     """Its confirm hooks go on by HEALTHY alone, and its rollback hook by DEGRADED alone."""
     hooks = example("analysis")["analysis"]["webhooks"]
-
-    async def act(scene: JudgeScene) -> dict[str, bool]:
+    async with serving_judge(tmp_path) as scene:
         scene.latest.succeed(judgement(verdict), scene.run)
         answered = {}
         for hook in hooks:
@@ -100,13 +93,11 @@ def test_flagger_goes_on_rolls_back_or_holds(verdict: Verdict, tmp_path: Path) -
             path = hook["url"].removeprefix("http://servescope-judge:9910")
             status, _ = await scene.ask(path, method="POST", json=payload)
             answered[hook["type"]] = 200 <= status <= 202
-        return answered
-
-    assert play_judge(tmp_path, act) == {
-        "confirm-traffic-increase": verdict == "HEALTHY",
-        "confirm-promotion": verdict == "HEALTHY",
-        "rollback": verdict == "DEGRADED",
-    }
+        assert answered == {
+            "confirm-traffic-increase": verdict == "HEALTHY",
+            "confirm-promotion": verdict == "HEALTHY",
+            "rollback": verdict == "DEGRADED",
+        }
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, "go on"), (10, "roll back"), (11, "hold"), (12, "hold"), (1, "failed")])

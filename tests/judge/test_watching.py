@@ -268,27 +268,23 @@ def test_a_judge_that_was_down_says_that_it_missed_nothing(past: MadePast, journ
     assert "is judged from its start on" in describe_resumption(fresh, whole)
 
 
-def test_the_gate_is_served_until_it_is_stopped(
+async def test_the_gate_is_served_until_it_is_stopped(
     past: MadePast, journal: CutoverJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a port of this machine, with the judgement it made."""
     past.now_ms = STORY.end_ms
     watcher = watcher_of(past, journal)
     caplog.set_level(logging.INFO)
-
-    async def act() -> tuple[int, str]:
-        stop = asyncio.Event()
-        serving = asyncio.create_task(serve(watcher, "127.0.0.1", 0, ApiSettings(), stop))
-        await wait_for_async(lambda: "DEGRADED in stage 1" in caplog.text, "the first judgement")
-        (address,) = (each.message for each in caplog.records if each.message.startswith("serving "))
-        url = address.removeprefix("serving ").replace("/judgement", "/rollback")
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            found = answer.status, (await answer.json())["verdict"]
-        stop.set()
-        await serving
-        return found
-
-    assert asyncio.run(act()) == (200, "DEGRADED")
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(watcher, "127.0.0.1", 0, ApiSettings(), stop))
+    await wait_for_async(lambda: "DEGRADED in stage 1" in caplog.text, "the first judgement")
+    (address,) = (each.message for each in caplog.records if each.message.startswith("serving "))
+    url = address.removeprefix("serving ").replace("/judgement", "/rollback")
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        found = answer.status, (await answer.json())["verdict"]
+    stop.set()
+    await serving
+    assert found == (200, "DEGRADED")
 
 
 def test_an_address_that_is_taken_is_named(past: MadePast, journal: CutoverJournal) -> None:

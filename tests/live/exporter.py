@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
+
+from tests.support.answering import answering
 
 LABELS: Final = {
     "model_name": "model-exporter", "deployment_id": "exporter", "inference_stack": "v2", "environment": "live",
@@ -44,31 +45,6 @@ class Exporter(Pages):
         return ("\n".join(lines) + "\n").encode()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    pages: Pages
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a caller that hung up is part of the play."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_GET(self) -> None:
-        """Answer a scrape."""
-        page = self.server.pages.page()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @contextmanager
 def exporting(labels: Mapping[str, str] = LABELS) -> Iterator[Exporter]:
     """The target of a deployment on a free port of loopback."""
@@ -80,14 +56,7 @@ def exporting(labels: Mapping[str, str] = LABELS) -> Iterator[Exporter]:
 @contextmanager
 def serving(pages: Pages) -> Iterator[None]:
     """Serve a target's page on a free port of loopback."""
-    server = _Server(("127.0.0.1", 0), _Handler)
-    server.pages = pages
-    pages.url = f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    headers = {"Content_Type": "text/plain; version=0.0.4"}
+    with answering(lambda handler: handler.reply(200, pages.page(), **headers)) as address:
+        pages.url = f"{address}/metrics"
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

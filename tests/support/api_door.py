@@ -6,10 +6,10 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 import pytest
@@ -20,9 +20,6 @@ from servescope.web.listening import Listener
 from servescope.web.settings import ApiSettings
 from tests.support.served_collector import Scene, collecting, engine
 from tests.support.waiting import deadline_seconds
-
-T = TypeVar("T")
-
 
 LIMITS = Bounds(page_seconds=0.0, page_share=0.0)
 
@@ -88,14 +85,6 @@ async def door(
                 yield Door(Scene(collector, pages, clock, f"http://127.0.0.1:{port}", session), port)
         finally:
             await listener.close()
-
-
-def play(folder: Path, bounds: Bounds, act: Callable[[Door], Awaitable[T]], api: ApiSettings | None = None) -> T:
-    async def run() -> T:
-        async with door(folder, bounds, api) as opened:
-            return await act(opened)
-
-    return asyncio.run(run())
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from app import queries, selection
 from servescope.store.embedded import Store
+from tests.conftest import ROOT
+from tests.support.waiting import deadline_seconds
 
 if TYPE_CHECKING:
     import pytest
@@ -18,6 +20,19 @@ def stop_clock(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
     """Have the pages and the store that they read stand at a time: what is later than now is not believed."""
     monkeypatch.setattr(selection, "now_ms", lambda: now_ms)
     monkeypatch.setattr(queries, "open_store", lambda path: Store(path, read_only=True, now_ms=lambda: now_ms))
+
+
+def open_view(name: str, **parameters: str) -> AppTest:
+    """A page of the console that is opened with a link's parameters, and shows no error."""
+    from streamlit.testing.v1 import AppTest
+
+    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
+    page.switch_page(f"views/{name}.py")
+    for key, value in parameters.items():
+        page.query_params[key] = value
+    page.run()
+    assert not page.exception, page.exception[0].message
+    return page
 
 
 def html(page: AppTest) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
@@ -112,11 +111,11 @@ class Scene:
 
     async def restart(self, seconds: float = 15.0) -> None:
         """Stop the collector and start another one on the same store after this much time."""
-        await self.close()
+        await self.aclose()
         self.seconds += seconds
         self.open()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.collector.alerts.close()
         self.collector.close()
 
@@ -124,18 +123,3 @@ class Scene:
         """The state of every alert but the Watchdog."""
         shown = self.collector.alerts.shown
         return {each.name: each.state for each in shown if each.name != "ServescopeWatchdog"}
-
-
-Played = TypeVar("Played", bound=Scene)
-
-
-def play(scene: Played, act: Callable[[Played], Awaitable[None]]) -> None:
-    """Run `act` on a scene and close it."""
-
-    async def run() -> None:
-        try:
-            await act(scene)
-        finally:
-            await scene.close()
-
-    asyncio.run(run())

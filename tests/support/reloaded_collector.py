@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +144,14 @@ class World:
         return {each.target.identity.replica: len(each.recent.window().times) for each in self.collector.fleet.watched}
 
 
-def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        running = asyncio.create_task(world.collector.run())
-        try:
-            await world.advance(0)
-            await act(world)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await asyncio.to_thread(world.collector.close)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def playing(world: World) -> AsyncIterator[World]:
+    """Run its collector meanwhile."""
+    running = asyncio.create_task(world.collector.run())
+    try:
+        await world.advance(0)
+        yield world
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.to_thread(world.collector.close)

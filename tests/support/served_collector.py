@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 import pytest
@@ -30,9 +30,6 @@ STEPS = 24
 
 
 NEVER_KEPT = Bounds(page_seconds=0.0, page_share=0.0)
-
-
-T = TypeVar("T")
 
 
 class Clock:
@@ -152,14 +149,6 @@ async def scene(folder: Path, bounds: Bounds = NEVER_KEPT) -> AsyncIterator[Scen
         aiohttp.ClientSession() as session,
     ):
         yield Scene(collector, pages, clock, url, session)
-
-
-def play(folder: Path, act: Callable[[Scene], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with scene(folder) as stage:
-            return await act(stage)
-
-    return asyncio.run(run())
 
 
 async def run_for_a_while(stage: Scene) -> None:

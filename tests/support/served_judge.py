@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 
@@ -21,8 +21,6 @@ from servescope.web.settings import ApiSettings
 from tests.support.cutover_plans import frozen_plan
 from tests.support.judgements import AT_MS
 from tests.support.loopback import running
-
-T = TypeVar("T")
 
 
 class SetClock(ProgramClock):
@@ -59,21 +57,17 @@ class JudgeScene:
         return status, json.loads(text)
 
 
-def play_judge(
+@asynccontextmanager
+async def serving_judge(
     folder: Path,
-    act: Callable[[JudgeScene], Awaitable[T]],
     *,
     api: ApiSettings | None = None,
     host: str = "127.0.0.1",
     frozen: FrozenPlan | None = None,
-) -> T:
-    """What `act` returns that is done while a judge's gate is served."""
-
-    async def run() -> T:
-        with CutoverJournal(folder / "journal.db") as journal:
-            scene = JudgeScene(start_run(journal, frozen or frozen_plan()))
-        application = make_application(scene.latest, scene.telemetry, scene.clock, host=host, api=api)
-        async with running(application) as scene.url, aiohttp.ClientSession() as scene.session:
-            return await act(scene)
-
-    return asyncio.run(run())
+) -> AsyncIterator[JudgeScene]:
+    """A judge's gate that is served."""
+    with CutoverJournal(folder / "journal.db") as journal:
+        scene = JudgeScene(start_run(journal, frozen or frozen_plan()))
+    application = make_application(scene.latest, scene.telemetry, scene.clock, host=host, api=api)
+    async with running(application) as scene.url, aiohttp.ClientSession() as scene.session:
+        yield scene

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -111,15 +111,3 @@ def gained(increments: TargetIncrements) -> float:
     """How much the tokens grew in all blocks together."""
     rows = [row for row, series in enumerate(increments.series) if series.name == TOKENS]
     return float(np.nansum(increments.gains[rows]))
-
-
-def play(world: Skewed, act: Callable[[Skewed], Awaitable[None]]) -> None:
-    """Run a story, and close the collector."""
-
-    async def run() -> None:
-        try:
-            await act(world)
-        finally:
-            await asyncio.to_thread(world.collector.close)
-
-    asyncio.run(run())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from servescope.collector.collector import Collector
@@ -107,12 +107,5 @@ class World:
         evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         return evaluation.deployments[CHAT].figures if CHAT in evaluation.deployments else {}
 
-
-def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        try:
-            await act(world)
-        finally:
-            await asyncio.to_thread(world.collector.close)
-
-    asyncio.run(run())
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self.collector.close)

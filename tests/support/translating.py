@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -23,8 +23,6 @@ from servescope.web.connections import open_session
 from servescope.web.listening import Listener
 from tests.support.loopback import Handler, serving
 from tests.support.waiting import deadline_seconds
-
-T = TypeVar("T")
 
 
 class Answered(NamedTuple):
@@ -102,21 +100,6 @@ async def translating(
                 yield Translating(f"http://127.0.0.1:{port}", target, prober, application, listener, client)
             finally:
                 await listener.close()
-
-
-def translate(
-    folder: Path,
-    routes: Mapping[str, Handler],
-    act: Callable[[Translating], Awaitable[T]],
-    configuration: str = '[translate]\ntargets = ["TARGET"]\n',
-) -> T:
-    """What `act` returns of a translator that runs meanwhile."""
-
-    async def run() -> T:
-        async with translating(folder, routes, configuration) as stage:
-            return await act(stage)
-
-    return asyncio.run(run())
 
 
 def answers(text: str | bytes, **options: Any) -> Handler:

@@ -15,7 +15,7 @@ from aiohttp.abc import ResolveResult
 from servescope.errors import ConfigurationError
 from servescope.translate.config import read_probe_configuration
 from servescope.web.resolver import Resolver
-from tests.support.translating import Answered, Translating, answers, translate
+from tests.support.translating import Answered, answers, translating
 
 PAGE = "".join(
     f'vllm:{name}{{engine="0",model_name="m",namespace="chat",cluster="eu",job="x"}} 1.0\n'
@@ -49,7 +49,7 @@ inference_stack = "v2"
 CONFIGURATION = '[translate]\ntargets = ["TARGET"]\ncollector = "servescope.toml"\n'
 
 
-def probed(
+async def probed(
     folder: Path,
     asked: Mapping[str, str],
     *,
@@ -66,10 +66,9 @@ def probed(
         fetched.append(request.host)
         return web.Response(text=PAGE)
 
-    async def act(stage: Translating) -> tuple[Answered, Answered]:
-        return await stage.get("/probe", None, target=stage.target, **asked), await stage.get("/metrics")
-
-    answered, own = translate(folder, {"/metrics": answer}, act, configuration)
+    async with translating(folder, {"/metrics": answer}, configuration) as stage:
+        answered = await stage.get("/probe", None, target=stage.target, **asked)
+        own = await stage.get("/metrics")
     refused = {
         dict(labels)["reason"]: value
         for (name, labels), value in own.samples().items()
@@ -78,9 +77,9 @@ def probed(
     return answered, fetched, refused
 
 
-def test_a_target_may_claim_the_deployment_that_lists_it(tmp_path: Path) -> None:
+async def test_a_target_may_claim_the_deployment_that_lists_it(tmp_path: Path) -> None:
     """Whatever else the request says."""
-    answered, fetched, refused = probed(tmp_path, CHAT | {"job": "engines", "namespace": "a", "cluster": "eu"})
+    answered, fetched, refused = await probed(tmp_path, CHAT | {"job": "engines", "namespace": "a", "cluster": "eu"})
 
     assert (answered.status, len(fetched), refused) == (200, 1, {})
     assert answered.value("output_tokens_total") == 1.0
@@ -101,11 +100,11 @@ def test_a_target_may_claim_the_deployment_that_lists_it(tmp_path: Path) -> None
         (CHAT | {"deployment_id": "CHAT"}, "claims the deployment .*'CHAT'.*, and is among the claims of"),
     ],
 )
-def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
+async def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
     tmp_path: Path, asked: Mapping[str, str], message: str
 ) -> None:
     """With 403, without asking it, and counted."""
-    answered, fetched, refused = probed(tmp_path, asked)
+    answered, fetched, refused = await probed(tmp_path, asked)
 
     assert (answered.status, fetched, refused) == (403, [], {"claim": 1.0})
     assert re.search(message, json.loads(answered.text)["error"]), answered.text
@@ -124,11 +123,11 @@ def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
         ('{ collectors = ["127.0.0.1:*"] }', {}, 403),
     ],
 )
-def test_every_restriction_has_to_fit_what_the_scraper_says(
+async def test_every_restriction_has_to_fit_what_the_scraper_says(
     tmp_path: Path, claims: str, where: Mapping[str, str], status: int
 ) -> None:
     """What it does not say fits none."""
-    answered, fetched, _ = probed(tmp_path, {**CHAT, **where}, chat=claims)
+    answered, fetched, _ = await probed(tmp_path, {**CHAT, **where}, chat=claims)
     assert (answered.status, len(fetched)) == (status, int(status == 200))
 
 
@@ -143,28 +142,28 @@ def test_every_restriction_has_to_fit_what_the_scraper_says(
         ('{ targets = ["127.0.0.1:*"], namespaces = ["chat"] }', {"namespace": "others"}, 200),
     ],
 )
-def test_a_listed_target_is_asked_for_no_other_by_whatever_job(
+async def test_a_listed_target_is_asked_for_no_other_by_whatever_job(
     tmp_path: Path, claims: str, asked: Mapping[str, str], status: int
 ) -> None:
     """The job says who asks, and not whose the target is."""
-    answered, fetched, _ = probed(tmp_path, asked, chat=claims)
+    answered, fetched, _ = await probed(tmp_path, asked, chat=claims)
     assert (answered.status, len(fetched)) == (status, int(status == 200))
 
 
-def test_labels_that_the_configuration_adds_claim_as_well(tmp_path: Path) -> None:
+async def test_labels_that_the_configuration_adds_claim_as_well(tmp_path: Path) -> None:
     """Unless the scraper's are others, which then are those of the series."""
     configuration = (
         '[translate]\ncollector = "servescope.toml"\n[[targets]]\nmatch = ["TARGET"]\n'
         'labels = { model_name = "llama", deployment_id = "chat", inference_stack = "v2" }\n'
     )
-    assert probed(tmp_path, {}, configuration=configuration)[0].status == 200
-    assert probed(tmp_path, {"deployment_id": ""}, configuration=configuration)[0].status == 200
-    assert probed(tmp_path, {"deployment_id": "search"}, configuration=configuration)[0].status == 403
+    assert (await probed(tmp_path, {}, configuration=configuration))[0].status == 200
+    assert (await probed(tmp_path, {"deployment_id": ""}, configuration=configuration))[0].status == 200
+    assert (await probed(tmp_path, {"deployment_id": "search"}, configuration=configuration))[0].status == 403
 
 
-def test_without_a_list_every_target_may_claim_what_it_says(tmp_path: Path) -> None:
+async def test_without_a_list_every_target_may_claim_what_it_says(tmp_path: Path) -> None:
     """As where there are no customers: the parameters of the scrape jobs change nothing."""
-    answered, _, _ = probed(tmp_path, SEARCH, configuration='[translate]\ntargets = ["TARGET"]\n')
+    answered, _, _ = await probed(tmp_path, SEARCH, configuration='[translate]\ntargets = ["TARGET"]\n')
     assert answered.value("output_tokens_total") == 1.0
 
 
@@ -178,22 +177,22 @@ def test_a_file_without_any_list_is_refused(tmp_path: Path) -> None:
         read_probe_configuration(path)
 
 
-def test_a_name_that_leads_to_anothers_target_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_leads_to_anothers_target_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The name is allowed, and claims what it may; its address is another's."""
 
     async def find(self: Resolver, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=6, flags=0)]
-
-    async def act(stage: Translating) -> Answered:
-        target = f"engine.search.svc:{stage.target.rpartition(':')[2]}"
-        return await stage.get("/probe", None, target=target, **SEARCH)
 
     monkeypatch.setattr(Resolver, "_find", find)
     written = COLLECTOR.replace("{chat}", '{ targets = ["127.0.0.1:*"] }')
     written = written.replace("{search}", '{ targets = ["*.search.svc:*"] }')
     (tmp_path / "servescope.toml").write_text(written, encoding="utf-8")
     configuration = CONFIGURATION.replace('"TARGET"', '"*.search.svc:*"') + 'networks = ["127.0.0.0/8"]\n'
-    answered = translate(tmp_path, {"/metrics": answers(PAGE)}, act, configuration)
+    async with translating(tmp_path, {"/metrics": answers(PAGE)}, configuration) as stage:
+        target = f"engine.search.svc:{stage.target.rpartition(':')[2]}"
+        answered = await stage.get("/probe", None, target=target, **SEARCH)
 
     assert answered.failure() == "dns"
     assert "it leads to 127.0.0.1, which is among claims.targets of model_name='llama', deployment_id='chat'" in (
@@ -201,9 +200,9 @@ def test_a_name_that_leads_to_anothers_target_is_not_followed(tmp_path: Path, mo
     )
 
 
-def test_a_page_cannot_say_where_it_was_scraped(tmp_path: Path) -> None:
+async def test_a_page_cannot_say_where_it_was_scraped(tmp_path: Path) -> None:
     """Its labels of that name are others, of native series too: allow-lists are compared with the scraper's."""
-    answered, _, _ = probed(tmp_path, CHAT | {"native": "1"})
+    answered, _, _ = await probed(tmp_path, CHAT | {"native": "1"})
     labels = [dict(labels) for name, labels in answered.samples() if "requests" in name or "tokens" in name]
 
     assert len(labels) >= 3

@@ -17,7 +17,7 @@ from servescope.translate.translation import Translator, Wanted
 from tests.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture, replay
 from tests.pages.writing import COUNTED
 from tests.support.filled_prometheus import SECONDS
-from tests.support.translating import Answered, Translating, answers, translate
+from tests.support.translating import Answered, answers, translating
 
 CAPTURE = Captured("vllm-0.32.0-1")
 LIMITS = Limits(10.0, 16_000_000)
@@ -29,14 +29,11 @@ def capture(captures: Path) -> str:
     return read_capture(captures, CAPTURE)
 
 
-def test_a_capture_is_answered_in_the_contracts_names(tmp_path: Path, capture: str) -> None:
+async def test_a_capture_is_answered_in_the_contracts_names(tmp_path: Path, capture: str) -> None:
     """With the target's source and the probe's own word, in both formats, and nothing of the engine's own names."""
-
-    async def act(stage: Translating) -> tuple[Answered, Answered]:
-        openmetrics = {"Accept": "application/openmetrics-text;version=1.0.0,*/*;q=0.1"}
-        return await stage.probe(), await stage.probe(openmetrics)
-
-    text, openmetrics = translate(tmp_path, {"/metrics": answers(capture)}, act)
+    async with translating(tmp_path, {"/metrics": answers(capture)}) as stage:
+        text = await stage.probe()
+        openmetrics = await stage.probe({"Accept": "application/openmetrics-text;version=1.0.0,*/*;q=0.1"})
     samples = text.samples()
     assert text.status == 200
     assert text.value("output_tokens_total") == COUNTED
@@ -59,15 +56,12 @@ def test_a_capture_is_answered_in_the_contracts_names(tmp_path: Path, capture: s
     assert again == samples
 
 
-def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: str) -> None:
+async def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: str) -> None:
     """Each once and as it was; of a target with our names only what is translated."""
     ours = 'requests_total{deployment_id="x",outcome="ok"} 3.0\nservescope_instrument_errors_total 1.0\nhand_made 5.0\n'
     texts = {"/metrics": answers(capture)}
-
-    async def act(stage: Translating) -> tuple[Answered, Answered]:
-        return await stage.probe(), await stage.probe(native="1")
-
-    plain, native = translate(tmp_path, texts, act)
+    async with translating(tmp_path, texts) as stage:
+        plain, native = await stage.probe(), await stage.probe(native="1")
     shown = native.samples()
     assert plain.samples().keys() <= shown.keys()
     engine = {series: value for series, value in shown.items() if series[0].startswith(("vllm:", "process_", "http_"))}

@@ -23,7 +23,7 @@ from servescope.translate.config import read_probe_configuration
 from servescope.web.resolver import Resolver
 from tests.support.echoes import echoes, shows
 from tests.support.loopback import Handler
-from tests.support.translating import Answered, Translating, answers, translate
+from tests.support.translating import Answered, answers, translating
 
 PAGE = "".join(
     f'vllm:{name}{{engine="0",model_name="m"}} {value}\n'
@@ -42,7 +42,7 @@ def error(answered: Answered) -> str:
     return text
 
 
-def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
     """Nothing is fetched, and each refusal is counted by what was wrong."""
     fetched = []
 
@@ -50,7 +50,7 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
         fetched.append(1)
         return web.Response(text=PAGE)
 
-    async def act(stage: Translating) -> tuple[list[Answered], Answered, Answered, Answered]:
+    async with translating(tmp_path, {"/metrics": answer}) as stage:
         wrong = [
             await stage.probe(target="10.0.0.1:8000"),
             await stage.probe(target="http://x:1@y"),
@@ -62,9 +62,7 @@ def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> None:
             await stage.probe({"X-Prometheus-Scrape-Timeout-Seconds": "soon"}),
         ]
         twice = await stage.get(f"/probe?target={stage.target}&target={stage.target}")
-        return wrong, twice, await stage.get("/probes"), await stage.get("/metrics")
-
-    wrong, twice, elsewhere, own = translate(tmp_path, {"/metrics": answer}, act)
+        elsewhere, own = (await stage.get("/probes"), await stage.get("/metrics"))
     assert [each.status for each in wrong] == [403, 400, 400, 400, 400, 400, 400, 400]
     assert [error(each) for each in wrong] == [
         "target '10.0.0.1:8000' is not allowed by the configuration",
@@ -120,7 +118,7 @@ max_line_bytes = 1000
 
 
 @pytest.mark.parametrize("reason", FAILURES)
-def test_a_target_that_cannot_be_read_is_a_page_that_says_why(tmp_path: Path, reason: str) -> None:
+async def test_a_target_that_cannot_be_read_is_a_page_that_says_why(tmp_path: Path, reason: str) -> None:
     """200, with the collector's word for it and no series of the contract; the next probe is none the worse."""
     handler, message = FAILURES[reason]
     configuration = LIMITED if reason == "timeout" else LIMITED.replace('"100ms"', '"10s"')
@@ -130,14 +128,11 @@ def test_a_target_that_cannot_be_read_is_a_page_that_says_why(tmp_path: Path, re
     async def answer(request: web.Request) -> web.StreamResponse:
         return await (handler if failing else translated)(request)
 
-    async def act(stage: Translating) -> tuple[Answered, Answered, Answered]:
-        nonlocal failing
+    async with translating(tmp_path, {"/metrics": answer}, configuration) as stage:
         text = await stage.probe()
         openmetrics = await stage.probe({"Accept": "application/openmetrics-text"})
         failing = False
-        return text, openmetrics, await stage.probe()
-
-    text, openmetrics, after = translate(tmp_path, {"/metrics": answer}, act, configuration)
+        after = await stage.probe()
     assert (text.status, text.failure()) == (200, reason)
     assert {name for name, _ in text.samples()} == {
         "servescope_probe_success", "servescope_probe_failed", "servescope_probe_duration_seconds",
@@ -152,19 +147,16 @@ def test_a_target_that_cannot_be_read_is_a_page_that_says_why(tmp_path: Path, re
         assert after.value("output_tokens_total") == 7.0
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+async def test_nobody_listens(tmp_path: Path) -> None:
     """A target that is allowed and not there."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-
-    async def act(stage: Translating) -> Answered:
-        return await stage.probe(target=address)
-
     configuration = f'[translate]\ntargets = ["{address}"]\n'
-    assert translate(tmp_path, {}, act, configuration).failure() == "unreachable"
+    async with translating(tmp_path, {}, configuration) as stage:
+        assert (await stage.probe(target=address)).failure() == "unreachable"
 
 
-def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However a name is allowed, it leads to no address that is not: nothing connects to it."""
     fetched: list[str] = []
 
@@ -175,14 +167,12 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monkeypatch
         fetched.append(request.host)
         return web.Response(text=PAGE)
 
-    async def act(stage: Translating) -> tuple[Answered, Answered]:
+    monkeypatch.setattr(Resolver, "_find", find)
+    async with translating(tmp_path, {"/metrics": answer}, '[translate]\ntargets = ["engine.example:*"]\n') as stage:
         port = stage.target.rpartition(":")[2]
         refused = await stage.probe(target=f"engine.example:{port}")
         stage.prober.apply(read_probe_configuration(_with_networks(tmp_path)))
-        return refused, await stage.probe(target=f"engine.example:{port}")
-
-    monkeypatch.setattr(Resolver, "_find", find)
-    refused, permitted = translate(tmp_path, {"/metrics": answer}, act, '[translate]\ntargets = ["engine.example:*"]\n')
+        permitted = await stage.probe(target=f"engine.example:{port}")
     assert refused.failure() == "dns"
     assert "it leads to 127.0.0.1, which the configuration does not allow" in refused.text
     assert permitted.value("output_tokens_total") == 7.0
@@ -195,19 +185,16 @@ def _with_networks(folder: Path) -> Path:
     return path
 
 
-def test_a_translator_of_another_version_translates_nothing(tmp_path: Path) -> None:
+async def test_a_translator_of_another_version_translates_nothing(tmp_path: Path) -> None:
     """Two versions that answer in turn could count the same thing differently; the figure is absent instead."""
-
-    async def act(stage: Translating) -> tuple[Answered, Answered]:
-        return await stage.probe(translator="0.0.9"), await stage.probe(translator=__version__)
-
-    other, own = translate(tmp_path, {"/metrics": answers(PAGE)}, act)
+    async with translating(tmp_path, {"/metrics": answers(PAGE)}) as stage:
+        other, own = await stage.probe(translator="0.0.9"), await stage.probe(translator=__version__)
     assert other.failure() == "translator"
     assert f"translator 0.0.9 is wanted, and this is {__version__}" in other.text
     assert own.value("output_tokens_total") == 7.0
 
 
-def test_what_the_scraper_allows_is_the_time_of_the_target(tmp_path: Path) -> None:
+async def test_what_the_scraper_allows_is_the_time_of_the_target(tmp_path: Path) -> None:
     """Less the offset, and never more than configured."""
     seen: list[float] = []
 
@@ -215,16 +202,14 @@ def test_what_the_scraper_allows_is_the_time_of_the_target(tmp_path: Path) -> No
         seen.append(float(request.headers["X-Prometheus-Scrape-Timeout-Seconds"]))
         return web.Response(text=PAGE)
 
-    async def act(stage: Translating) -> None:
+    async with translating(tmp_path, {"/metrics": answer}) as stage:
         for allowed in ("5", "0.8", "60"):
             await stage.probe({"X-Prometheus-Scrape-Timeout-Seconds": allowed})
         await stage.probe()
-
-    translate(tmp_path, {"/metrics": answer}, act)
     assert seen == [4.5, 0.4, 10.0, 10.0]
 
 
-def test_secrets_are_sent_and_never_shown(tmp_path: Path) -> None:
+async def test_secrets_are_sent_and_never_shown(tmp_path: Path) -> None:
     """A target's token by its rule; a target that sends it back is answered without it."""
     secret = "t0ken-of-the-engines"
     (tmp_path / "token").write_text(secret)
@@ -243,10 +228,8 @@ bearer_token_file = "{tmp_path / "token"}"
         seen.append((request.headers["Authorization"], request.query_string))
         return web.Response(text=PAGE if len(seen) == 1 else f"{secret}!\n")
 
-    async def act(stage: Translating) -> tuple[Answered, Answered]:
-        return await stage.probe(), await stage.probe()
-
-    read, failed = translate(tmp_path, {"/engine/metrics": answer}, act, configuration)
+    async with translating(tmp_path, {"/engine/metrics": answer}, configuration) as stage:
+        read, failed = await stage.probe(), await stage.probe()
     assert seen[0] == (f"Bearer {secret}", "format=prometheus")
     labels = {"deployment_id": "chat", "replica": "r0"}
     assert {name for name, shown in read.samples() if labels.items() <= dict(shown).items()} >= {
@@ -256,7 +239,9 @@ bearer_token_file = "{tmp_path / "token"}"
     assert secret not in failed.text
 
 
-def test_no_spelling_of_a_secret_that_is_sent_back_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_spelling_of_a_secret_that_is_sent_back_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """By the page of a failed probe, and by the log."""
     caplog.set_level("DEBUG")
     sent = f"Basic {base64.b64encode(b'joe:hunter2/of-Acme+~').decode()}"
@@ -273,23 +258,19 @@ basic_auth_password_file = "{tmp_path / "password"}"
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=f"{next(left)}\n")
 
-    async def act(stage: Translating) -> list[Answered]:
-        return [await stage.probe() for _ in lines]
-
-    for line, failed in zip(lines, translate(tmp_path, {"/metrics": answer}, act, configuration), strict=True):
-        assert failed.failure()
-        assert not shows(failed.text, sent), (line, failed.text)
+    async with translating(tmp_path, {"/metrics": answer}, configuration) as stage:
+        for line in lines:
+            failed = await stage.probe()
+            assert failed.failure()
+            assert not shows(failed.text, sent), (line, failed.text)
     assert not shows(caplog.text, sent)
 
 
-def test_gzip_on_both_sides(tmp_path: Path) -> None:
+async def test_gzip_on_both_sides(tmp_path: Path) -> None:
     """A target that compresses, and a scraper that accepts it."""
-
-    async def act(stage: Translating) -> Answered:
-        return await stage.probe({"Accept-Encoding": "gzip"})
-
     compressed = answers(gzip.compress(PAGE.encode()), headers={"Content-Encoding": "gzip"})
-    answered = translate(tmp_path, {"/metrics": compressed}, act)
+    async with translating(tmp_path, {"/metrics": compressed}) as stage:
+        answered = await stage.probe({"Accept-Encoding": "gzip"})
     assert answered.headers["Content-Encoding"] == "gzip"
     assert answered.value("output_tokens_total") == 7.0
 

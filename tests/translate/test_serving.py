@@ -23,29 +23,26 @@ from tests.support.answering import Handler, answering
 from tests.support.programs import answers as is_answered
 from tests.support.programs import program
 from tests.support.prometheus import Prometheus, free_port, running
-from tests.support.translating import Answered, Translating, answers, translate, translating
+from tests.support.translating import answers, translating
 from tests.support.waiting import deadline_seconds, wait_for
 
 
-def test_everything_but_health_needs_the_token(tmp_path: Path) -> None:
+async def test_everything_but_health_needs_the_token(tmp_path: Path) -> None:
     """As the collector's API."""
     (tmp_path / "tokens").write_text("f1rst-t0ken\n")
     configuration = f'[translate]\ntargets = ["TARGET"]\n[api]\nbearer_token_file = "{tmp_path / "tokens"}"\n'
     paths = (f"/probe?target={'x'}", "/metrics", "/", "/-/healthy", "/-/ready")
-
-    async def act(stage: Translating) -> tuple[list[int], list[int]]:
+    async with translating(tmp_path, {"/metrics": answers("")}, configuration) as stage:
         token = {"Authorization": "Bearer f1rst-t0ken"}
-        return (
+        without, admitted = (
             [(await stage.get(path)).status for path in paths],
             [(await stage.get(path, token)).status for path in paths],
         )
-
-    without, admitted = translate(tmp_path, {"/metrics": answers("")}, act, configuration)
     assert without == [401, 401, 401, 200, 200]
     assert admitted == [400, 200, 200, 200, 200]
 
 
-def test_one_probe_too_many_is_refused(tmp_path: Path) -> None:
+async def test_one_probe_too_many_is_refused(tmp_path: Path) -> None:
     """With 503, which is about the translator; its own page is answered all the same."""
     arrived, go = asyncio.Event(), asyncio.Event()
 
@@ -54,23 +51,21 @@ def test_one_probe_too_many_is_refused(tmp_path: Path) -> None:
         await go.wait()
         return web.Response(text="x 1\n")
 
-    async def act(stage: Translating) -> tuple[Answered, Answered, Answered, Answered]:
-        first = asyncio.create_task(stage.probe())
+    async with translating(
+        tmp_path, {"/metrics": answer}, '[translate]\ntargets = ["TARGET"]\nmax_probes = 1\n'
+    ) as stage:
+        probing = asyncio.create_task(stage.probe())
         await arrived.wait()
         refused, own = await stage.probe(), await stage.get("/metrics")
         go.set()
-        return refused, own, await first, await stage.probe()
-
-    refused, own, first, after = translate(
-        tmp_path, {"/metrics": answer}, act, '[translate]\ntargets = ["TARGET"]\nmax_probes = 1\n'
-    )
+        first, after = await probing, await stage.probe()
     assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
     assert refused.text == '{"error":"1 probes are in progress (max_probes), ask again"}'
     assert own.value("servescope_probe_in_progress") == 1.0
     assert [each.failure() for each in (first, after)] == ["unknown_source", "unknown_source"]
 
 
-def test_more_probes_are_taken_after_a_reload(tmp_path: Path) -> None:
+async def test_more_probes_are_taken_after_a_reload(tmp_path: Path) -> None:
     """As many as the configuration then says, whatever it said at the start."""
     go, arrived = asyncio.Event(), []
 
@@ -79,7 +74,8 @@ def test_more_probes_are_taken_after_a_reload(tmp_path: Path) -> None:
         await go.wait()
         return web.Response(text="x 1\n")
 
-    async def act(stage: Translating) -> list[Answered]:
+    configuration = '[translate]\ntargets = ["TARGET"]\nmax_probes = 1\n'
+    async with translating(tmp_path, {"/metrics": answer}, configuration) as stage:
         path = tmp_path / "more.toml"
         path.write_text(f'[translate]\ntargets = ["{stage.target}"]\nmax_probes = 40\nmax_probes_per_target = 40\n')
         apply_configuration(stage.prober, stage.application, read_probe_configuration(path))
@@ -88,24 +84,17 @@ def test_more_probes_are_taken_after_a_reload(tmp_path: Path) -> None:
             wait_for, lambda: len(arrived) + sum(probe.done() for probe in probes) == 40, "each was taken or refused"
         )
         go.set()
-        return await asyncio.gather(*probes)
-
-    configuration = '[translate]\ntargets = ["TARGET"]\nmax_probes = 1\n'
-    probes = translate(tmp_path, {"/metrics": answer}, act, configuration)
-    assert [probe.status for probe in probes] == [200] * 40
+        assert [probe.status for probe in await asyncio.gather(*probes)] == [200] * 40
 
 
-def test_connections_of_a_scraper_end_now_and_then(tmp_path: Path) -> None:
+async def test_connections_of_a_scraper_end_now_and_then(tmp_path: Path) -> None:
     """So that its next one may lead to a translator that was added behind the same name."""
-
-    async def act(stage: Translating) -> list[bool]:
-        return [(await stage.probe()).headers.get("Connection") == "close" for _ in range(120)]
-
-    ended = translate(tmp_path, {"/metrics": answers("x 1\n")}, act)
+    async with translating(tmp_path, {"/metrics": answers("x 1\n")}) as stage:
+        ended = [(await stage.probe()).headers.get("Connection") == "close" for _ in range(120)]
     assert ended.count(True) == 2
 
 
-def test_a_probe_in_progress_is_answered_before_the_end(tmp_path: Path) -> None:
+async def test_a_probe_in_progress_is_answered_before_the_end(tmp_path: Path) -> None:
     """The listener closes when the answer was read."""
     arrived, go = asyncio.Event(), asyncio.Event()
 
@@ -114,33 +103,27 @@ def test_a_probe_in_progress_is_answered_before_the_end(tmp_path: Path) -> None:
         await go.wait()
         return web.Response(text="x 1\n")
 
-    async def run() -> tuple[Answered, bool]:
-        async with translating(tmp_path, {"/metrics": answer}) as stage:
-            probe = asyncio.create_task(stage.probe())
-            await arrived.wait()
-            closing = asyncio.create_task(stage.listener.close())
-            # Asked while it is closed, a socket has no address any more.
-            await asyncio.to_thread(
-                wait_for, lambda: not stage.listener.addresses, "it accepts no more connections", ignoring=(OSError,)
-            )
-            pending = not probe.done()
-            go.set()
-            await closing
-            return await probe, pending
-
-    answered, pending = asyncio.run(run())
+    async with translating(tmp_path, {"/metrics": answer}) as stage:
+        probe = asyncio.create_task(stage.probe())
+        await arrived.wait()
+        closing = asyncio.create_task(stage.listener.close())
+        # Asked while it is closed, a socket has no address any more.
+        await asyncio.to_thread(
+            wait_for, lambda: not stage.listener.addresses, "it accepts no more connections", ignoring=(OSError,)
+        )
+        pending = not probe.done()
+        go.set()
+        await closing
+        answered = await probe
     assert pending
     assert answered.failure() == "unknown_source"
 
 
-def test_it_counts_what_its_records_say(tmp_path: Path) -> None:
+async def test_it_counts_what_its_records_say(tmp_path: Path) -> None:
     """Every series of the catalog that is a translator's own, with its labels, and no other beside the API's."""
-
-    async def act(stage: Translating) -> Answered:
+    async with translating(tmp_path, {"/metrics": answers("x 1\n")}) as stage:
         await stage.probe()
-        return await stage.get("/metrics")
-
-    own = translate(tmp_path, {"/metrics": answers("x 1\n")}, act)
+        own = await stage.get("/metrics")
     records = {name for name, metric in OWN_METRICS.items() if metric.absent == UNTRANSLATED}
     shown = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in own.samples()}
     assert records <= shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,30 +93,15 @@ def hung(number: int) -> str:
     return f"10.1.{number // 250}.{number % 250}:8000"
 
 
-def run(act: Callable[[], Awaitable[T]]) -> T:
-    async def acted() -> T:
-        try:
-            return await act()
-        finally:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-    return asyncio.run(acted())
-
-
 @pytest.mark.slow
-def test_targets_that_hang_cost_none_of_those_that_answered(tmp_path: Path) -> None:
+async def test_targets_that_hang_cost_none_of_those_that_answered(tmp_path: Path) -> None:
     """300 of them with 128 slots; those whose probes ended for another one say so."""
     fleet = Fleet(tmp_path)
-
-    async def act() -> tuple[list[Counter[str]], Counter[str], float]:
-        answered = [await fleet.probe_all([healthy(number) for number in range(HEALTHY)])]
-        probes = await fleet.hang([hung(number) for number in range(HUNG)])
-        in_progress = fleet.telemetry.in_progress._value.get()
-        answered += [await fleet.probe_all([healthy(number) for number in range(HEALTHY)]) for _ in range(2)]
-        return answered, Counter(probe.result() for probe in probes if probe.done()), in_progress
-
-    answered, ended, in_progress = run(act)
+    answered = [await fleet.probe_all([healthy(number) for number in range(HEALTHY)])]
+    probes = await fleet.hang([hung(number) for number in range(HUNG)])
+    in_progress = fleet.telemetry.in_progress._value.get()
+    answered += [await fleet.probe_all([healthy(number) for number in range(HEALTHY)]) for _ in range(2)]
+    ended = Counter(probe.result() for probe in probes if probe.done())
     assert answered == [{"ok": HEALTHY}] * 3
     assert in_progress == 128
     assert ended["refused"] == HUNG - 128
@@ -124,50 +109,41 @@ def test_targets_that_hang_cost_none_of_those_that_answered(tmp_path: Path) -> N
     assert ended.keys() == {"refused", "busy"}
 
 
-def test_one_target_that_hangs_holds_a_few_slots(tmp_path: Path) -> None:
+async def test_one_target_that_hangs_holds_a_few_slots(tmp_path: Path) -> None:
     """However many scrapers ask it."""
     fleet = Fleet(tmp_path)
-
-    async def act() -> tuple[Counter[str], float]:
-        probes = await fleet.hang([hung(1)] * 20)
-        return Counter(probe.result() for probe in probes if probe.done()), fleet.telemetry.in_progress._value.get()
-
-    assert run(act) == ({"refused": 16}, 4)
+    probes = await fleet.hang([hung(1)] * 20)
+    assert (Counter(probe.result() for probe in probes if probe.done()), fleet.telemetry.in_progress._value.get()) == (
+        {"refused": 16},
+        4,
+    )
     assert fleet.asked == {hung(1): 4}
 
 
-def test_a_target_that_hung_last_time_ends_for_one_that_did_not(tmp_path: Path) -> None:
+async def test_a_target_that_hung_last_time_ends_for_one_that_did_not(tmp_path: Path) -> None:
     """Whatever it did before; one that answers again is as good as any other."""
     fleet = Fleet(tmp_path, "max_probes = 2\n")
-
-    async def act() -> list[str]:
-        fleet.late = {hung(1), hung(2)}
-        ended = [await fleet.probe(hung(1)), await fleet.probe(hung(2))]
-        fleet.late, fleet.hanging = set(), False
-        ended.append(await fleet.probe(hung(2)))
-        fleet.hanging = True
-        first, second = await fleet.hang([hung(2), hung(1)])
-        ended.append(await fleet.probe(healthy(1)))
-        return [*ended, await second, str(first.done())]
-
-    assert run(act) == ["timeout", "timeout", "ok", "ok", "busy", "False"]
+    fleet.late = {hung(1), hung(2)}
+    ended = [await fleet.probe(hung(1)), await fleet.probe(hung(2))]
+    fleet.late, fleet.hanging = set(), False
+    ended.append(await fleet.probe(hung(2)))
+    fleet.hanging = True
+    first, second = await fleet.hang([hung(2), hung(1)])
+    ended.append(await fleet.probe(healthy(1)))
+    assert [*ended, await second, str(first.done())] == ["timeout", "timeout", "ok", "ok", "busy", "False"]
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.1, "refused"), (3.0, "ok")])
-def test_a_target_that_failed_late_hung(tmp_path: Path, seconds: float, ends: str) -> None:
+async def test_a_target_that_failed_late_hung(tmp_path: Path, seconds: float, ends: str) -> None:
     """A gateway's 504, or a host that is gone, held a slot as well; one that refused at once did not."""
     fleet = Fleet(tmp_path, "max_probes = 1\n")
     clock = fleet.prober._slots._clock = Clock()
-
-    async def act() -> list[str]:
-        ended = [await fleet.probe(healthy(1))]
-        fleet.failing_after = lambda: clock.pass_by(seconds)
-        ended.append(await fleet.probe(hung(1)))
-        fleet.failing_after = None
-        await fleet.hang([hung(1)])
-        return [*ended, await fleet.probe(healthy(1))]
-
-    assert run(act) == ["ok", "status", ends]
+    ended = [await fleet.probe(healthy(1))]
+    fleet.failing_after = lambda: clock.pass_by(seconds)
+    ended.append(await fleet.probe(hung(1)))
+    fleet.failing_after = None
+    await fleet.hang([hung(1)])
+    assert [*ended, await fleet.probe(healthy(1))] == ["ok", "status", ends]
 
 
 # --- Who ends for whom ------------------------------------------------------------------------------------------------
@@ -225,32 +201,28 @@ async def _waiting(slots: Slots, target: str, *, hung: bool | None = None) -> as
         ([False, False, False], None, 9.0, None),
     ],
 )
-def test_a_probe_ends_for_a_target_that_is_more_likely_to_answer(
+async def test_a_probe_ends_for_a_target_that_is_more_likely_to_answer(
     others: list[bool | None], newcomer: bool | None, seconds: float, ends: int | None
 ) -> None:
     """True is a target that hung last time, None one that was never asked."""
-
-    async def act() -> None:
-        clock = Clock()
-        slots = Slots(4, 1, clock)
-        if newcomer is not None:
-            known = slots.take("newcomer", 10.0)
-            known.hung = newcomer
-            slots.give_back(known)
-        waiting = [await _waiting(slots, str(number), hung=kind) for number, kind in enumerate(others)]
-        slots.most = 3
-        clock.seconds = seconds
-        if ends is None:
-            with pytest.raises(BusyError, match=r"3 probes are in progress \(max_probes\)"):
-                slots.take("newcomer", 10.0)
-            return
-        slots.take("newcomer", 10.0)
-        said = await waiting[ends]
-        assert said == f"busy: no answer within {seconds:.1f} s, and others wait for a slot"
-        assert [task.done() for task in waiting] == [number == ends for number in range(3)]
-        assert len(slots) == 3
-
-    run(act)
+    clock = Clock()
+    slots = Slots(4, 1, clock)
+    if newcomer is not None:
+        known = slots.take("newcomer", 10.0)
+        known.hung = newcomer
+        slots.give_back(known)
+    waiting = [await _waiting(slots, str(number), hung=kind) for number, kind in enumerate(others)]
+    slots.most = 3
+    clock.seconds = seconds
+    if ends is None:
+        with pytest.raises(BusyError, match=r"3 probes are in progress \(max_probes\)"):
+            slots.take("newcomer", 10.0)
+        return
+    slots.take("newcomer", 10.0)
+    said = await waiting[ends]
+    assert said == f"busy: no answer within {seconds:.1f} s, and others wait for a slot"
+    assert [task.done() for task in waiting] == [number == ends for number in range(3)]
+    assert len(slots) == 3
 
 
 def test_what_targets_did_is_remembered_of_so_many(monkeypatch: pytest.MonkeyPatch) -> None:

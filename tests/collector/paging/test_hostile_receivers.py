@@ -196,7 +196,7 @@ def test_what_a_receiver_sends_after_its_status_is_not_read(tmp_path: Path, name
 
 
 @pytest.mark.slow
-def test_no_receiver_that_sends_back_what_it_was_sent_has_it_shown(
+async def test_no_receiver_that_sends_back_what_it_was_sent_has_it_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of its access, of its path, and of its query: in the problem that is shown, and in the log."""
@@ -209,65 +209,55 @@ def test_no_receiver_that_sends_back_what_it_was_sent_has_it_shown(
     async def serve(writer: asyncio.StreamWriter) -> None:
         await sending(whole(b"", status=f"500 {' '.join(next(left, 'enough').split())}"))(writer)
 
-    async def run() -> None:
-        async with answering(serve) as url, open_session() as session:
-            receiver = ReceiverSettings(f"{url}/services/{hook}?key=k3y-0f-acme", access)
-            settings = AlertingSettings(webhooks=(receiver,))
-            notifier = Notifier(settings, HttpFetch(session).post, Telemetry(), lambda: None)
-            notifier.send(_batch(1))
-            await wait_for_async(lambda: "500 enough" in str(notifier.problems()), "every answer")
-            await notifier.close()
-
-    asyncio.run(run())
+    async with answering(serve) as url, open_session() as session:
+        receiver = ReceiverSettings(f"{url}/services/{hook}?key=k3y-0f-acme", access)
+        settings = AlertingSettings(webhooks=(receiver,))
+        notifier = Notifier(settings, HttpFetch(session).post, Telemetry(), lambda: None)
+        notifier.send(_batch(1))
+        await wait_for_async(lambda: "500 enough" in str(notifier.problems()), "every answer")
+        await notifier.close()
     shown = caplog.text.casefold()
     assert "notification failed, will retry: http status 500 [secret]" in shown
     assert not shows(shown, sent)
     assert not [each for each in (hook, hook.encode().hex(), "k3y-0f-acme") if each.casefold() in shown]
 
 
-def test_a_server_that_stalls_in_the_handshake_costs_only_itself(tmp_path: Path) -> None:
+async def test_a_server_that_stalls_in_the_handshake_costs_only_itself(tmp_path: Path) -> None:
     """Of TLS; the healthy receiver gets the alert meanwhile."""
+    async with (
+        answering(sending(then_hang=True)) as stalling,
+        answering(_ACCEPTS) as healthy,
+        open_session() as session,
+    ):
+        fetch, accepted = HttpFetch(session), list[str]()
 
-    async def run() -> None:
-        async with (
-            answering(sending(then_hang=True)) as stalling,
-            answering(_ACCEPTS) as healthy,
-            open_session() as session,
-        ):
-            fetch, accepted = HttpFetch(session), list[str]()
+        async def post(url: str, access: Access, body: bytes, _: float, /) -> None:
+            await fetch.post(url, access, body, 0.3 if url.startswith("https") else deadline_seconds())
+            accepted.append(url)
 
-            async def post(url: str, access: Access, body: bytes, _: float, /) -> None:
-                await fetch.post(url, access, body, 0.3 if url.startswith("https") else deadline_seconds())
-                accepted.append(url)
-
-            tls = ReceiverSettings(stalling.replace("http:", "https:"))
-            settings = AlertingSettings(webhooks=(tls, ReceiverSettings(healthy)))
-            notifier = Notifier(settings, post, Telemetry(), lambda: None)
-            notifier.send(_batch(1))
-            await wait_for_async(lambda: accepted == [healthy], "the healthy receiver")
-            await wait_for_async(lambda: any(notifier.problems().values()), "a problem")
-            assert list(filter(None, notifier.problems().values())) == [_NO_ANSWER]
-            await notifier.close()
-
-    asyncio.run(run())
+        tls = ReceiverSettings(stalling.replace("http:", "https:"))
+        settings = AlertingSettings(webhooks=(tls, ReceiverSettings(healthy)))
+        notifier = Notifier(settings, post, Telemetry(), lambda: None)
+        notifier.send(_batch(1))
+        await wait_for_async(lambda: accepted == [healthy], "the healthy receiver")
+        await wait_for_async(lambda: any(notifier.problems().values()), "a problem")
+        assert list(filter(None, notifier.problems().values())) == [_NO_ANSWER]
+        await notifier.close()
 
 
-def test_a_slow_alertmanager_is_sent_alerts_that_have_not_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_alertmanager_is_sent_alerts_that_have_not_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where evaluations go on while requests are sent, later requests carry the end of the latest one."""
     monkeypatch.setattr(notifying, "MAX_ALERTS_PER_REQUEST", 1)
     ends: list[str] = []
 
-    async def run() -> None:
-        async def post(_: str, __: Access, body: bytes, ___: float, /) -> None:
-            ends.append(json.loads(body)[0]["endsAt"])
-            if len(ends) == 1:
-                notifier.send(_batch(20))
+    async def post(_: str, __: Access, body: bytes, ___: float, /) -> None:
+        ends.append(json.loads(body)[0]["endsAt"])
+        if len(ends) == 1:
+            notifier.send(_batch(20))
 
-        settings = AlertingSettings(alertmanagers=(ReceiverSettings("http://am:9093"),))
-        notifier = Notifier(settings, post, Telemetry(), lambda: None)
-        notifier.send(_batch(2))
-        await wait_for_async(lambda: len(ends) >= 2, "two requests")
-        await notifier.close()
-
-    asyncio.run(run())
+    settings = AlertingSettings(alertmanagers=(ReceiverSettings("http://am:9093"),))
+    notifier = Notifier(settings, post, Telemetry(), lambda: None)
+    notifier.send(_batch(2))
+    await wait_for_async(lambda: len(ends) >= 2, "two requests")
+    await notifier.close()
     assert ends[:2] == ["2027-01-15T08:04:30.000Z", "2027-01-15T08:09:00.000Z"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from servescope.collector.scrapes.scrape import Limits
 from servescope.collector.targets.target import Target
-from tests.support.paging import ALERTMANAGER, WEBHOOK, Scene, play
+from tests.support.paging import ALERTMANAGER, WEBHOOK, Scene
 
 GONE = "ServescopeDeploymentGone"
 MINUTE, HOUR = 60, 3600
@@ -52,10 +53,9 @@ class Fleet(Scene):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alerting", [ALERTMANAGER, ONLY_GONE], ids=["all alerts", "this alert alone"])
-def test_a_restart_does_not_forget_a_deployment_that_is_gone(tmp_path: Path, alerting: str) -> None:
+async def test_a_restart_does_not_forget_a_deployment_that_is_gone(tmp_path: Path, alerting: str) -> None:
     """It fires on with its start, half a day and three restarts later, and ends a day after the last engine."""
-
-    async def act(scene: Fleet) -> None:
+    async with aclosing(Fleet(tmp_path, alerting)) as scene:
         await scene.minutes(10)
         scene.empty_list("chat")
         await scene.minutes(10)
@@ -72,15 +72,12 @@ def test_a_restart_does_not_forget_a_deployment_that_is_gone(tmp_path: Path, ale
         await scene.step(2 * HOUR)
         assert scene.missed() == {"chat": "resolved"}
 
-    play(Fleet(tmp_path, alerting), act)
 
-
-def test_what_left_the_lists_while_no_collector_ran_is_missed(tmp_path: Path) -> None:
+async def test_what_left_the_lists_while_no_collector_ran_is_missed(tmp_path: Path) -> None:
     """The next collector knows from the store which deployments had engines; the others are not missed."""
-
-    async def act(scene: Fleet) -> None:
+    async with aclosing(Fleet(tmp_path, WEBHOOK)) as scene:
         await scene.minutes(10)
-        await scene.close()
+        await scene.aclose()
         scene.empty_list("search")
         scene.seconds += 6 * HOUR
         scene.open()
@@ -91,13 +88,10 @@ def test_what_left_the_lists_while_no_collector_ran_is_missed(tmp_path: Path) ->
         await scene.minutes(2)
         assert scene.missed() == {"search": "resolved"}
 
-    play(Fleet(tmp_path, WEBHOOK), act)
 
-
-def test_a_deployment_that_was_gone_for_a_day_is_not_missed_after_a_restart(tmp_path: Path) -> None:
+async def test_a_deployment_that_was_gone_for_a_day_is_not_missed_after_a_restart(tmp_path: Path) -> None:
     """Else each restart would report what was removed last month."""
-
-    async def act(scene: Fleet) -> None:
+    async with aclosing(Fleet(tmp_path, WEBHOOK)) as scene:
         await scene.minutes(10)
         scene.empty_list("chat")
         await scene.minutes(10)
@@ -105,5 +99,3 @@ def test_a_deployment_that_was_gone_for_a_day_is_not_missed_after_a_restart(tmp_
         await scene.minutes(20)
         assert scene.missed() == {}
         assert scene.receivers.sent(GONE)[-1][1] == "resolved"
-
-    play(Fleet(tmp_path, WEBHOOK), act)

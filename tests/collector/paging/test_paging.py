@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,14 @@ from servescope.alerting.records import Condition
 from servescope.collector.config import read_configuration
 from servescope.contract.expressions import Vector
 from servescope.errors import ConfigurationError
-from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene, play
+from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene
 from tests.support.waiting import wait_for_async
 
 
 @pytest.mark.slow
-def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
+async def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
     """`for` and `keep_firing_for` are five minutes; an Alertmanager is sent nothing before the alert fires."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         await scene.steps(3)
         scene.failed = 1
         await scene.steps(20)
@@ -44,14 +44,11 @@ def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None:
         await scene.steps(61)
         assert scene.states() == {}
 
-    play(Scene(tmp_path), act)
-
 
 @pytest.mark.slow
-def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_for_fifteen(tmp_path: Path) -> None:
+async def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_for_fifteen(tmp_path: Path) -> None:
     """At the first evaluation after the interval; endsAt is 20 minutes in the future, as long as a restart may take."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         scene.failed = 1
         await scene.steps(21 + 10)
         starts = {sent["startsAt"] for _, _, sent in scene.receivers.sent("ServescopeReplicasFailed")}
@@ -65,24 +62,18 @@ def test_an_alertmanager_is_sent_firing_alerts_every_minute_and_resolved_ones_fo
         assert 12 <= len(over) <= 14
         assert {sent["startsAt"] for _, _, sent in later} == starts
 
-    play(Scene(tmp_path), act)
 
-
-def test_the_watchdog_is_sent(tmp_path: Path) -> None:
+async def test_the_watchdog_is_sent(tmp_path: Path) -> None:
     """A service that expects it notices its absence."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         await scene.step()
         assert [url for url, _, _ in scene.receivers.sent("ServescopeWatchdog")] == ["http://am:9093/api/v2/alerts"]
 
-    play(Scene(tmp_path), act)
-
 
 @pytest.mark.slow
-def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path: Path) -> None:
+async def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path: Path) -> None:
     """The body is that of Alertmanager's webhooks, version 4."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(60)
         (fires,) = [body for _, body in scene.receivers.posts if "deployment_id" in body["groupLabels"]]
@@ -100,14 +91,11 @@ def test_a_webhook_is_notified_once_and_again_after_the_repeat_interval(tmp_path
         await scene.step(4 * 3600)
         assert len(scene.receivers.sent("ServescopeWatchdog")) == 2
 
-    play(Scene(tmp_path, WEBHOOK), act)
-
 
 @pytest.mark.slow
-def test_a_webhook_is_sent_one_body_for_a_deployment(tmp_path: Path) -> None:
+async def test_a_webhook_is_sent_one_body_for_a_deployment(tmp_path: Path) -> None:
     """Its alerts of one severity are in it, whatever their names; pages and the Watchdog are others."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         scene.up = False
@@ -122,13 +110,10 @@ def test_a_webhook_is_sent_one_body_for_a_deployment(tmp_path: Path) -> None:
         assert last["warning"] == {"ServescopeReplicasFailed", "ServescopeTargetDown"}
         assert last["critical"] == {"ServescopeDeploymentDown", "ServescopeNoActiveReplica"}
 
-    play(Scene(tmp_path, WEBHOOK), act)
 
-
-def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another receiver is notified at the same evaluation."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, ALERTMANAGER + WEBHOOK)) as scene:
         scene.receivers.hung.add("http://hook:80/secret-path")
         scene.failed = 1
         await scene.steps(21)
@@ -136,18 +121,15 @@ def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path, caplog: pytest.Lo
         assert [url for url, _, _ in scene.receivers.sent("ServescopeReplicasFailed")] == [
             "http://am:9093/api/v2/alerts"
         ]
-
-    play(Scene(tmp_path, ALERTMANAGER + WEBHOOK), act)
     assert "secret-path" not in caplog.text
 
 
-def test_a_failed_notification_is_counted_logged_and_retried(
+async def test_a_failed_notification_is_counted_logged_and_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log names the receiver by its host, without the path, which may be a secret."""
     monkeypatch.setattr("servescope.collector.paging.notifier._FIRST_PAUSE_SECONDS", 0.1)
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.receivers.down.add("http://hook:80/secret-path")
         await scene.steps(2)
         problems = scene.collector.alerts.notifier.problems()
@@ -160,17 +142,14 @@ def test_a_failed_notification_is_counted_logged_and_retried(
         assert {dict(labels)["result"]: count for labels, count in counted.items()} == {
             "sent": 1, "failed": 1, "dropped": 0
         }  # fmt: skip
-
-    play(Scene(tmp_path, WEBHOOK), act)
     assert "receiver hook:80: notification failed, will retry: cannot connect: Connection refused" in caplog.text
     assert "secret-path" not in caplog.text
 
 
 @pytest.mark.slow
-def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path) -> None:
+async def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path) -> None:
     """A firing alert keeps its start; one whose condition ended meanwhile resolves once targets were scraped."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         (before,) = scene.receivers.sent("ServescopeReplicasFailed")
@@ -189,10 +168,8 @@ def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path) -> No
         assert sent[1][2]["startsAt"] == before[2]["startsAt"]
         assert sent[1][2]["fingerprint"] == before[2]["fingerprint"]
 
-    play(Scene(tmp_path, WEBHOOK), act)
 
-
-def test_an_alert_whose_evaluation_fails_stops_no_other(
+async def test_an_alert_whose_evaluation_fails_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is counted and logged, and the alert keeps its state."""
@@ -203,7 +180,7 @@ def test_an_alert_whose_evaluation_fails_stops_no_other(
             raise RuntimeError("a bug")
         return real(condition, view)
 
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         monkeypatch.setattr("servescope.alerting.evaluation.holding", fails)
         scene.failed = 1
         await scene.steps(21)
@@ -211,15 +188,12 @@ def test_an_alert_whose_evaluation_fails_stops_no_other(
         errors = scene.collector.telemetry.read(["servescope_internal_errors_total"])
         assert errors["servescope_internal_errors_total"][("stage", "alert"),] == 21
         assert scene.states()["ServescopeInternalErrors"] == "pending"
-
-    play(Scene(tmp_path), act)
     assert "alert ServescopeReplicaCrashLoop: not evaluated" in caplog.text
 
 
-def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:
+async def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:
     """A disabled alert resolves; a new receiver is sent what fires."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         scene.failed = 1
         await scene.steps(21)
         disabled = '[alerting]\ndisable = ["ServescopeReplicasFailed"]\nexternal_labels = { cluster = "eu" }\n'
@@ -231,13 +205,10 @@ def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:
         assert sent[-1][0] == "http://hook:80/secret-path"
         assert sent[-1][2]["labels"]["cluster"] == "eu"
 
-    play(Scene(tmp_path), act)
 
-
-def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> None:
+async def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> None:
     """Its figures are gone; the alert on its target fires."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         scene.failed = 1
         await scene.steps(21)
         scene.up = False
@@ -245,8 +216,6 @@ def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> None:
         await scene.steps(22)
         assert scene.states()["ServescopeReplicasFailed"] == "resolved"
         assert scene.states()["ServescopeTargetDown"] == "firing"
-
-    play(Scene(tmp_path), act)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import threading
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import StoreWriter, WriteBatch
 from servescope.web.connections import FetchError
-from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene, play
+from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene
 from tests.support.waiting import deadline_seconds
 
 NAME = "ServescopeReplicasFailed"
@@ -44,10 +45,9 @@ def _statuses(scene: Scene) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_webhook_that_was_down_for_hours_is_sent_the_end(tmp_path: Path, restarts: bool) -> None:
+async def test_a_webhook_that_was_down_for_hours_is_sent_the_end(tmp_path: Path, restarts: bool) -> None:
     """Also when the collector was restarted in between."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         assert _statuses(scene) == ["firing"]
@@ -65,14 +65,11 @@ def test_a_webhook_that_was_down_for_hours_is_sent_the_end(tmp_path: Path, resta
         await scene.steps(2)
         assert scene.states() == {}
 
-    play(Scene(tmp_path, WEBHOOK), act)
-
 
 @pytest.mark.slow
-def test_an_alert_that_fired_twice_while_a_webhook_was_down_resolves_there(tmp_path: Path) -> None:
+async def test_an_alert_that_fired_twice_while_a_webhook_was_down_resolves_there(tmp_path: Path) -> None:
     """The webhook knows the first of the two only, under the same fingerprint."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         scene.receivers.down.add(_HOOK)
@@ -83,14 +80,13 @@ def test_an_alert_that_fired_twice_while_a_webhook_was_down_resolves_there(tmp_p
         await scene.steps(2)
         assert _statuses(scene) == ["firing", "resolved"]
 
-    play(Scene(tmp_path, WEBHOOK), act)
-
 
 @pytest.mark.slow
-def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_still_needs(tmp_path: Path) -> None:
+async def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_still_needs(
+    tmp_path: Path,
+) -> None:
     """As by Prometheus, also while the resolved alert is kept for a webhook that is down."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, ALERTMANAGER + WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         scene.receivers.down.add(_HOOK)
@@ -102,8 +98,6 @@ def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_
         for _ in range(10):
             await scene.step(60)
         assert len(scene.receivers.sent(NAME)) == sent
-
-    play(Scene(tmp_path, ALERTMANAGER + WEBHOOK), act)
 
 
 @pytest.mark.slow
@@ -118,13 +112,13 @@ def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_webhook_
     ],
     ids=lambda error: error.outcome,
 )
-def test_a_refused_notification_delays_no_other(
+async def test_a_refused_notification_delays_no_other(
     tmp_path: Path, receiver: str, error: FetchError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither by a status nor by a failure, now and later; the reason stays visible."""
     monkeypatch.setattr("servescope.collector.paging.notifier.MAX_ALERTS_PER_REQUEST", 1)
-
-    async def act(scene: Scene) -> None:
+    scene = Scene(tmp_path, receiver)
+    async with aclosing(scene):
         scene.receivers = scene.collector.alerts.notifier._post = Choosy()
         scene.receivers.refused, scene.receivers.error = NAME, error
         scene.failed = 1
@@ -142,14 +136,10 @@ def test_a_refused_notification_delays_no_other(
         assert len(scene.receivers.sent(NAME)) == 1
         assert list(scene.collector.alerts.notifier.problems().values()) == [None]
 
-    scene = Scene(tmp_path, receiver)
-    play(scene, act)
 
-
-def test_another_url_of_the_same_host_is_another_receiver(tmp_path: Path) -> None:
+async def test_another_url_of_the_same_host_is_another_receiver(tmp_path: Path) -> None:
     """It is sent everything that fires; also after a restart."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         scene.configure(WEBHOOK.replace("secret-path", "another"))
@@ -161,18 +151,15 @@ def test_another_url_of_the_same_host_is_another_receiver(tmp_path: Path) -> Non
         await scene.step()
         assert scene.receivers.sent(NAME)[-1][0] == "http://hook:80/third"
         assert list(scene.collector.alerts.notifier.problems()) == ["hook:80"]
-
-    play(Scene(tmp_path, WEBHOOK), act)
     assert b"secret-path" not in (tmp_path / "servescope.db").read_bytes()
 
 
-def test_a_stored_alert_of_another_release_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stored_alert_of_another_release_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The other alerts keep their states, and receivers are sent them."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
-        await scene.close()
+        await scene.aclose()
         with sqlite3.connect(tmp_path / "servescope.db") as connection:
             connection.execute("UPDATE alerts SET alert = 'ServescopeFormerly' WHERE alert = 'ServescopeWatchdog'")
         connection.close()
@@ -181,8 +168,6 @@ def test_a_stored_alert_of_another_release_is_skipped(tmp_path: Path, caplog: py
         assert scene.states() == {NAME: "firing"}
         assert len(scene.receivers.sent("ServescopeWatchdog")) == 2
         assert _statuses(scene) == ["firing"]
-
-    play(Scene(tmp_path, WEBHOOK), act)
     assert "could not be read" not in caplog.text
 
 
@@ -199,10 +184,9 @@ def test_an_alert_whose_value_is_not_finite_is_stored(tmp_path: Path, value: flo
 
 
 @pytest.mark.slow
-def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
+async def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
     """An alert starts before it ends, as Alertmanager requires; neither `for` nor `keep_firing_for` gets longer."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path)) as scene:
         scene.seconds += 86_400
         scene.failed = 1
         await scene.steps(21)
@@ -228,14 +212,13 @@ def test_a_clock_that_is_set_back_stops_no_notification(tmp_path: Path) -> None:
         await scene.steps(21)
         assert scene.states() == {NAME: "firing"}
 
-    play(Scene(tmp_path), act)
-
 
 @pytest.mark.slow
-def test_figures_that_could_not_be_derived_resolve_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_figures_that_could_not_be_derived_resolve_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After an internal error what fires goes on firing until there are figures again."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         with monkeypatch.context() as patch:
@@ -250,13 +233,13 @@ def test_figures_that_could_not_be_derived_resolve_nothing(tmp_path: Path, monke
         assert scene.states()[NAME] == "resolved"
         assert _statuses(scene) == ["firing", "resolved"]
 
-    play(Scene(tmp_path, WEBHOOK), act)
 
-
-def test_alerts_of_slow_targets_stay_after_a_restart(tmp_path: Path) -> None:
+async def test_alerts_of_slow_targets_stay_after_a_restart(tmp_path: Path) -> None:
     """What held before an outage is assumed to hold until the slowest target can have been scraped twice."""
-
-    async def act(scene: Scene) -> None:
+    scene = Scene(tmp_path, "")
+    path = tmp_path / "servescope.toml"
+    path.write_text(path.read_text().replace('replica = "a"', 'replica = "a"\nscrape_interval = "2m"'))
+    async with aclosing(scene):
         scene.failed = 1
         await scene.steps(21)
         scene.up = False
@@ -266,13 +249,8 @@ def test_alerts_of_slow_targets_stay_after_a_restart(tmp_path: Path) -> None:
         assert scene.states()[NAME] == "firing"
         assert all(each.is_kept is False for each in scene.collector.alerts.shown)
 
-    scene = Scene(tmp_path, "")
-    path = tmp_path / "servescope.toml"
-    path.write_text(path.read_text().replace('replica = "a"', 'replica = "a"\nscrape_interval = "2m"'))
-    play(scene, act)
 
-
-def test_a_webhook_is_sent_its_severities_only(tmp_path: Path) -> None:
+async def test_a_webhook_is_sent_its_severities_only(tmp_path: Path) -> None:
     """One for the Watchdog gets nothing else; one for critical alerts gets no warnings."""
     webhooks = """
 [[alerting.webhooks]]
@@ -286,8 +264,7 @@ severities = ["critical"]
 url = "http://ticket:80"
 severities = ["warning", "info"]
 """
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, webhooks)) as scene:
         scene.failed = 1
         await scene.steps(21)
         assert {url for url, _, _ in scene.receivers.sent("ServescopeWatchdog")} == {"http://watchdog:80"}
@@ -300,8 +277,6 @@ severities = ["warning", "info"]
         assert [(url, status) for url, status, _ in scene.receivers.sent(NAME)] == [
             ("http://ticket:80", "firing"), ("http://ticket:80", "resolved")
         ]  # fmt: skip
-
-    play(Scene(tmp_path, webhooks), act)
 
 
 def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,10 +310,9 @@ def test_alerts_that_wait_for_a_store_that_hangs_are_bounded(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_a_clock_that_was_set_back_over_a_restart_resolves_nothing(tmp_path: Path) -> None:
+async def test_a_clock_that_was_set_back_over_a_restart_resolves_nothing(tmp_path: Path) -> None:
     """Everything stored has a time in the future: what fired still fires, and its end is sent."""
-
-    async def act(scene: Scene) -> None:
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
         scene.failed = 1
         await scene.steps(21)
         await scene.restart(seconds=-7200)
@@ -347,5 +321,3 @@ def test_a_clock_that_was_set_back_over_a_restart_resolves_nothing(tmp_path: Pat
         scene.failed = 0
         await scene.steps(21)
         assert _statuses(scene)[-1] == "resolved"
-
-    play(Scene(tmp_path, WEBHOOK), act)

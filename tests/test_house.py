@@ -44,7 +44,7 @@ IDEAS = {
         r"isinstance\(\w+, (PrometheusHistory|Store|History)\)",
         {"exporters/servescope/customers/lanes/claimed_past.py"},
     ),
-    "the outermost layer": (r'"router process"|LAYERS\.index', {"exporters/servescope/contract/measured_layers.py"}),
+    "the outermost layer": (r'"router process"|\bLAYERS\.index', {"exporters/servescope/contract/measured_layers.py"}),
 }
 """What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""
 

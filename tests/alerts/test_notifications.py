@@ -160,7 +160,8 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
     dashboard = _filled(annotations_of(ALERTS["ServescopeUpButNotServing"], options)["dashboard_url"], DEPLOYMENT)
 
     with alerting(alertmanager, tmp_path, options) as url:
-        send(url, options, "ServescopeUpButNotServing", replicas=("r0", "r1"))
+        began = datetime.now(UTC)
+        send(url, options, "ServescopeUpButNotServing", began=began, replicas=("r0", "r1"))
         ((receiver, post),) = chat.wait_for(1)
     (shown,) = post["attachments"]
     headline = "[FIRING 2] critical: chat-v2 (live): A replica accepts requests but processes no tokens."
@@ -170,7 +171,7 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
     assert shown["title_link"] == "https://books.example/ServescopeUpButNotServing.md"
     assert shown["text"].splitlines() == [
         *(
-            f"- since 2026-11-20 08:30:00 UTC: Replica {replica} of chat-v2 (llama 70b, v2) has 2 requests in flight "
+            f"- since {began:%Y-%m-%d %H:%M:%S} UTC: Replica {replica} of chat-v2 (llama 70b, v2) has 2 requests in flight "
             "and processes no tokens."
             for replica in ("r0", "r1")
         ),

@@ -450,7 +450,7 @@ def test_the_last_scrape_of_an_arm_is_the_one_that_is_said_to_be_old() -> None:
     evidence = evidence_of(STORY)
     scraped_ms = STORY.end_ms - 100_000
     evidence = replace(evidence, last_scrape_ms=dict.fromkeys(evidence.last_scrape_ms, scraped_ms))
-    judgement = judge(frozen_of(STORY, evidence), evidence, (start(STORY),), scraped_ms + 600_000)
+    judgement = judge(frozen_of(STORY), evidence, (start(STORY),), scraped_ms + 600_000)
 
     assert judgement.reason == "v1 was last scraped 10 min ago"
     for arm in (judgement.v1, judgement.v2):

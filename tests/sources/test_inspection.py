@@ -203,7 +203,7 @@ def test_an_unknown_exposition_is_reported_as_unknown(
     assert (document["source"], document["metrics"]) == (None, [])
     assert guess in document["nearest"]
     assert main(["inspect", path]) == 1
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert "unknown; it looks like" in text
     assert guess in text
 

@@ -171,8 +171,8 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
     assert shown["title_link"] == "https://books.example/ServescopeUpButNotServing.md"
     assert shown["text"].splitlines() == [
         *(
-            f"- since {began:%Y-%m-%d %H:%M:%S} UTC: Replica {replica} of chat-v2 (llama 70b, v2) has 2 requests in flight "
-            "and processes no tokens."
+            f"- since {began:%Y-%m-%d %H:%M:%S} UTC: Replica {replica} of chat-v2 (llama 70b, v2) has 2 requests in "
+            "flight and processes no tokens."
             for replica in ("r0", "r1")
         ),
         "Runbook: https://books.example/ServescopeUpButNotServing.md",

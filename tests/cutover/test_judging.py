@@ -364,7 +364,7 @@ def test_a_share_off_the_plan_proves_nothing_of_the_stage(planned: float) -> Non
 
 
 def test_a_share_off_the_plan_is_seen_where_an_hour_has_few_requests() -> None:
-    """Three hundred an hour do not tell 20 % from 50 % where conversations stay together; those of some hours do."""
+    """Three hundred an hour may be 20 % or 50 % where conversations stay together; those of some hours may not."""
     story = replace(STORY, hours=10, share=0.2, requests_per_minute=5.0, v1=Side(replicas=4), v2=Side(replicas=1))
     evidence = evidence_of(story)
     plan = plan_of(0.5, required=("time_to_first_token_seconds", "tps_per_request"))

@@ -81,25 +81,25 @@ soak: $(VENV)/.develop  ## run a collector on churning targets for an hour; noth
 
 live: $(VENV)/.develop  ## cause every alert in a running stack, twenty times as fast, and record which receiver got it
 	$(BIN)/python -m tests.tools
-	$(BIN)/python -m tests.live --write
+	$(BIN)/python -m tests.proofs.live --write
 
 outages: $(VENV)/.develop  ## kill every part of the systems past one machine while they scrape many targets, in 75 minutes
 	$(BIN)/python -m tests.tools
-	$(BIN)/python -m tests.outages --write
+	$(BIN)/python -m tests.proofs.outages --write
 
 real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator on loopback and check the contract against the clients' counts
-	$(BIN)/python -m tests.real
-	$(BIN)/python -m tests.real.load
+	$(BIN)/python -m tests.proofs.real
+	$(BIN)/python -m tests.proofs.real.load
 
 truth: $(VENV)/.develop  ## send the same prompts through a real Dynamo router and ours, and compare the figures
-	$(BIN)/python -m tests.truth --report docs/emulator.md
+	$(BIN)/python -m tests.proofs.truth --report docs/emulator.md
 
 capture: $(VENV)/.develop  ## save the /metrics of the real engines in .cache/captures
-	$(BIN)/python -m tests.real --capture .cache/captures
+	$(BIN)/python -m tests.proofs.real --capture .cache/captures
 
 engines: $(VENV)/.develop  ## run every panel's queries on every captured engine, and write docs/engines.md
 	$(BIN)/python -m tests.tools
-	$(BIN)/python -m tests.engines --write
+	$(BIN)/python -m tests.proofs.engines --write
 
 pictures: $(VENV)/.develop  ## take a picture of every page of the console and of every dashboard, light and dark, to docs/pictures
 	$(BIN)/python -m tests.pictures

@@ -20,7 +20,7 @@ from app.tables import SPARK_FIGURE
 from benchmarks import _fleet
 from benchmarks._processes import Measured, collecting
 from servescope.store.history import History
-from tests.live.stack import Program
+from tests.proofs.live.stack import Program
 from tests.support.past_one_machine import TARGETS_JOB, PastOneMachine, address_of, past_one_machine
 from tests.support.prometheus import Prometheus
 from tests.support.victoria_cluster import VictoriaCluster, victoria_cluster

@@ -15,7 +15,7 @@ import pytest
 from tests import tools
 from tests.support.drawing import register_profiles
 from tests.support.waiting import timeout_of_a_test
-from tests.support.workers import ByFile, is_left_out, slow_files_first
+from tests.support.workers import ByFile, is_left_out, is_proof, slow_files_first
 
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
@@ -39,8 +39,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return is_left_out(collection_path, config.option.markexpr) or None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long."""
+    """Mark what is in `tests/proofs`, and begin with what takes long."""
+    for item in items:
+        if is_proof(item.path):
+            item.add_marker(pytest.mark.proof)
     items[:] = slow_files_first(items)
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 from app.fault_words import WORDS, dose_of
 from servescope.alerting.alerts import ALERTS
 from servescope.emulator.faults.kinds import KINDS
-from tests.live.episodes import EPISODES
+from tests.proofs.live.episodes import EPISODES
 
 
 def test_every_fault_has_a_readable_name_of_its_own() -> None:

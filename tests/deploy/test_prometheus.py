@@ -21,7 +21,7 @@ from servescope.settings.addresses import read_address
 from servescope.sources.map_files import load_sources
 from servescope.translate.config import read_probe_configuration
 from servescope.translate.outer import read_outer
-from tests.live.stack import Program
+from tests.proofs.live.stack import Program
 from tests.support.past_one_machine import (
     AGENTS,
     DEPLOYED,

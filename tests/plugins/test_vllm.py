@@ -23,7 +23,7 @@ from servescope.exposition.serving import serve
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.values import REFUSALS
 from servescope.sources.parse import parse_exposition
-from tests.real.processes import pick_ports
+from tests.proofs.real.processes import pick_ports
 from tests.support import fake_vllm
 from tests.support.fake_vllm import Finished, FinishReason, Iteration, Prompts, Scheduler, Speculation, configuration
 from tests.support.waiting import deadline_seconds, wait_for

@@ -22,9 +22,9 @@ import yaml
 
 from alerts.alertmanager import RECEIVERS
 from servescope.contract import own_metrics
-from tests.live.compression import compress_rules, compress_waited, divided
-from tests.live.receivers import Receivers, listening
-from tests.live.stack import Program, make_alertmanager
+from tests.proofs.live.compression import compress_rules, compress_waited, divided
+from tests.proofs.live.receivers import Receivers, listening
+from tests.proofs.live.stack import Program, make_alertmanager
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import deadline_seconds
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.engines.captures import split_counted
+from tests.proofs.engines.captures import split_counted
 from tests.support.page_connection import PageConnection
 
 PERIOD_SECONDS = 60.0

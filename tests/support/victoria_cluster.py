@@ -22,9 +22,9 @@ from alerts.options import DEFAULTS
 from alerts.rules import render_bundle
 from dashboards import options as shared
 from tests import tools
-from tests.live.compression import compress_rules, divided
-from tests.live.receivers import Receivers, listening
-from tests.live.stack import Program, make_alertmanager
+from tests.proofs.live.compression import compress_rules, divided
+from tests.proofs.live.receivers import Receivers, listening
+from tests.proofs.live.stack import Program, make_alertmanager
 from tests.support.past_one_machine import address_of, free_address, hastened, make_translator, notified
 from tests.support.prometheus import Prometheus
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from xdist.scheduler import LoadGroupScheduling
 
 _FILE_MARKS = re.compile(r"^pytestmark = (.*)$", re.MULTILINE)
+_PROOFS = Path(__file__).parents[1] / "proofs"
 _MARK = re.compile(r"pytest\.mark\.(\w+)")
 
 
@@ -21,13 +22,22 @@ class ByFile(LoadGroupScheduling):  # type: ignore[misc] # of a package without 
         return scope.partition("::")[0]
 
 
+def is_proof(path: Path) -> bool:
+    """Whether it is in `tests/proofs`, where every test is a proof without its mark."""
+    return path.is_relative_to(_PROOFS)
+
+
 def is_left_out(path: Path, expression: str) -> bool:
     """Whether a `-m` of "not …" joined by "and" leaves out all tests of a file: then it is not imported either.
 
     Read from a `pytestmark` on one line; some files take seconds to import.
     """
     terms = expression.split(" and ")
-    if path.suffix != ".py" or not all(term.startswith("not ") for term in terms):
+    if not all(term.startswith("not ") for term in terms):
+        return False
+    if is_proof(path):
+        return "not proof" in terms
+    if path.suffix != ".py":
         return False
     found = _FILE_MARKS.search(path.read_text(encoding="utf-8"))
     marks = _MARK.findall(found[1]) if found else []

@@ -23,7 +23,7 @@ from servescope.sources.translate import Plan
 from servescope.translate.layouts import PageLayouts
 from servescope.translate.outer import NOTHING, read_outer
 from servescope.translate.translation import Translator, Wanted
-from tests.engines.captures import grow
+from tests.proofs.engines.captures import grow
 from tests.support.captures import read_captures
 
 LIMITS = Limits(10.0, 16_000_000)

@@ -30,7 +30,7 @@ from servescope.contract.samples import Labels, Series, format_series, format_va
 from servescope.store.embedded import Store
 from servescope.web.bounds import Bounds
 from servescope.web.connections import FetchError
-from tests.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture
+from tests.proofs.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture
 from tests.support.differential import ABSOLUTE, RELATIVE
 from tests.support.filled_prometheus import EVERY_RULE, RETENTION, SCRAPE_SECONDS, START_SECONDS, fill
 from tests.support.prometheus import Prometheus, running

@@ -14,8 +14,8 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels
 from servescope.translate.outer import NOTHING, read_outer
 from servescope.translate.translation import Translator, Wanted
-from tests.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture, replay
 from tests.pages.writing import COUNTED
+from tests.proofs.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture, replay
 from tests.support.filled_prometheus import SECONDS
 from tests.support.translating import Answered, answers, translating
 

@@ -17,8 +17,8 @@ from servescope.contract.own_metrics import OWN_METRICS, UNTRANSLATED
 from servescope.translate.config import read_probe_configuration
 from servescope.translate.serve import apply_configuration
 from tests.conftest import ROOT
-from tests.engines.captures import Captured, read_capture
 from tests.pages.writing import COUNTED
+from tests.proofs.engines.captures import Captured, read_capture
 from tests.support.answering import Handler, answering
 from tests.support.programs import answers as is_answered
 from tests.support.programs import program

@@ -1,0 +1,188 @@
+"""The engines as they are run for the proof: their commands, their targets, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.proofs.real.environments import (
+    DYNAMO,
+    DYNAMO_VERSION,
+    VLLM,
+    VLLM_VERSION,
+    VOCABULARY,
+    ensure_environment,
+    ensure_model,
+    install_plugin,
+)
+from tests.proofs.real.processes import pick_ports, read, running, wait_until
+
+MODEL_NAME = "tiny"
+PLUGIN = "vllm-plugin"
+START_SECONDS = 300.0
+BLOCK_SIZE = 16
+
+VLLM_MAX_QUEUED = 24
+"""Requests vLLM takes at once; more are refused."""
+
+DYNAMO_WORKERS = 3
+DYNAMO_PREFILL_LIMIT = 1500
+"""Prompt tokens in prefill above which Dynamo takes a worker for busy; all busy, it refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One place to scrape: `role` as in the collector's configuration."""
+
+    url: str
+    role: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A running engine: where requests go, what is scraped, how long it took to be ready."""
+
+    name: str
+    version: str
+    base_url: str
+    targets: tuple[Target, ...]
+    ready_seconds: float
+    inside: Engine | None = None
+    """The same engine as our plugin in it reports it, as a deployment of its own."""
+
+    @property
+    def captured_as(self) -> tuple[str, ...]:
+        """Names for captures of the first targets."""
+        return {"vllm": ("vllm",), PLUGIN: ("vllm-plugin",)}.get(self.name, ("dynamo-frontend", "dynamo-mocker"))
+
+    @property
+    def stack(self) -> str:
+        """What the deployment calls it."""
+        return f"{self.name}-{self.version}"
+
+
+@contextmanager
+def run_vllm(
+    folder: Path,
+    logs: Path,
+    *,
+    name: str = "vllm",
+    options: Sequence[str] = (),
+    plugin: Mapping[str, str] | None = None,
+    pages: int = 1,
+) -> Iterator[Engine]:
+    """Real vLLM on the CPU with n-gram speculation and our plugin in it, ready to serve.
+
+    `options` are added to its command line, `plugin` to the plugin's variables; `pages` is how many the plugin serves.
+    """
+    environment = ensure_environment(folder, VLLM)
+    model = ensure_model(folder, ensure_environment(folder, DYNAMO))
+    port, *free = pick_ports(2)
+    speculation = {
+        "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2,
+    }  # fmt: skip
+    command = [
+        str(environment / "bin" / "vllm"), "serve", str(model), "--served-model-name", MODEL_NAME,
+        "--load-format", "dummy", "--dtype", "float32", "--enforce-eager",
+        "--host", "127.0.0.1", "--port", str(port),
+        "--max-model-len", "2048", "--max-num-seqs", "16", "--max-num-queued-reqs", str(VLLM_MAX_QUEUED),
+        # Without it the usage block does not say how many prompt tokens came from the cache.
+        "--enable-prompt-tokens-details",
+        "--speculative-config", json.dumps(speculation), *options,
+    ]  # fmt: skip
+    settings = {
+        "PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(install_plugin(folder)),
+        "SERVESCOPE_PORT": str(free[0]),
+        "SERVESCOPE_REPLICA": "vllm-0",
+        **(plugin or {}),
+    }
+    base = f"http://127.0.0.1:{port}"
+    with running(name, command, logs, environment=settings) as started:
+        seconds = wait_until(lambda: serves(base), name, seconds=START_SECONDS, processes=[started])
+        target = Target(f"{base}/metrics", "aggregated", "vllm-0")
+        inside = tuple(
+            Target(f"http://127.0.0.1:{free[0] + page}/metrics", "aggregated", "vllm-0") for page in range(pages)
+        )
+        yield Engine(
+            "vllm", VLLM_VERSION, base, (target,), seconds, Engine(PLUGIN, VLLM_VERSION, base, inside, seconds)
+        )
+
+
+@contextmanager
+def run_dynamo(
+    folder: Path, logs: Path, *, vocabulary: int = VOCABULARY, workers: int = DYNAMO_WORKERS
+) -> Iterator[Engine]:
+    """Dynamo's real frontend and KV router over mock workers, one process each, ready to serve."""
+    environment = ensure_environment(folder, DYNAMO)
+    model = ensure_model(folder, environment, vocabulary)
+    ports = pick_ports(1 + workers)
+    base = f"http://127.0.0.1:{ports[0]}"
+    python = str(environment / "bin" / "python")
+    planes = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
+    discovery = logs / f"dynamo-discovery-{ports[0]}"
+    discovery.mkdir()
+    hosts = ("DYN_SYSTEM_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
+    settings = {"HF_HUB_OFFLINE": "1", "DYN_FILE_KV": str(discovery), **dict.fromkeys(hosts, "127.0.0.1")}
+    frontend = [
+        python, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(ports[0]),
+        "--router-mode", "kv", "--router-temperature", "0.05", "--router-queue-policy", "fcfs",
+        "--active-prefill-tokens-threshold", str(DYNAMO_PREFILL_LIMIT), *planes,
+    ]  # fmt: skip
+    worker = [
+        python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", MODEL_NAME,
+        "--num-gpu-blocks-override", "512", "--block-size", str(BLOCK_SIZE), "--max-num-seqs", "16",
+        "--max-num-batched-tokens", "2048", "--max-model-len", "4096", "--speedup-ratio", "5", *planes,
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        started = [stack.enter_context(running(f"dynamo-{ports[0]}", frontend, logs, environment=settings))]
+        for port in ports[1:]:
+            # A mocker with several workers shows one of them on its system port: hence one process per worker.
+            mine = {**settings, "DYN_SYSTEM_PORT": str(port)}
+            started.append(stack.enter_context(running(f"dynamo-worker-{port}", worker, logs, environment=mine)))
+        seconds = wait_until(
+            lambda: serves(base) and registered_workers(base) == workers,
+            "dynamo",
+            seconds=START_SECONDS,
+            processes=started,
+        )
+        time.sleep(1.0)  # the workers' event streams connect just after they register
+        yield Engine("dynamo", DYNAMO_VERSION, base, _dynamo_targets(base, ports[1:]), seconds)
+
+
+def _dynamo_targets(base: str, workers: list[int]) -> tuple[Target, ...]:
+    frontend = Target(f"{base}/metrics", "router", "frontend-0")
+    return (
+        frontend,
+        *(
+            Target(f"http://127.0.0.1:{port}/metrics", "aggregated", f"worker-{index}")
+            for index, port in enumerate(workers)
+        ),
+    )
+
+
+def serves(base: str) -> bool:
+    """Whether requests are answered there."""
+    body = read(f"{base}/v1/models")
+    return body is not None and any(entry["id"] == MODEL_NAME for entry in json.loads(body)["data"])
+
+
+def registered_workers(base: str) -> int:
+    """How many workers Dynamo's router there knows."""
+    body = read(f"{base}/metrics") or b""
+    return body.count(b"\ndynamo_component_router_worker_registered{")
+
+
+Runner = Callable[[Path, Path], AbstractContextManager[Engine]]
+
+RUNNERS: Mapping[str, Runner] = {"vllm": run_vllm, "dynamo": run_dynamo}

@@ -162,7 +162,7 @@ def draw_table(
 
 
 def _row(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> str:
-    good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
+    good = display.describe_better(metric.better, has_margin=metric.margin is not None)
     values = [None if arm is None else arm.value for arm in (metric.v1, metric.v2)]
     ratio = ABSENT if metric.ratio is None else f"× {metric.ratio:.2f}"
     cells = [

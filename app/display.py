@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, tzinfo
+from typing import Literal
 
 from servescope.contract.types import Band, Figure, Rating
 from servescope.settings.clock import AHEAD_MS
@@ -62,6 +63,13 @@ def format_share(value: float) -> str:
 def format_planned(share: float) -> str:
     """A share that somebody chose, as they would write it: `1 %`, `2.5 %`."""
     return f"{100 * share:g} %".replace("-", "\N{MINUS SIGN}")
+
+
+def describe_better(better: Literal["higher", "lower"] | None, *, has_margin: bool) -> str:
+    """Which way a metric is better: `lower is better`, `neither is better`, or `within a band`."""
+    if better is None:
+        return "neither more nor less" if has_margin else "within a band"
+    return f"{better} is better"
 
 
 def describe_band(low: float | None, high: float | None, unit: str) -> str:

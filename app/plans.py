@@ -36,8 +36,8 @@ def draw_metrics(plan: CutoverPlan) -> str:
 
 def _metric_row(metric: MetricPlan) -> str:
     judged = JUDGED[metric.name]
-    good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
-    gates = element("span", "required", "value") if metric.required else element("span", "reported", "quiet")
+    good = display.describe_better(metric.better, has_margin=metric.margin is not None)
+    gates = element("span", metric.role, "quiet" if metric.role == "reported" else "value")
     ignored = f"{display.format_planned(metric.floor)} worse" if metric.floor else ""
     cells = [
         element("th", escape(judged.title) + element("div", escape(good), "lower"), scope="row", data_tip=metric.name),
@@ -54,7 +54,8 @@ def describe_limit(metric: MetricPlan) -> str:
         return display.describe_band(metric.low, metric.high, unit)
     if metric.kind == "events":
         return f"less than {display.format_number(1 + metric.margin)} times as many"
-    return f"less than {display.format_number(100 * metric.margin)} % worse"
+    way = "more or less" if metric.better is None else "worse"
+    return f"less than {display.format_number(100 * metric.margin)} % {way}"
 
 
 def draw_stages(plan: CutoverPlan) -> str:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Final
+from typing import Final, Literal
 
 from app import display
 from app.display import ABSENT
 from app.judging import WarmReplicas
 from app.markup import cell, draw_lines, draw_tiles, element, grid, heading
 from app.plain import escape
+from servescope.contract.judged import MetricRole
 from servescope.cutover.conditions.load import MATCHED_RATIO
 from servescope.cutover.judgement import (
     ArmFigures,
@@ -197,20 +198,30 @@ def draw_forest(judgement: Judgement, zone: tzinfo) -> str:
         heading("Why"),
     ]
     rows: list[str] = []
-    for required in (True, False):
-        members = [each for each in judgement.metrics if each.required is required and (required or has_data(each))]
-        if members and not required:
-            note = "Reported only: these explain and warn, and never decide"
+    for role, note in _GROUPS.items():
+        members = [each for each in judgement.metrics if _role(each) == role and (each.required or has_data(each))]
+        if members and note:
             rows.append(element("tr", element("th", note, colspan=str(len(heads)), scope="colgroup"), "group"))
+        order = _ORDERS[role == "required"]
         rows += [
-            _forest_row(each, judgement, zone)
-            for each in sorted(members, key=lambda each: _ORDERS[required].index(each.verdict))
+            _forest_row(each, judgement, zone) for each in sorted(members, key=lambda each: order.index(each.verdict))
         ]
     empty = [each.title for each in judgement.metrics if not each.required and not has_data(each)]
     if empty:
-        note = f"Reported only, and without data in this stage: {', '.join(empty)}"
+        note = f"Not required, and without data in this stage: {', '.join(empty)}"
         rows.append(element("tr", element("th", escape(note), colspan=str(len(heads)), scope="colgroup"), "group"))
     return grid("judged", heads, rows)
+
+
+_GROUPS: Final[Mapping[MetricRole, str]] = {
+    "required": "",
+    "guard": "Guards: need no proof, and while harm of one is proven the verdict is not HEALTHY",
+    "reported": "Reported only: these explain and warn, and never decide",
+}
+
+
+def _role(metric: MetricJudgement) -> MetricRole:
+    return "required" if metric.required else "guard" if metric.guard else "reported"
 
 
 def has_data(metric: MetricJudgement) -> bool:
@@ -231,11 +242,11 @@ def _axis() -> str:
 def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> str:
     notes = draw_lines(metric.notes)
     changes = f"Would change: {metric.flips[:1].lower() + metric.flips[1:]}" if metric.flips else ""
-    flips = element("div", escape(changes), "flips") if changes and metric.required else ""
+    flips = element("div", escape(changes), "flips") if changes and _role(metric) != "reported" else ""
     reason = display.as_sentence(
         display.in_zone(metric.reason.removeprefix(f"{metric.title}: "), judgement.at_ms, zone)
     )
-    good = {"higher": "higher is better", "lower": "lower is better", None: "within a band"}[metric.better]
+    good = display.describe_better(metric.better, has_margin=metric.margin is not None)
     cells = [
         element(
             "th",
@@ -261,10 +272,10 @@ def describe_margin(metric: MetricJudgement) -> str:
         return display.describe_band(*metric.band, metric.unit)
     if metric.margin is None:
         return ABSENT
-    if metric.margin >= 0.5:
+    if metric.margin >= 0.5 and metric.better is not None:
         return f"× {display.format_number(1.0 + metric.margin)}"
     percent = display.format_number(100 * metric.margin)
-    return f"{percent} % worse"
+    return f"{percent} % {'more or less' if metric.better is None else 'worse'}"
 
 
 def format_interval(metric: MetricJudgement) -> str:
@@ -339,10 +350,15 @@ def _gathered(metric: MetricJudgement, *, is_over: bool) -> tuple[str, str]:
 
 def worse_by(metric: MetricJudgement, ratio: float | None) -> float | None:
     """How far a ratio is to the worse, in margins: 0 is no change, 1 the margin; None where it has no place."""
-    if ratio is None or metric.margin is None or metric.better is None or not ratio > 0.0:
+    if ratio is None or metric.margin is None or not ratio > 0.0:
         return None
     change = math.log(ratio) / math.log1p(metric.margin)
-    return change if metric.better == "lower" else -change
+    return change if _better(metric) == "lower" else -change
+
+
+def _better(metric: MetricJudgement) -> Literal["higher", "lower"]:
+    """Which way is better; where neither is, the one that the estimate is not on."""
+    return metric.better or ("lower" if (metric.ratio or 1.0) >= 1.0 else "higher")
 
 
 def _place(margins: float) -> float:
@@ -359,7 +375,7 @@ def _plot(metric: MetricJudgement) -> str:
         none = "none happened" if metric.verdict == "HEALTHY" else "no interval yet"
         return element("div", zones + element("span", none, "none"), "forest")
     # An end that is not known, or lies at 0 or infinity, is beyond the plot on its side.
-    unbounded = (-math.inf, math.inf) if metric.better == "lower" else (math.inf, -math.inf)
+    unbounded = (-math.inf, math.inf) if _better(metric) == "lower" else (math.inf, -math.inf)
     known = [missing if end is None else end for end, missing in zip(ends, unbounded, strict=True)]
     left, right = min(known), max(known)
     # Harm of a metric whose mean is better is that of its slow requests.

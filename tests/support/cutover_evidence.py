@@ -34,6 +34,9 @@ _CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 class Side:
     """What one arm does: its replicas, and how its requests turn out, as factors of the usual.
 
+    `slowest`, `truncated`, `unended` and `aborted` are shares of its requests that take five times as long, end half way
+    through the answer, never end, and are left by their client; `tokens` is how long answers are. A replica has `gpus`,
+    restarts so often a day, and its cache's use grows by `creep` an hour.
     They turn out so from this hour of the cutover on. Replicas that are not `warm` start with the cutover,
     others have served for hours.
     """
@@ -44,6 +47,14 @@ class Side:
     errors: float = 0.002
     rejected: float = 0.0
     prompts: float = 1.0
+    tokens: float = 1.0
+    truncated: float = 0.0
+    slowest: float = 0.0
+    unended: float = 0.0
+    aborted: float = 0.0
+    gpus: int = 0
+    restarts: float = 0.0
+    creep: float = 0.0
     from_hour: float = 0.0
     warm: bool = True
     layer: str = "process"
@@ -145,11 +156,14 @@ def _target(
     errors = np.where(changed, side.errors, Side().errors)
     failed = random.binomial(requests.astype(int), errors).astype(float)
     rejected = random.binomial(requests.astype(int), side.rejected).astype(float)
-    ok = np.maximum(requests - failed - rejected, 0.0)
-    outcomes = dict.fromkeys(OUTCOMES, np.zeros(expected.size)) | {"ok": ok, "error": failed, "rejected": rejected}
+    left = _some_of(random, requests, side.aborted, changed)
+    ok = np.maximum(requests - failed - rejected - left, 0.0)
+    outcomes = dict.fromkeys(OUTCOMES, np.zeros(expected.size)) | {
+        "ok": ok, "error": failed, "rejected": rejected, "client_abort": left
+    }  # fmt: skip
     for outcome, values in outcomes.items():
         rows[Series("requests_total", make_labels({"outcome": outcome}))] = values
-    rows[Series("requests_started_total", ())] = requests
+    rows[Series("requests_started_total", ())] = requests + _some_of(random, requests, side.unended, changed)
     slower = np.where(changed, side.slower, 1.0)
     first_token = np.where(changed, side.first_token, 1.0)
     for histogram, median, spread in (
@@ -158,16 +172,30 @@ def _target(
         ("request_duration_seconds", 6.0 * slower, 0.6),
         ("tps_per_request", 33.0 / slower, 0.3),
         ("input_tokens_per_request", np.where(changed, 900.0 * side.prompts, 900.0), 1.0),
-        ("output_tokens_per_request", np.full(expected.size, 200.0), 0.6),
+        ("output_tokens_per_request", np.where(changed, 200.0 * side.tokens, 200.0), 0.6),
     ):
-        rows |= _histogram(random, histogram, ok, median, spread)
+        share, factor = (side.truncated, 0.5) if histogram.startswith("output") else (side.slowest, 5.0)
+        other = _some_of(random, ok, 0.0 if histogram.startswith(("input", "tps")) else share, changed)
+        rows |= _histogram(random, histogram, ok - other, median, spread)
+        if other.any():
+            # Of those that take longer, or end half way through.
+            for series, values in _histogram(random, histogram, other, factor * median, spread).items():
+                rows[series] = rows[series] + values
     outputs = rows[Series("output_tokens_per_request_sum", ())]
     rows[Series("output_tokens_total", ())] = outputs
     rows[Series("decode_seconds_total", ())] = (outputs - ok) * 0.03 * slower
     rows[Series("preemptions_total", ())] = np.zeros(expected.size)
     zeros = np.zeros(expected.size, dtype=np.int64)
-    gauges = (Series("queued_requests", ()), Series("kv_cache_usage", ()), Series("concurrent_requests", ()))
-    levels = np.array([np.zeros(expected.size), np.full(expected.size, 0.4), requests / 50.0])
+    gauges = (
+        Series("queued_requests", ()), Series("kv_cache_usage", ()), Series("concurrent_requests", ()),
+        *(Series("gpu_usage", make_labels({"gpu": str(number)})) for number in range(side.gpus)),
+    )  # fmt: skip
+    hours = np.maximum(np.arange(expected.size) - late, 0) / HOUR
+    used = 0.4 + side.creep * hours
+    levels = np.array([np.zeros(expected.size), used, requests / 50.0, *([np.full(expected.size, 0.6)] * side.gpus)])
+    began = START_MS - 7 * 24 * 3_600_000 if side.warm else blocks[0] - 1000
+    # Not all of them at once.
+    restarts = np.floor((hours / 24.0 + replica / 24.0 / side.replicas) * side.restarts)
     return TargetIncrements(
         target_id=identity.target_id,
         identity=identity,
@@ -176,12 +204,19 @@ def _target(
         gains=np.array(list(rows.values())),
         gauges=gauges,
         levels=levels,
-        above=np.array([np.zeros(expected.size), np.zeros(expected.size), np.full(expected.size, np.nan)]),
-        started_ms=np.full(expected.size, float(START_MS - 7 * 24 * 3_600_000 if side.warm else blocks[0] - 1000)),
+        above=np.array([np.zeros(expected.size)] * 2 + [np.full(expected.size, np.nan)] * (1 + side.gpus)),
+        started_ms=np.maximum.accumulate(np.where(np.diff(restarts, prepend=0.0) > 0.0, blocks + 1000.0, began)),
         tallies=Tallies(np.full(expected.size, SCRAPES, dtype=np.int64), zeros, zeros, zeros, zeros),
         source=side.source,
         layer=side.layer,
     )
+
+
+def _some_of(random: np.random.Generator, requests: Floats, share: float, changed: NDArray[np.bool_]) -> Floats:
+    """So many of the requests, once the side does as it does; without any nothing is drawn."""
+    if not share:
+        return np.zeros(requests.size)
+    return random.binomial(requests.astype(int), np.where(changed, share, 0.0)).astype(float)
 
 
 def _histogram(

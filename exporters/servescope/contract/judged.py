@@ -14,9 +14,13 @@ from typing import Final, Literal, NamedTuple
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.expressions import Difference, Expression, Increase, Level, Matchers, Rate, Ratio, mean, rate
 from servescope.contract.figures import FIGURES
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.types import Band, Status
 from servescope.errors import ExpressionError
+
+MetricRole = Literal["required", "guard", "reported"]
+"""What a metric decides: it has to be proven healthy and its harm is DEGRADED, its harm keeps a cutover from being
+HEALTHY, or nothing."""
 
 MetricKind = Literal["mean", "ratio", "events", "band"]
 """How a metric is judged: the mean of a histogram, a ratio of two counters' sums, counts of events among requests, or
@@ -32,6 +36,8 @@ DEFAULT_HOLDBACK: Final = 0.05
 """The share of the requests that v1 keeps as a control until the end."""
 DEFAULT_CALIBRATION_DAYS: Final = 2
 """How much of v1's past shows its noise."""
+LEAST_COUNT: Final = 20.0
+"""Observations of either arm below which a metric is NO DATA."""
 DEFAULT_COVERAGE: Final = 0.95
 """The part of each arm's requests that the evidence of a required metric has to have."""
 DRAFTED_STAGES: Final = ((0.01, 1.0), (0.05, 2.0), (0.25, 4.0), (0.5, 6.0), (0.95, 24.0))
@@ -41,6 +47,14 @@ FIRST_TOKEN_PART: Final = 3.0
 """Rare events and noisy first tokens show harm last, the others many times sooner: so these have larger parts."""
 DEFAULT_EVENTS_MARGIN: Final = 1.0
 """Twice as many events as on v1."""
+DEFAULT_LENGTH_MARGIN: Final = 0.03
+DEFAULT_LENGTH_FLOOR: Final = 0.01
+"""Relative changes of how long answers are: where one in ten is half as long, the mean is 5 % less."""
+DEFAULT_COST_MARGIN: Final = 0.25
+DEFAULT_COST_FLOOR: Final = 0.10
+"""Relative changes of what a token costs."""
+DEFAULT_TAIL_FLOOR: Final = 0.25
+"""A tail moves by more than the mean where replicas differ: so much more of it does not matter."""
 IN_FLIGHT_TOKENS_PER_WORKER: Final = (50_000.0, 150_000.0)
 """The documented starting range of `target_in_flight_tokens`."""
 
@@ -55,12 +69,16 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JudgedMetric:
-    """A metric that can be judged; `better` is None of a band.
+    """A metric that can be judged; `better` is None of a band, and where a change either way is harm.
 
-    `histogram` is the one whose mean it is, "" where there is none. `part` is its part of the probability of a false
+    `expression` is None of what is computed from more than series of one name, `families` of the contract
+    (`cutover.evidence.derived`). `histogram` is the one whose mean it is, or whose tail, "" where there is none.
+    `part` is its part of the probability of a false
     alarm, which metrics share in proportion. `required`, `margin`, `floor`, `low` and `high` are
     what a plan has that does not say otherwise; `preset` means that such a plan has the metric at all. A mechanism
-    explains others and is never required: it depends on the traffic, the draft and its definition.
+    explains others and is never required: it depends on the traffic, the draft and its definition. A `guard` need not
+    be proven healthy, and its proven harm keeps a cutover from being HEALTHY. `least` is what has to be counted among
+    before anything is claimed, `of_requests` whether that are requests.
     """
 
     name: str
@@ -68,7 +86,7 @@ class JudgedMetric:
     unit: str
     kind: MetricKind
     better: Literal["higher", "lower"] | None
-    expression: Ratio
+    expression: Ratio | None
     histogram: str = ""
     part: float = 1.0
     preset: bool = True
@@ -77,21 +95,35 @@ class JudgedMetric:
     floor: float | None = None
     low: float | None = None
     high: float | None = None
+    guard: bool = False
+    made_of: tuple[str, ...] = ()
+    least: float = LEAST_COUNT
+    of_requests: bool = True
+
+    @property
+    def warms(self) -> bool:
+        """Whether it is worse of a replica that warms up, or of one that alone is slow."""
+        return self.kind in ("mean", "ratio") and not self.guard
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The metrics of the contract that it is computed from."""
+        return self.made_of or tuple({SAMPLE_FAMILIES[part.series]: None for part in (*self.above, *self.below)})
 
     @property
     def above(self) -> tuple[Part, ...]:
         """What is counted."""
-        return tuple(_parts(self.expression.numerator, 1.0))
+        return () if self.expression is None else tuple(_parts(self.expression.numerator, 1.0))
 
     @property
     def below(self) -> tuple[Part, ...]:
         """What it is counted among."""
-        return tuple(_parts(self.expression.denominator, 1.0))
+        return () if self.expression is None else tuple(_parts(self.expression.denominator, 1.0))
 
     @property
     def gauge(self) -> bool:
         """Whether it is made of gauges' levels, and not of counters' gains."""
-        return isinstance(self.expression.denominator, Level)
+        return self.expression is not None and isinstance(self.expression.denominator, Level)
 
 
 def _parts(expression: Expression, factor: float) -> list[Part]:
@@ -119,7 +151,9 @@ def _time(name: str, title: str, *, preset: bool = True, part: float = 1.0) -> J
     )  # fmt: skip
 
 
-def _events(name: str, title: str, expression: Ratio, *, required: bool, part: float = 1.0) -> JudgedMetric:
+def _events(
+    name: str, title: str, expression: Ratio, *, required: bool, part: float = 1.0, guard: bool = False
+) -> JudgedMetric:
     return JudgedMetric(
         name,
         title,
@@ -131,11 +165,27 @@ def _events(name: str, title: str, expression: Ratio, *, required: bool, part: f
         required=required,
         margin=DEFAULT_EVENTS_MARGIN,
         floor=0.0,
+        guard=guard,
     )
 
 
-def _share(name: str, title: str, *, required: bool, part: float = 1.0) -> JudgedMetric:
-    return _events(name, title, _ratio(name), required=required, part=part)
+def _share(name: str, title: str, *, required: bool, part: float = 1.0, guard: bool = False) -> JudgedMetric:
+    return _events(name, title, _ratio(name), required=required, part=part, guard=guard)
+
+
+def _tail(histogram: str, title: str) -> JudgedMetric:
+    """The share of observations above the edge that about one in a hundred of v1's past exceeded."""
+    return JudgedMetric(
+        f"{histogram.removesuffix('_seconds')}_tail_share", title, "ratio", "events", "lower", None, histogram,
+        required=False, guard=True, made_of=(histogram,), margin=DEFAULT_EVENTS_MARGIN, floor=DEFAULT_TAIL_FLOOR,
+    )  # fmt: skip
+
+
+def _cost(name: str, title: str, made_of: tuple[str, ...]) -> JudgedMetric:
+    return JudgedMetric(
+        name, title, "s", "ratio", "lower", None, required=False, guard=True, made_of=made_of,
+        margin=DEFAULT_COST_MARGIN, floor=DEFAULT_COST_FLOOR,
+    )  # fmt: skip
 
 
 def _band(
@@ -156,6 +206,13 @@ def _ratio(figure: str) -> Ratio:
 SPEED: Final = "tps_per_request"
 """Judged by its histogram's mean where both arms have one, and else token-weighted, as its figure is."""
 
+ANSWER_TOKENS: Final = "output_tokens_per_request"
+GPU_COST: Final = "gpu_seconds_per_1000_output_tokens"
+REPLICA_COST: Final = "replica_seconds_per_1000_output_tokens"
+"""Compared where an arm does not show its GPUs."""
+CACHE_IN_A_DAY: Final = "kv_cache_usage_in_a_day"
+"""Where the use of the KV cache is a day later if it goes on rising as it does beside v1's."""
+
 _JUDGED = (
     JudgedMetric(
         SPEED, "Tokens per second per request", METRICS[SPEED].unit, "ratio", "higher",
@@ -166,12 +223,32 @@ _JUDGED = (
     _time("request_duration_seconds", "Request duration"),
     _share("request_error_share", "Errors", required=True, part=ERRORS_PART),
     _share("request_rejected_share", "Rejections", required=True),
-    _share("client_abort_share", "Aborted by clients", required=False),
+    _share("client_abort_share", "Aborted by clients", required=False, guard=True),
     _events(
         "preemptions_per_request", "Preemptions", Ratio(rate("preemptions_total"), rate("requests_total")),
         required=False,
     ),
     _time("inter_token_latency_seconds", "Inter-token latency", preset=False),
+    JudgedMetric(
+        "request_unended_share", "Requests that never end", "ratio", "events", "lower", None, required=False,
+        guard=True, made_of=("requests_started_total", "requests_total"), margin=DEFAULT_EVENTS_MARGIN, floor=0.0,
+    ),
+    JudgedMetric(
+        ANSWER_TOKENS, "Output tokens per request", METRICS[ANSWER_TOKENS].unit, "mean", None, mean(ANSWER_TOKENS),
+        histogram=ANSWER_TOKENS, required=False, guard=True, margin=DEFAULT_LENGTH_MARGIN, floor=DEFAULT_LENGTH_FLOOR,
+    ),
+    _tail("time_to_first_token_seconds", "Slowest first tokens"),
+    _tail("time_per_output_token_seconds", "Slowest decoding"),
+    JudgedMetric(
+        "restarts_per_replica_hour", "Restarts", "1/h", "events", "lower", None, required=False, guard=True,
+        made_of=("requests_total",), margin=DEFAULT_EVENTS_MARGIN, floor=0.0, least=1.0, of_requests=False,
+    ),
+    _cost(GPU_COST, "GPU-seconds per 1 000 output tokens", ("gpu_usage", "output_tokens_total")),
+    _cost(REPLICA_COST, "Replica-seconds per 1 000 output tokens", ("output_tokens_total",)),
+    JudgedMetric(
+        CACHE_IN_A_DAY, "KV cache use in a day", "ratio", "band", None, None, required=False, guard=True,
+        made_of=("kv_cache_usage",), high=1.0,
+    ),
     _band(
         "in_flight_tokens_per_worker", "In-flight tokens per worker", "tokens",
         Ratio(Level("autoscaler_avg_in_flight_tokens", "max"), Level("autoscaler_avg_num_workers", "max")),

@@ -138,8 +138,8 @@ class MetricJudgement:
     of the last hour, None where it is settled or never will be. `flips` says what would change the verdict.
     `compared` are the blocks that the ratio is of. `spans` are those between which the effect is proven to have
     changed, oldest first, none where it has not: the ratio then is of the latest that harms where the verdict is
-    DEGRADED, and of all of them where it is not. `counted` is the unit of what a ratio of two counters is among, ""
-    of requests and observations.
+    DEGRADED, and of all of them where it is not. `counted` is the unit of what a ratio or events are among, "" of
+    requests and observations. Harm of a `guard` keeps the verdict over all metrics from being HEALTHY.
     """
 
     name: str
@@ -168,6 +168,7 @@ class MetricJudgement:
     compared: ComparedBlocks | None = None
     spans: tuple[EffectSpan, ...] = ()
     counted: str = ""
+    guard: bool = False
     sensitivity: SensitivityJudgement | None = None
 
 

@@ -73,7 +73,9 @@ def _metric(move: Move, metric: JudgedMetric) -> Iterator[str]:
     yield from (remark(reason) for reason in _reasons(move, metric.name))
     yield "[[metrics]]"
     yield f"name = {quote(metric.name)}"
-    if not metric.required:
+    if metric.guard:
+        yield "guard = true"
+    elif not metric.required:
         yield "required = false"
     if metric.kind == "band":
         low, high = _band(move, metric)

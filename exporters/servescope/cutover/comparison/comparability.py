@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from servescope.contract.judged import JudgedMetric
-from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.judged import GPU_COST, JUDGED, REPLICA_COST, JudgedMetric
+from servescope.contract.metrics import METRICS
 from servescope.cutover.evidence.folding import ArmArrays, ArmFold, MeasuredLayer
 from servescope.sources.map_files import metric_map
 
@@ -29,7 +29,9 @@ _TIMED: Final = ("seconds", "tokens/s")
 
 def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
     """What is to be said of a metric on both stacks; None where both report the same thing."""
-    families = sorted({SAMPLE_FAMILIES[part.series] for part in (*metric.above, *metric.below)})
+    families = sorted(metric.families)
+    if metric.name == REPLICA_COST and all("gpu_usage" in arm.layers for arm in (folded.v1, folded.v2)):
+        return Comparability("absent", f"{JUDGED[GPU_COST].title} are compared, as both show their GPUs")
     arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
     for family in families:
         for name, arm in arms.items():

@@ -25,6 +25,7 @@ from servescope.cutover.comparison.calibration import (
 from servescope.cutover.comparison.clusters import incidents, pairs_in
 from servescope.cutover.comparison.comparability import shared_edges, unreported
 from servescope.cutover.comparison.given import Given, Moved, beside, explain, given_of, learn
+from servescope.cutover.evidence.derived import DERIVED
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts, ReplicaSums, fold, judged_metric
 from servescope.cutover.plan.files import check_arms
@@ -37,6 +38,8 @@ from servescope.cutover.statistics.slow_fractions import choose_edges, slow_frac
 
 LEAST_DECODING: Final = 60.0
 """Seconds of decoding in a block below which its ratio is too rough."""
+_LEAST_TOKENS: Final = 1.0
+"""Thousands of tokens below which a block shows no cost."""
 _MOST_DISPERSION_REPLICAS: Final = 2
 
 
@@ -56,8 +59,10 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
     past = fold(plan, evidence.targets, start_ms, end_ms)
     chosen = {metric.name: _choose_edges(metric, past) for metric in plan.metrics if metric.kind == "mean"}
     edges = {name: each for name, each in chosen.items() if each}
-    if edges:
-        past = fold(plan, evidence.targets, start_ms, end_ms, edges=edges)
+    tails = {metric.name: edge for metric in plan.metrics if (edge := _tail_edge(metric, past)) is not None}
+    if edges or tails:
+        read = edges | {name: (edge,) for name, edge in tails.items()}
+        past = fold(plan, evidence.targets, start_ms, end_ms, edges=read)
     v2_replicas = _v2_replicas(plan, past)
     histograms = (SPEED,) if all(SPEED in arm.layers for arm in (past.v1, past.v2)) else ()
     families = {*past.v1.layers, *past.v2.layers}
@@ -85,6 +90,7 @@ def freeze_from(plan: CutoverPlan, evidence: Evidence, started_ms: int) -> Froze
         unobservable=dict(unreported(metrics, past)),
         top_load=_top_load(past.v1),
         sensitivity=_sensitivities(plan, past, histograms, slopes, noise, v2_replicas),
+        tails=tails,
     )
 
 
@@ -130,7 +136,7 @@ def _noise(
             0.0, 0.0, 0.0, wanted, seen, calibrated=True, dispersion=_dispersion(known), pairs=pairs_in(known)
         )  # fmt: skip
     if judged.kind == "ratio":
-        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_replicas)
+        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_replicas, least_below(judged))
     else:
         cv2 = _coefficient2(past, judged.histogram, counted)
         found = calibrate_means(
@@ -150,7 +156,14 @@ def _v2_replicas(plan: CutoverPlan, past: ArmArrays) -> int:
 
 def counted_of(arm: ArmFold, name: str, histograms: tuple[str, ...]) -> ReplicaSums:
     """What an arm counted of a metric: of token speed, by its histogram where that was frozen."""
+    if name in DERIVED:
+        return DERIVED[name](arm)
     return arm.metrics[f"{SPEED} histogram" if name == SPEED and name in histograms else name]
+
+
+def least_below(judged: JudgedMetric) -> float:
+    """What has to be below the line of a ratio in a block."""
+    return LEAST_DECODING if judged.name == SPEED else _LEAST_TOKENS
 
 
 def _coefficient2(past: ArmArrays, histogram: str, counted: ReplicaSums) -> float:
@@ -166,11 +179,11 @@ def _coefficient2(past: ArmArrays, histogram: str, counted: ReplicaSums) -> floa
 _LEAST_VARIATION: Final = 0.01
 
 
-def _ratio_noise(counted: ReplicaSums, wanted: float, v2_replicas: int) -> Noise | None:
+def _ratio_noise(counted: ReplicaSums, wanted: float, v2_replicas: int, least: float) -> Noise | None:
     above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
 
     def split(group: NDArray[np.bool_]) -> BlockEffects:
-        return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=LEAST_DECODING)
+        return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=least)
 
     return calibrate(split, below, 1.0, wanted, v2_replicas=v2_replicas)
 
@@ -203,6 +216,25 @@ def _choose_edges(metric: MetricPlan, past: ArmArrays) -> tuple[float, ...]:
     usable = np.isin(edges, shared_edges(histogram, past) or found.edges) & (edges > 0.0)
     chosen = metric.edges or choose_edges(edges[usable], above[usable], _objective_edge(metric.name))
     return tuple(edge for edge in chosen if edge in found.edges)
+
+
+_IN_TAIL: Final = 0.01
+_MOST_IN_TAIL: Final = 0.03
+_LEAST_IN_TAIL: Final = 0.0005
+
+
+def _tail_edge(metric: MetricPlan, past: ArmArrays) -> float | None:
+    """The edge that about one in a hundred of v1's observations exceeds; None where there is none near that."""
+    judged = JUDGED[metric.name]
+    found = past.v1.distributions.get(judged.histogram) if judged.made_of and judged.histogram else None
+    if found is None or found.counts.sum() <= 0.0:
+        return None
+    edges, above = _shares_above(found)
+    shared = np.isin(edges, shared_edges(judged.histogram, past) or found.edges)
+    usable = np.flatnonzero(shared & (above >= _LEAST_IN_TAIL) & (above <= _MOST_IN_TAIL))
+    if not usable.size:
+        return None
+    return float(edges[usable[np.argmin(np.abs(np.log(above[usable] / _IN_TAIL)))]])
 
 
 def _shares_above(found: BucketCounts) -> tuple[Floats, Floats]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +151,35 @@ def mean_path(
         material=change.log_mixed(np.array([path.material, *(each for _, each in slow)]), weights),
         slow_low=partial(_slow_low, edges, v1, v2, levels),
     )
+
+
+def two_sided_path(
+    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, slope: PromptSlope | None
+) -> MetricPath:
+    """The path of a histogram's mean of which a change either way is harm.
+
+    The cost is that of a rise; what is compared is that of the side which it is on at the end, whose `better` a track
+    has to have.
+    """
+    rise, fall = (
+        mean_path(replace(metric, better=better), noise, (), v1, v2, levels, slope=slope)
+        for better in ("lower", "higher")
+    )  # fmt: skip
+    halves = np.array([0.5, 0.5])
+    harm, material, beyond = (
+        change.log_mixed(np.array([getattr(rise, name), getattr(fall, name)]), halves)
+        for name in ("harm", "material", "beyond")
+    )
+    return replace(
+        rise if better_of(rise) == "lower" else fall,
+        harm=harm, material=material, beyond=beyond, bounded=rise.bounded & fall.bounded,
+        cost=rise.cost, low=rise.low, high=np.fmax(rise.high, 0.0), recent=np.fmax(rise.recent, fall.recent),
+    )  # fmt: skip
+
+
+def better_of(path: MetricPath) -> Literal["higher", "lower"]:
+    """Which way would be better, of a path of a change that is harm either way, from where it is at the end."""
+    return "higher" if path.cost.size and path.cost[-1] < 0.0 else "lower"
 
 
 def mean_blocks(noise: Noise, v1: ArmSums, v2: ArmSums, slope: PromptSlope | None) -> BlockEffects:
@@ -355,12 +385,17 @@ def _wanted(
 # --- Events -----------------------------------------------------------------------------------------------------------
 
 
-def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
-    """The path of counts of events among requests, clusters counted once; `information` is of health."""
+def events_path(
+    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, of_requests: bool = True
+) -> MetricPath:
+    """The path of counts of events among requests, or among hours, clusters counted once.
+
+    `information` is of health; what floods is requests.
+    """
     replicas = ReplicaSums(v1.above, v1.below), ReplicaSums(v2.above, v2.below)
     arms = clusters.cluster(*replicas, noise.dispersion, noise.pairs)
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
-    flood = floods.flooded(*replicas, margin)
+    flood = floods.flooded(*replicas, margin) & of_requests
     lasting = floods.log_evidence_of_flood(*replicas, flood)
     harm, material, beyond = _harm_of_events(arms, (1.0, floor, margin), lasting, levels)
     v1_rate, v2_rate = (_rate_so_far(arm) for arm in (v1, v2))

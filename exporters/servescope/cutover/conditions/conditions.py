@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.judged import PROMPT_SIZES, JudgedMetric
+from servescope.contract.judged import LEAST_COUNT, PROMPT_SIZES, JudgedMetric
 from servescope.cutover.comparison.paths import IMMATERIAL_RATE, ArmSums, MetricPath
 from servescope.cutover.conditions import load
 from servescope.cutover.conditions.prompts import MixPath
@@ -29,8 +29,6 @@ from servescope.cutover.plan.plan import FrozenPlan, MetricPlan
 from servescope.cutover.statistics.sequences import Floats, zero_unknown
 from servescope.increments.blocks import BLOCK_MS
 
-LEAST_COUNT: Final = 20.0
-"""Observations of either arm below which a metric is NO DATA."""
 MOST_REJECTED_APART: Final = 0.02
 """By how much the parts of both arms' requests that are thrown away may differ: more could choose the outcome."""
 _BLOCK_SECONDS: Final = BLOCK_MS / 1000
@@ -177,7 +175,7 @@ def missing(
         unseen = _unseen(compared[0].count if arm == 0 else counts[1], context.loads[arm].requests, context.usable)
         torn = trailing_sum((served.torn & context.usable).sum(axis=0).astype(float), _RECENT) > 0.0
         # A ratio's denominator is in its own unit, where any above zero is one.
-        few = seen < (0.0 if judged.kind == "ratio" else LEAST_COUNT)
+        few = seen < (0.0 if judged.kind == "ratio" else judged.least)
         low = coverage.counted() < LEAST_SCRAPES
         thrown = coverage.thrown_away()
         for causes, where, cause in (
@@ -224,10 +222,8 @@ def _unaccounted(
     )
 
 
-def band_coverage(context: StageContext, metric: MetricPlan) -> MetricCoverage:
-    """How much of v2's requests a metric that has a band is known of: those of the replicas that are to report it."""
-    counted = context.folded.v2.metrics[metric.name]
-    known = (np.isfinite(counted.above) & np.isfinite(counted.below))[:, context.within] & context.usable
+def band_coverage(context: StageContext, known: NDArray[np.bool_]) -> MetricCoverage:
+    """How much of v2's requests a metric with a band is `known` of, (P, B): those of replicas that are to report it."""
     nothing = np.zeros(context.usable.size)
     wanted = context.frozen.plan.coverage
     return metric_coverage(context.served[1], known, nothing, nothing, recent=_RECENT, wanted=wanted)

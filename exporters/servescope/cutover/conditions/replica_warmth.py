@@ -97,7 +97,7 @@ def warm_arms(frozen: FrozenPlan, folded: ArmArrays) -> tuple[ArmWarmth, ArmWarm
     unknown = np.full(folded.blocks.size, np.nan)
     shown: list[tuple[ReplicaSums, Timed]] = []
     for metric in frozen.plan.metrics:
-        if judged_metric(metric.name, frozen.histograms).kind in {"mean", "ratio"}:
+        if judged_metric(metric.name, frozen.histograms).warms:
             v1, v2 = (counted_of(arm, metric.name, frozen.histograms) for arm in arms)
             mean = warm_mean_of(v1)
             if np.isfinite(mean).any() and np.nansum(v2.below) > 0.0:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparison import paths
-from servescope.cutover.comparison.freezing import LEAST_DECODING, prompts_of
+from servescope.cutover.comparison.freezing import least_below, prompts_of
 from servescope.cutover.comparison.given import Given, beside, explain, given_of
 from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath
 from servescope.cutover.comparison.spans import EffectComparison
@@ -137,7 +137,7 @@ def sensitivity_paths(
 
     def blocks(slope: PromptSlope | None) -> BlockEffects:
         if judged.kind == "ratio":
-            return paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING)
+            return paths.ratio_blocks(v1, v2, slope, least_below=least_below(judged))
         return paths.mean_blocks(found.left, v1, v2, slope)
 
     whole = blocks(length)

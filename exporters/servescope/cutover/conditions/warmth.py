@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.cutover.statistics.sequences import Floats
+from servescope.cutover.statistics.trends import trend_score
 from servescope.increments.blocks import BLOCK_MS
 
 LEAST_AGE_SECONDS: Final = 900.0
@@ -196,17 +197,6 @@ def is_settled(effects: Floats) -> bool:
     squares = np.cumsum(np.square(known)[::-1])[::-1][: left.size]
     errors = (squares - np.square(sums) / left) / np.square(left)
     return int(np.argmin(errors)) <= count // 2
-
-
-def trend_score(values: Floats) -> float:
-    """Mann and Kendall's standardised score of a trend: above 0 where values rise, 0 for fewer than three."""
-    count = values.size
-    if count < 3:
-        return 0.0
-    later, earlier = np.tril_indices(count, -1)
-    score = float(np.sign(values[later] - values[earlier]).sum())
-    deviation = float(np.sqrt(count * (count - 1) * (2 * count + 5) / 18.0))
-    return float(np.sign(score)) * max(0.0, abs(score) - 1.0) / deviation
 
 
 def cold_start_cost(counts: Floats, sums: Floats, warm_mean: Floats) -> ColdStartCost:

@@ -191,11 +191,15 @@ class _Reading:
         self.counters: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.gauges: dict[tuple[str, str], tuple[Part, ...]] = {}
         self.histograms: dict[str, str] = {}
+        self.tails = {name: metric.histogram for name, metric in metrics.items() if metric.made_of and metric.histogram}
         for name, metric in metrics.items():
-            cells = self.gauges if metric.gauge else self.counters
-            cells[name, "above"], cells[name, "below"] = metric.above, metric.below
-            if metric.histogram:
-                self.histograms[metric.histogram] = name
+            if not metric.made_of:
+                cells = self.gauges if metric.gauge else self.counters
+                cells[name, "above"], cells[name, "below"] = metric.above, metric.below
+                if metric.histogram:
+                    self.histograms[metric.histogram] = name
+        for name, histogram in self.tails.items():
+            self.histograms.setdefault(histogram, name)
         if SPEED in metrics:
             self.histograms[SPEED] = SPEED
         # What is optional never gates, nor does it reject what is required.
@@ -240,8 +244,12 @@ def _fold_arm(
             name: ReplicaSums(unknown(), unknown())
             for name, side in (*reading.counters, *reading.gauges)
             if side == "above"
-        } | {name: ReplicaSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES)},
-        slow={name: np.full((len(targets), len(edges), blocks.size), np.nan) for name, edges in reading.edges.items()},
+        } | {name: ReplicaSums(unknown(), unknown()) for name in (f"{SPEED} histogram", PROMPT_SIZES, *reading.tails)},
+        slow={
+            name: np.full((len(targets), len(edges), blocks.size), np.nan)
+            for name, edges in reading.edges.items()
+            if name not in reading.tails
+        },
         distributions={},
         traffic={name: unknown() for name in TRAFFIC},
         levels={name: unknown() for name in _GAUGES},
@@ -347,16 +355,23 @@ def _take_histogram(
 ) -> None:
     name, cells = reading.histograms[histogram], batch.cells
     counted = arm.metrics.get(f"{SPEED} histogram" if histogram == SPEED else name)
-    if counted is not None:
+    if counted is not None and name not in reading.tails:
         counted.above[cells], counted.below[cells] = found.total, found.count
     if not found.edges:
         return
     whole = np.concatenate([found.cumulative.sum(axis=0), np.nansum(found.count, axis=0)[None]])
     sums.add(histogram, batch.columns, whole, found.edges)
-    for number, edge in enumerate(reading.edges.get(name, ())):
+
+    def above(edge: float) -> Floats:
+        return np.asarray(found.count - found.cumulative[:, found.edges.index(edge)])
+
+    for tail in (tail for tail, of in reading.tails.items() if of == histogram):
+        for edge in reading.edges.get(tail, ()):
+            if edge in found.edges:
+                arm.metrics[tail].above[cells], arm.metrics[tail].below[cells] = above(edge), found.count
+    for number, edge in enumerate(reading.edges.get(name, ()) if name not in reading.tails else ()):
         if edge in found.edges:
-            above = found.count - found.cumulative[:, found.edges.index(edge)]
-            arm.slow[name][:, number][cells] = above
+            arm.slow[name][:, number][cells] = above(edge)
 
 
 def _taken(arm: ArmFold, batch: TargetBatch, parts: Iterable[Part]) -> bool:

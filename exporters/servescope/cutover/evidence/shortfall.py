@@ -30,12 +30,12 @@ def in_flight(arm: ArmFold, within: slice) -> tuple[Floats, Floats]:
         above = lasting.above[:, within] / (BLOCK_MS / 1000)
         explained = np.where(np.isfinite(above), above, flying)
         flying = np.fmax(flying, above)
-    processes = _processes(arm.started[:, within])
+    processes = count_processes(arm.started[:, within])
     most, ending = (np.maximum.accumulate(each, axis=1) * processes for each in (flying, explained))
     return np.asarray(LEAST + IN_FLIGHT * most.sum(axis=0)), np.asarray(LEAST + IN_FLIGHT * ending.sum(axis=0))
 
 
-def _processes(started: Floats) -> Floats:
+def count_processes(started: Floats) -> Floats:
     """How many processes a replica has had up to each block, from when the latest of them began, (P, B)."""
     latest = np.fmax.accumulate(started, axis=1)
     with np.errstate(invalid="ignore"):

@@ -15,7 +15,7 @@ import numpy as np
 
 from servescope.contract.judged import JudgedMetric
 from servescope.cutover.comparison.calibration import scaled_tau2
-from servescope.cutover.comparison.freezing import LEAST_DECODING, counted_of
+from servescope.cutover.comparison.freezing import counted_of, least_below
 from servescope.cutover.comparison.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
 from servescope.cutover.conditions.warmth import warm_up_seconds
 from servescope.cutover.evidence.evidence import Evidence
@@ -71,6 +71,7 @@ class MetricForecast:
     reason: str = ""
     known: bool = True
     cold_seconds: float | None = None
+    guard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _answer(
             reason = f"it would take {wording.span(healthy)}"
     return MetricForecast(
         metric.name, judged.title, metric.required, metric.margin or 0.0, waits[0], detectable, reason,
-        cold_seconds=waits[1],
+        cold_seconds=waits[1], guard=metric.guard,
     )  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def _forecast(frozen: FrozenPlan, past: ArmArrays, metric: MetricPlan, stage: _S
     family = sum(
         judged_metric(each.name, frozen.histograms).part
         for each in frozen.plan.metrics
-        if each.kind != "band" and each.required == metric.required
+        if each.kind != "band" and each.role == metric.role
     )
     # Of the evidence that is gathered from the start of the stage: of any harm, and of harm that is material.
     material = frozen.plan.alpha_harm * float(schedule(1, stage_weight=stage.weight)[1][0])
@@ -249,10 +250,14 @@ def _forecast_effect(
 ) -> MetricForecast:  # fmt: skip
     noise = frozen.noise[metric.name]
     slope = frozen.slopes.get(metric.name)
-    sampling = _ratio_cv2(counted) if judged.kind == "ratio" else noise.cv2 * (1.0 - (slope.explained if slope else 0))
+    sampling = (
+        _ratio_cv2(counted, least_below(judged))
+        if judged.kind == "ratio"
+        else noise.cv2 * (1.0 - (slope.explained if slope else 0))
+    )
     below = np.nan_to_num(counted.below).sum(axis=0)
-    enough = LEAST_DECODING if judged.kind == "ratio" else ENOUGH_REQUESTS
-    least = LEAST_DECODING if judged.kind == "ratio" else FEWEST_REQUESTS
+    enough = least_below(judged) if judged.kind == "ratio" else ENOUGH_REQUESTS
+    least = least_below(judged) if judged.kind == "ratio" else FEWEST_REQUESTS
     rate = float(_information(noise, sampling, below[below > 0.0], stage, enough, least).mean())
     if rate <= 0.0:
         return _answer(frozen, metric, None, None, "too few requests in any quarter of an hour")
@@ -286,10 +291,10 @@ def _information(noise: Noise, sampling: float, below: Floats, stage: _Stage, en
     return np.where(smaller * merged >= least, 1.0 / np.where(np.isfinite(variance), variance, np.inf), 0.0)
 
 
-def _ratio_cv2(counted: ReplicaSums) -> float:
+def _ratio_cv2(counted: ReplicaSums, least: float) -> float:
     """What the delta method's variance of an arm's ratio is, times what is below the line: as of one observation."""
     part, whole = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
-    blocks = ratio_effects(part, whole, part, whole, least_whole=LEAST_DECODING, most=1)
+    blocks = ratio_effects(part, whole, part, whole, least_whole=least, most=1)
     below = whole.sum(axis=0)[blocks.last]
     known = np.isfinite(blocks.sampling)
     return float((0.5 * blocks.sampling[known] * below[known]).mean()) if known.any() else math.inf

@@ -34,15 +34,15 @@ _PLAN_SETTINGS = (
 _ARM_SETTINGS = (Setting("v1", REQUIRED), Setting("v2", REQUIRED))
 _STAGE_SETTINGS = (Setting("share", REQUIRED), Setting("least_hours", "0"))
 _METRIC_SETTINGS = (
-    Setting("name", REQUIRED), Setting("required", ""), Setting("margin", ""), Setting("floor", ""),
-    Setting("low", ""), Setting("high", ""), Setting("edges", "[]"),
+    Setting("name", REQUIRED), Setting("required", ""), Setting("guard", ""), Setting("margin", ""),
+    Setting("floor", ""), Setting("low", ""), Setting("high", ""), Setting("edges", "[]"),
 )  # fmt: skip
 
 _LARGEST_MARGIN: Final = {"mean": 1.0, "ratio": 0.9, "events": 9.0}
 _MOST_STAGES: Final = 100
 _MOST_SELECTORS: Final = 1000
-_MOST_REQUIRED: Final = 6
-"""More required metrics leave too little of `alpha_harm` for each, and all of them have to be proven."""
+_MOST_REQUIRED: Final = 12
+"""Each takes a part of `alpha_harm` and has to be proven (docs/adr/0008-guards.md says what that costs)."""
 
 
 def parse_plan(document: Mapping[str, object], origin: str) -> CutoverPlan:
@@ -187,15 +187,19 @@ def _read_metrics(table: Table) -> tuple[MetricPlan, ...]:
 
 def _default(metric: JudgedMetric) -> MetricPlan:
     return MetricPlan(
-        metric.name, metric.kind, metric.better, metric.required, metric.margin, metric.floor, metric.low, metric.high
-    )
+        metric.name, metric.kind, metric.better, metric.required, metric.margin, metric.floor, metric.low, metric.high,
+        guard=metric.guard and not metric.required,
+    )  # fmt: skip
 
 
 def _read_metric(table: Table, metric: JudgedMetric) -> MetricPlan:
     default = _default(metric)
     required = table.boolean("required", default=default.required)
+    guard = table.boolean("guard", default=default.guard and not required)
+    if required and guard:
+        raise table.wrong("guard", "false, or no 'guard', of a metric that is required")
     if metric.kind == "band":
-        return _read_band(table, metric, required=required)
+        return _read_band(table, metric, required=required, guard=guard)
     for key in ("low", "high"):
         if key in table.values:
             raise table.wrong(key, f"no {key!r}: {metric.name} has a margin, and only metrics of v2 alone have a band")
@@ -205,10 +209,10 @@ def _read_metric(table: Table, metric: JudgedMetric) -> MetricPlan:
     if floor >= margin:
         raise table.wrong("floor", f"a fraction below the margin, {margin:g}")
     edges = _read_edges(table, metric)
-    return MetricPlan(metric.name, metric.kind, metric.better, required, margin, floor, None, None, edges)
+    return MetricPlan(metric.name, metric.kind, metric.better, required, margin, floor, None, None, edges, guard)
 
 
-def _read_band(table: Table, metric: JudgedMetric, *, required: bool) -> MetricPlan:
+def _read_band(table: Table, metric: JudgedMetric, *, required: bool, guard: bool) -> MetricPlan:
     for key in ("margin", "floor", "edges"):
         if key in table.values:
             raise table.wrong(key, f"no {key!r}: {metric.name} is judged by its band, from 'low' to 'high'")
@@ -216,7 +220,7 @@ def _read_band(table: Table, metric: JudgedMetric, *, required: bool) -> MetricP
     high = _bound(table, "high", metric.high)
     if low is not None and high is not None and low >= high:
         raise table.wrong("low" if "low" in table.values else "high", f"low below high, not {low:g} and {high:g}")
-    return MetricPlan(metric.name, "band", None, required, low=low, high=high)
+    return MetricPlan(metric.name, "band", None, required, low=low, high=high, guard=guard)
 
 
 def _read_edges(table: Table, metric: JudgedMetric) -> tuple[float, ...]:
@@ -224,8 +228,9 @@ def _read_edges(table: Table, metric: JudgedMetric) -> tuple[float, ...]:
     good = isinstance(edges, list) and all(
         isinstance(edge, int | float) and not isinstance(edge, bool) and edge > 0 for edge in edges
     )
-    if not good or (edges and not metric.histogram):
-        expected = "ascending bucket edges above 0" if metric.histogram else f"no edges: {metric.name} has no histogram"
+    has_edges = metric.kind == "mean"
+    if not good or (edges and not has_edges):
+        expected = "ascending bucket edges above 0" if has_edges else f"no edges: {metric.name} has no histogram"
         raise table.wrong("edges", expected)
     read = tuple(float(edge) for edge in edges) if isinstance(edges, list) else ()
     if list(read) != sorted(set(read)) or len(read) > _MOST_EDGES:

@@ -17,6 +17,7 @@ from servescope.contract.judged import (
     DEFAULT_HOLDBACK,
     DRAFTED_STAGES,
     MetricKind,
+    MetricRole,
 )
 from servescope.cutover.statistics.mix import PromptSlope
 from servescope.errors import UsageError
@@ -60,8 +61,9 @@ class MetricPlan:
 
     `margin` is the relative change to the worse that v2 must be proven to stay below, a positive fraction; `floor` the
     change below which harm is immaterial; both None of a band, which has `low` and `high` instead. A metric that is not
-    `required` can warn and never gates. `edges` are the bucket edges, in the metric's unit, at which slow fractions are
-    compared; chosen when the plan is frozen where it has none.
+    `required` never makes a verdict DEGRADED; while harm of one that is a `guard` is proven, no verdict is HEALTHY.
+    Of a metric with a margin, `better` None says that a change either way is harm. `edges` are the bucket edges, in the
+    metric's unit, at which slow fractions are compared; chosen when the plan is frozen where it has none.
     """
 
     name: str
@@ -73,6 +75,12 @@ class MetricPlan:
     low: float | None = None
     high: float | None = None
     edges: tuple[float, ...] = ()
+    guard: bool = False
+
+    @property
+    def role(self) -> MetricRole:
+        """What it decides; metrics of one role share the probability of a false alarm."""
+        return "required" if self.required else "guard" if self.guard else "reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +188,7 @@ class FrozenPlan:
     `top_load` is the requests per replica and second that the upper third of v1's blocks exceeded; `judged` are the
     labels of v2's deployment, as far as all its targets share them. `sensitivity` is by metric how
     what an arm is given moves it; where v1's past shows that of none it is no part of the hash, as in plans frozen
-    before there was any.
+    before there was any; so it is with `tails`, the bucket edge by metric above which the share is judged.
     """
 
     plan: CutoverPlan
@@ -194,7 +202,13 @@ class FrozenPlan:
     top_load: float | None = None
     judged: Mapping[str, str] = field(default_factory=dict)
     sensitivity: Mapping[str, Sensitivity] = field(default_factory=dict)
+    tails: Mapping[str, float] = field(default_factory=dict)
     _hash: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def read_edges(self) -> dict[str, tuple[float, ...]]:
+        """By metric the bucket edges above which observations are counted: those that are compared, and of tails."""
+        edges = {name: tuple(each.edge for each in found) for name, found in self.edges.items()}
+        return edges | {name: (edge,) for name, edge in self.tails.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values, with its hash; `from_json` makes the same of it."""
@@ -225,8 +239,9 @@ class FrozenPlan:
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del values["_hash"]
-        if not self.sensitivity:
-            del values["sensitivity"]
+        for name in ("sensitivity", "tails"):
+            if not values[name]:
+                del values[name]
         # Noise that knows of no events is as it was before plans did.
         noise = [*values["noise"].values(), *(each[part] for each in values.get("sensitivity", {}).values()
                                               for part in ("moved", "left"))]  # fmt: skip
@@ -238,11 +253,14 @@ class FrozenPlan:
 
 def _plan_values(values: dict[str, Any]) -> dict[str, Any]:
     """The values of a plan without keys that plans did not always have, where these say nothing new: hashes stay."""
-    return {key: value for key, value in values.items() if (key, value) not in _LATER_DEFAULTS}
+    metrics = [{key: value for key, value in each.items() if (key, value) not in _LATER_OF_METRICS}
+               for each in values["metrics"]]  # fmt: skip
+    return {key: value for key, value in values.items() if (key, value) not in _LATER_DEFAULTS} | {"metrics": metrics}
 
 
 _LATER_DEFAULTS: Final = (("coverage", 0.95),)
 """What a frozen plan has that was made before there was the key, whatever the default is now."""
+_LATER_OF_METRICS: Final = (("guard", False),)
 
 
 class PlanChangedError(UsageError):
@@ -273,6 +291,7 @@ def _read_frozen(values: Mapping[str, Any]) -> FrozenPlan:
         top_load=values["top_load"],
         judged=dict(values["judged"]),
         sensitivity={name: _read_sensitivity(each) for name, each in values.get("sensitivity", {}).items()},
+        tails=dict(values.get("tails", {})),
     )
 
 

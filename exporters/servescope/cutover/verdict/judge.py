@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from servescope.contract.judged import JudgedMetric
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.cutover.comparison.paths import ArmSums
 from servescope.cutover.comparison.spans import Span
@@ -105,8 +106,7 @@ def fold_evidence_part(
     targets, faults = _distinct(evidence)
     folded = fold(
         frozen.plan, targets, first_block(course), min(end_ms, evidence.observed_until_ms),
-        layers=frozen.layers, edges={name: tuple(each.edge for each in edges) for name, edges in frozen.edges.items()},
-        former=former,
+        layers=frozen.layers, edges=frozen.read_edges(), former=former,
     )  # fmt: skip
     return replace(folded, faults=tuple(dict.fromkeys((*folded.faults, *faults))))
 
@@ -332,6 +332,11 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     deciding = [track for track in required if int(track.codes[block]) == code]
     if code == HEALTHY:
         return f"all {len(required)} required metrics are proven within their margins"
+    held = [track for track in stage.tracks.values() if track.plan.role == "guard" and track.codes[block] == DEGRADED]
+    if not deciding and held:
+        first, more = max(held, key=lambda track: _weight(track, block)), len(held) - 1
+        others = f" (and {more} more)" if more else ""
+        return f"{wording.explain(first, block)}{others}: a guard, which keeps the verdict from being HEALTHY"
     if not deciding:
         return "all required metrics are proven within their margins, and the stage has to last longer"
     first = max(deciding, key=lambda track: (track.causes[block] in SEVERE, _weight(track, block)))
@@ -423,7 +428,7 @@ def _metric(
     shared: dict[str, Any] = {
         "name": plan.name, "title": judged.title, "unit": judged.unit, "better": judged.better,
         "required": plan.required, "margin": plan.margin, "floor": plan.floor, "band": band, "overall": overall,
-        "counted": METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.kind == "ratio" else "",
+        "guard": plan.role == "guard", "counted": _counted(judged),
     }  # fmt: skip
     if not stage.blocks.size:
         reason = f"{judged.title}: no block of this stage is complete yet"
@@ -451,6 +456,14 @@ def _metric(
         compared=_compared(track, shown, stage),
         spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
+
+
+def _counted(judged: JudgedMetric) -> str:
+    if judged.kind == "events" and not judged.of_requests:
+        return "replica-hours"
+    if judged.kind != "ratio":
+        return ""
+    return METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.below else "thousands of tokens"
 
 
 def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:

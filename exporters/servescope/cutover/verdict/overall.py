@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from servescope.cutover.comparison import paths
 from servescope.cutover.comparison.calibration import online_factor
-from servescope.cutover.comparison.freezing import LEAST_DECODING
+from servescope.cutover.comparison.freezing import least_below
 from servescope.cutover.comparison.spans import EventComparison
 from servescope.cutover.judgement import OverallRatio
 from servescope.cutover.plan.plan import FrozenPlan, Noise
@@ -83,7 +83,7 @@ def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffe
         return StageEffects(size, happened, None, np.zeros((2, 0)))
     v1, v2 = (kept_sums(sums, stage.relation.free) for sums in (track.v1, track.v2))
     if track.judged.kind == "ratio":
-        blocks = paths.ratio_blocks(v1, v2, slope, least_below=LEAST_DECODING)
+        blocks = paths.ratio_blocks(v1, v2, slope, least_below=least_below(track.judged))
     else:
         blocks = paths.mean_blocks(noise, v1, v2, slope)
     blocks = _chosen(blocks, blocks.last - blocks.merged >= stage.own - 1)

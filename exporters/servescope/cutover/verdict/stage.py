@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import replica_of
-from servescope.contract.judged import JUDGED, JudgedMetric
+from servescope.contract.judged import CACHE_IN_A_DAY, JUDGED, JudgedMetric, MetricRole
 from servescope.cutover.comparison import gross, outliers, paths
 from servescope.cutover.comparison.comparability import Comparability, compare
-from servescope.cutover.comparison.freezing import LEAST_DECODING, counted_of, prompts_of
+from servescope.cutover.comparison.freezing import counted_of, least_below, prompts_of
 from servescope.cutover.comparison.leaving_out import without_one
 from servescope.cutover.comparison.outliers import Alone, ArmOutliers
 from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath
@@ -43,6 +43,7 @@ from servescope.cutover.conditions.sensitivity import (
 from servescope.cutover.evidence import shares
 from servescope.cutover.evidence.agreement import DURATION
 from servescope.cutover.evidence.coverage import ArmCoverage, arm_coverage, served_requests, trailing_sum
+from servescope.cutover.evidence.derived import cache_in_a_day
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.evidence.folding import ARMS, ArmArrays, ArmFold, judged_metric
 from servescope.cutover.evidence.shortfall import arm_shortfall
@@ -56,6 +57,7 @@ from servescope.cutover.verdict.tracks import (
     HEALTHY,
     INCONCLUSIVE,
     MetricTrack,
+    band_value,
     combine,
     track_band,
     track_metric,
@@ -236,6 +238,7 @@ def _counted_metrics(context: StageContext) -> dict[str, _Counted]:
     warm = [each.usable[:, context.within] for each in context.warmth]
     counted = {}
     for metric in context.frozen.plan.metrics:
+        judged = judged_metric(metric.name, context.frozen.histograms)
         if metric.kind != "band":
             name, edges = metric.name, tuple(each.edge for each in context.frozen.edges.get(metric.name, ()))
             (v1, in_v1), (v2, in_v2) = (
@@ -243,7 +246,7 @@ def _counted_metrics(context: StageContext) -> dict[str, _Counted]:
                 for arm, each in zip(arms, prompts, strict=True)
             )
             counted[name] = _Counted(
-                (v1, v2) if metric.kind == "events" else (v1.of(warm[0]), v2.of(warm[1])),
+                (v1.of(warm[0]), v2.of(warm[1])) if judged.warms else (v1, v2),
                 (in_v1, in_v2),
                 (v1.count, v2.count),
                 ((float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))),
@@ -257,7 +260,7 @@ def _outliers_of(context: StageContext, counted: Mapping[str, _Counted]) -> tupl
     found: tuple[dict[str, outliers.Outliers], dict[str, outliers.Outliers]] = ({}, {})
     for metric in frozen.plan.metrics:
         judged = judged_metric(metric.name, frozen.histograms)
-        if judged.kind in outliers.TIMED:
+        if judged.warms:
             noise = outliers.replica_noise(frozen.noise[metric.name], judged)
             for arm, each in zip(found, counted[metric.name].compared, strict=True):
                 arm[metric.name] = outliers.find_outliers(each.above, each.below, noise, metric)
@@ -281,16 +284,17 @@ def _judge_metrics(
         judged = judged_metric(metric.name, context.frozen.histograms)
         found = compare(judged, context.folded)
         if metric.kind == "band":
-            v2, _ = _sums(context, context.folded.v2, metric.name)
-            covered = band_coverage(context, metric)
-            tracks[metric.name] = track_band(metric, judged, v2, conditions_of_v2(context), found, covered)
+            v2, known = _band_sums(context, judged)
+            value = _cache_in_a_day(context) if metric.name == CACHE_IN_A_DAY else band_value(v2)
+            covered = band_coverage(context, known)
+            tracks[metric.name] = track_band(metric, judged, v2, value, conditions_of_v2(context), found, covered)
         else:
             arms = counted[metric.name].compared
-            if metric.kind != "events":
+            if judged.warms:
                 arms = arms[0].of(alone[0].kept), arms[1].of(alone[1].kept)
             candidates[metric.name] = _candidate(context, metric, judged, found, arms)
-    for required in (True, False):
-        family = {name: each for name, each in candidates.items() if each.plan.required == required}
+    for role in get_args(MetricRole):
+        family = {name: each for name, each in candidates.items() if each.plan.role == role}
         harmful, beyond = _harm(context, family)
         left = _sensitivity(context, family, harmful, given)
         for name, each in family.items():
@@ -308,6 +312,21 @@ def _judge_metrics(
                 alone=_alone(each, alone[1].alone.get(name)),
             )  # fmt: skip
     return {metric.name: tracks[metric.name] for metric in plan.metrics}
+
+
+def _band_sums(context: StageContext, judged: JudgedMetric) -> tuple[ArmSums, NDArray[np.bool_]]:
+    """What v2 counted of a metric with a band, and where it is known; of one that is no ratio, how often it is."""
+    if judged.expression is not None:
+        return _sums(context, context.folded.v2, judged.name)
+    levels = context.folded.v2.levels[judged.made_of[0]][:, context.within]
+    known = np.isfinite(levels) & context.usable
+    return ArmSums(np.where(known, levels, 0.0), known.astype(float)), known
+
+
+def _cache_in_a_day(context: StageContext) -> Floats:
+    v1, v2 = (np.where(context.usable, arm.levels["kv_cache_usage"][:, context.within], np.nan)
+              for arm in (context.folded.v1, context.folded.v2))  # fmt: skip
+    return cache_in_a_day(v1, v2)
 
 
 def _alone(candidate: _Candidate, known: Alone | None) -> Alone | None:
@@ -390,14 +409,21 @@ def _candidate(
     def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums) -> MetricPath:
         one, other = kept_sums(one, kept), kept_sums(other, kept)
         if judged.kind == "events":
-            return paths.events_path(metric, noise, one, other, levels)
+            return paths.events_path(metric, noise, one, other, levels, of_requests=judged.of_requests)
         if judged.kind == "ratio":
-            return paths.ratio_path(metric, noise, one, other, levels, least_below=LEAST_DECODING, slope=slope)
+            return paths.ratio_path(metric, noise, one, other, levels, least_below=least_below(judged), slope=slope)
+        if metric.better is None:
+            return paths.two_sided_path(metric, noise, one, other, levels, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
 
-    # Events count whatever the load; health is of the share that is planned.
+    # Events count whatever the load, and so do lengths of answers; health is of the share that is planned.
     every = np.ones(context.usable.size, dtype=np.bool_)
-    free, harmful = (every, every) if judged.kind == "events" else (context.relation.free, context.harm_counts)
+    free, harmful = context.relation.free, context.harm_counts
+    if judged.kind == "events" or metric.better is None:
+        free = harmful = every
+    elif judged.made_of:
+        # Replicas with little to do cost more for each token, on either stack.
+        harmful = free
     matched = free & context.on_plan
 
     def path_of(one: ArmSums, other: ArmSums) -> MetricPath:
@@ -406,15 +432,13 @@ def _candidate(
             return health
         return paths.with_harm(health, path(harmful, one, other))
 
-    if judged.kind not in _COMPARED:
-        return _Candidate(metric, judged, found, v1, v2, path_of(v1, v2), np.full(every.size, np.nan))
+    if not judged.warms:
+        whole = path_of(v1, v2)
+        side = replace(metric, better=metric.better or paths.better_of(whole))
+        return _Candidate(side, judged, found, v1, v2, whole, np.full(every.size, np.nan))
     remaining = without_one(v1, v2, path_of, -math.log(levels.harm), math.log1p(metric.margin or 0.0))
     while_warming = _gross_harm(context, metric, judged, v1, harmful, levels)
     return _Candidate(metric, judged, found, v1, v2, remaining.path, while_warming, remaining.proving)
-
-
-_COMPARED: Final = frozenset({"mean", "ratio"})
-"""The kinds of metrics that warmth matters to."""
 
 
 def _gross_harm(
@@ -430,21 +454,20 @@ def _gross_harm(
     if not kept.any():
         return np.full(kept.size, np.nan)
     frozen = context.frozen
-    family = [judged_metric(each.name, frozen.histograms) for each in frozen.plan.metrics if each.kind in _COMPARED
-              and each.required == metric.required]  # fmt: skip
-    level = levels.harm * gross.GROSS_PART * judged.part / sum(each.part for each in family)
+    family = [judged_metric(each.name, frozen.histograms) for each in frozen.plan.metrics if each.role == metric.role]
+    level = levels.harm * gross.GROSS_PART * judged.part / sum(each.part for each in family if each.warms)
     return paths.gross_path(
         metric, frozen.noise[metric.name], kept_sums(v1, kept), kept_sums(v2, kept), levels, level,
-        least_below=LEAST_DECODING if judged.kind == "ratio" else None,
+        least_below=least_below(judged) if judged.kind == "ratio" else None,
     )  # fmt: skip
 
 
 def _levels(context: StageContext, metric: MetricPlan) -> Levels:
     plan = context.frozen.plan
-    required = max(1, sum(each.required == metric.required for each in plan.metrics if each.kind != "band"))
+    alike = max(1, sum(each.role == metric.role for each in plan.metrics if each.kind != "band"))
     return Levels(
         harm=plan.alpha_harm, weight=context.weight,
-        low=plan.alpha_harm * context.weight / required, high=plan.alpha_health * context.weight,
+        low=plan.alpha_harm * context.weight / alike, high=plan.alpha_health * context.weight,
     )  # fmt: skip
 
 

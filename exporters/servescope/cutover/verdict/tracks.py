@@ -109,17 +109,22 @@ class MetricTrack:
         return math.log1p(self.plan.margin or 0.0)
 
 
+def band_value(v2: ArmSums) -> Floats:
+    """The ratio of sums over the last hour, NaN where there is none."""
+    above, below = (trailing_sum(each) for each in (v2.total, v2.count))
+    return np.asarray(np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0.0))
+
+
 def track_band(
     plan: MetricPlan,
     judged: JudgedMetric,
     v2: ArmSums,
+    value: Floats,
     conditions: Conditions,
     found: Comparability | None,
     covered: MetricCoverage,
 ) -> MetricTrack:
-    """The track of a level that has to lie within a band: the ratio of sums over the last hour."""
-    above, below = (trailing_sum(each) for each in (v2.total, v2.count))
-    value = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0.0)
+    """The track of a level, `value`, that has to lie within a band."""
     inside = np.ones(value.shape, dtype=np.bool_)
     if plan.low is not None:
         inside &= value >= plan.low
@@ -218,8 +223,14 @@ def _set_each(codes: NDArray[np.int64], causes: NDArray[np.object_], found: NDAr
 
 
 def combine(tracks: Mapping[str, MetricTrack], size: int) -> NDArray[np.int64]:
-    """The verdict over all required metrics after each block, (B,): harm first, then missing data, then doubt."""
+    """The verdict over all metrics after each block, (B,): harm first, then missing data, then doubt.
+
+    It is that of the required ones, and doubt where it were HEALTHY and harm of a guard is proven.
+    """
     codes = np.full(size, HEALTHY)
+    for track in tracks.values():
+        if track.plan.role == "guard":
+            codes[track.codes == DEGRADED] = INCONCLUSIVE
     required = [track.codes for track in tracks.values() if track.plan.required]
     for code in (INCONCLUSIVE, NO_DATA, DEGRADED):
         for each in required:

@@ -94,7 +94,8 @@ def _is(track: MetricTrack, shown: Span, verb: str) -> str:
         happen = "happened" if verb == "was" else "happen"
         rate = f"{_times(shown.cost)} times as often as on v1" if math.isfinite(shown.cost) else "on v2 and not on v1"
         return f"{happen} {rate} ({_interval(track, shown)})"
-    return f"{verb} worse: {_against(track, shown)}"
+    worse = "" if track.judged.better is None else "worse: "
+    return f"{verb} {worse}{_against(track, shown)}"
 
 
 def _against(track: MetricTrack, shown: Span) -> str:
@@ -163,6 +164,9 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             times = math.exp(float(track.value[block]))
             side = "lower" if track.plan.better == "higher" else "higher"
             return f"{title} is {times:.2g} times {side} than on v1: gross harm while warming, for a quarter of an hour"
+        case "in band" | "out of band" if track.judged.made_of:
+            value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
+            return f"{title} will be {value} if it goes on as in the last day, {joined} {_band(track)} is expected"
         case "in band" | "out of band":
             verb = "is" if track.judged.unit == "ratio" else "are"
             value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"

@@ -81,9 +81,11 @@ class _Scale:
 
 
 def _limits(metric: MetricJudgement) -> tuple[float, ...]:
-    """The ratio at the margin of a metric."""
-    if metric.margin is None or metric.better is None:
+    """The ratios at the margin of a metric."""
+    if metric.margin is None:
         return ()
+    if metric.better is None:
+        return 1.0 / (1.0 + metric.margin), 1.0 + metric.margin
     return (1.0 + metric.margin,) if metric.better == "lower" else (1.0 / (1.0 + metric.margin),)
 
 
@@ -92,7 +94,7 @@ def _forest_row(metric: MetricJudgement, scale: _Scale, y: float) -> Iterator[st
     weight = "required" if metric.required else "optional"
     yield f'<text class="name {weight}" x="{_NAMES - 12}" y="{y + 4}" text-anchor="end">{escape(metric.title)}</text>'
     for limit in _limits(metric):
-        edge, end = scale.at(limit), scale.at(scale.high if metric.better == "lower" else scale.low)
+        edge, end = scale.at(limit), scale.at(scale.high if limit > 1.0 else scale.low)
         left, width = min(edge, end), abs(edge - end)
         yield f'<rect class="beyond" x="{left:.1f}" y="{y - 11}" width="{width:.1f}" height="22"/>'
         yield f'<line class="margin" x1="{edge:.1f}" x2="{edge:.1f}" y1="{y - 11}" y2="{y + 11}"/>'

@@ -26,6 +26,7 @@ from servescope.judge.report.text import (
     interval,
     margin,
     moment,
+    named,
     number,
     overall,
     quantity,
@@ -127,7 +128,7 @@ _METRIC_HEADER: Final = (
 
 def _metric_row(metric: MetricJudgement) -> tuple[str, ...]:
     v1, v2 = ("–" if arm is None else quantity(arm.value, metric.unit) for arm in (metric.v1, metric.v2))
-    name = metric.title if metric.required else f"{metric.title} (optional)"
+    name = named(metric)
     why = "; would change it: ".join(each for each in (metric.reason, metric.flips) if each)
     return (
         name, _signed(metric.verdict), why, v1, v2,

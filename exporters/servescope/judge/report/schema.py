@@ -18,7 +18,8 @@ SCHEMA_ID: Final = "urn:servescope:judgement:1"
 
 _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("Judgement", "verdict"): (
-        "Of all required metrics: any DEGRADED, else any NO DATA, else any INCONCLUSIVE, else HEALTHY."
+        "Of all required metrics: any DEGRADED, else any NO DATA, else any INCONCLUSIVE, else HEALTHY; and "
+        "INCONCLUSIVE instead of HEALTHY while a guard is DEGRADED."
     ),
     ("Judgement", "reason"): "One sentence.",
     ("Judgement", "at"): "When it was judged, RFC 3339.",
@@ -31,6 +32,7 @@ _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("Judgement", "latched_since"): "When harm was proven that nobody has acknowledged; null without.",
     ("Judgement", "missed"): "Spans that were not observed, with why.",
     ("Judgement", "incomparable"): "What either stack cannot report, or reports otherwise, by metric.",
+    ("MetricJudgement", "guard"): "Whether its harm keeps the verdict over all metrics from being HEALTHY.",
     ("MetricJudgement", "ratio"): "v2 ÷ v1, whichever direction is good; null where there is none.",
     ("MetricJudgement", "low"): "Lower end of the interval of the ratio, valid at every look.",
     ("MetricJudgement", "high"): "Upper end of the interval of the ratio, valid at every look.",

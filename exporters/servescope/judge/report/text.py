@@ -9,7 +9,6 @@ from typing import Final
 
 from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
-from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.judgement import (
     ArmFigures,
@@ -74,8 +73,18 @@ def describe_forecast(stages: Sequence[StageForecast]) -> str:
 _FORECAST_HEADER: Final = ("  metric", "margin", "proven healthy in", "harm found within a day", "")
 
 
+def role(metric: MetricForecast | MetricJudgement) -> str:
+    """What a metric decides, in a word."""
+    return "required" if metric.required else "guard" if metric.guard else "optional"
+
+
+def named(metric: MetricForecast | MetricJudgement) -> str:
+    """A metric by its title, with its role unless it is required."""
+    return metric.title if metric.required else f"{metric.title} ({role(metric)})"
+
+
 def _forecast_row(metric: MetricForecast) -> tuple[str, ...]:
-    name = metric.title if metric.required else f"{metric.title} (optional)"
+    name = named(metric)
     found = _ABSENT
     if metric.detectable is not None:
         # Of an expectation no more digits are known.
@@ -171,6 +180,8 @@ def margin(metric: MetricJudgement) -> str:
         return _ABSENT
     if JUDGED[metric.name].kind == "events":
         return worse(metric.name, metric.margin)
+    if metric.better is None:
+        return f"±{share(metric.margin)}"
     # Where higher is better v1 may have so much more than v2.
     change = -metric.margin / (1.0 + metric.margin) if metric.better == "higher" else metric.margin
     return share(change) if change < 0.0 else f"+{share(change)}"
@@ -259,7 +270,7 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _row(metric: MetricJudgement) -> tuple[str, ...]:
-    name = metric.title if metric.required else f"{metric.title} (optional)"
+    name = named(metric)
     return (
         name, metric.verdict, ratio(metric.ratio), interval(metric), margin(metric), gathered(metric),
         duration(metric.eta_seconds),
@@ -294,8 +305,7 @@ def _arm_lines(name: str, state: ArmState | None) -> Iterator[str]:
 
 
 def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
-    required = "required" if metric.required else "optional"
-    yield f"{metric.title} ({metric.name}, {required}): {metric.verdict}, {metric.cause}"
+    yield f"{metric.title} ({metric.name}, {role(metric)}): {metric.verdict}, {metric.cause}"
     yield f"  {metric.reason}"
     for side, arm, figures in ((0, frozen.plan.v1, metric.v1), (1, frozen.plan.v2, metric.v2)):
         yield f"  {arm.name}: {_figures(figures, metric.unit)}{_place(metric.name, side, frozen)}"
@@ -351,14 +361,15 @@ def _figures(figures: ArmFigures | None, unit: str) -> str:
 def _place(name: str, side: int, frozen: FrozenPlan) -> str:
     """Where in the deployment an arm's metric is measured."""
     judged = SPEED_HISTOGRAM if name in frozen.histograms else JUDGED[name]
-    families = {SAMPLE_FAMILIES[part.series] for part in (*judged.above, *judged.below)}
-    places = {frozen.layers[family][side] for family in families if family in frozen.layers} - {""}
+    places = {frozen.layers[family][side] for family in judged.families if family in frozen.layers} - {""}
     return f", measured at the {' and the '.join(sorted(places))}" if places else ""
 
 
 def _queries(name: str, arm: Arm, frozen: FrozenPlan) -> Iterable[str]:
-    """What a Prometheus would be asked for the same of a block, per selector of the arm."""
+    """What a Prometheus would be asked for the same of a block, per selector of the arm, where a query can."""
     metric = SPEED_HISTOGRAM if name in frozen.histograms else JUDGED[name]
+    if metric.expression is None:
+        return
     for selector in arm.selectors:
         where: Matchers = tuple((label, (value,)) for label, value in selector.items())
         scope = matchers_promql(where).strip("{}")

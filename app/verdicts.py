@@ -484,6 +484,8 @@ def draw_gaps(judgement: Judgement, zone: tzinfo) -> str:
             ("Cannot be compared", incomparable),
             ("Not observed", missed),
             ("Notes", notes),
+            ("What this verdict covers", [element("li", escape(each)) for each in judgement.scope.covers]),
+            ("What nothing here can see", [element("li", escape(each)) for each in judgement.scope.unseen]),
         )
         if items
     ]

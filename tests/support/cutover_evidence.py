@@ -34,9 +34,9 @@ _CDF = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 class Side:
     """What one arm does: its replicas, and how its requests turn out, as factors of the usual.
 
-    `slowest`, `truncated`, `unended` and `aborted` are shares of its requests that take five times as long, end half way
-    through the answer, never end, and are left by their client; `tokens` is how long answers are. A replica has `gpus`,
-    restarts so often a day, and its cache's use grows by `creep` an hour.
+    `slowest`, `truncated`, `unended` and `aborted` are shares of its requests that take five times as long, end half
+    way through the answer, never end, and are left by their client; `tokens` is how long answers are. A replica has
+    `gpus`, restarts so often a day, and its cache's use grows by `creep` an hour.
     They turn out so from this hour of the cutover on. Replicas that are not `warm` start with the cutover,
     others have served for hours.
     """

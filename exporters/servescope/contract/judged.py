@@ -237,8 +237,8 @@ _JUDGED = (
         ANSWER_TOKENS, "Output tokens per request", METRICS[ANSWER_TOKENS].unit, "mean", None, mean(ANSWER_TOKENS),
         histogram=ANSWER_TOKENS, required=False, guard=True, margin=DEFAULT_LENGTH_MARGIN, floor=DEFAULT_LENGTH_FLOOR,
     ),
-    _tail("time_to_first_token_seconds", "Slowest first tokens"),
-    _tail("time_per_output_token_seconds", "Slowest decoding"),
+    _tail("time_to_first_token_seconds", "Slow first tokens"),
+    _tail("time_per_output_token_seconds", "Slowly decoded answers"),
     JudgedMetric(
         "restarts_per_replica_hour", "Restarts", "1/h", "events", "lower", None, required=False, guard=True,
         made_of=("requests_total",), margin=DEFAULT_EVENTS_MARGIN, floor=0.0, least=1.0, of_requests=False,

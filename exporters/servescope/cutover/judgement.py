@@ -286,6 +286,14 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """What a verdict `covers`, and what is `unseen` by this plan and these sources: a sentence each."""
+
+    covers: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """One judgement of a cutover.
 
@@ -322,6 +330,7 @@ class Judgement:
     rolled_back: Decided | None = None
     acknowledged: Decided | None = None
     excluded_harm: tuple[Exclusion, ...] = ()
+    scope: Scope = Scope()
 
     def to_json(self) -> dict[str, Any]:
         """The judgement by the published schema: times in RFC 3339, absent values null, no number infinite."""

@@ -11,6 +11,7 @@ from typing import Final, get_args
 
 from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
+from servescope.cutover.verdict.context import uncalibrated_of
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.judge.arguments import (
     Judged,
@@ -81,7 +82,7 @@ def _start(arguments: argparse.Namespace) -> int:
     )
     for name, found in plan.configurations.items():
         print(f"configuration of {CONFIGURED[name]} {found}")
-    uncalibrated = sorted(name for name, noise in frozen.noise.items() if not noise.calibrated)
+    uncalibrated = uncalibrated_of(frozen)
     if uncalibrated:
         print(f"not calibrated, as v1's past is too short or has one replica: {', '.join(uncalibrated)}")
     for name, why in frozen.unobservable.items():

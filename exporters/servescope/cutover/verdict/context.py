@@ -146,6 +146,13 @@ def missed_spans(scraped: ScrapedBlocks, end_ms: int, course: Course) -> tuple[t
     return tuple(sorted(found))
 
 
+def uncalibrated_of(frozen: FrozenPlan) -> list[str]:
+    """The metrics whose noise v1's past does not show though it has data of them."""
+    return sorted(
+        name for name, noise in frozen.noise.items() if not noise.calibrated and name not in frozen.unobservable
+    )
+
+
 def notes_of(
     frozen: FrozenPlan, folded: ArmArrays, stage: StageTrack, evidence: Evidence, course: Course
 ) -> tuple[str, ...]:
@@ -153,7 +160,7 @@ def notes_of(
     notes = [*evidence.problems, *evidence.warnings]
     if course.rolled_back is not None:
         notes.append(f"rolled back by {course.rolled_back.by}: {course.rolled_back.reason}")
-    uncalibrated = [name for name, noise in frozen.noise.items() if not noise.calibrated]
+    uncalibrated = uncalibrated_of(frozen)
     if uncalibrated:
         notes.append(
             "uncalibrated: v1's past was too short, or has one replica only, so that the noise is estimated while the "

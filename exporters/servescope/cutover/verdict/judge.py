@@ -61,6 +61,7 @@ from servescope.cutover.verdict.context import (
 from servescope.cutover.verdict.efficiency import compare_efficiency
 from servescope.cutover.verdict.ended import EndedStages, Harm, decided_before
 from servescope.cutover.verdict.overall import overall_ratio
+from servescope.cutover.verdict.scope import scope_of
 from servescope.cutover.verdict.stage import StageTrack, judge_stage
 from servescope.cutover.verdict.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
 from servescope.cutover.verdict.waiting import TIMED, waiting_for
@@ -165,6 +166,9 @@ def judge_folded(
         # A gate that were open would let go on what somebody has ended.
         verdict = "INCONCLUSIVE" if verdict == "HEALTHY" else verdict
     alerts = firing_pages(frozen.plan, evidence.events, at_ms)
+    incomparable = {
+        track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
+    }
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -183,15 +187,14 @@ def judge_folded(
         efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
         missed=missed_spans(scraped, folded.v1.end_ms(), course),
-        incomparable={
-            track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
-        },
+        incomparable=incomparable,
         notes=notes_of(frozen, folded, stage, evidence, course),
         alerts=alerts,
         waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" and rolled_back is None else "",
         rolled_back=_decided(rolled_back),
         acknowledged=_decided(_acknowledged(decisions, run.changes, at_ms)),
         excluded_harm=_excluded_harm(course, run.changes),
+        scope=scope_of(frozen, metrics, incomparable, load_note(frozen, stage)),
     )
 
 

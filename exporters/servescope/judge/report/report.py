@@ -85,6 +85,8 @@ def render_report(
             [f"{moment(start)} to {moment(end)}: {why}" for start, end, why in judgement.missed],
         ),
         *_list("Notes", judgement.notes),
+        *_list("What this verdict covers", judgement.scope.covers),
+        *_list("What nothing here can see", judgement.scope.unseen),
         *_list("After the move", frozen.plan.checklist),
         *_identity(judgement, frozen, recorded),
     ]

@@ -281,6 +281,8 @@ def _remarks(judgement: Judgement) -> Iterator[str]:
     remarks = [
         *(each.sentence for each in judgement.efficiency),
         *judgement.notes,
+        *(f"covers: {each}" for each in judgement.scope.covers),
+        *(f"not seen: {each}" for each in judgement.scope.unseen),
         *(f"not observed from {moment(start)} to {moment(end)}: {why}" for start, end, why in judgement.missed),
         *(f"{name}: {why}" for name, why in judgement.incomparable.items()),
     ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from servescope.sources.map_files import load_sources, load_unmapped
 from tests.conftest import ROOT
 
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -48,6 +49,13 @@ IDEAS = {
 }
 """What is implemented in one place only: an expression that any implementation of it has, and the modules that do."""
 
+NAMING_ENGINES = {
+    "exporters/servescope/plugins/vllm.py",  # runs inside a vLLM server
+    "exporters/servescope/emulator/server/faces.py",  # which engines the emulator copies, and how each looks
+    "exporters/servescope/emulator/server/vllm_names.py",
+}
+"""The modules in which code names an engine; all else that is known of one is in its source map."""
+
 _CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
 _WAITS = {"join", "wait", "communicate"}
 
@@ -80,6 +88,23 @@ def test_an_idea_is_implemented_once(idea: str) -> None:
     }
 
     assert found == homes
+
+
+def test_no_code_names_an_engine() -> None:
+    """No name to compare with, and no series; sentences may advise on an engine."""
+    words = {name.partition("-")[0] for name in load_sources()} | {prefix.rstrip(":_") for prefix in load_unmapped()}
+    # We, and the vendor whose configuration files are migrated, are no engines.
+    engines = "|".join(sorted(words - {"servescope", "baseten"}))
+    named = re.compile(rf"(?<![a-z])({engines})(?![a-z])", re.IGNORECASE)
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if not path.is_relative_to(ROOT / "benchmarks")  # which write pages of engines
+        for text in texts(path.read_text(encoding="utf-8"), named)
+        if named.search(text) and not re.search(r"\s", text.strip())
+    }
+
+    assert found == NAMING_ENGINES
 
 
 def test_each_offence_is_found() -> None:
@@ -126,6 +151,15 @@ def offences(text: str) -> Iterator[str]:
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt | ast.expr)]
     found = [(node.lineno, what) for node in nodes for what in _offences(node)]
     return (f"line {line}: {what}" for line, what in sorted(found))
+
+
+def texts(source: str, wanted: re.Pattern[str]) -> Iterator[str]:
+    """The texts in a module without its docstrings; of one in which nothing wanted is found, none."""
+    nodes = list(ast.walk(ast.parse(source if wanted.search(source) else "")))
+    alone = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in alone:
+            yield node.value
 
 
 def _offences(node: ast.stmt | ast.expr) -> Iterator[str]:

@@ -6,6 +6,7 @@ import gzip
 import json
 import tracemalloc
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
@@ -449,6 +450,16 @@ def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
     assert traffic.requests_sent == 2000
     assert path.stat().st_size > 1_500_000
     assert most < 200_000
+
+
+def test_rounded_arrivals_are_found(tmp_path: Path) -> None:
+    """In a trace of ours with the columns and the moments of the public conversation, which are multiples of 3 s."""
+    random = Random(7)
+    moments = [3000 * moment for moment in range(100) for _ in range(random.randint(1, 15))]
+    lines = [altered(timestamp=moment, input_length=random.randint(1, 512), hash_ids=[0]) for moment in moments]
+    survey = survey_trace(write(tmp_path, "\n".join(lines)))
+    assert survey.requests == len(moments)
+    assert survey.quantum_seconds == 3.0
 
 
 @pytest.mark.reference

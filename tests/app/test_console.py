@@ -48,14 +48,28 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def opened() -> dict[object, AppTest]:
+    """The pages that were opened, by what they were opened with."""
+    return {}
+
+
 @pytest.fixture
-def open_page(day: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens a page of the console with a link's parameters, on the day's store or another one."""
+def open_page(day: Path, opened: dict[object, AppTest], monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens a page of the console with a link's parameters, on the day's store or another one.
+
+    A page that was opened before is given again, unless a `fresh` one is asked for, to change it or its settings.
+    """
     monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
 
-    def open_(name: str = "fleet", store: Path = day, **parameters: str) -> AppTest:
+    def open_(name: str = "fleet", store: Path = day, *, fresh: bool = False, **parameters: str) -> AppTest:
         monkeypatch.setenv("SERVESCOPE_STORE", str(store))
-        return open_view(name, **parameters)
+        if fresh:
+            return open_view(name, **parameters)
+        key = (name, store, *parameters.items())
+        if key not in opened:
+            opened[key] = open_view(name, **parameters)
+        return opened[key]
 
     yield open_
     st.cache_resource.clear()
@@ -147,7 +161,7 @@ def test_link_selects_and_is_kept(open_page: Open) -> None:
 
 def test_choice_is_written_to_the_link(open_page: Open) -> None:
     """Choosing a stack on the page changes the link, and only that stack's deployments stay."""
-    page = open_page()
+    page = open_page(fresh=True)
 
     page.selectbox(key="choose_stack").select("v1").run()
 
@@ -364,11 +378,11 @@ def test_the_options_of_the_rules_are_followed(
     assert [known[name].color for name in ("agents-vllm", "rag-answers-dynamo")] == [V1, V2]
     assert known["chat-v1"].color not in (V1, V2)
 
-    page = open_page("deployment", deployment="chat-v1")
+    page = open_page("deployment", fresh=True, deployment="chat-v1")
     drawn = {each["title"]["text"]: [line.get("name") for line in inline_rows(each)] for each in charts(page)}
     assert "objective 1 s" in drawn["Time to first token"]
     assert "objective 1 %" in drawn["Errors"]
-    assert re.search(r"beyond the objective.*?within 1 s\.", html(open_page()), re.DOTALL)
+    assert re.search(r"beyond the objective.*?within 1 s\.", html(open_page(fresh=True)), re.DOTALL)
 
 
 def test_tiles_say_now_and_the_range(open_page: Open) -> None:

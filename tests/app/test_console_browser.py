@@ -40,6 +40,18 @@ def browser(chromium: Path) -> Iterator[Browser]:
         yield opened
 
 
+def test_a_deep_link_may_be_the_first_request(address: str, browser: Browser) -> None:
+    """A server just started shows the page a link names, whichever it is: no test before this one asks it."""
+    page = pictures.open_page(browser, "light", pictures.WIDE)
+    pictures.load(page, address, "compare")
+    pictures.settle(page)
+    shown = page.locator("[data-testid=stMain]").inner_text()
+    page.context.close()
+
+    assert "Time to first token" in shown
+    assert "Error" not in shown.replace("Errors", "")
+
+
 @pytest.mark.parametrize("name", pictures.PAGES)
 def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
     """Wide and light, then narrow and dark: nothing sticks out sideways, no chart is blank, no error is shown."""
@@ -96,21 +108,6 @@ def test_back_returns_to_the_former_selection(address: str, browser: Browser) ->
     page.context.close()
 
     assert text == "24h"
-
-
-def test_a_deep_link_may_be_the_first_request(tmp_path: Path, browser: Browser) -> None:
-    """A server just started shows the page a link names, whichever it is."""
-    store = tmp_path / "day.db"
-    write_day(store, hours=1.0)
-    with pictures.serve_console(store) as address:
-        page = pictures.open_page(browser, "light", pictures.WIDE)
-        pictures.load(page, address, "compare")
-        pictures.settle(page)
-        shown = page.locator("[data-testid=stMain]").inner_text()
-        page.context.close()
-
-    assert "Time to first token" in shown
-    assert "Error" not in shown.replace("Errors", "")
 
 
 def test_link_from_the_fleet_opens_the_deployment(address: str, browser: Browser) -> None:

@@ -358,6 +358,7 @@ def test_requests_that_never_end_are_not_healthy(part: float, replicas: list[str
     assert judged(changed(hanging(0.02), replicas, story), story).verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_harm_of_what_was_answered_is_harm_though_a_part_never_is() -> None:
     """A frozen replica excuses nothing that the others do."""
     story = replace(STORY, v2=Side(replicas=3, slower=1.5))

@@ -66,6 +66,7 @@ def test_a_flood_of_v2_is_harm_after_two_blocks_and_says_what_it_is_compared_wit
     assert errors_of(judged(FLOOD, blocks=0))[0] != "DEGRADED"
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_replica_is_harm_after_three_blocks() -> None:
     """Errors of one replica may be one cluster that lasts from a block into the next."""
     one = during(lambda stack, replica, block: 0.5 if (stack, replica) == ("v2", 1) else 0.0)
@@ -213,6 +214,7 @@ def lasting(blocks: int) -> Evidence:
     return replace(evidence, targets=tuple(map(last, evidence.targets)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_requests_that_have_not_ended_yet_are_not_unanswered(blocks: int) -> None:
     """Where v1's last ten and twenty minutes, v2's first ones cannot succeed before; once they do, silence is harm."""

@@ -46,6 +46,7 @@ def test_one_slow_replica_is_named_and_is_not_harm_of_v2(*, only: bool) -> None:
     assert any(note.startswith("left out of v2") and "v2-1 for " in note for note in judgement.notes)
 
 
+@pytest.mark.slow
 def test_what_is_shown_is_of_the_others() -> None:
     """Estimate, interval and both figures are those of the replicas that are compared, and agree with each other."""
     metric = first_token(judged(episode({"v2-1": (0, 6)})))

@@ -59,6 +59,7 @@ def test_every_stage_counts_in_the_overall_ratio(name: str, first: float) -> Non
     assert 1.0 < metric.overall.low < metric.overall.ratio < metric.overall.high < first
 
 
+@pytest.mark.slow
 def test_the_overall_ratio_decides_nothing() -> None:
     """The second stage is healthy by its own blocks."""
     metric = metric_of(recovered(), "time_to_first_token_seconds")

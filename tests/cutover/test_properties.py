@@ -256,6 +256,7 @@ def test_there_are_ten_thousand_cases() -> None:
     assert sum(PROOFS.values()) >= 10_000
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_not_required_is_no_metric_plan_less() -> None:
     """An optional metric that is harmed warns, and gates nothing."""
     _, evidence, frozen = observed("slow to begin")

@@ -127,6 +127,7 @@ def test_the_headline_is_of_the_harm_that_is_beyond_the_margin() -> None:
         check_claims(judgement)
 
 
+@pytest.mark.slow
 def test_harm_beyond_the_margin_is_rolled_back_from_until_somebody_acknowledges_it() -> None:
     """What v2 does afterwards that nobody can see takes nothing from it: neither its severity nor the advice."""
     world = random_world(4)
@@ -276,6 +277,7 @@ def test_equal_stacks_of_which_v2_queues_are_no_harm() -> None:
     assert world.judge().verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_less_harm_than_was_proven_changes_neither_severity_nor_advice() -> None:
     """v2 harmed beyond the margin and is equal since: until somebody acknowledges it, the advice is to roll back."""
     world = make_world(Phase(Side(replicas=2, first_token=1.3), 2), Phase(EQUAL, 3))

@@ -80,6 +80,7 @@ def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:
     assert (late.verdict, late.waits_for) == ("HEALTHY", "")
 
 
+@pytest.mark.slow
 def test_the_loads_that_are_shown_are_those_that_are_compared() -> None:
     """v2 had as many replicas for its share as v1 for hours, and has four times as many for one: not the mean of it."""
     judgement = make_world(Phase(Side(replicas=2), 4), Phase(Side(replicas=8), 2), v1=Side(replicas=6)).judge()

@@ -219,6 +219,7 @@ def test_roles_and_names_are_right_everywhere() -> None:
     assert not deployment.is_gone("/chat-v2/decode-4/metrics")
 
 
+@pytest.mark.slow
 def test_slow_transfers_delay_all_but_the_first_token() -> None:
     """Time to first token stays, while the second token, the transfers and their wait take longer."""
 

@@ -290,6 +290,7 @@ def compare_with_single_steps(
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400, few=15))
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_conservation_under_effects(

@@ -322,6 +322,7 @@ def families(clients: list[Client]) -> list[set[int]]:
     return [{prompt_blocks(request)[1] for _, request in client.requests} for client in clients]
 
 
+@pytest.mark.slow
 def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:
     """New beginnings follow the shares, at any time; what began somewhere stays there, as conversations do."""
     lines = [

@@ -94,6 +94,7 @@ def test_every_field_of_a_mix_and_of_a_replay_is_documented() -> None:
         assert field.name == "arrivals" or default == (list(expected) if isinstance(expected, tuple) else expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["alerts", "dashboards", pytest.param("docs.generate", marks=pytest.mark.proof)])
 def test_check_finds_the_committed_files_current(module: str) -> None:
     """The command that writes them can also only look."""

@@ -148,8 +148,6 @@ def test_a_wrong_allow_list_is_refused_with_file_key_and_value(tmp_path: Path, c
         configure(tmp_path, two(f"claims = {claims}\n"))
 
 
-# --- Where names lead -------------------------------------------------------------------------------------------------
-
 GROUPS = {name: Deployment("llama", name, "v2") for name in ("chat", "search")}
 CLAIMS = Claims(
     [
@@ -228,9 +226,6 @@ def test_a_collector_connects_to_no_address_of_another_deployment(tmp_path: Path
     assert set(asked) == {"/own"}
 
 
-# --- What a scraper says ----------------------------------------------------------------------------------------------
-
-
 def scraped(address: str, job: str = "", namespace: str = "", cluster: str = "") -> ScrapedAt:
     return ScrapedAt(read_address(address), job, namespace, cluster)
 
@@ -291,9 +286,6 @@ def test_claims_overlap_where_something_fits_both(
         for each in (one, other)
     )
     assert (first.overlaps(second), second.overlaps(first)) == (overlap, overlap)
-
-
-# --- Import -----------------------------------------------------------------------------------------------------------
 
 
 def test_an_import_leaves_out_what_may_not_claim_its_deployment(tmp_path: Path) -> None:

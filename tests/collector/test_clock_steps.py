@@ -323,8 +323,6 @@ async def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path:
         assert [state for _, state, _ in scene.receivers.sent(NAME)] == ["firing", "resolved"]
 
 
-# --- Any sequence of steps --------------------------------------------------------------------------------------------
-
 AHEAD = st.sampled_from([0.0, 1.0, -1.0, 3.0, -3.0, 20.0, -20.0, 150.0, -150.0, 600.0, -600.0, 86_400.0, YEAR, -YEAR])
 ACTS = st.one_of(
     st.tuples(st.just("count"), st.integers(1, 8)),
@@ -395,9 +393,6 @@ def test_whatever_is_done_to_the_clock_at_length(acts: list[tuple[str, float | N
     """The same over more and longer sequences."""
     with TemporaryDirectory() as folder:
         asyncio.run(play_steps(Path(folder), acts))
-
-
-# --- A process --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -541,9 +541,6 @@ def test_due_times_are_multiples_and_never_repeat(now: int, after: int, due: int
     assert next_due_ms(now, 15_000, 3, after_ms=after) == due
 
 
-# --- The command ------------------------------------------------------------------------------------------------------
-
-
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.configure(parser)

@@ -160,9 +160,6 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(
     assert (found.outcome, found.retry_after_seconds) == (outcome, seconds)
 
 
-# --- TLS --------------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def answering_clients(tls: ssl.SSLContext) -> Iterator[str]:
     """A server in a thread that sends a refused client the TLS alert; asyncio's own only closes the connection."""
@@ -315,9 +312,6 @@ async def test_an_untouched_certificate_is_read_once(tmp_path: Path, monkeypatch
         assert make.call_count == 1
 
 
-# --- Headers ----------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def recording(requests: list[web.Request]) -> AsyncIterator[str]:
     """A server, or a proxy for plain HTTP, that answers everything and records the requests."""
@@ -390,9 +384,6 @@ async def test_a_server_that_repeats_a_secret_makes_nobody_show_it(tmp_path: Pat
         assert "[secret]" in str(found.error)
 
 
-# --- Proxies ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_proxy_is_asked_with_its_own_credentials(tmp_path: Path) -> None:
     """It gets the whole URL and its own password; what is excepted is reached without it."""
     (tmp_path / "password").write_text("pr0xy")
@@ -462,9 +453,6 @@ async def test_the_environments_proxy_is_taken_where_asked_for(monkeypatch: pyte
     assert request.headers["Proxy-Authorization"] == f"Basic {base64.b64encode(b'joe:pr@xy').decode()}"
 
 
-# --- Lists of targets -------------------------------------------------------------------------------------------------
-
-
 async def test_a_list_is_asked_for_with_its_own_access(tmp_path: Path) -> None:
     """It gets the refresh interval in a header, as from Prometheus, and its own token, not the targets'."""
     (tmp_path / "token").write_text("inventory")
@@ -498,9 +486,6 @@ async def test_a_list_that_cannot_be_had_is_an_error(name: str) -> None:
         assert found.value.outcome == outcome
         if fault.outcome == "too_large" and name != "dns":
             assert str(found.value) == "the answer exceeds 16000000 bytes (the most a list may have)"
-
-
-# --- Names ------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_hanging_name_server_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,6 @@ def answer_text(*texts: str) -> Answer:
     return answer
 
 
-# --- URLs -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_url_is_read(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
     """A URL without a path means its /metrics."""
     url = serve(answer_text(FIRST))
@@ -203,9 +200,6 @@ def test_a_password_out_of_place_is_not_printed(capsys: pytest.CaptureFixture[st
     assert "hunter2" not in printed
 
 
-# --- Limits -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "options", "cause"),
     [
@@ -263,9 +257,6 @@ def test_a_long_label_value_takes_memory_in_proportion(
 
     assert "output_tokens_total" in capsys.readouterr().out
     assert peak < 30 * file.stat().st_size
-
-
-# --- Bad input --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

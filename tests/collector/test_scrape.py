@@ -246,9 +246,6 @@ def test_a_fault_of_ours_costs_one_scrape(caplog: pytest.LogCaptureFixture) -> N
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-# --- Reader -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_source_is_identified_at_the_first_success() -> None:
     """Before it, the source is unknown; afterwards it stays, with its coverage."""
     reader = Reader(IDENTITY)

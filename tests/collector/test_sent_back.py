@@ -65,10 +65,7 @@ async def test_no_failed_scrape_shows_a_secret(accesses: dict[str, Access], plac
     """Wherever in the answer it is, and where the answer was cut."""
     answers = [b""]
     limits = Limits(deadline_seconds(), 100_000, max_series=100)
-    async with (
-        answering(lambda writer: sending(answers[0])(writer)) as url,
-        open_session() as session,
-    ):
+    async with answering(lambda writer: sending(answers[0])(writer)) as url, open_session() as session:
         fetch = HttpFetch(session)
         for sent, access in accesses.items():
             for line in lines_of(sent):

@@ -43,9 +43,6 @@ def tokens(tmp_path: Path) -> ApiSettings:
     return ApiSettings(bearer_token_file=path)
 
 
-# --- Tokens -----------------------------------------------------------------------------------------------------------
-
-
 async def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettings) -> None:
     """401 says how to send one, also where there is no page; the health pages need none; with one, all is answered."""
     async with door(tmp_path, LIMITS, tokens) as opened:
@@ -121,9 +118,6 @@ async def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: p
         assert [(await opened.ask("/", headers))[0] for headers in ({}, bearer(FIRST))] == [401, 200]
 
 
-# --- Browsers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -163,9 +157,6 @@ async def test_pages_of_the_web_cannot_reload(tmp_path: Path) -> None:
         (refused, headers), (done, _) = answers
     assert (refused, done) == (403, 200)
     assert not [name for name in headers if name.startswith("Access-Control")]
-
-
-# --- TLS --------------------------------------------------------------------------------------------------------------
 
 
 class Authority:
@@ -348,9 +339,6 @@ def scrape_once(binary: Path, folder: Path, job: dict[str, Any]) -> set[str]:
 
 def sample_text(name: str, labels: Mapping[str, str], value: float) -> str:
     return f"{name}{sorted(labels.items())} {value!r}"
-
-
-# --- Configuration ----------------------------------------------------------------------------------------------------
 
 
 def configure(folder: Path, **api: str) -> Any:

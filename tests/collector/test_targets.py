@@ -448,8 +448,6 @@ def test_a_touched_file_is_read_again(tmp_path: Path) -> None:
     assert listed(discovery) == [("http://b:2/metrics", "b:2", "aggregated")]
 
 
-# --- http_sd ----------------------------------------------------------------------------------------------------------
-
 HTTP_SD = DEPLOYMENT + '[[deployments.http_sd]]\nurl = "http://inventory.example/chat"\n'
 LIST = "http://inventory.example/chat"
 
@@ -578,8 +576,6 @@ def test_a_real_prometheus_reads_the_same_list(tmp_path: Path, prometheus: Path)
         assert labels["url"] == url
 
 
-# --- Relabelling and pace ---------------------------------------------------------------------------------------------
-
 KEEP_READY = """
 [[deployments.{table}.relabel]]
 source_labels = ["__meta_ready"]
@@ -705,9 +701,6 @@ max_scrapes_per_minute = 6
         30_000, 20_000, max_series=5, max_scrapes_per_minute=6, max_labels=6, max_label_bytes=70, max_line_bytes=800
     )
     assert (second.scraping.interval_ms, second.scraping.timeout_ms) == (10_000, 10_000)
-
-
-# --- Another configuration --------------------------------------------------------------------------------------------
 
 
 def test_lists_go_on_under_another_configuration(tmp_path: Path) -> None:

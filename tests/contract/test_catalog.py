@@ -51,9 +51,6 @@ HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-# --- Metrics ----------------------------------------------------------------------------------------------------------
-
-
 def test_every_documented_metric_is_in_the_catalog() -> None:
     """The documented names are kept; a counter's exposition adds `_total`."""
     assert set(DOCUMENTED) - {metric.documented for metric in METRICS.values()} == set()
@@ -97,9 +94,6 @@ def test_the_ratios_of_a_process_are_gauges_with_a_figure_of_the_same_name() -> 
     """The collector derives for the deployment what an instrument exposes of its process."""
     assert {METRICS[name].kind for name in PROCESS_RATIOS} == {"gauge"}
     assert set(PROCESS_RATIOS) <= FIGURES.keys()
-
-
-# --- Figures ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -166,9 +160,6 @@ def test_a_figure_s_key_carries_its_labels() -> None:
     assert figure_key("replica_count_by_status", {"status": "active"}) == 'replica_count_by_status{status="active"}'
 
 
-# --- Bands ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("band", "edge", "below", "at", "above"),
     [
@@ -210,8 +201,6 @@ def test_every_bound_is_among_those_an_operator_can_replace() -> None:
 
     assert {name.lower(): bound for name, bound in constants.items()} == BOUNDS
 
-
-# --- Written once -----------------------------------------------------------------------------------------------------
 
 FUNCTIONS_OF_PROMQL = re.compile(r"\b(?:rate|increase|histogram_quantile|(?:sum|avg|max) by)\s*\(")
 KNOWN_NAMES = {

@@ -62,9 +62,6 @@ def value(
     return found.get(())
 
 
-# --- PromQL -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
@@ -127,9 +124,6 @@ def test_label_values_are_quoted_in_promql() -> None:
         promql(rate("x", v=("1.5", "a|b")), window="1m", by=(), collectors=())
         == 'sum by () (rate(x{v=~"1\\\\.5|a\\\\|b"}[1m]))'
     )
-
-
-# --- Counters ---------------------------------------------------------------------------------------------------------
 
 
 def test_names_that_are_not_plain_are_quoted() -> None:
@@ -257,9 +251,6 @@ def test_a_window_of_no_length_is_refused() -> None:
         value(rate(REQUESTS), at=1, over=0)
 
 
-# --- Gauges -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_level_is_summed_averaged_or_the_highest() -> None:
     """Over what each target showed in its last scrape."""
     targets = [window({("busy", "gpu=0"): [9, 1], ("busy", "gpu=1"): [9, 2]}), window({("busy", "gpu=0"): [9, 6]})]
@@ -291,9 +282,6 @@ def test_a_gauge_is_held_for_five_minutes_after_the_last_scrape() -> None:
     assert left_open == [{(): 1}, {}]
 
 
-# --- Ratios -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_ratio_over_nothing_is_absent() -> None:
     """Idle deployments have no error share; it is not 0, and not an error."""
     idle = window({("errors_total", ""): [3, 3], ("all_total", ""): [9, 9]})
@@ -319,9 +307,6 @@ def test_a_ratio_is_not_an_average_of_ratios() -> None:
     large = window({("hit_total", ""): [0, 0], ("asked_total", ""): [0, 99]})
 
     assert value(Ratio(increase("hit_total"), increase("asked_total")), small, large, at=1, over=1) == 0.01
-
-
-# --- Histograms -------------------------------------------------------------------------------------------------------
 
 
 def histogram(counts: Mapping[float, float], total: float = 0.0) -> Window:
@@ -401,9 +386,6 @@ def test_the_mean_of_a_histogram_is_its_sum_by_its_count() -> None:
     assert value(mean("x"), histogram({1.0: 0, math.inf: 0}), at=1, over=1) is None
 
 
-# --- Increases that are known -----------------------------------------------------------------------------------------
-
-
 def test_expressions_are_evaluated_over_increases_already_known() -> None:
     """Ratios and quantiles need no time; rates are per second where it is given."""
     increases = [
@@ -432,8 +414,6 @@ def test_leaves_are_the_metrics_an_expression_reads() -> None:
     assert leaves(Ratio(Difference(rate("a"), rate("b")), level("c"))) == {"a", "b", "c"}
     assert leaves(Quantile(0.5, "x")) | leaves(mean("y")) == {"x", "y_sum", "y_count"}
 
-
-# --- Against a plain reading of Prometheus' rules ---------------------------------------------------------------------
 
 SCRAPES = st.lists(
     st.tuples(

@@ -42,9 +42,6 @@ def _at(*seconds_and_pages: tuple[float, Page]) -> dict[int, Page]:
     return {T0 + round(seconds * 1000): page for seconds, page in seconds_and_pages}
 
 
-# --- One rule each ----------------------------------------------------------------------------------------------------
-
-
 def test_a_gain_is_the_difference_between_the_last_values_at_the_edges_of_a_block() -> None:
     """The scrape on the right edge belongs to the block, the one on the left edge to the block before."""
     found = _compute(_at((-15, {TOKENS: 1}), (0, {TOKENS: 5}), (15, {TOKENS: 7}), (300, {TOKENS: 12})))
@@ -172,9 +169,6 @@ def test_nothing_is_known_of_no_scrapes() -> None:
         interval_ms=_INTERVAL_MS,
     )
     assert (found.gains.shape, found.levels.shape, len(found.blocks)) == ((0, 0), (0, 0), 0)
-
-
-# --- Against a plain implementation -----------------------------------------------------------------------------------
 
 
 @dataclass

@@ -74,9 +74,6 @@ def parsed(page: bytes) -> Values:
     }
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_page_has_the_values_of_the_samples(instruments: tuple[Instruments, ...]) -> None:
     """Parsed by prometheus_client, it has the same series with the same values, and no others."""
     assert parsed(render(*instruments)) == sampled(*instruments)
@@ -142,9 +139,6 @@ def test_two_instruments_of_one_identity_are_refused(way: object) -> None:
         way()  # type: ignore[operator]
     with pytest.raises(UsageError, match="'engine' are no instruments"):
         way("engine")  # type: ignore[operator]
-
-
-# --- the server -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -264,9 +258,6 @@ def test_the_server_speaks_ipv6(instruments: tuple[Instruments, ...]) -> None:
     with server, urlopen(server.url, timeout=deadline_seconds()) as answer:
         assert server.url.startswith("http://[::1]:")
         assert answer.status == 200
-
-
-# --- the collector for prometheus_client ------------------------------------------------------------------------------
 
 
 def test_a_registry_has_the_values_of_the_page(instruments: tuple[Instruments, ...]) -> None:

@@ -204,9 +204,6 @@ def test_twins_and_strangers_are_refused(way: Callable[..., object], engine: Eng
         way(engine, cache_seconds=-1)
 
 
-# --- rendering: where, and how often ----------------------------------------------------------------------------------
-
-
 @dataclass
 class Slow:
     """An engine whose pages are not rendered before `release` is set, and the threads that render them."""
@@ -290,9 +287,6 @@ def test_a_fork_that_came_while_rendering_does_not_hold_up_the_child(engine: Eng
         if not child:
             os._exit(0 if ask_wsgi(app).status == 200 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-# --- ASGI beside requests ---------------------------------------------------------------------------------------------
 
 
 def test_the_lifespan_is_answered(engine: EngineInstruments) -> None:

@@ -17,17 +17,7 @@ MANY = 20_000
 # A value each, in which brackets, quotes and dots nest nothing.
 INERT = st.one_of(
     st.sampled_from(
-        [
-            "1.5",
-            "'[{.'",
-            '"""[" ]""[[{"""',
-            "'''['' {\n['''",
-            '"\\"[[{"',
-            '""',
-            "''",
-            '""""""',
-            '"""[""\\""""',
-        ]
+        ["1.5", "'[{.'", '"""[" ]""[[{"""', "'''['' {\n['''", '"\\"[[{"', '""', "''", '""""""', '"""[""\\""""']
     ),
     st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12).map(quote),
 )

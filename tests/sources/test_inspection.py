@@ -18,9 +18,6 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return write_expositions(tmp_path)
 
 
-# --- What is said of an exposition ------------------------------------------------------------------------------------
-
-
 @pytest.mark.reference
 @pytest.mark.parametrize(
     ("capture", "expected"),
@@ -214,9 +211,6 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
     document = inspect_as_json(capsys, str(tmp_path / "x.txt"), "--source", "vllm")
     assert rows_by_name(document)["output_tokens_total"]["value"] == 5
     assert "looks like" in document["notes"][0]
-
-
-# --- The text ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [100, 140, 220])

@@ -48,9 +48,6 @@ def map_of(metric: str, body: str) -> Source:
     return read_source("x.toml", f"{head}{missing}[metrics.{metric}]\n{body}\n")
 
 
-# --- Values of the captures -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.reference
 def test_vllm_0_32_counts_what_its_client_saw(reference: Path) -> None:
     """Six requests, 312 tokens in and 384 out, every draft token accepted, nothing cached: a real zero."""
@@ -132,9 +129,6 @@ def test_histograms_keep_their_own_edges(reference: Path) -> None:
     found = translate_identified(read_capture(reference / "captures", "dynamo-frontend-1.6.1-1"))
     edges = [dict(sample.labels)["le"] for sample in found.samples if sample.name == "request_duration_seconds_bucket"]
     assert edges == ["0.0", "2.0", "4.0", "8.0", "16.0", "32.0", "64.0", "130.0", "260.0", "510.0", "+Inf"]
-
-
-# --- Rules of translation ---------------------------------------------------------------------------------------------
 
 
 def test_native_labels_stay_and_conflicts_are_kept_aside() -> None:
@@ -368,9 +362,6 @@ def test_a_series_that_stands_twice_counts_once() -> None:
     """A duplicated line does not double a counter."""
     found = translate_identified(parse_exposition(VLLM + VLLM))
     assert total(found, "output_tokens_total") == 10
-
-
-# --- Our own instruments ----------------------------------------------------------------------------------------------
 
 
 def test_our_own_engine_is_read_as_it_is() -> None:

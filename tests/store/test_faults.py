@@ -54,10 +54,7 @@ class Writing:
         self.written = 0
         self.step = 0
         self.writer = StoreWriter(
-            self.store,
-            on_written=self._on_written,
-            on_error=self.errors.append,
-            on_dropped=self.dropped.append,
+            self.store, on_written=self._on_written, on_error=self.errors.append, on_dropped=self.dropped.append
         )
         self.submit(WriteBatch(targets=[STATUS], settings=(NOW, RecordedSettings(300_000, 15_000, 15_000, "closed"))))
 

@@ -337,9 +337,6 @@ def test_a_prometheus_without_the_contract_has_no_deployments(prometheus: Path, 
         assert not len(history.read_figures(COLLECTED, 0, 1_000_000).times)
 
 
-# --- The console ------------------------------------------------------------------------------------------------------
-
-
 def test_the_fleet_shows_what_a_prometheus_holds(past: Past, open_on_prometheus: Callable[..., AppTest]) -> None:
     """Every deployment in a row, with the figures of now."""
     shown = html(open_on_prometheus("fleet", past.url))

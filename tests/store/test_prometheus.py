@@ -217,16 +217,8 @@ def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
     [
         (lambda r: r.reply(500, "upstream is away"), PrometheusError, ("500", "upstream is away")),
         (lambda r: r.reply(502, b""), PrometheusError, ("502", "without a word")),
-        (
-            lambda r: r.reply(401, "no org id"),
-            AccessRefusedError,
-            ("401", "no org id", "X-Scope-OrgID=TENANT"),
-        ),
-        (
-            lambda r: r.reply(403, _error("tenant a|b")),
-            AccessRefusedError,
-            ("403", "tenant a|b", "--bearer-token"),
-        ),
+        (lambda r: r.reply(401, "no org id"), AccessRefusedError, ("401", "no org id", "X-Scope-OrgID=TENANT")),
+        (lambda r: r.reply(403, _error("tenant a|b")), AccessRefusedError, ("403", "tenant a|b", "--bearer-token")),
         (lambda r: r.reply(429, _error("too many outstanding requests")), PrometheusError, ("429", "outstanding")),
         (lambda r: r.reply(200, "<html><body>Grafana</body></html>"), NotPrometheusError, ("no Prometheus", "Grafana")),
         (lambda r: r.reply(404, "404 page not found"), NotPrometheusError, ("no Prometheus", "path prefix")),

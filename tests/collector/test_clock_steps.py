@@ -74,6 +74,7 @@ async def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
         scrapes = world.scrapes()
         assert [time for time, _ in scrapes] == [START + EVERY * n for n in (*range(1, 25), *range(29, 53))]
         assert increase([count for _, count in scrapes]) == PER_SECOND * EVERY * 51
+        assert counted(world) == 2 * PER_SECOND * EVERY * 51
         assert newest <= now
         assert [figures[RATE] for figures in after] == pytest.approx([2 * PER_SECOND] * 4)
         (event,) = world.events()
@@ -264,25 +265,6 @@ async def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path:
         ((_, first), (_, last)) = after[0], after[-1]
         grown = np.array(last[CHAT]) - np.array(first[CHAT])
         assert grown.max() == 2 * PER_SECOND * EVERY * 239
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
-async def test_objectives_count_all_that_was_counted_once(tmp_path: Path, restarts: str) -> None:
-    """Whatever the clock showed meanwhile, and whenever the collector was restarted."""
-    world = Skewed(tmp_path)
-    async with aclosing(world):
-        await world.count(24)
-        world.set_clock(600.0)
-        await world.count(3)
-        if restarts in ("while ahead", "twice"):
-            await world.restart()
-        await world.count(2)
-        if restarts in ("afterwards", "twice"):
-            await world.restart(ahead=0.0)
-        world.set_clock(0.0)
-        await world.count(30)
-        assert counted(world) == 2 * PER_SECOND * EVERY * 58
 
 
 def counted(world: Skewed) -> float:

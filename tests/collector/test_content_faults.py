@@ -238,17 +238,6 @@ async def test_time_stamps_are_not_gone_by(tmp_path: Path, stamp: str) -> None:
     assert seen[2]["output_tokens_per_second"] > 0
 
 
-async def test_counters_that_fell_were_reset(tmp_path: Path) -> None:
-    """What was counted before a restart stays counted, and nothing is negative."""
-    async with scene(tmp_path) as stage:
-        for count in (100, 115):
-            before = await stage.step(count)
-        figures = await stage.step(130, vllm_page(4))
-        assert figures["output_tokens_per_second"] > before["output_tokens_per_second"]
-        assert (await stage.status("odd"))["error"] is None
-        assert await stage.metric("output_tokens_total") == 134
-
-
 async def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The status and a series report target, metric and its former source until it is back; the log has it once."""
     caplog.set_level(logging.INFO)

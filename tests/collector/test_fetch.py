@@ -534,9 +534,3 @@ async def test_a_fault_of_one_request_leaves_the_next_alone() -> None:
                     scrape(fetch, f"{good}/metrics"),
                 )
             assert both[1].outcome == "ok", name
-
-
-def test_a_scrape_error_carries_what_the_server_asks_for() -> None:
-    """The error of a refusal has the seconds; others have none."""
-    assert FetchError("rate_limited", "x", retry_after_seconds=3.0).retry_after_seconds == 3.0
-    assert FetchError("status", "x").retry_after_seconds is None

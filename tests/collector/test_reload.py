@@ -362,7 +362,7 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
         write("b.invalid")
         taken = post(f"{base}/-/reload")
         left = replicas()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         code = process.wait(deadline_seconds())
 
     assert (code, left) == (0, ["b.invalid"]), log.read_text()

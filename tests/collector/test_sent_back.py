@@ -85,6 +85,7 @@ async def test_a_fault_of_ours_shows_no_secret(accesses: dict[str, Access], capl
     target = Target("http://x/metrics", IDENTITY, None, accesses[BASIC])
     found = await scrape_target(target, Reader(IDENTITY), fetch, limits, clock=lambda: 1.0)
     shown = str(found.error)
+    assert found.outcome == "internal"
     assert shown == "http://x/metrics: a fault in the collector: RuntimeError: unexpected: [secret]"
     assert "RuntimeError: unexpected: [secret]" in caplog.text
     assert not shows(caplog.text, BASIC)

@@ -303,19 +303,6 @@ async def test_a_scrape_twice_in_one_millisecond_counts_once(tmp_path: Path) -> 
         assert world.shown()[TOKENS] == true[TOKENS]
 
 
-async def test_timestamps_of_a_page_are_not_gone_by(tmp_path: Path) -> None:
-    """Samples count at the time of their scrape, whatever times the page gives them, in whatever order."""
-    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
-        stamps = iter(range(10**6))
-
-        def stamped(count: float) -> str:
-            return "".join(f"{line} {1_000_000 - next(stamps)}\n" for line in counting(count).splitlines())
-
-        world.pages = dict.fromkeys("ab", stamped)
-        await world.count(21)
-        assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
-
-
 async def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -137,16 +137,6 @@ def test_names_that_are_not_plain_are_quoted() -> None:
     assert selector_promql("x_y", (("z", ("1",)),)) == 'x_y{z="1"}'
 
 
-def test_the_window_is_closed_on_both_ends() -> None:
-    """A sample at either end of the window counts; one a millisecond outside does not."""
-    samples = window({(REQUESTS, ""): [100, 110, 140]}, every=5 * SECOND)
-
-    assert value(increase(REQUESTS), samples, at=10) == 40
-    assert value(rate(REQUESTS), samples, at=10) == 4
-    assert value(increase(REQUESTS), samples, at=10.001) == pytest.approx(30 * 10 / 5)
-    assert value(increase(REQUESTS), samples, at=9.999, over=9.999) == pytest.approx(10 * (5 + 4.999) / 5)
-
-
 def test_a_left_open_window_leaves_out_its_first_edge() -> None:
     """As Prometheus 3 reads a range: of samples every 5 s, 10 s hold two, not three."""
     samples = window({(REQUESTS, ""): [100, 110, 140]}, every=5 * SECOND)
@@ -165,39 +155,6 @@ def test_a_counter_near_zero_is_met_after_the_threshold_when_left_open() -> None
 
     assert value(increase(REQUESTS), samples, at=6, over=6) == pytest.approx(30 * (3 + 0.8) / 3)
     assert left_open == {(): pytest.approx(30 * (3 + 0.5) / 3)}
-
-
-def test_one_sample_is_no_rate() -> None:
-    """A series seen once within the window has no rate, and neither has one that was never seen."""
-    samples = window({(REQUESTS, ""): [ABSENT, ABSENT, 5, ABSENT, ABSENT]})
-
-    assert value(rate(REQUESTS), samples, at=4) is None
-    assert value(rate("other_total"), samples, at=4) is None
-    assert value(rate(REQUESTS), at=4) is None
-
-
-def test_a_restart_loses_nothing_that_was_counted_before_it() -> None:
-    """What a counter had reached before it started again is added back, every time."""
-    samples = window({(REQUESTS, ""): [90, 100, 3, 5, 1, 2]}, every=2 * SECOND)
-
-    assert value(increase(REQUESTS), samples, at=10) == (100 - 90) + 3 + 2 + 1 + 1
-
-
-def test_a_failed_scrape_between_two_others_costs_nothing() -> None:
-    """The increase over a gap is known from its ends."""
-    whole = window({(REQUESTS, ""): [100, 110, 120, 130, 140, 150]}, every=2 * SECOND)
-    gap = window({(REQUESTS, ""): [100, ABSENT, ABSENT, 130, ABSENT, 150]}, every=2 * SECOND)
-
-    assert value(increase(REQUESTS), whole, at=10) == value(increase(REQUESTS), gap, at=10) == 50
-
-
-def test_a_counter_that_began_within_the_window_is_not_extended_below_zero() -> None:
-    """At most back to where the counter would have been 0, never by more than half a sample's distance."""
-    from_one = window({(REQUESTS, ""): [ABSENT] * 5 + [1, 11, 21, 31, 41, 51]})
-    from_many = window({(REQUESTS, ""): [ABSENT] * 5 + [1000, 1010, 1020, 1030, 1040, 1050]})
-
-    assert value(increase(REQUESTS), from_one, at=10) == pytest.approx(50 * (5 + 0.1) / 5)
-    assert value(increase(REQUESTS), from_many, at=10) == pytest.approx(50 * (5 + 0.5) / 5)
 
 
 def test_an_increase_reaches_the_window_s_end_when_a_sample_was_due_there() -> None:
@@ -301,30 +258,10 @@ def test_a_ratio_or_difference_without_one_side_is_absent() -> None:
     assert value(Difference(rate("x_total"), rate("y_total")), samples, at=1) is None
 
 
-def test_a_ratio_is_not_an_average_of_ratios() -> None:
-    """A replica with little traffic weighs little."""
-    small = window({("hit_total", ""): [0, 1], ("asked_total", ""): [0, 1]})
-    large = window({("hit_total", ""): [0, 0], ("asked_total", ""): [0, 99]})
-
-    assert value(Ratio(increase("hit_total"), increase("asked_total")), small, large, at=1, over=1) == 0.01
-
-
 def histogram(counts: Mapping[float, float], total: float = 0.0) -> Window:
     """A window over which a histogram `x` got these cumulative counts."""
     rows = {("x_bucket", f"le={format_edge(edge)}"): [0.0, count] for edge, count in counts.items()}
     return window({**rows, ("x_sum", ""): [0.0, total], ("x_count", ""): [0.0, max(counts.values(), default=0.0)]})
-
-
-def test_a_quantile_is_interpolated_within_its_bucket() -> None:
-    """Linearly, from the edge below, which is 0 for the first."""
-    samples = histogram({1.0: 4, 2.0: 8, math.inf: 8})
-
-    assert [value(Quantile(q, "x"), samples, at=1, over=1) for q in (0.25, 0.5, 0.75, 1.0)] == [0.5, 1.0, 1.5, 2.0]
-
-
-def test_a_quantile_beyond_the_last_edge_is_that_edge() -> None:
-    """Nothing is known of where above it the observations were."""
-    assert value(Quantile(0.9, "x"), histogram({1.0: 1, 2.0: 2, math.inf: 10}), at=1, over=1) == 2.0
 
 
 def test_a_quantile_of_no_observation_is_absent() -> None:
@@ -344,12 +281,6 @@ def test_buckets_of_one_edge_are_one_bucket() -> None:
     })  # fmt: skip
 
     assert value(Quantile(0.25, "x"), samples, at=1, over=1) == 0.5
-
-
-def test_a_bucket_below_the_one_before_it_is_lifted() -> None:
-    """Scrapes are not atomic; the counts are made to rise, as Prometheus makes them."""
-    assert bucket_quantile(0.5, {1.0: 6, 2.0: 4, 4.0: 10, math.inf: 10}) == pytest.approx(5 / 6)
-    assert bucket_quantile(0.8, {1.0: 6, 2.0: 4, 4.0: 10, math.inf: 10}) == 3.0
 
 
 def test_the_lowest_edge_may_be_zero_or_less() -> None:

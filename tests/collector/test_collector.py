@@ -43,10 +43,7 @@ from tests.support.waiting import deadline_seconds, wait_for_async
 
 @pytest.mark.slow
 async def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
-    """No stretch of work that holds up other scrapes handles more than a thousand of the new series.
-
-    Figures that are evaluated meanwhile are those of the scrapes before.
-    """
+    """No stretch of work that holds up other scrapes handles more than a thousand of the new series."""
     world = World(tmp_path)
     fresh = iter(range(10**6))
 

@@ -407,10 +407,7 @@ def test_urls_get_a_path_and_show_their_host_and_port() -> None:
 
 
 def test_reference_lists_every_key_with_its_default() -> None:
-    """The docs have one row per key in the section of its table, with the default the code has.
-
-    Keys of scraping and access, which several tables share, have sections of their own.
-    """
+    """The docs have one row per key in the section of its table, with the default the code has."""
     docs = Path(__file__).parent.parent.parent / "docs"
     text = "".join((docs / name).read_text(encoding="utf-8") for name in ("collector.md", "discovery.md"))
     shared = {*SCRAPE_SETTINGS, *ACCESS_SETTINGS}

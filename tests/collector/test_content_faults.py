@@ -142,12 +142,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         (vllm_page(9, "# EOF", "x 1", "# EOF"), OPENMETRICS, "malformed", "line 11: text after '# EOF'"),
         ("", "text/plain", "empty", "no samples in the answer"),
         ("# HELP vllm:x y\n# TYPE vllm:x gauge\n\n", "text/plain", "empty", "no samples in the answer"),
-        (
-            vllm_page(9, *(f"x{i} 1" for i in range(40))),
-            "text/plain",
-            "too_many_series",
-            "the limit of 40 (max_series)",
-        ),
+        (vllm_page(9, *(f"x{i} 1" for i in range(40))), "text/plain", "too_many_series",
+         "the limit of 40 (max_series)"),
         ("\n" * 99_999, "text/plain", "too_many_series", "99999 lines, above the 246"),
         (vllm_page(9, MANY_LABELS), "", "too_many_labels", "13 labels, above"),
         (vllm_page(9, f'x{{a="{"y" * 101}"}} 1'), "", "label_too_long", "label 'a': a value of 101 bytes, above"),
@@ -156,7 +152,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         ("my_app_requests_total 1\n", "text/plain", "unknown_source", "no known source: no name in it is known"),
         (vllm_page(9).replace(" ", " NaN\n#"), "text/plain", "unknown_source", "there are no samples"),
     ],
-)
+)  # fmt: skip
 async def test_a_text_that_is_wrong_costs_its_own_scrape(
     tmp_path: Path, body: str | bytes, content_type: str, outcome: str, cause: str
 ) -> None:

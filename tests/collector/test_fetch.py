@@ -142,15 +142,11 @@ async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
         (("Retry-After: soon",), "429 Too Many Requests", "rate_limited", None),
         (("Retry-After: -5",), "429 Too Many Requests", "rate_limited", None),
         (("Retry-After: 999999999999999999",), "429 Too Many Requests", "rate_limited", 3600.0),
-        (
-            ("Date: Sat, 21 Nov 2026 00:00:00 GMT", "Retry-After: Sat, 21 Nov 2026 00:01:30 GMT"),
-            "429 Too Many Requests",
-            "rate_limited",
-            90.0,
-        ),
+        (("Date: Sat, 21 Nov 2026 00:00:00 GMT", "Retry-After: Sat, 21 Nov 2026 00:01:30 GMT"), "429 Too Many Requests",
+         "rate_limited", 90.0),
         (("Retry-After: Sat, 21 Nov 2020 00:01:30 GMT",), "429 Too Many Requests", "rate_limited", 0.0),
     ],
-)
+)  # fmt: skip
 def test_retry_after_is_read_as_seconds_or_as_a_date(
     headers: tuple[str, ...], status: str, outcome: str, seconds: float | None
 ) -> None:

@@ -154,15 +154,11 @@ def test_a_url_needs_the_collectors_extra(
 @pytest.mark.parametrize(
     "argument",
     [
-        "http://user:hunter2@127.0.0.1:1/metrics",
-        "http://user:hun/ter2@127.0.0.1:1",
-        "http://user:hunter2@[::1",
-        "https://hunter2@127.0.0.1",
-        "ftp://user:hunter2@127.0.0.1",
-        "user:hunter2@127.0.0.1:1",
+        "http://user:hunter2@127.0.0.1:1/metrics", "http://user:hun/ter2@127.0.0.1:1", "http://user:hunter2@[::1",
+        "https://hunter2@127.0.0.1", "ftp://user:hunter2@127.0.0.1", "user:hunter2@127.0.0.1:1",
         "http:/user:hunter2@127.0.0.1",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("place", ["first", "later"])
 def test_a_password_in_a_url_is_not_printed(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str], argument: str, place: str
@@ -193,14 +189,10 @@ def test_a_password_out_of_place_is_not_printed(capsys: pytest.CaptureFixture[st
         ("x 1\n", ["--max-body-bytes", "3"], "the file exceeds 3 bytes (max_body_bytes)"),
         ("x 1\ny 1\n", ["--max-series", "1"], "line 2: more samples than the limit of 1 (max_series)"),
         ('x{a="1",b="2"} 1\n', ["--max-labels", "1"], "line 1: 2 labels, above the limit of 1 (max_labels)"),
-        (
-            f'x{{a="{"v" * 4097}"}} 1\n', [],
-            "line 1: label 'a': a value of 4097 bytes, above the limit of 4096 (max_label_bytes)",
-        ),
-        (
-            f'x{{a="{"v" * 65_536}"}} 1\n', [],
-            "line 1: a line of 65545 bytes, above the limit of 65536 (max_line_bytes)",
-        ),
+        (f'x{{a="{"v" * 4097}"}} 1\n', [],
+         "line 1: label 'a': a value of 4097 bytes, above the limit of 4096 (max_label_bytes)"),
+        (f'x{{a="{"v" * 65_536}"}} 1\n', [],
+         "line 1: a line of 65545 bytes, above the limit of 65536 (max_line_bytes)"),
     ],
 )  # fmt: skip
 def test_the_limits_of_a_scrape_apply(

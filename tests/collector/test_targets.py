@@ -141,21 +141,15 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
         ([{"targets": ["a:1"], "labels": {"replica": 1}}], "group 0: labels {'replica': 1}, expected a mapping of str"),
         ([{"targets": ["http://a:1"]}], "target 'http://a:1': 'http://a:1' is not host:port; a path goes into"),
         ([{"targets": ["a:99999"]}], "target 'a:99999': has no valid host and port: 'a:99999'"),
-        (
-            [{"targets": ["a:1"], "labels": {"role": "worker"}}],
-            "target 'a:1': unknown role 'worker', supported: aggreg",
-        ),
-        (
-            [{"targets": ["a:1"], "labels": {"__scheme__": "ftp"}}],
-            "target 'a:1': __scheme__ 'ftp', expected http or ht",
-        ),
-        (
-            [{"targets": ["a:1"], "labels": {"environment": "\ud800"}}],
-            r"target 'a:1': identity label 'environment' is '\ud800', expected text that UTF-8 can hold",
-        ),
+        ([{"targets": ["a:1"], "labels": {"role": "worker"}}],
+         "target 'a:1': unknown role 'worker', supported: aggreg"),
+        ([{"targets": ["a:1"], "labels": {"__scheme__": "ftp"}}],
+         "target 'a:1': __scheme__ 'ftp', expected http or ht"),
+        ([{"targets": ["a:1"], "labels": {"environment": "\ud800"}}],
+         r"target 'a:1': identity label 'environment' is '\ud800', expected text that UTF-8 can hold"),
         ([{"targets": ["a:1"], "labels": {"__metrics_path__": "/\ud800"}}], "target 'a:1': is not a URL"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content: object, cause: str) -> None:
     """One wrong entry, or no JSON at all: the former targets are kept; once the file is repaired it is applied."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])

@@ -259,20 +259,6 @@ async def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Pat
         assert stored(world, began, gone=True) == 0
 
 
-@pytest.mark.slow
-async def test_a_clock_that_stays_ahead_is_believed(tmp_path: Path) -> None:
-    """After an hour, as after a machine slept for long."""
-    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
-        began = world.collector.clock.now_ms
-        await world.count(5)
-        world.shown()
-        world.seconds += 30 * 86_400.0
-        for _ in range(62):
-            await world.scrape(60.0)
-            world.shown()
-        assert stored(world, began, gone=True) == 0
-
-
 def stored(world: Faulty, since_ms: int, *, gone: bool = False) -> int:
     """How many scrapes of the target a are stored of the five minutes since an instant, once all is written.
 

@@ -67,32 +67,26 @@ def value(
     [
         (rate(REQUESTS), "sum by (a, b) (rate(requests_total[5m]))"),
         (increase(REQUESTS, outcome="ok"), 'sum by (a, b) (increase(requests_total{outcome="ok"}[5m]))'),
-        (
-            rate(REQUESTS, outcome=("error", "rejected"), role="decode"),
-            'sum by (a, b) (rate(requests_total{outcome=~"error|rejected",role="decode"}[5m]))',
-        ),
+        (rate(REQUESTS, outcome=("error", "rejected"), role="decode"),
+         'sum by (a, b) (rate(requests_total{outcome=~"error|rejected",role="decode"}[5m]))'),
         (level("queued_requests", "max"), "max by (a, b) (queued_requests)"),
-        (
-            Ratio(rate("x_total"), rate("y_total")),
-            "sum by (a, b) (rate(x_total[5m])) / (sum by (a, b) (rate(y_total[5m])) > 0)",
-        ),
+        (Ratio(rate("x_total"), rate("y_total")),
+         "sum by (a, b) (rate(x_total[5m])) / (sum by (a, b) (rate(y_total[5m])) > 0)"),
         (
             Ratio(Difference(rate("x_total"), rate("y_total")), rate("z_total")),
             "(sum by (a, b) (rate(x_total[5m])) - sum by (a, b) (rate(y_total[5m]))) "
             "/ (sum by (a, b) (rate(z_total[5m])) > 0)",
         ),
         (mean("x"), "sum by (a, b) (rate(x_sum[5m])) / (sum by (a, b) (rate(x_count[5m])) > 0)"),
-        (
-            Quantile(0.95, "x_seconds"),
-            "histogram_quantile(0.95, sum by (a, b, le) (rate(x_seconds_bucket[5m]))) >= -Inf",
-        ),
+        (Quantile(0.95, "x_seconds"),
+         "histogram_quantile(0.95, sum by (a, b, le) (rate(x_seconds_bucket[5m]))) >= -Inf"),
         (
             FractionAbove(1, "x_seconds"),
             '1 - sum by (a, b) (rate(x_seconds_bucket{le="1.0"}[5m])) '
             "/ (sum by (a, b) (rate(x_seconds_count[5m])) > 0)",
         ),
     ],
-)
+)  # fmt: skip
 def test_an_expression_is_written_as_promql(expression: Expression, text: str) -> None:
     """Increased per series, then summed, then divided; nothing is divided by nothing."""
     assert promql(expression, window="5m", by=("a", "b"), collectors=()) == text

@@ -133,22 +133,10 @@ def test_a_known_page_has_the_same_liberties(text: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "y 2",
-        'x{a="2"} 2',
-        "x{} 2",
-        "x",
-        "x ",
-        "x 1_0",
-        "x 1 2 3",
-        "x ١",
-        "x 1\x0b",
-        "x 1\r2",
-        "x  2",
-        "xx 2",
-        "# x",
+        "y 2", 'x{a="2"} 2', "x{} 2", "x", "x ", "x 1_0", "x 1 2 3", "x ١", "x 1\x0b", "x 1\r2", "x  2", "xx 2", "# x",
         "inf 2",
     ],
-)
+)  # fmt: skip
 def test_any_other_line_is_of_another_page(line: str) -> None:
     """A line with another head, or with more than a number, is parsed."""
     page, _ = learn_page(b"# HELP x x\nx 1\n", SeriesCache())

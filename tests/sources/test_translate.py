@@ -90,6 +90,7 @@ def test_dynamo_frontend_supplies_the_four_cache_counters(reference: Path) -> No
     assert total(found, "input_tokens_total") == 163155
     assert total(found, "output_tokens_total") == 8666
     assert total(found, "requests_total") == total(found, "requests_started_total") == 300
+    assert total(found, "replica_count_by_status", status="active") == 4
     assert reused / eligible == pytest.approx(0.6309, abs=5e-5)
     assert predicted / eligible == pytest.approx(0.6168, abs=5e-5)
     assert (predicted - reused) / eligible == pytest.approx(-0.0140, abs=5e-5)
@@ -356,12 +357,6 @@ def test_series_are_selected_and_left_out_by_labels() -> None:
         "preemptions_total": 5,
         'preemptions_total{b="yes"}': 16,
     }
-
-
-def test_a_series_that_stands_twice_counts_once() -> None:
-    """A duplicated line does not double a counter."""
-    found = translate_identified(parse_exposition(VLLM + VLLM))
-    assert total(found, "output_tokens_total") == 10
 
 
 def test_our_own_engine_is_read_as_it_is() -> None:

@@ -271,10 +271,7 @@ def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
 
 @pytest.mark.parametrize("with_reader", [False, True])
 def test_a_file_in_its_place_gets_nothing_of_the_former_log(writing: Writing, with_reader: bool) -> None:
-    """SQLite would write the former file's log to it, pages of the one among those of the other.
-
-    A reader may have the two open together before the writer notices; it reads the new file alone soon after.
-    """
+    """SQLite would write the former file's log to it, pages of the one among those of the other."""
     first = writing.scrape()
     writing.settle()
     former = writing.path.with_name("former.db")

@@ -10,6 +10,7 @@ import re
 import signal
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import aclosing
 from itertools import count, pairwise
 from pathlib import Path
@@ -176,33 +177,28 @@ def router_page(count: float) -> str:
     )
 
 
-async def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
-    """Cache metrics come from its instruments, and are not added to those of the engines or of their native pages."""
+@pytest.mark.parametrize(
+    ("pages", "hit_rate"),
+    [({"router": router_page, "engine": cache_page, "native": vllm_page}, 0.5),
+     ({"engine": cache_page, "native": vllm_page}, 0.25)],
+    ids=["router", "engine"],
+)  # fmt: skip
+async def test_cache_metrics_are_those_of_the_outermost_layer(
+    tmp_path: Path, pages: dict[str, Callable[[float], str]], hit_rate: float
+) -> None:
+    """A router's, else the engine's own; those of the layers behind, and native pages, are not added."""
     groups = [
-        {"targets": [f"{name}:80"], "labels": {"replica": name, "role": role}}
-        for name, role in (("engine", "aggregated"), ("native", "aggregated"), ("router", "router"))
+        {"targets": [f"{name}:80"], "labels": {"replica": name, "role": "router" if name == "router" else "aggregated"}}
+        for name in pages
     ]
     (tmp_path / "targets.json").write_text(json.dumps(groups))
     world = World(tmp_path)
-    world.answers = dict.fromkeys(("engine", "native", "router"), 0)
-    world.pages = {"engine": cache_page, "native": vllm_page, "router": router_page}
+    world.answers, world.pages = dict.fromkeys(pages, 0.0), pages
     async with aclosing(world):
-        for count in range(30):
-            figures = await world.step(count * 15)
-        assert figures["kv_cache_hit_rate"] == pytest.approx(0.5)
+        for step in range(30):
+            figures = await world.step(step * 15)
+        assert figures["kv_cache_hit_rate"] == pytest.approx(hit_rate)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
-
-
-async def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path) -> None:
-    """Without a router the engine's instruments say what was reused; its native page is not added to them."""
-    write_targets(tmp_path, "engine", "native")
-    world = World(tmp_path)
-    world.answers = {"engine": 0, "native": 0}
-    world.pages = {"engine": cache_page, "native": vllm_page}
-    async with aclosing(world):
-        for count in range(30):
-            figures = await world.step(count * 15)
-        assert figures["kv_cache_hit_rate"] == pytest.approx(0.25)
 
 
 async def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

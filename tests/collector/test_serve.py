@@ -162,30 +162,40 @@ async def test_figures_over_time_are_chosen(tmp_path: Path) -> None:
     assert 0 < len(few["times_ms"]) <= 3
 
 
+_SAMPLES = "samples?deployment_id=v1"
+
+
 @pytest.mark.parametrize(
     ("query", "error"),
     [
-        ("", "deployment_id is missing, supported: 'v1', 'v2'"),
-        ("deployment_id=v3", "no deployment with deployment_id='v3', supported: 'v1', 'v2'"),
-        ("deployment_id=v1&environment=x", "no deployment with deployment_id='v1', environment='x', supported: "),
-        ("deployment_id=v1&names=x", "unknown parameter 'names', supported: model_name, deployment_id, "),
-        ("deployment_id=v1&deployment_id=v2", "parameter 'deployment_id' is given twice"),
-        ("deployment_id=v1&name=ttft", "unknown figure 'ttft', supported: request_rate, "),
-        ("deployment_id=v1&start_ms=now", "start_ms 'now' is wrong, expected a whole number from 0 to "),
-        ("deployment_id=v1&start_ms=-1", "start_ms '-1' is wrong"),
-        ("deployment_id=v1&end_ms=" + "9" * 5000, "end_ms '999"),
-        ("deployment_id=v1&end_ms=" + "0" * 20 + "9" * 20, "end_ms '000"),
-        ("deployment_id=v1&start_ms=5&end_ms=4", "start_ms 5 is after end_ms 4"),
-        ("deployment_id=v1&max_points=0", "max_points '0' is wrong, expected a whole number from 1 to 11000"),
-        ("deployment_id=v1&max_points=%C2%B2", "max_points '²' is wrong"),
+        ("figures?", "deployment_id is missing, supported: 'v1', 'v2'"),
+        ("figures?deployment_id=v3", "no deployment with deployment_id='v3', supported: 'v1', 'v2'"),
+        ("figures?deployment_id=v1&environment=x", "no deployment with deployment_id='v1', environment='x', supported"),
+        ("figures?deployment_id=v1&names=x", "unknown parameter 'names', supported: model_name, deployment_id, "),
+        ("figures?deployment_id=v1&deployment_id=v2", "parameter 'deployment_id' is given twice"),
+        ("figures?deployment_id=v1&name=ttft", "unknown figure 'ttft', supported: request_rate, "),
+        ("figures?deployment_id=v1&start_ms=now", "start_ms 'now' is wrong, expected a whole number from 0 to "),
+        ("figures?deployment_id=v1&start_ms=-1", "start_ms '-1' is wrong"),
+        ("figures?deployment_id=v1&end_ms=" + "9" * 5000, "end_ms '999"),
+        ("figures?deployment_id=v1&end_ms=" + "0" * 20 + "9" * 20, "end_ms '000"),
+        ("figures?deployment_id=v1&start_ms=5&end_ms=4", "start_ms 5 is after end_ms 4"),
+        ("figures?deployment_id=v1&max_points=0", "max_points '0' is wrong, expected a whole number from 1 to 11000"),
+        ("figures?deployment_id=v1&max_points=%C2%B2", "max_points '²' is wrong"),
+        (_SAMPLES, "name is missing, supported: tps_per_request, "),
+        (f"{_SAMPLES}&name=vllm:x", "unknown metric 'vllm:x', supported: "),
+        ("samples?deployment_id=v9&name=requests_total",
+         "no deployment with deployment_id='v9', supported: 'v1', 'v2'"),
+        (f"{_SAMPLES}&name=requests_total&start_ms=0&end_ms=86400001",
+         "start_ms 0 is 86400001 ms before end_ms, at most 86400000 are read"),
+        (f"{_SAMPLES}&name=requests_total&max_points=3", "unknown parameter 'max_points', supported: "),
     ],
-)
+)  # fmt: skip
 async def test_wrong_parameters_are_answered_with_the_alternatives(tmp_path: Path, query: str, error: str) -> None:
     """400, or 404 for what is not there, with the value and what would have been right."""
     async with scene(tmp_path) as stage:
         await stage.step()
         await stage.written()
-        status, text = await stage.get(f"/api/v1/figures?{query}")
+        status, text = await stage.get(f"/api/v1/{query}")
     expected = 404 if error.startswith("no deployment") else 400
     assert (status, json.loads(text)["error"][: len(error)]) == (expected, error)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.discovery.targets import Discovery
 from servescope.collector.targets.deployments import ScrapeSettings
 from servescope.collector.targets.target import Target
@@ -19,6 +18,7 @@ from servescope.collector.targets.target_groups import read_file
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
 from tests.support.answering import answering
+from tests.support.discovered import configure
 from tests.support.prometheus import running
 
 DEPLOYMENT = """
@@ -28,12 +28,6 @@ model_name = "llama"
 inference_stack = "v2"
 """
 FILE_SD = DEPLOYMENT + '[[deployments.file_sd]]\nfiles = ["targets/*.json"]\n'
-
-
-def configure(folder: Path, text: str) -> Configuration:
-    path = folder / "servescope.toml"
-    path.write_text(text, encoding="utf-8")
-    return read_configuration(path)
 
 
 def write_targets(folder: Path, groups: object, name: str = "chat.json") -> None:

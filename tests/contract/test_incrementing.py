@@ -57,7 +57,8 @@ _BEGAN = T0 / 1000
         # It could not be scraped at 15 s: one that began at 20 s counted all since, one of 10 s maybe not.
         (TOKENS, [(15, {}), (30, {TOKENS: 10, START: _BEGAN + 20})], [10], {"failed": [1], "scrapes": [1]}),
         (TOKENS, [(15, {}), (30, {TOKENS: 10, START: _BEGAN + 10})], [math.nan], {"failed": [1], "scrapes": [1]}),
-        (ERROR, [(15, {OK: 10}), (30, {OK: 12}), (45, {OK: 14, ERROR: 3}), (315, {OK: 15, ERROR: 3})], [3, math.nan], {}),
+        (ERROR, [(15, {OK: 10}), (30, {OK: 12}), (45, {OK: 14, ERROR: 3}), (315, {OK: 15, ERROR: 3})],
+         [3, math.nan], {}),
         (ERROR, [(15, {OK: 10, ERROR: 3}), (30, {OK: 12, ERROR: 3})], [0], {}),
         # Whether it has not happened yet, or goes on unseen, is for who reads them to say.
         (ERROR, [(15, {OK: 1}), (30, {OK: 2}), (330, {OK: 3}), (345, {OK: 4, ERROR: 1})], [math.nan, 1], {}),

@@ -18,9 +18,6 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return write_expositions(tmp_path)
 
 
-# --- What is said of an exposition ------------------------------------------------------------------------------------
-
-
 # Worked out by hand, of the pages in the tree and of the reference captures.
 VALUES: dict[str, dict[str, dict[str, float | None]]] = {
     "pages": {
@@ -228,9 +225,6 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
     document = inspect_as_json(capsys, str(tmp_path / "x.txt"), "--source", "vllm")
     assert rows_by_name(document)["output_tokens_total"]["value"] == 5
     assert "looks like" in document["notes"][0]
-
-
-# --- The text ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [100, 140, 220])

@@ -26,10 +26,7 @@ def line(name: str, value: float, labels: str = SCHEDULER) -> str:
 
 
 IDLE = "".join(
-    [
-        *(line(name, 0) for name in GAUGES),
-        *(line(EFFECTIVE, 0, f'{SCHEDULER},mode="{mode}"') for mode in MODES),
-    ]
+    [*(line(name, 0) for name in GAUGES), *(line(EFFECTIVE, 0, f'{SCHEDULER},mode="{mode}"') for mode in MODES)]
 )
 """A page of 0.5.23 before the first request."""
 
@@ -75,9 +72,6 @@ def translated(*texts: str) -> Translation:
 
 def values(found: Translation, *names: str) -> list[float]:
     return [total(found, name) for name in names]
-
-
-# --- Captured releases ------------------------------------------------------------------------------------------------
 
 
 def read_native(captures: Path, capture: str) -> dict[str, float]:
@@ -166,9 +160,6 @@ def test_inspect_reads_a_capture(captures: Path, capsys: pytest.CaptureFixture[s
     assert rows["speculation_rate"]["value"] is None
     assert "gauge" in rows["speculation_rate"]["reason"]
     assert "--collect-tokens-histogram" in rows["tps_per_request"]["reason"]
-
-
-# --- Names and labels of 0.5.23 ---------------------------------------------------------------------------------------
 
 
 def test_an_idle_server_is_identified_with_zeros() -> None:

@@ -49,9 +49,6 @@ def map_of(metric: str, body: str) -> Source:
     return read_source("x.toml", f"{head}{missing}[metrics.{metric}]\n{body}\n")
 
 
-# --- Values of the captures -------------------------------------------------------------------------------------------
-
-
 def test_vllm_0_32_counts_what_its_client_saw(captures: Path) -> None:
     """Of the capture six requests, 312 tokens in and 384 out, every draft token accepted, nothing cached: a real 0."""
     found = translate_identified(read_capture(captures, "vllm-0.32.0-1"))
@@ -144,9 +141,6 @@ def test_histograms_keep_their_own_edges(captures: Path) -> None:
     found = translate_identified(read_capture(captures, "dynamo-frontend-1.6.1-1"))
     edges = [dict(sample.labels)["le"] for sample in found.samples if sample.name == "request_duration_seconds_bucket"]
     assert edges == ["0.0", "2.0", "4.0", "8.0", "16.0", "32.0", "64.0", "130.0", "260.0", "510.0", "+Inf"]
-
-
-# --- Rules of translation ---------------------------------------------------------------------------------------------
 
 
 def test_native_labels_stay_and_conflicts_are_kept_aside() -> None:
@@ -374,15 +368,6 @@ def test_series_are_selected_and_left_out_by_labels() -> None:
         "preemptions_total": 5,
         'preemptions_total{b="yes"}': 16,
     }
-
-
-def test_a_series_that_stands_twice_counts_once() -> None:
-    """A duplicated line does not double a counter."""
-    found = translate_identified(parse_exposition(VLLM + VLLM))
-    assert total(found, "output_tokens_total") == 10
-
-
-# --- Our own instruments ----------------------------------------------------------------------------------------------
 
 
 def test_our_own_engine_is_read_as_it_is() -> None:

@@ -27,7 +27,7 @@ from servescope.instruments.record_buffer import DROP_BEYOND, FOLD_EVERY
 from servescope.instruments.request import Request
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.testing import FakeClock, value
-from servescope.instruments.values import REFUSALS
+from tests.instruments.conftest import assert_values, refused
 from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
 from tests.support.own_instruments import metrics_of
@@ -37,19 +37,8 @@ IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def engine(clock: FakeClock) -> EngineInstruments:
     return EngineInstruments(IDENTITY, clock=clock, draft_length=4)
-
-
-def refused(engine: EngineInstruments) -> dict[str, float]:
-    """How many refusals there are, by kind; kinds without any are left out."""
-    counts = {kind: value(engine, "servescope_instrument_errors_total", kind=kind) or 0 for kind in REFUSALS}
-    return {kind: count for kind, count in counts.items() if count}
 
 
 def balance(engine: EngineInstruments) -> tuple[float, float, float]:
@@ -80,13 +69,10 @@ def test_a_request_is_booked_from_its_arrival_to_its_end(engine: EngineInstrumen
     assert value(engine, "input_tokens_total") == 0
     clock.advance(0.25)
     request.first_token()
-    assert value(engine, "time_to_first_token_seconds_sum") == 0.25
-    assert value(engine, "input_tokens_total") == 812
-    assert value(engine, "output_tokens_total") == 1
+    assert_values(engine, time_to_first_token_seconds_sum=0.25, input_tokens_total=812, output_tokens_total=1)
     clock.advance(0.5)
     request.tokens(5)
-    assert value(engine, "output_tokens_total") == 6
-    assert value(engine, "inter_token_latency_seconds_count") == 5
+    assert_values(engine, output_tokens_total=6, inter_token_latency_seconds_count=5)
     assert value(engine, "inter_token_latency_seconds_sum") == pytest.approx(0.5)
     assert value(engine, "inter_token_latency_seconds_bucket", le=0.1) == 5
     clock.advance(0.5)
@@ -95,12 +81,9 @@ def test_a_request_is_booked_from_its_arrival_to_its_end(engine: EngineInstrumen
     request.finish("ok")
     assert balance(engine) == (1, 1, 0)
     assert value(engine, "requests_total", outcome="ok") == 1
-    assert value(engine, "output_tokens_total") == 11
-    assert value(engine, "request_duration_seconds_sum") == pytest.approx(1.3)
-    assert value(engine, "decode_seconds_total") == pytest.approx(1.0)
-    assert value(engine, "tps_per_request_sum") == pytest.approx(10.0)
-    assert value(engine, "time_per_output_token_seconds_sum") == pytest.approx(1.05 / 10)
-    assert value(engine, "input_tokens_per_request_sum") == 812
+    assert_values(engine, output_tokens_total=11, request_duration_seconds_sum=pytest.approx(1.3))
+    assert_values(engine, decode_seconds_total=pytest.approx(1.0), tps_per_request_sum=pytest.approx(10.0))
+    assert_values(engine, time_per_output_token_seconds_sum=pytest.approx(1.05 / 10), input_tokens_per_request_sum=812)
     assert value(engine, "output_tokens_per_request_sum") == 11
     assert refused(engine) == {}
 
@@ -112,9 +95,7 @@ def test_the_remainder_of_the_output_comes_with_the_end(engine: EngineInstrument
     request.first_token()
     clock.advance(4.0)
     request.finish("ok", output_tokens=9)
-    assert value(engine, "output_tokens_total") == 9
-    assert value(engine, "decode_seconds_total") == 4.0
-    assert value(engine, "tps_per_request_sum") == 2.0
+    assert_values(engine, output_tokens_total=9, decode_seconds_total=4.0, tps_per_request_sum=2.0)
     assert value(engine, "inter_token_latency_seconds_count") is None
 
 
@@ -126,8 +107,7 @@ def test_tokens_may_stand_for_the_first_token(engine: EngineInstruments, clock: 
     clock.advance(0.5)
     request.tokens(2)
     request.finish()
-    assert value(engine, "time_to_first_token_seconds_sum") == 1.0
-    assert value(engine, "output_tokens_total") == 3
+    assert_values(engine, time_to_first_token_seconds_sum=1.0, output_tokens_total=3)
     assert value(engine, "inter_token_latency_seconds_count") == 2
     assert refused(engine) == {}
 
@@ -136,8 +116,7 @@ def test_no_tokens_are_no_event(engine: EngineInstruments) -> None:
     """A step that gave a request nothing changes nothing."""
     request = engine.start_request(10)
     request.tokens(0)
-    assert value(engine, "output_tokens_total") == 0
-    assert value(engine, "time_to_first_token_seconds_count") == 0
+    assert_values(engine, output_tokens_total=0, time_to_first_token_seconds_count=0)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -149,9 +128,7 @@ def test_a_request_without_a_token_counts_its_outcome_and_duration(
     clock.advance(3.0)
     request.finish(outcome)
     assert value(engine, "requests_total", outcome=outcome) == 1
-    assert value(engine, "request_duration_seconds_sum") == 3.0
-    assert value(engine, "output_tokens_per_request_count") == 0
-    assert value(engine, "tps_per_request_count") == 0
+    assert_values(engine, request_duration_seconds_sum=3.0, output_tokens_per_request_count=0, tps_per_request_count=0)
     assert value(engine, "input_tokens_total") == (77 if outcome == "ok" else 0)
     assert refused(engine) == {}
 
@@ -163,10 +140,8 @@ def test_one_token_has_a_size_and_no_rate(engine: EngineInstruments, clock: Fake
     request.first_token()
     clock.advance(1.0)
     request.finish()
-    assert value(engine, "output_tokens_per_request_sum") == 1
-    assert value(engine, "tps_per_request_count") == 0
-    assert value(engine, "time_per_output_token_seconds_count") == 0
-    assert value(engine, "decode_seconds_total") == 0
+    assert_values(engine, output_tokens_per_request_sum=1, tps_per_request_count=0)
+    assert_values(engine, time_per_output_token_seconds_count=0, decode_seconds_total=0)
 
 
 def counted(engine: EngineInstruments) -> list[Sample]:
@@ -207,8 +182,7 @@ def test_tokens_after_the_first_are_paired_with_decode_seconds(engine: EngineIns
         value(engine, "output_tokens_per_request_count") or 0
     )
     assert after_first == 0 + 1 + 49
-    assert value(engine, "decode_seconds_total") == 4.0
-    assert value(engine, "output_tokens_total") == 93
+    assert_values(engine, decode_seconds_total=4.0, output_tokens_total=93)
 
 
 def test_decode_seconds_that_are_not_known_end_with_the_request(engine: EngineInstruments) -> None:
@@ -221,9 +195,7 @@ def test_decode_seconds_that_are_not_known_end_with_the_request(engine: EngineIn
 def test_a_reading_with_an_unknown_first_token_leaves_out_what_needs_it(engine: EngineInstruments) -> None:
     """Totals and duration are booked, rates and sizes are not, and it is counted."""
     record(engine, time_to_first_token=None)
-    assert value(engine, "output_tokens_total") == 11
-    assert value(engine, "request_duration_seconds_count") == 1
-    assert value(engine, "output_tokens_per_request_count") == 0
+    assert_values(engine, output_tokens_total=11, request_duration_seconds_count=1, output_tokens_per_request_count=0)
     assert refused(engine) == {"first_token_missing": 1}
 
 
@@ -432,17 +404,14 @@ def test_state_is_what_was_set_last(engine: EngineInstruments) -> None:
     engine.set_kv_cache_usage(0.5)
     engine.count_preemptions()
     engine.count_preemptions(4)
-    assert value(engine, "queued_requests") == 2
-    assert value(engine, "kv_cache_usage") == 0.5
-    assert value(engine, "preemptions_total") == 5
+    assert_values(engine, queued_requests=2, kv_cache_usage=0.5, preemptions_total=5)
 
 
 def test_speculation_is_counted_by_step_and_by_request(engine: EngineInstruments) -> None:
     """Both ways add up in the same counters, by position from 0."""
     engine.record_speculation(8, (3, 1, 0, 0))
     record(engine, draft_tokens=4, accepted_by_position=(2, 1, 0, 0))
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 12
-    assert value(engine, "spec_decode_num_accepted_tokens_total") == 7
+    assert_values(engine, spec_decode_num_draft_tokens_total=12, spec_decode_num_accepted_tokens_total=7)
     assert value(engine, "spec_decode_num_accepted_tokens_per_pos_total", position="0") == 5
     assert value(engine, "spec_decode_num_accepted_tokens_per_pos_total", position="3") == 0
     assert value(engine, "speculation_rate") == 7 / 12
@@ -459,8 +428,7 @@ def test_fewer_positions_than_the_draft_length_are_accepted(engine: EngineInstru
 def test_speculation_declared_on_shows_zeros(engine: EngineInstruments) -> None:
     """Counters are there at 0, the ratio is absent: nothing was drafted."""
     engine.record_speculation(0, ())
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 0
-    assert value(engine, "speculation_rate") is None
+    assert_values(engine, spec_decode_num_draft_tokens_total=0, speculation_rate=None)
 
 
 def test_the_speculation_rate_forgets_what_left_the_window(engine: EngineInstruments, clock: FakeClock) -> None:
@@ -472,8 +440,7 @@ def test_the_speculation_rate_forgets_what_left_the_window(engine: EngineInstrum
     clock.advance(150)
     assert value(engine, "speculation_rate") == 0.1
     clock.advance(200)
-    assert value(engine, "speculation_rate") is None
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 20
+    assert_values(engine, speculation_rate=None, spec_decode_num_draft_tokens_total=20)
 
 
 def test_the_speculation_rate_needs_no_reader_to_be_right(engine: EngineInstruments, clock: FakeClock) -> None:
@@ -495,8 +462,7 @@ def test_resources_are_read_when_somebody_reads() -> None:
 
     meter = Meter()
     engine = EngineInstruments(IDENTITY, resources=meter)
-    assert value(engine, "cpu_usage") == 1.5
-    assert value(engine, "memory_usage") == 4096
+    assert_values(engine, cpu_usage=1.5, memory_usage=4096)
     assert value(engine, "gpu_usage", gpu="0") == 0.7
     assert value(engine, "gpu_usage", gpu="1") is None
     assert value(engine, "gpu_memory_usage", gpu="1") == 2048
@@ -513,8 +479,7 @@ def test_resources_that_fail_cost_only_themselves() -> None:
             raise OSError("no /proc")
 
     engine = EngineInstruments(IDENTITY, resources=Broken())
-    assert value(engine, "requests_started_total") == 0
-    assert value(engine, "cpu_usage") is None
+    assert_values(engine, requests_started_total=0, cpu_usage=None)
     assert refused(engine)["internal"] >= 1
 
 
@@ -730,8 +695,7 @@ def test_a_refused_setting_keeps_the_last_good_one(engine: EngineInstruments) ->
     engine.set_kv_cache_usage(0.5)
     engine.set_kv_cache_usage(85.0)
     engine.set_queued_requests(-1)
-    assert value(engine, "kv_cache_usage") == 0.5
-    assert value(engine, "queued_requests") is None
+    assert_values(engine, kv_cache_usage=0.5, queued_requests=None)
     assert refused(engine) == {"out_of_range": 2}
 
 
@@ -756,9 +720,7 @@ def test_a_broken_clock_costs_only_times(broken: Callable[[], Any]) -> None:
     request.finish("ok")
     engine.record_speculation(4, (1,))
     assert balance(engine) == (1, 1, 0)
-    assert value(engine, "output_tokens_total") == 4
-    assert value(engine, "time_to_first_token_seconds_count") == 0
-    assert value(engine, "speculation_rate") is None
+    assert_values(engine, output_tokens_total=4, time_to_first_token_seconds_count=0, speculation_rate=None)
 
 
 # --- threads and memory -----------------------------------------------------------------------------------------------
@@ -879,12 +841,10 @@ def test_kv_transfers_are_shown_by_who_sends_and_who_receives() -> None:
     receiver.record_kv_transfer(0.2, waited_seconds=1.5, size_bytes=10**12)
     receiver.record_kv_transfer(0.3, waited_seconds=0.0, size_bytes=500)
     sender.set_pending_kv_transfers(3)
-    assert value(receiver, "kv_transfer_seconds_sum") == pytest.approx(0.5)
-    assert value(receiver, "kv_transfer_wait_seconds_sum") == pytest.approx(1.5)
+    assert_values(receiver, kv_transfer_seconds_sum=pytest.approx(0.5), kv_transfer_wait_seconds_sum=pytest.approx(1.5))
     assert value(receiver, "kv_transfer_seconds_count") == value(receiver, "kv_transfer_wait_seconds_count") == 2
     assert value(receiver, "kv_transfer_bytes_total") == 10**12 + 500
-    assert value(sender, "kv_transfers_pending") == 3
-    assert value(sender, "kv_transfer_seconds_count") is None
+    assert_values(sender, kv_transfers_pending=3, kv_transfer_seconds_count=None)
 
 
 def test_impossible_kv_transfers_are_refused() -> None:
@@ -893,6 +853,5 @@ def test_impossible_kv_transfers_are_refused() -> None:
     engine.record_kv_transfer(-1.0, waited_seconds=0.0, size_bytes=1)
     engine.record_kv_transfer(1.0, waited_seconds=0.0, size_bytes=2**70)
     engine.set_pending_kv_transfers(-1)
-    assert value(engine, "kv_transfer_bytes_total") is None
-    assert value(engine, "kv_transfers_pending") is None
+    assert_values(engine, kv_transfer_bytes_total=None, kv_transfers_pending=None)
     assert refused(engine) == {"out_of_range": 3}

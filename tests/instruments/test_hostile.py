@@ -28,6 +28,7 @@ from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
+from tests.instruments.conftest import assert_values
 from tests.support.drawing import examples
 
 ENGINE = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
@@ -406,8 +407,7 @@ def test_a_clock_that_lies_spoils_times_and_nothing_else(times: list[Any]) -> No
     sane(engine)
     sane(router)
     assert value(engine, "requests_total", outcome="ok") == 5
-    assert value(engine, "output_tokens_total") == 20
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 20
+    assert_values(engine, output_tokens_total=20, spec_decode_num_draft_tokens_total=20)
     assert value(router, "kv_cache_reused_tokens_total") == 4
 
 

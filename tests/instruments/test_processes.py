@@ -37,6 +37,7 @@ from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import value
 from servescope.plugins.steps import StepInstruments
 from tests.conftest import ROOT
+from tests.instruments.conftest import assert_values
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = [
@@ -234,11 +235,8 @@ def test_counts_and_loads_are_summed_and_shares_averaged(name: str) -> None:
             assert eventually(lambda: started(group) == 7)
             assert eventually(lambda: value(group, "spec_decode_num_draft_tokens_total") == 100)
             assert value(group, "requests_total", outcome="ok") == 6
-            assert value(group, "request_duration_seconds_count") == 6
-            assert value(group, "concurrent_requests") == 1
-            assert value(group, "queued_requests") == 7
-            assert value(group, "kv_cache_usage") == pytest.approx(0.5)
-            assert value(group, "speculation_rate") == pytest.approx(19 / 100)
+            assert_values(group, request_duration_seconds_count=6, concurrent_requests=1, queued_requests=7)
+            assert_values(group, kv_cache_usage=pytest.approx(0.5), speculation_rate=pytest.approx(19 / 100))
             assert value(group, "servescope_group_processes") == 2
             assert balanced(group)
 
@@ -270,8 +268,7 @@ def test_what_every_process_sees_alike_is_not_summed(name: str) -> None:
             assert value(group, "replica_count_by_status", status="active") == 3
             assert value(group, "router_index_state", state="degraded") == 1
             assert value(group, "router_index_state", state="exact") == 1
-            assert value(group, "kv_cache_hit_rate") == pytest.approx(0.5)
-            assert value(group, "kv_cache_hit_rate_skew") == pytest.approx(0.25)
+            assert_values(group, kv_cache_hit_rate=pytest.approx(0.5), kv_cache_hit_rate_skew=pytest.approx(0.25))
 
 
 def test_ranks_with_replicas_of_their_own_stay_apart(name: str) -> None:
@@ -382,8 +379,7 @@ def test_a_killed_process_stays_in_the_sums_and_its_gauges_go(name: str) -> None
             assert started(group) == 6
             assert value(group, "requests_total", outcome="ok") == 4
             assert value(group, "requests_total", outcome="error") == 2
-            assert value(group, "concurrent_requests") == 0
-            assert value(group, "queued_requests") is None
+            assert_values(group, concurrent_requests=0, queued_requests=None)
             assert balanced(group)
         with forked(work):
             assert eventually(lambda: started(group) == 12)  # the next generation begins beside what stays

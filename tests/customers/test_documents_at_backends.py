@@ -80,14 +80,12 @@ EVERY_CUSTOMER = tuple(
             (
                 (("deployment_id",), {}),
                 (("model_name", "environment"), {"model_name": "model"}),
-                (
-                    ("deployment_id", "model_name", "inference_stack", "environment", "rollout_phase"),
-                    {"deployment_id": "service", "outcome": "result", "window": "over"},
-                ),
+                (("deployment_id", "model_name", "inference_stack", "environment", "rollout_phase"),
+                 {"deployment_id": "service", "outcome": "result", "window": "over"}),
             )
         ),
     )
-)
+)  # fmt: skip
 
 
 def test_each_panel_and_each_alert_has_what_it_asks_for(

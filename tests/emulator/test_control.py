@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -196,8 +197,7 @@ def test_other_machines_may_only_look(client: ControlClient, monkeypatch: pytest
 
 def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
     """With a token, changes need it, on this machine too; a wrong one is as good as none."""
-    running = start(tmp_path, token=TOKEN)
-    try:
+    with closing(start(tmp_path, token=TOKEN)) as running:
         for headers in (
             {},
             {"Authorization": "Bearer wrong"},
@@ -210,8 +210,6 @@ def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
         with pytest.raises(ControlError, match="a bearer token is needed"):
             ControlClient(running.url).switch_on("error-burst")
         assert ControlClient(running.url, token=TOKEN).switch_on("error-burst")["id"] == 1
-    finally:
-        running.close()
 
 
 @pytest.mark.parametrize(

@@ -84,17 +84,13 @@ def test_unit_is_read_as_documented() -> None:
     [
         ({"b10_disagg_config": {}}, "b10_disagg_config needs is_disaggregated to be true, which is false or absent"),
         ({"is_disaggregated": False, "b10_disagg_config": {}}, "b10_disagg_config needs is_disaggregated to be true"),
-        (
-            {"is_disaggregated": True},
-            "b10_disagg_config is missing: is_disaggregated is true, expected prefill_workers",
-        ),
+        ({"is_disaggregated": True},
+         "b10_disagg_config is missing: is_disaggregated is true, expected prefill_workers"),
         ({"is_disaggregated": "yes"}, "is_disaggregated is 'yes', expected true or false"),
         ({"is_disaggregated": True, "b10_disagg_config": 3}, "b10_disagg_config is 3, expected a mapping"),
         ({"is_disaggregated": True, "b10_disagg_config": {}}, "prefill_workers_per_replica is missing"),
-        (
-            {"is_disaggregated": True, "b10_disagg_config": {"prefill_workers_per_replica": 1}},
-            "decode_workers_per_replica is missing",
-        ),
+        ({"is_disaggregated": True, "b10_disagg_config": {"prefill_workers_per_replica": 1}},
+         "decode_workers_per_replica is missing"),
         *(
             (
                 {
@@ -113,7 +109,7 @@ def test_unit_is_read_as_documented() -> None:
             "b10_disagg_config.prefill_workers is an unknown field, did you mean 'prefill_workers_per_replica'",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_the_documents_reject_is_refused(config: Mapping[str, object], message: str) -> None:
     """Counts without the switch, the switch without both counts, and counts below one, each by name."""
     with pytest.raises(UsageError, match=message):

@@ -177,12 +177,10 @@ def test_malformed_azure_is_refused(tmp_path: Path, second: str, complaint: str)
         (A_REQUEST.encode("utf-16"), ":1: is UTF-16, expected UTF-8"),
         (A_REQUEST.encode() + b"\n\xff\n", r":2: is not UTF-8 \(.* at byte 1\)"),
         (A_REQUEST.encode() + b"\n" + b" " * (17 << 20), ":2: is longer than 16 MiB, expected one request per line"),
-        (
-            f"{altered(timestamp=2000)}\n{altered(timestamp=1500)}\n",
-            r":2: arrives 0\.5 s before the line above, expected times in order",
-        ),
+        (f"{altered(timestamp=2000)}\n{altered(timestamp=1500)}\n",
+         r":2: arrives 0\.5 s before the line above, expected times in order"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: str | bytes, complaint: str) -> None:
     """Empty, foreign, packed and disordered files are refused, saying what was expected."""
     with pytest.raises(TraceError, match=complaint):

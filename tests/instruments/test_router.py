@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import INDEX_STATES
-from servescope.errors import UsageError
 from servescope.instruments.router import MAX_REASONS, Attempt, RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from tests.conftest import ROOT
 from tests.instruments.conftest import assert_values
 from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
-from tests.support.own_instruments import metrics_of
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="router-0", role="router")
 
@@ -154,12 +152,6 @@ def test_a_reason_no_page_can_hold_costs_no_other(router: RouterInstruments) -> 
     assert value(router, "servescope_instrument_errors_total", kind="internal") == 0
 
 
-def test_every_metric_of_a_router_can_be_exposed(router: RouterInstruments) -> None:
-    """The catalog names no router metric that the instruments neither know nor give a reason for."""
-    known = {metric.name for metric, _ in router.families()}
-    assert known == metrics_of("router")
-
-
 def refusals(router: RouterInstruments, kind: str) -> float | None:
     return value(router, "servescope_instrument_errors_total", kind=kind)
 
@@ -231,9 +223,3 @@ def test_threads_lose_no_report(router: RouterInstruments) -> None:
         router.samples()
     assert_values(router, kv_cache_reused_tokens_total=4 * 2000 * 500, router_unreported_decisions_total=4 * 500)
     assert value(router, "router_candidates_count") == 4 * 2500
-
-
-def test_a_router_has_the_role_of_one() -> None:
-    """An engine's identity is refused at construction."""
-    with pytest.raises(UsageError, match="role 'aggregated', supported: router"):
-        RouterInstruments(Identity("m", "d", "s"))

@@ -19,14 +19,9 @@ from tests.support.translating import Answered, answers, translating
 
 PAGE = "".join(
     f'vllm:{name}{{engine="0",model_name="m",namespace="chat",cluster="eu",job="x"}} 1.0\n'
-    for name in (
-        "num_requests_running",
-        "generation_tokens_total",
-        "kv_cache_usage_perc",
-        "prefix_cache_queries_total",
-        "inter_token_latency_seconds_count",
-    )
-)
+    for name in ("num_requests_running", "generation_tokens_total", "kv_cache_usage_perc", "prefix_cache_queries_total",
+                 "inter_token_latency_seconds_count")
+)  # fmt: skip
 CHAT = {"model_name": "llama", "deployment_id": "chat", "inference_stack": "v2"}
 SEARCH = CHAT | {"deployment_id": "search"}
 OTHER = CHAT | {"deployment_id": "other"}
@@ -89,17 +84,15 @@ async def test_a_target_may_claim_the_deployment_that_lists_it(tmp_path: Path) -
     ("asked", "message"),
     [
         (SEARCH, "may not claim the deployment model_name='llama', deployment_id='search', inference_stack='v2'"),
-        (
-            OTHER,
-            "claims the deployment model_name='llama', deployment_id='other', inference_stack='v2', and is among the",
-        ),
+        (OTHER,
+         "claims the deployment model_name='llama', deployment_id='other', inference_stack='v2', and is among the"),
         ({}, "claims no deployment, and is among the claims of model_name='llama', deployment_id='chat'"),
         # A part of an identity is another one.
         ({"deployment_id": "chat"}, "claims the deployment deployment_id='chat', and is among the claims of"),
         (CHAT | {"environment": "test"}, "claims the deployment .*environment='test', and is among the claims of"),
         (CHAT | {"deployment_id": "CHAT"}, "claims the deployment .*'CHAT'.*, and is among the claims of"),
     ],
-)
+)  # fmt: skip
 async def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
     tmp_path: Path, asked: Mapping[str, str], message: str
 ) -> None:

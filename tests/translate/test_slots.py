@@ -25,14 +25,9 @@ T = TypeVar("T")
 
 PAGE = "".join(
     f'vllm:{name}{{engine="0",model_name="m"}} 1.0\n'
-    for name in (
-        "num_requests_running",
-        "generation_tokens_total",
-        "kv_cache_usage_perc",
-        "prefix_cache_queries_total",
-        "inter_token_latency_seconds_count",
-    )
-)
+    for name in ("num_requests_running", "generation_tokens_total", "kv_cache_usage_perc", "prefix_cache_queries_total",
+                 "inter_token_latency_seconds_count")
+)  # fmt: skip
 HUNG, HEALTHY = 300, 201
 
 

@@ -20,7 +20,6 @@ from servescope.collector.targets.target import Target as ScrapedTarget
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
 from servescope.emulator.deployment.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
-from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.stack import V2, EmulatedStack
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, RouterEffects
 from servescope.emulator.engine.costs import TransferCost
@@ -33,6 +32,7 @@ from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.store.embedded import Store
+from tests.emulator.conftest import deploy, forget
 from tests.support.drawing import examples
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)
@@ -42,12 +42,6 @@ PLAN = replace(
     disaggregation=Disaggregation(1, 2),
     scaling=FIXED,
 )
-
-
-def deploy(plan: DeploymentPlan = PLAN) -> tuple[EmulatedDeployment, VirtualClock]:
-    """A deployment on a clock of its own."""
-    clock = VirtualClock()
-    return EmulatedDeployment(plan, clock=clock, seed=1), clock
 
 
 def request(number: int, *, input_tokens: int = 2000, output_tokens: int = 100) -> WorkloadRequest:
@@ -177,7 +171,7 @@ def test_cancelled_transfer_frees_its_links() -> None:
 
 def test_prefill_and_decode_workers_share_each_request() -> None:
     """Prompts and first tokens are computed by the one role, the rest by the other; together each counts once."""
-    deployment, clock = deploy()
+    deployment, clock = deploy(PLAN)
     outcomes: list[str] = []
     for number in range(20):
         clock.schedule(number * 0.3, lambda number=number: deployment.send(request(number), outcomes.append))  # type: ignore[misc] # a default binds
@@ -199,7 +193,7 @@ def test_prefill_and_decode_workers_share_each_request() -> None:
 
 def test_roles_and_names_are_right_everywhere() -> None:
     """Each process says its role, under a name that says it too; a replica that is counted is a whole unit."""
-    deployment, _ = deploy()
+    deployment, _ = deploy(PLAN)
     assert [(target.identity.replica, target.identity.role) for target in deployment.targets()] == [
         ("prefill-0", "prefill"),
         ("decode-0", "decode"),
@@ -219,7 +213,7 @@ def test_slow_transfers_delay_all_but_the_first_token() -> None:
     """Time to first token stays, while the second token, the transfers and their wait take longer."""
 
     def mean(effects: DeploymentEffects, name: str) -> float:
-        deployment, clock = deploy()
+        deployment, clock = deploy(PLAN)
         deployment.apply_effects(effects)
         for number in range(40):
             clock.schedule(number * 0.4, lambda number=number: deployment.send(request(number), forget))  # type: ignore[misc] # a default binds
@@ -242,10 +236,6 @@ def means(deployment: EmulatedDeployment) -> dict[str, float]:
         for name, count in values.items()
         if name.endswith("_count") and count
     }
-
-
-def forget(outcome: str) -> None:
-    """What a client does that does not care."""
 
 
 def test_kv_finds_another_worker_when_its_receiver_dies() -> None:

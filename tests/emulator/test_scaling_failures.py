@@ -11,29 +11,19 @@ import pytest
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
-from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.replica import ColdStart, HealthCheck
 from servescope.emulator.deployment.stack import V2
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.testing import value
 from servescope.migration.scaling import TokenScaling
+from tests.emulator.conftest import deploy, forget, statuses
 
 ENGINE = replace(V2.engine, error_share=0.0, max_queue=1000)
 PLAN = replace(V2, engine=ENGINE)
 QUICK = TokenScaling(
     target_in_flight_tokens=16_000, autoscaling_window=30.0, scale_down_delay=60.0, scale_down_half_life_seconds=60.0
 )
-
-
-def deploy(plan: DeploymentPlan) -> tuple[EmulatedDeployment, VirtualClock]:
-    """A deployment on a clock of its own."""
-    clock = VirtualClock()
-    return EmulatedDeployment(plan, clock=clock, seed=1), clock
-
-
-def forget(outcome: str) -> None:
-    """What a client does that does not care."""
 
 
 def load(
@@ -69,11 +59,6 @@ def follow(deployment: EmulatedDeployment, clock: VirtualClock, *, until: float)
         clock.run_until(clock.now + 5.0)
         asked.append(int(gauge(deployment, "rounded_desired_scale")))
     return asked
-
-
-def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
-    """How many replicas are in each status that any is in."""
-    return {status: count for status, count in deployment.count_replicas().items() if count}
 
 
 def count_turns(numbers: Sequence[int]) -> int:

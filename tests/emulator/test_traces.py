@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
 from servescope.emulator.workload.plans import ReplayedTraffic
-from servescope.emulator.workload.requests import Finished, WorkloadRequest
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.emulator.workload.traces import read_trace, survey_trace
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
+from tests.emulator.conftest import Client, prompt_blocks
 from tests.support.drawing import examples
 
 TRACES = Path(__file__).parent / "traces"
@@ -31,24 +32,12 @@ PACKED = gzip.compress(A_REQUEST.encode(), mtime=0)
 AN_AZURE_REQUEST = "2023-11-16 18:17:03.9799600,4808,10"
 
 
-class Client:
-    """Takes every request, and remembers when it came."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self.clock = clock
-        self.requests: list[tuple[float, WorkloadRequest]] = []
-
-    def send(self, request: WorkloadRequest, finished: Finished) -> None:
-        self.requests.append((self.clock.now, request))
-        self.clock.schedule(1.0, lambda: finished("ok"))
-
-
 def replay(
     plan: ReplayedTraffic, *, seed: int = 1, block_tokens: int = 512, split: tuple[float, ...] = (1.0,)
 ) -> tuple[Traffic, VirtualClock, list[Client]]:
     """A replay that has started."""
     clock = VirtualClock()
-    clients = [Client(clock) for _ in split]
+    clients = [Client(clock, seconds=1.0) for _ in split]
     traffic = Traffic(
         plan,
         clock=clock,
@@ -273,11 +262,11 @@ def test_copies_share_among_themselves_only() -> None:
     once = replay_all(ReplayedTraffic(MOONCAKE))
     assert len(doubled) == 2 * len(once)
     assert [moment for moment, _ in doubled] == sorted(moment for moment, _ in doubled)
-    prompts = [prompt_blocks(request) for _, request in doubled]
+    prompts = [prompt_blocks(request, 512) for _, request in doubled]
     own = [prompt for prompt in prompts if prompt and prompt[0] < 2**40]
     others = [prompt for prompt in prompts if prompt and prompt[0] >= 2**40]
-    assert sorted(own) == sorted(filter(None, (prompt_blocks(request) for _, request in once)))
-    assert sorted([block % 2**40 for block in prompt] for prompt in others) == sorted(own)
+    assert sorted(own) == sorted(filter(None, (prompt_blocks(request, 512) for _, request in once)))
+    assert sorted(tuple(block % 2**40 for block in prompt) for prompt in others) == sorted(own)
     assert {block for prompt in others for block in prompt}.isdisjoint(block for prompt in own for block in prompt)
 
 
@@ -309,14 +298,9 @@ def test_impossible_replays_are_refused(values: dict[str, float], complaint: str
         ReplayedTraffic(MOONCAKE, **values)  # type: ignore[arg-type] # each is a number
 
 
-def prompt_blocks(request: WorkloadRequest) -> list[int]:
-    """The full blocks of a prompt."""
-    return list(request.block_ids[: request.input_tokens // 512])
-
-
 def families(clients: list[Client]) -> list[set[int]]:
     """The second blocks that each client has seen."""
-    return [{prompt_blocks(request)[1] for _, request in client.requests} for client in clients]
+    return [{prompt_blocks(request, 512)[1] for _, request in client.requests} for client in clients]
 
 
 def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:

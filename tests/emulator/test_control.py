@@ -359,21 +359,11 @@ def test_emulator_starts_with_faults(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "switch faults: servescope faults --url http://127.0.0.1:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("draft-misalined", "unknown fault 'draft-misalined', did you mean 'draft-misaligned'?"),
-        ("error-burst@chat-v9", "unknown deployment 'chat-v9', known: chat-v1, chat-v2"),
-        ("error-burst@chat-v2/engine-9", "unknown replica 'engine-9' in 'chat-v2'"),
-        ("error-burst:2", "intensity of 'error-burst' is 2.0, expected a number from 0.0005 to 1"),
-    ],
-)
-def test_emulator_refuses_impossible_faults(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str, message: str
-) -> None:
+def test_emulator_refuses_impossible_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A fault that cannot be ends with code 2 before anything is served."""
-    assert main(["emulate", "--directory", str(tmp_path), "--fault", fault, "--seconds", "0.2"]) == 2
-    assert message in capsys.readouterr().err
+    words = ["--fault", "error-burst@chat-v2/engine-9", "--seconds", "0.2"]
+    assert main(["emulate", "--directory", str(tmp_path), *words]) == 2
+    assert "unknown replica 'engine-9' in 'chat-v2'" in capsys.readouterr().err
 
 
 def test_wrong_bytes_are_the_clients_mistake(running: RunningEmulator, caplog: pytest.LogCaptureFixture) -> None:

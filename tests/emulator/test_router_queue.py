@@ -156,11 +156,6 @@ def order(policy: str, *requests: tuple[float, WorkloadRequest], cached: tuple[i
     return order
 
 
-def test_first_come_first_served() -> None:
-    """Without priorities fcfs is the order of arrival, whatever a request costs."""
-    assert order("fcfs", (0.0, prompt(*range(30), number=1)), (1.0, prompt(40, number=2))) == [1, 2]
-
-
 def test_priority_bumps_a_request_ahead_by_seconds() -> None:
     """Each step of priority is worth a second of earlier arrival: it passes some, never all who came before."""
     assert order(

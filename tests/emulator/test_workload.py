@@ -146,12 +146,6 @@ def test_impossible_mixes_are_refused(name: str, value: float) -> None:
         Mix(**{name: value})  # type: ignore[arg-type] # each is a number
 
 
-def test_shares_cannot_all_be_zero() -> None:
-    """Traffic that nobody gets is refused."""
-    with pytest.raises(UsageError, match="expected one above 0"):
-        generate(QUIET, 1.0, split=(0.0, 0.0))
-
-
 def test_share_can_be_changed_while_it_runs() -> None:
     """New conversations follow the new shares, the others stay where they began."""
     clock = VirtualClock()
@@ -239,3 +233,5 @@ def test_impossible_shares_are_refused() -> None:
     assert traffic.split.shares == {"0": 0.5, "1": 0.5}
     with pytest.raises(UsageError, match="there is no other deployment"):
         build(QUIET, clock, [Client(clock)]).split.set_share("0", 0.5)
+    with pytest.raises(UsageError, match="expected one above 0"):
+        generate(QUIET, 1.0, split=(0.0, 0.0))

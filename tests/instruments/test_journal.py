@@ -141,6 +141,18 @@ def test_many_records_are_marked_seldom_and_all_are_covered() -> None:
     assert booked.marks == sorted(booked.marks)
 
 
+def test_marks_survive_a_fold_of_fewer_records() -> None:
+    """A second fold's records get times of their own."""
+    clock = FakeClock(5.0)
+    booked = Booked(clock=clock)
+    booked.buffer.write(0)
+    booked.fold()
+    clock.seconds = 7.0
+    booked.buffer.write(1)
+    booked.fold()
+    assert booked.marks == [(1, 5.0), (2, 7.0)]
+
+
 def test_a_trailing_sum_holds_the_window_and_no_more() -> None:
     """An amount counts up to the window's age, and not after it."""
     lately = Trailing(300.0)

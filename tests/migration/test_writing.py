@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.migration.conftest import names_in
 from tests.support.commands import run
 from tests.support.waiting import deadline_seconds
 
@@ -33,11 +34,6 @@ def config(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_text(V1, encoding="utf-8")
     return path
-
-
-def names_in(folder: Path) -> list[str]:
-    """The names of the files there, hidden ones included."""
-    return sorted(path.name for path in folder.iterdir())
 
 
 def is_v2(path: Path) -> bool:

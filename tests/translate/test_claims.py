@@ -104,29 +104,18 @@ async def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("claims", "where", "status"),
-    [
-        ('{ namespaces = ["chat"] }', {"namespace": "chat"}, 200),
-        ('{ namespaces = ["chat"] }', {"namespace": "evil"}, 403),
-        ('{ namespaces = ["chat"] }', {}, 403),
-        ('{ namespaces = ["chat"], jobs = ["engines"] }', {"namespace": "chat", "job": "others"}, 403),
-        ('{ clusters = ["eu"] }', {"cluster": "eu"}, 200),
-        ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', {"cluster": "us"}, 403),
-        # A collector's page is no target.
-        ('{ collectors = ["127.0.0.1:*"] }', {}, 403),
-    ],
-)
-async def test_every_restriction_has_to_fit_what_the_scraper_says(
-    tmp_path: Path, claims: str, where: Mapping[str, str], status: int
-) -> None:
-    """What it does not say fits none."""
-    answered, fetched, _ = await probed(tmp_path, {**CHAT, **where}, chat=claims)
-    assert (answered.status, len(fetched)) == (status, int(status == 200))
-
-
-@pytest.mark.parametrize(
     ("claims", "asked", "status"),
     [
+        # What the scraper does not say fits no restriction.
+        ('{ namespaces = ["chat"] }', CHAT | {"namespace": "chat"}, 200),
+        ('{ namespaces = ["chat"] }', CHAT | {"namespace": "evil"}, 403),
+        ('{ namespaces = ["chat"] }', CHAT, 403),
+        ('{ namespaces = ["chat"], jobs = ["engines"] }', CHAT | {"namespace": "chat", "job": "others"}, 403),
+        ('{ clusters = ["eu"] }', CHAT | {"cluster": "eu"}, 200),
+        ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', CHAT | {"cluster": "us"}, 403),
+        # A collector's page is no target.
+        ('{ collectors = ["127.0.0.1:*"] }', CHAT, 403),
+        # The job says who asks, and not whose the target is.
         ('{ targets = ["127.0.0.1:*"], jobs = ["engines"] }', OTHER | {"job": "others"}, 403),
         ('{ targets = ["127.0.0.1:*"], jobs = ["engines"] }', {"job": "others"}, 403),
         ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', OTHER, 403),
@@ -135,10 +124,10 @@ async def test_every_restriction_has_to_fit_what_the_scraper_says(
         ('{ targets = ["127.0.0.1:*"], namespaces = ["chat"] }', {"namespace": "others"}, 200),
     ],
 )
-async def test_a_listed_target_is_asked_for_no_other_by_whatever_job(
+async def test_every_restriction_has_to_fit_what_the_scraper_says(
     tmp_path: Path, claims: str, asked: Mapping[str, str], status: int
 ) -> None:
-    """The job says who asks, and not whose the target is."""
+    """Of the deployment's own target, and of one that claims another deployment or none."""
     answered, fetched, _ = await probed(tmp_path, asked, chat=claims)
     assert (answered.status, len(fetched)) == (status, int(status == 200))
 

@@ -278,8 +278,6 @@ def check_silence(customer: Customer, silence: Sequence[str], server: Prometheus
     assert named(boundary_ms + 20 * MINUTE) == ["live", "quiet"]
 
 
-# --- The past ---------------------------------------------------------------------------------------------------------
-
 SCRAPE_MS: Final = 15_000
 _EVENTS: Final = 3
 """How many events of each kind there are between two scrapes."""

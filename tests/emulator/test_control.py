@@ -67,9 +67,6 @@ def ask(
         connection.close()
 
 
-# --- What the switches do ---------------------------------------------------------------------------------------------
-
-
 def test_fault_is_switched_on_listed_and_off(client: ControlClient) -> None:
     """A fault is on from the answer on, listed with its number, its truths and since when, and gone when off."""
     assert client.read()["active"] == []
@@ -104,9 +101,6 @@ def test_traffic_is_split_anew(client: ControlClient) -> None:
     assert client.read_traffic_split() == {"chat-v1": 0.5, "chat-v2": 0.5}
     assert client.set_share("chat-v2", 0.9) == {"chat-v1": pytest.approx(0.1), "chat-v2": 0.9}
     client.set_share("chat-v2", 0.5)
-
-
-# --- What they refuse -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,9 +165,6 @@ def test_wrong_shares_are_refused(client: ControlClient, body: object, message: 
     assert client.read_traffic_split() == before
 
 
-# --- To whom ----------------------------------------------------------------------------------------------------------
-
-
 def test_page_of_a_web_site_may_not_switch(client: ControlClient) -> None:
     """A browser that another site's page has ask is refused; reading is harmless."""
     origin = {"Origin": "http://elsewhere.example"}
@@ -225,9 +216,6 @@ def test_this_machine_is_told_from_others(address: str | None, here: bool) -> No
     assert is_loopback(address) is here
 
 
-# --- What a scraper meets ---------------------------------------------------------------------------------------------
-
-
 def read(url: str) -> bytes:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=deadline_seconds())
     try:
@@ -274,9 +262,6 @@ def test_renamed_metric_is_served(client: ControlClient) -> None:
     assert b"\nttft_seconds_count{" in page
     assert b"time_to_first_token_seconds" not in page
     assert b"\ntime_to_first_token_seconds_count{" in read(f"{client.url}/chat-v1/engine-0/metrics")
-
-
-# --- On the command line ----------------------------------------------------------------------------------------------
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -60,9 +60,6 @@ def shown(deployment: EmulatedDeployment, **labels: str) -> dict[str, float]:
     return dict(sums)
 
 
-# --- configuration ----------------------------------------------------------------------------------------------------
-
-
 def test_unit_is_read_as_documented() -> None:
     """The documented fields give a unit; without them, or with false, there is none."""
     counts = {"prefill_workers_per_replica": 1, "decode_workers_per_replica": 2}
@@ -116,9 +113,6 @@ def test_units_are_not_scaled_by_concurrency() -> None:
         replace(PLAN, scaling=ConcurrencyScaling())
 
 
-# --- the network ------------------------------------------------------------------------------------------------------
-
-
 def test_transfers_share_one_link_per_worker() -> None:
     """Two from one sender go after each other, two of different workers at once, each at the links' speed."""
     clock = VirtualClock()
@@ -164,9 +158,6 @@ def test_cancelled_transfer_frees_its_links() -> None:
     network.send("p1", "d0", 1.0, lambda waited, took: ends.append(("third", clock.now)))
     clock.run_until(200.0)
     assert ends[1:] == [("third", 101.0)]
-
-
-# --- serving ----------------------------------------------------------------------------------------------------------
 
 
 def test_prefill_and_decode_workers_share_each_request() -> None:
@@ -285,9 +276,6 @@ def test_without_decode_workers_computed_prompts_wait() -> None:
     assert outcomes == ["client_abort", "ok", "ok"]
 
 
-# --- scaling ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("input_tokens", "output_tokens", "needed_by"), [(6000, 20, "prefill"), (200, 900, "decode")])
 def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens: int, needed_by: str) -> None:
@@ -314,8 +302,6 @@ def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens
     assert deployment.count_replicas()["active"] == 1
     assert deployment.in_flight == 0
 
-
-# --- conservation -----------------------------------------------------------------------------------------------------
 
 moves = st.lists(
     st.tuples(
@@ -402,9 +388,6 @@ def check_books(deployment: EmulatedDeployment) -> None:
     held = sum(replica.engine.in_flight for replica in deployment.replicas.values())
     assert deployment.in_flight == held + deployment.router.queued_requests
     assert all(replica.requests >= replica.sending >= 0 for replica in deployment.replicas.values())
-
-
-# --- as a collector sees it -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

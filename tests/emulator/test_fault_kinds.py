@@ -29,9 +29,6 @@ def intensities(kind: FaultKind) -> st.SearchStrategy[float]:
     return st.floats(each.lowest, each.highest)
 
 
-# --- Kinds ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_kind_has_an_effect_and_a_truth(kind: FaultKind) -> None:
     """At its default intensity a kind does something, makes something true, and says what for people."""
@@ -94,9 +91,6 @@ def test_kinds_are_described_for_machines() -> None:
     assert {"figure": "speculation_rate", "below": 0.40} in kind["truths"]  # type: ignore[operator] # a list
 
 
-# --- Truths -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("truth", "value", "before", "holds"),
     [
@@ -136,9 +130,6 @@ def test_truths_read_as_words() -> None:
         Truth("request_rate", above_times=0.6, below_times=1.6, unmoved=True).describe()
         == "request_rate stays above 0.6 × before and below 1.6 × before"
     )
-
-
-# --- Spelling ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,9 +198,6 @@ def test_scenario_errors_name_their_place(table: dict[str, Any], message: str) -
     """What is wrong in a scenario is refused with the file and the key."""
     with pytest.raises(ConfigurationError, match=message):
         read(table)
-
-
-# --- Together ---------------------------------------------------------------------------------------------------------
 
 
 def test_factors_multiply_and_shares_combine() -> None:

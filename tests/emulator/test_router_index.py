@@ -100,9 +100,6 @@ def test_event_that_is_known_changes_nothing() -> None:
     assert index.cached_blocks("a") == {2}
 
 
-# --- Gaps -------------------------------------------------------------------------------------------------------------
-
-
 def test_gap_is_mended_by_the_events_after_it() -> None:
     """The worker sends again what was missed, and the index is exact again, without the events from before."""
     clock, router, worker = followed()
@@ -241,9 +238,6 @@ def test_index_comes_true_whatever_happened(
     for name, worker in workers.items():
         assert router.index.cached_blocks(name) == worker.cached
         assert set(router.index.cached_by_worker()[name]) == worker.cached
-
-
-# --- Restarts and snapshots -------------------------------------------------------------------------------------------
 
 
 def test_restart_recovers_from_the_snapshot_and_the_events_after_it(tmp_path: Path) -> None:

@@ -67,9 +67,6 @@ def count_turns(numbers: Sequence[int]) -> int:
     return sum(before * after < 0 for before, after in pairwise(steps))
 
 
-# --- overshoot --------------------------------------------------------------------------------------------------------
-
-
 def peak_and_need(cold_start_factor: float) -> tuple[int, int]:
     """The most replicas that are asked for after a step in load, and how many serve it in the end."""
     scaling = replace(QUICK, max_replica=40)
@@ -88,9 +85,6 @@ def test_scaling_overshoots_while_new_replicas_start() -> None:
     assert slow_peak > 2 * slow_need
     assert slow_peak > 2.5 * quick_need
     assert quick_peak <= quick_need + 2
-
-
-# --- pinned -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -118,9 +112,6 @@ def test_bound_that_falls_takes_replicas_at_once() -> None:
     deployment.apply_effects(DeploymentEffects(max_replica=2))
     clock.run_until(5.0)
     assert deployment.count_replicas()["active"] == 2
-
-
-# --- cache loss -------------------------------------------------------------------------------------------------------
 
 
 def hit_rate_after_a_lull(half_life: float) -> tuple[float, int]:
@@ -154,9 +145,6 @@ def test_fast_scale_down_loses_the_caches() -> None:
     assert fast < slow - 0.3
 
 
-# --- flapping ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("careful", "fewest", "most"), [(False, 6, 1000), (True, 0, 2)])
 def test_scaling_flaps_without_window_and_delay(careful: bool, fewest: int, most: int) -> None:
@@ -168,9 +156,6 @@ def test_scaling_flaps_without_window_and_delay(careful: bool, fewest: int, most
     for burst in range(10):
         load(deployment, clock, rate=4.0, seconds=15.0, start=burst * 60.0)
     assert fewest <= count_turns(follow(deployment, clock, until=600.0)) <= most
-
-
-# --- up but not serving -----------------------------------------------------------------------------------------------
 
 
 def freeze_one(health_check: HealthCheck) -> tuple[EmulatedDeployment, VirtualClock]:

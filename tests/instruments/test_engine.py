@@ -62,9 +62,6 @@ def record(engine: EngineInstruments, **changes: Any) -> None:
     engine.record_request(**(numbers | changes))
 
 
-# --- what a request books ---------------------------------------------------------------------------------------------
-
-
 def test_a_request_is_booked_from_its_arrival_to_its_end(engine: EngineInstruments, clock: FakeClock) -> None:
     """Time to first token, tokens as they come, and at the end durations, rates and sizes."""
     request = engine.start_request(812)
@@ -238,9 +235,6 @@ def check_folding(requests: list[tuple[str, int, int, float, float]]) -> None:
         assert value(engine, f"{name}_bucket", le=math.inf) == len(values)
 
 
-# --- traces -----------------------------------------------------------------------------------------------------------
-
-
 def exemplars(engine: EngineInstruments, name: str) -> dict[float, tuple[str, float]]:
     """Trace and value of each bucket that has an exemplar, by the bucket's upper edge."""
     engine.fold()
@@ -320,9 +314,6 @@ def test_a_trace_that_cannot_be_written_is_refused(engine: EngineInstruments, tr
     assert refused(engine) == {kind: 2}
 
 
-# --- idle, absent, off ------------------------------------------------------------------------------------------------
-
-
 def test_a_fresh_engine_shows_every_outcome_at_zero(engine: EngineInstruments) -> None:
     """So that a rate over the first of each is right; what was never recorded is absent, rather than a zero."""
     for outcome in OUTCOMES:
@@ -378,9 +369,6 @@ def test_every_metric_of_a_component_can_be_exposed(kind: Callable[[Identity], I
     missing = {name for name, found in mapped.items() if found is not None and not found.alternatives}
     every = {name for name, metric in METRICS.items() if metric.component in (component, "process")}
     assert known == every - missing | {"servescope_instrument_errors_total"}
-
-
-# --- state, speculation, resources ------------------------------------------------------------------------------------
 
 
 def test_state_is_what_was_set_last(engine: EngineInstruments) -> None:
@@ -484,9 +472,6 @@ def test_impossible_resources_are_left_out(reading: Any) -> None:
     assert refused(engine)["internal"] >= 1
 
 
-# --- wrong at construction --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -519,9 +504,6 @@ def test_importing_the_instruments_loads_neither_numpy_nor_prometheus_client() -
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=deadline_seconds()
     )
     assert printed.stdout.strip() == "[]"
-
-
-# --- wrong at observation ---------------------------------------------------------------------------------------------
 
 
 CALLS = st.lists(
@@ -693,9 +675,6 @@ def test_a_broken_clock_costs_only_times(broken: Callable[[], Any]) -> None:
     engine.record_speculation(4, (1,))
     assert balance(engine) == (1, 1, 0)
     assert_values(engine, output_tokens_total=4, time_to_first_token_seconds_count=0, speculation_rate=None)
-
-
-# --- threads and memory -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -135,9 +135,6 @@ hostile = settings(
 )
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @hostile
 @given(
@@ -261,9 +258,6 @@ def test_an_outcome_that_cannot_be_hashed_is_an_error() -> None:
     sane(engine)
 
 
-# --- threads, signals, collection -------------------------------------------------------------------------------------
-
-
 def test_arrivals_are_outcomes_and_those_in_flight_whatever_threads_do() -> None:
     """Held in every reading, while eight threads start, feed, end and end again each other's requests."""
     engine = EngineInstruments(ENGINE)
@@ -366,9 +360,6 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
     assert value(engine, "concurrent_requests") == 0
 
 
-# --- clocks -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @hostile
 @given(
@@ -409,9 +400,6 @@ def test_a_clock_that_lies_spoils_times_and_nothing_else(times: list[Any]) -> No
     assert value(engine, "requests_total", outcome="ok") == 5
     assert_values(engine, output_tokens_total=20, spec_decode_num_draft_tokens_total=20)
     assert value(router, "kv_cache_reused_tokens_total") == 4
-
-
-# --- growth -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -197,9 +197,6 @@ class Member:
             self.kill()
 
 
-# --- adding up --------------------------------------------------------------------------------------------------------
-
-
 def test_a_group_of_one_is_what_its_instruments_are(name: str) -> None:
     """The same series and values but when it began, and three about the group."""
     engine = EngineInstruments(IDENTITY)
@@ -355,9 +352,6 @@ def test_the_first_process_has_joined_when_it_goes_on(name: str) -> None:
     """However short its readings wait: a child that it forks at once finds it, and does not keep the group itself."""
     with ProcessGroup(name, EngineInstruments(IDENTITY), wait_seconds=1e-9) as group:
         assert group._member.joined.is_set()
-
-
-# --- processes that die -----------------------------------------------------------------------------------------------
 
 
 def test_a_killed_process_stays_in_the_sums_and_its_gauges_go(name: str) -> None:
@@ -516,9 +510,6 @@ def test_a_keeper_that_hangs_blocks_no_page_of_the_others(name: str) -> None:
             assert eventually(lambda: member.read("servescope_group_state_age_seconds") < stale)
 
 
-# --- forks of a group -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_forks_amid_readings_join_and_add_up(name: str) -> None:
     """Children forked while others record and read begin from nothing; every request is counted once."""
@@ -542,9 +533,6 @@ def test_any_process_of_the_group_shows_all_of_it(name: str) -> None:
         assert eventually(lambda: other.send("read", "requests_started_total") == "7.0")
         one.send("requests", 1)
         assert other.read("requests_started_total") == 8  # asked anew, not as of the last interval
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_construction_is_refused(name: str) -> None:
@@ -620,9 +608,6 @@ def test_a_machine_without_abstract_sockets_is_refused(name: str, monkeypatch: p
     monkeypatch.setattr("servescope.instruments.processes.sys.platform", "darwin")
     with pytest.raises(ServescopeError, match="needs Linux"):
         ProcessGroup(name, EngineInstruments(IDENTITY))
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_code_of_the_documentation_runs(name: str) -> None:

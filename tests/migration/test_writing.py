@@ -41,9 +41,6 @@ def is_v2(path: Path) -> bool:
     return "inference_stack: v2" in path.read_text(encoding="utf-8") and path.read_text(encoding="utf-8")[-1:] == "\n"
 
 
-# --- Whose a file is --------------------------------------------------------------------------------------------------
-
-
 @as_root
 def test_owner_mode_and_attributes_stay(config: Path) -> None:
     """Of the file, and of the copy of the old one, which keeps its time as well."""
@@ -102,9 +99,6 @@ def test_a_file_with_other_names_is_left(config: Path) -> None:
     assert "is one of 2 names of a file (hard links), of which the others would keep the old content" in done.stdout
     assert (names_in(config.parent), config.read_text(encoding="utf-8")) == (["config.yaml", "same.yaml"], V1)
     assert run("migrate", str(config), "--check").returncode == 1
-
-
-# --- Links ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,9 +197,6 @@ def test_new_files_are_written_through_no_link(tmp_path: Path) -> None:
     assert f"config.yaml: is a link to {outside}, out of {source.parent}: it is not followed" in done.stdout
     assert "of somebody else" not in done.stdout
     assert outside.read_text(encoding="utf-8") == "of somebody else"
-
-
-# --- While it is written ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "f.json"])

@@ -259,9 +259,6 @@ def test_cpu_and_memory_are_the_containers_or_absent(
     assert logger is not None
 
 
-# --- identity, port, several engines ----------------------------------------------------------------------------------
-
-
 def test_identity_comes_from_the_configuration_unless_the_environment_names_it(
     plugin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,9 +333,6 @@ def test_the_port_closes_when_vllm_drops_its_logger(plugin: Any) -> None:
     wait_for(lambda: plugin._PAGE._server is None, "the server to close")
     with pytest.raises(URLError):
         urlopen(url, timeout=deadline_seconds())
-
-
-# --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -423,21 +417,8 @@ class Raising:
         raise RuntimeError(f"{name} is not to be had")
 
 
-HOSTILE: tuple[Any, ...] = (
-    None,
-    math.nan,
-    math.inf,
-    -1,
-    -0.5,
-    2**70,
-    "many",
-    b"\xff",
-    [],
-    {},
-    object(),
-    Raising(),
-    True,
-)
+HOSTILE: tuple[Any, ...] = (None, math.nan, math.inf, -1, -0.5, 2**70, "many", b"\xff", [], {}, object(), Raising(),
+                            True)  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", HOSTILE, ids=lambda wrong: re.sub(" at 0x.*", "", repr(wrong)))

@@ -141,9 +141,6 @@ async def test_a_target_that_failed_late_hung(tmp_path: Path, seconds: float, en
     assert [*ended, await fleet.probe(healthy(1))] == ["ok", "status", ends]
 
 
-# --- Who ends for whom ------------------------------------------------------------------------------------------------
-
-
 class Clock:
     """Seconds that pass when the test says so."""
 

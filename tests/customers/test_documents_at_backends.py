@@ -1,7 +1,4 @@
-"""What a customer is given works where its metrics are stored: each panel and each alert, asked of the backend.
-
-The export is a process that reads a store and sends it; the files are those of `servescope customers document`.
-"""
+"""What a customer is given works where its metrics are stored: each panel and each alert, asked of the backend."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ RIGHT: list[Action] = [("clock", 0), ("pass", 3 * MINUTE), ("heal",), ("pass", 3
 def test_a_clock_that_is_behind_gives_a_new_owner_nothing_of_the_former_one(
     tmp_path: Path, temporality: Temporality, behind_ms: int, when: str
 ) -> None:
-    """For a moment around the change, also over a restart: a backfill begins when it was free by any clock; that is a gap."""
+    """For a moment around the change, also over a restart: a backfill begins when it was free by any clock."""
     behind: list[Action] = [("export's clock", -behind_ms), ("pass", 20_000)]
     stories = {
         "before": [*behind, *MOVED],

@@ -16,19 +16,10 @@ from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, make_labels
+from servescope.customers.points import naming
 from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
 from servescope.customers.points.hashing import ReplicaHash
 from servescope.customers.points.layout import ExportedObject, ExportLayout, Value
-from servescope.customers.points.naming import (
-    KEY_LABEL,
-    RESOURCE_LABELS,
-    WINDOW_LABEL,
-    describe_figure,
-    describe_metric,
-    exported_labels,
-    rename_labels,
-    service_attributes,
-)
 from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.points.quotas import SeriesQuota
 from servescope.customers.points.totals import StreamKey, StreamTotal, Totals, add_histograms
@@ -91,9 +82,9 @@ class Projector:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._labels = frozenset(exported_labels(policy))
-        self._metrics = {name: describe_metric(policy, name) for name in policy.metrics}
-        self._figures = {name: describe_figure(policy, name) for name in policy.figures}
+        self._labels = frozenset(naming.exported_labels(policy))
+        self._metrics = {name: naming.describe_metric(policy, name) for name in policy.metrics}
+        self._figures = {name: naming.describe_figure(policy, name) for name in policy.figures}
         hashes = policy.replicas == "hashed" and "replica" in self._labels
         self._hash = ReplicaHash(policy.key.path, policy.name) if hashes and policy.key else None
         self._quota = SeriesQuota(policy)
@@ -152,18 +143,18 @@ class Projector:
         if self._hash is None or not isinstance(identity, Identity):
             return labels
         hashed = self._hash.name(identity.replica, key_id) if identity.replica else ""
-        return [*((name, hashed if name == "replica" else value) for name, value in labels), (KEY_LABEL, key_id)]
+        return [*((name, hashed if name == "replica" else value) for name, value in labels), (naming.KEY_LABEL, key_id)]
 
     def _stream(self, key: StreamKey, descriptor: Descriptor) -> Stream:
         known = self._streams.get(key)
         if known is None:
-            resource = {name: value for name, value in key.labels if name in RESOURCE_LABELS}
-            attributes = {name: value for name, value in key.labels if name not in RESOURCE_LABELS}
+            resource = {name: value for name, value in key.labels if name in naming.RESOURCE_LABELS}
+            attributes = {name: value for name, value in key.labels if name not in naming.RESOURCE_LABELS}
             known = self._streams[key] = Stream(
                 descriptor,
-                rename_labels(self._policy, resource),
-                rename_labels(self._policy, attributes),
-                service_attributes(self._policy, resource),
+                naming.rename_labels(self._policy, resource),
+                naming.rename_labels(self._policy, attributes),
+                naming.service_attributes(self._policy, resource),
             )
         return known
 
@@ -263,7 +254,7 @@ class Projector:
                 if any(label not in self._labels for label, _ in own):
                     withheld["label"] += 1
                     continue
-                key = StreamKey(name, make_labels((*resource, *own, (WINDOW_LABEL, window))))
+                key = StreamKey(name, make_labels((*resource, *own, (naming.WINDOW_LABEL, window))))
                 shown.add(key)
                 points.append(StreamPoint(self._stream(key, self._figures[name]), None, snapshot.time_ms, value))
         gone = [key for key in sorted(before - shown) if key.metric in self._figures]

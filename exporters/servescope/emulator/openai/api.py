@@ -20,18 +20,10 @@ from aiohttp import web
 
 from servescope.emulator.block_contents import BlockContents
 from servescope.emulator.deployment.deployment import EmulatedDeployment
-from servescope.emulator.openai import answers, errors
+from servescope.emulator.openai import answers, errors, requests
 from servescope.emulator.openai.answers import ChatShape, CompletionShape, Shape
 from servescope.emulator.openai.errors import ApiError
 from servescope.emulator.openai.flights import Choice, ChoiceProgress, ChoicesInFlight, plan_choices, plan_inputs
-from servescope.emulator.openai.requests import (
-    ApiLimits,
-    Generation,
-    parse_body,
-    read_chat,
-    read_completion,
-    read_embedding,
-)
 from servescope.emulator.server.server import RunningEmulator
 from servescope.emulator.tokens import embed
 
@@ -40,7 +32,7 @@ _logger = logging.getLogger(__name__)
 _BODY_SECONDS = 30.0
 _DEPLOYMENT_HEADER = "X-Servescope-Deployment"
 
-_Read = Callable[[Mapping[str, Any], ApiLimits], Generation]
+_Read = Callable[[Mapping[str, Any], requests.ApiLimits], requests.Generation]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -54,7 +46,7 @@ class OpenAiSettings:
 
     api_key: str | None = None
     seed: int = 1
-    limits: ApiLimits = field(default_factory=ApiLimits)
+    limits: requests.ApiLimits = field(default_factory=requests.ApiLimits)
     contents: BlockContents | None = None
 
 
@@ -200,11 +192,11 @@ class _Api:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """A chat completion."""
-        return await self._generate(request, read_chat, ChatShape)
+        return await self._generate(request, requests.read_chat, ChatShape)
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
         """A completion."""
-        return await self._generate(request, read_completion, CompletionShape)
+        return await self._generate(request, requests.read_completion, CompletionShape)
 
     async def _generate(
         self, request: web.Request, read: _Read, make_shape: Callable[[int, str], Shape]
@@ -212,7 +204,7 @@ class _Api:
         async with self._taken():
             body = await self._read(request)
             # Long prompts take a while to read, and others wait for their tokens meanwhile.
-            generation = await asyncio.to_thread(lambda: read(parse_body(body), self._limits))
+            generation = await asyncio.to_thread(lambda: read(requests.parse_body(body), self._limits))
             deployment = self._choose(request, generation.model)
             settings = self._settings
             choices = await asyncio.to_thread(
@@ -232,7 +224,7 @@ class _Api:
                 return web.json_response(shape.whole(choices, usage), headers=_headers(deployment))
 
     async def _stream(
-        self, request: web.Request, flight: ChoicesInFlight, shape: Shape, generation: Generation
+        self, request: web.Request, flight: ChoicesInFlight, shape: Shape, generation: requests.Generation
     ) -> web.StreamResponse:
         # Until something is generated, an error is reported by the status.
         first = await flight.follow()
@@ -252,7 +244,9 @@ class _Api:
         """Vectors for texts."""
         async with self._taken():
             body = await self._read(request)
-            embedding = await asyncio.to_thread(lambda: read_embedding(parse_body(body), self._limits))
+            embedding = await asyncio.to_thread(
+                lambda: requests.read_embedding(requests.parse_body(body), self._limits)
+            )
             deployment = self._choose(request, embedding.model)
             choices = await asyncio.to_thread(plan_inputs, embedding, deployment, contents=self._settings.contents)
             async with ChoicesInFlight(self._emulator, deployment, choices, source="input") as flight:
@@ -268,7 +262,7 @@ class _Stream:
     """One answer, streamed token by token."""
 
     def __init__(
-        self, response: web.StreamResponse, flight: ChoicesInFlight, shape: Shape, generation: Generation
+        self, response: web.StreamResponse, flight: ChoicesInFlight, shape: Shape, generation: requests.Generation
     ) -> None:
         self._response = response
         self._flight = flight

@@ -186,7 +186,6 @@ def _measure_cluster(
 
 
 def _programs(running: PastOneMachine | VictoriaCluster) -> Iterator[tuple[str, Sequence[Measured]]]:
-    """Its programs by what they are."""
     for field in fields(running):
         value = getattr(running, field.name)
         alike = list(value) if isinstance(value, list | tuple) else [value]

@@ -124,7 +124,6 @@ def estimate_samples(asked: Asked, fleet: Fleet, *, scrape_seconds: int) -> int:
 
 
 def _read(node: Node, fleet: Fleet, scrape_seconds: int) -> int:
-    """The samples read at one moment."""
     match node:
         case Selector(name, _, window) if ":" in window:
             over, every = map(_seconds, window.split(":"))

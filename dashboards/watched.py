@@ -125,7 +125,6 @@ def _expressions(panel: panels.Panel) -> set[str]:
 
 
 def _panel(title: str, alerts: Sequence[records.Alert], compiler: Compiler) -> panels.Panel:
-    """A panel made of what the alerts compare."""
     condition = alerts[0].condition
     term = compared(condition)
     if term is None:

@@ -36,7 +36,6 @@ def can_hold(condition: records.Condition, had: frozenset[str]) -> bool:
 
 
 def _read(condition: records.Condition) -> set[str]:
-    """The contract's metrics that a condition reads."""
     names: set[str] = set()
     for term in records.terms(condition):
         match term:

@@ -176,7 +176,6 @@ class ConditionCompiler(ABC):
         return f"on ({self._names(records.open_labels(right))}){grouped}"
 
     def _past(self, shown: records.FigureRef, window: str) -> str:
-        """The values of a figure over a past window."""
         return f"{self._shown(shown)}[{window}]"
 
     @abstractmethod

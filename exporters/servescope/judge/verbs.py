@@ -137,7 +137,6 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _decided_on(run: runs.CutoverRun) -> list[tuple[Decision, str]]:
-    """Each decision with the verdict it was made on."""
     entries = [entry for entry in run.entries if entry.kind != "judgement"]
     verdicts = [str(entry.body.get("judgement", {}).get("verdict", "")) for entry in entries]
     return list(zip(run.decisions, verdicts, strict=True))

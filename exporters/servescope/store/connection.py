@@ -216,7 +216,6 @@ class StoreConnection(Closing):
             self._writer_lock = None
 
     def _forget(self) -> None:
-        """Forget all that was known of the file."""
         raise NotImplementedError
 
     def _settle(self) -> None:

@@ -68,7 +68,6 @@ class Store(StoreConnection, History):
     """
 
     def _forget(self) -> None:
-        """Forget all that was known of the file."""
         self._owners = Owners(self._connection, self.path)
         self._alerts = AlertTables(self._connection, self.path)
         self._settings = SettingsTable(self._connection, self.path)

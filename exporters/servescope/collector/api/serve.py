@@ -75,8 +75,6 @@ async def _expect_nothing(_: web.Request) -> None:
 
 
 class _Pages:
-    """The handlers."""
-
     def __init__(self, collector: Collector, gate: Gate) -> None:
         self._collector, self._gate, self._bounds = collector, gate, gate.bounds
         self._reads = Reads(gate.bounds, gate.telemetry)

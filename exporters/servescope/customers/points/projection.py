@@ -265,7 +265,6 @@ class Projector:
 
 
 def _gather(planned: Sequence[tuple[TargetInterval, _Plan]]) -> dict[StreamKey, list[_Source]]:
-    """The series of all targets that are part of each stream."""
     gathered: dict[StreamKey, list[_Source]] = {}
     for target, plan in planned:
         layout = plan.layout

@@ -62,7 +62,6 @@ def _rename(name: bytes, names: Mapping[bytes, bytes]) -> bytes:
 
 
 def _sample_names(renamed: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Every name that samples of the renamed metrics can have."""
     return {old.encode() + suffix: new.encode() + suffix for old, new in renamed.items() for suffix in _SUFFIXES}
 
 

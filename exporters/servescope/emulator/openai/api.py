@@ -67,8 +67,6 @@ def add_routes(application: web.Application, emulator: RunningEmulator, settings
 
 
 class _Api:
-    """The handlers."""
-
     def __init__(self, emulator: RunningEmulator, settings: OpenAiSettings) -> None:
         self._emulator = emulator
         self._settings = settings
@@ -162,16 +160,13 @@ class _Api:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     async def health(self, _: web.Request) -> web.StreamResponse:
-        """Whether the emulation runs."""
         await self._emulator.call(lambda: None)
         return web.Response()
 
     async def models(self, request: web.Request) -> web.StreamResponse:
-        """The models that can be asked."""
         return web.json_response({"object": "list", "data": list(self._models(request).values())})
 
     async def model(self, request: web.Request) -> web.StreamResponse:
-        """One model."""
         models, name = self._models(request), request.match_info["model"]
         if name not in models:
             raise errors.unknown_model(name, tuple(models))
@@ -185,17 +180,14 @@ class _Api:
         return {name: answers.describe_model(name, tokens) for name, tokens in longest.items()}
 
     async def nothing(self, request: web.Request) -> web.StreamResponse:
-        """What there is not."""
         raise errors.unknown_url(request.method, request.path)
 
     # --- generating ---------------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """A chat completion."""
         return await self._generate(request, requests.read_chat, ChatShape)
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
-        """A completion."""
         return await self._generate(request, requests.read_completion, CompletionShape)
 
     async def _generate(
@@ -241,7 +233,6 @@ class _Api:
         return response
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
-        """Vectors for texts."""
         async with self._taken():
             body = await self._read(request)
             embedding = await asyncio.to_thread(
@@ -259,8 +250,6 @@ class _Api:
 
 
 class _Stream:
-    """One answer, streamed token by token."""
-
     def __init__(
         self, response: web.StreamResponse, flight: ChoicesInFlight, shape: Shape, generation: requests.Generation
     ) -> None:
@@ -272,7 +261,6 @@ class _Stream:
         self._generated = [0] * len(flight.choices)
 
     async def run(self, progress: ChoiceProgress) -> None:
-        """Send all chunks, beginning with this progress."""
         for chunk in self._shape.begin(len(self._flight.choices)):
             await self._write(chunk)
         while True:

@@ -131,11 +131,9 @@ class _Scraping:
         )
 
     def target(self, place: Place) -> ScrapedTarget:
-        """The target at a place."""
         return make_target(place, self._up_labels, self._exposed, self._probed)
 
     def clock(self, target: ScrapedTarget, key: Key) -> dict[int, bool] | None:
-        """When it was scraped."""
         ups, health = self._tracks(target, key)
         return scrapes.scrape_times(self._prometheus, target, ups, health, self._start_ms, self._end_ms)
 

@@ -19,20 +19,9 @@ _REMEMBERED: Final = "15m"
 """How long ago an alert fired last that stays active: longer than a restart of Prometheus takes."""
 
 
-def condition_promql(
-    condition: records.Condition,
-    window: str = DEFAULT_WINDOW,
-    scope: str = "",
-    *,
-    extra: Sequence[str] = (),
-    collectors: Sequence[str] = COLLECTOR_LABELS,
-) -> str:
-    """The condition as PromQL over the recording rules of figures over `window`.
-
-    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
-    The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
-    """
-    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).condition(condition)
+def condition_promql(condition: records.Condition, window: str) -> str:
+    """The condition as PromQL over the recording rules of figures over `window`."""
+    return _RuleCompiler(window, "", (), tuple(COLLECTOR_LABELS)).condition(condition)
 
 
 def alert_promql(
@@ -43,8 +32,10 @@ def alert_promql(
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
 ) -> str:
-    """When an alert is active as PromQL: its condition and what it `lasts` for, as `condition_promql` has them.
+    """When an alert is active as PromQL over recorded figures over `window`: its condition and what it `lasts` for.
 
+    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
+    The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
     One that `is_kept_unknown` is also active while it is not known to be over.
     """
     compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors))
@@ -77,7 +68,7 @@ def term_promql(
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
 ) -> str:
-    """The term as PromQL, as `condition_promql` has it."""
+    """The term as PromQL, as `alert_promql` has it."""
     return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).term(term)
 
 

@@ -28,12 +28,6 @@ from servescope.settings.values import format_duration
 
 _logger = logging.getLogger(__name__)
 
-WITHHELD: Final = ("foreign", "ratio", "label", "incomplete", "quota")
-"""Why a series that was read is not exported.
-
-It is of no deployment of the customer; a ratio of several series, which cannot be added up; the label that
-distinguishes figures is not exported; a histogram lacks a part; the quota is used up.
-"""
 FORGET_MS: Final = 86_400_000
 """How long the total of a stream that ended is kept, so that it goes on when it comes back."""
 

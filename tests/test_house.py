@@ -24,7 +24,7 @@ IDEAS = {
         {"exporters/servescope/increments/program.py"},
     ),
     "whether an alert holds": (
-        r"case All\(conditions\)|case Except\(",
+        r"case (records\.)?(All\(conditions\)|Except\()",
         # The walk; the values for which a condition holds; the same as PromQL.
         {
             "exporters/servescope/alerting/records.py",

@@ -34,9 +34,10 @@ FORGET_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The points of a boundary, in order of time for each stream; what was withheld, in series, by reason of
-    `WITHHELD`.
+    """The points of a boundary, in order of time for each stream; what was withheld, in series, by reason.
 
+    `foreign` is of no deployment of the customer; `ratio` one of several series, which cannot be added up; `label`: the
+    label that distinguishes figures is not exported; `incomplete`: a histogram lacks a part; `quota`: it is used up.
     `totals` are what the next boundary goes on from, once the points are acknowledged.
     """
 

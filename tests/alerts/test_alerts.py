@@ -64,10 +64,7 @@ def test_alerts_are_the_same_with_prometheus_3(promtool_3: Path, tmp_path: Path)
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.proof)])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.proof] * (name in _LONG)) for name in ALERTS])
 def test_every_mutant_dies(name: str, step: int) -> None:
-    """A comparison turned round, a threshold or a time shifted, a matcher or a condition dropped: the proof fails.
-
-    In `make test` every fourth mutant of an alert.
-    """
+    """A comparison turned round, a threshold or a time shifted, a matcher or a condition dropped: the proof fails."""
     stories = stories_of(name)
     drawn = list(mutants(ALERTS[name]))[::step]
 
@@ -178,10 +175,7 @@ _RESET, _END = 50, 80
 
 @pytest.mark.slow
 def test_a_counter_reset_neither_fires_nor_ends_an_alert(each_promtool: Path, tmp_path: Path) -> None:
-    """One of two replicas restarts: what is well stays silent minute by minute, what is bad goes on firing.
-
-    Each alert has a deployment where all is well and one where it is not.
-    """
+    """One of two replicas restarts: what is well stays silent minute by minute, what is bad goes on firing."""
     series = [
         each
         for name, (well, bad) in COUNTED.items()

@@ -330,10 +330,7 @@ _NOT_KNOWN = "Whether this is over is not known: its targets are not seen."
 
 @pytest.mark.parametrize("name", KEPT)
 def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path: Path, name: str) -> None:
-    """All its series end, and its targets are unseen, though others of the deployment are up: it goes on firing.
-
-    It says that it may be over. It is over when a target is seen and its series say so. It does not begin to fire so.
-    """
+    """All its series end, and its targets are unseen, though others of the deployment are up: it goes on firing."""
     alert = ALERTS[name]
     story = next(each for each in stories_of(name) if any(_expected(each)))
     last = max(_expected(story))

@@ -376,10 +376,7 @@ def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Pa
 
 
 def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
-    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything.
-
-    Active replicas are there in any case, since the collector counts its targets; failed ones it does not know.
-    """
+    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything."""
 
     def names(*sources: str) -> set[str]:
         return set(make_options({"alerts": {"sources": list(sources)}}, origin="options.toml").alerts())

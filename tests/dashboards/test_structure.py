@@ -197,10 +197,7 @@ def test_variables_chain_and_follow_the_time(name: str) -> None:
 
 @each_of_deployments
 def test_every_selector_is_within_the_scope(name: str) -> None:
-    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain.
-
-    What is configured is the collector's, which has some of these labels or none.
-    """
+    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain."""
     board = read_board(name)
     declared = [variable["name"] for variable in board["templating"]["list"] if variable["type"] == "query"]
     used: set[str] = set()
@@ -276,10 +273,7 @@ def test_every_panel_is_explained(name: str) -> None:
 
 @each_board
 def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
-    """Their axis reaches from 0 to 1 at least, but where a flat line would be all that is seen; nothing is clamped.
-
-    Those are the skew, which lies around 0; what is judged near 0; what is harm; and promises, which are kept nearly.
-    """
+    """Their axis reaches from 0 to 1 at least, but where a flat line would be all that is seen; nothing is clamped."""
     for panel in panels(read_board(name)):
         defaults = panel["fieldConfig"]["defaults"]
         if panel["type"] == "timeseries" and defaults["unit"] == "percentunit":
@@ -414,10 +408,7 @@ def test_values_of_now_are_asked_for_once(name: str) -> None:
 
 
 def test_replicas_of_each_deployment_are_stacked_under_the_scale_that_was_sent() -> None:
-    """A panel for each deployment: by status, each in its colour; the desired scale and its bounds are lines across.
-
-    A stack of all deployments together could not be compared with the scale of each.
-    """
+    """A panel for each deployment: by status, each in its colour; the desired scale and its bounds are lines across."""
     (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas of $deployment"]
     overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
     assert (panel["repeat"], panel["repeatDirection"], panel["maxPerRow"]) == ("deployment", "h", 2)

@@ -136,10 +136,7 @@ def test_collector_reaches_the_targets_by_the_name_in_their_lists() -> None:
 
 
 def test_emulated_deployments_are_those_collected() -> None:
-    """The collector's configuration names the deployments that the emulator runs, with its labels and its lists.
-
-    Their labels are fixed, and their addresses are the emulator's, as the export to customers demands.
-    """
+    """The collector's configuration names the deployments that the emulator runs, with its labels and its lists."""
     import tomllib
 
     emulated = tomllib.loads(format_configuration(EmulatedStack().deployments))["deployments"]

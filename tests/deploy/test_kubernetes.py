@@ -201,10 +201,7 @@ def test_translators_end_after_nodes_forgot_them(monitored: tuple[Document, ...]
 
 
 def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ...]) -> None:
-    """Its NetworkPolicy, its configuration and the scrape jobs name the same ports, and only private networks.
-
-    Nothing else is reached, DNS included, and only the scrapers' namespace reaches it.
-    """
+    """Its NetworkPolicy, its configuration and the scrape jobs name the same ports, and only private networks."""
     policy = only(monitored, "NetworkPolicy", "servescope-translate")["spec"]
     (egress,), (ingress,) = policy["egress"], policy["ingress"]
     (to,), (from_,) = egress["to"], ingress["from"]
@@ -365,11 +362,7 @@ def _scraped(promtool: Path, folder: Path, documents: tuple[Document, ...], name
 def test_pods_are_scraped_through_the_translators(
     monitored: tuple[Document, ...], promtool: Path, tmp_path: Path
 ) -> None:
-    """Prometheus itself makes of each pod one target with its identity, asked through the translators' Service.
-
-    What a pod's page repeats of another layer is named; a pod of somebody else and other ports are dropped, and so are
-    pods with a translator of their own. Several Prometheus divide targets by their own addresses.
-    """
+    """Prometheus itself makes of each pod one target with its identity, asked through the translators' Service."""
     found = {each["replica"]: each for each in _scraped(promtool, tmp_path, monitored, "servescope-targets")}
 
     assert {name: each["__param_target"] for name, each in found.items()} == {
@@ -461,10 +454,7 @@ def _tokens(promtool: Path, folder: Path, query: str, series: dict[str, str], ex
 
 @pytest.mark.parametrize("name", ["keda"])
 def test_keda_scales_on_tokens_in_flight(rendered: tuple[Document, ...], promtool: Path, tmp_path: Path) -> None:
-    """KEDA gets one number: the autoscaler's, else the estimate by requests in flight, 0 when idle, else nothing.
-
-    Of nothing KEDA keeps the replicas that there are. The figures are recorded by the rules that are applied.
-    """
+    """KEDA gets one number: the autoscaler's, else the estimate by requests in flight, 0 when idle, else nothing."""
     (scaled,) = _of_kind(rendered, "ScaledObject")
     (trigger,) = scaled["spec"]["triggers"]
     query = trigger["metadata"]["query"]

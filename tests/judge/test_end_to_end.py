@@ -1,7 +1,4 @@
-"""The judge on emulated cutovers, end to end: what is healthy, each harm, and what cannot be known.
-
-A recording has a v1 and several v2 like it, each with its own fault from the end of a day on; each pair is a cutover.
-"""
+"""The judge on emulated cutovers, end to end: what is healthy, each harm, and what cannot be known."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A Prometheus as the judge's past: the judgement of a store, from one that was filled with its export.
-
-From one that scraped by itself, at other instants, intervals agree within `TOLERANCE`, and what is proven stays so.
-"""
+"""A Prometheus as the judge's past: the judgement of a store, from one that was filled with its export."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rules, dashboards, runbooks and the page of metrics agree with the catalog, without anything more or less.
-
-They are read back by parsers of their own and compared in structure, so a mistake of what writes them is seen too.
-"""
+"""Rules, dashboards, runbooks and the page of metrics agree with the catalog, without anything more or less."""
 
 from __future__ import annotations
 

@@ -93,10 +93,7 @@ def test_a_feature_that_is_off_shows_nothing_rather_than_zero(matrix: Matrix) ->
 @pytest.mark.reference
 @pytest.mark.usefixtures("reference")
 def test_nothing_looked_up_is_no_hit_rate_of_zero(matrix: Matrix) -> None:
-    """vLLM 0.13 was captured before its cache was asked for anything: the hit rate is idle; 0.32 shows a real one.
-
-    SGLang 0.5.7 exposes hits from the first one on, and shows 0 of its prompts before.
-    """
+    """vLLM 0.13 was captured before its cache was asked for anything: the hit rate is idle; 0.32 shows a real one."""
     cells = matrix.find("cache", "KV cache hit rate").cells
 
     assert (cells["vllm-0-13"].found, cells["vllm-0-32"].found) == ("idle", "data")

@@ -1,7 +1,4 @@
-"""A running stack notifies of its faults: one page, one ticket, one alert that another mutes, and all of them resolved.
-
-`make live` does so for every alert; `docs/alerts.md` holds what it found.
-"""
+"""A running stack notifies of its faults: one page, one ticket, one alert that is muted, and all are resolved."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def test_an_episode_names_alerts_and_deployments_that_exist() -> None:
 
 
 def test_the_page_has_rows_of_alerts_that_exist() -> None:
-    """One that no longer exists fails here: run `make live`.
-
-    One fault is one page at most, and one ticket at most.
-    """
+    """One that no longer exists fails here: run `make live`."""
     text = PAGE.read_text(encoding="utf-8")
     table = text[text.index(BEGIN) : text.index(END)]
     if not table.removeprefix(BEGIN).strip():

@@ -323,16 +323,6 @@ def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:
                     assert _seconds(window) >= 4 * SCRAPE_SECONDS, rule
 
 
-def test_a_recording_rule_reads_only_what_its_group_recorded_before() -> None:
-    """So that the order of groups does not matter: the rules of a group are evaluated one after the other."""
-    for name in RECORDING_FILES:
-        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
-            before: set[str] = set()
-            for rule in group["rules"]:
-                assert set(re.findall(r"deployment:\w+:\w+", rule["expr"])) <= before, rule
-                before.add(rule["record"])
-
-
 def test_no_rule_reads_scraped_series_over_more_than_an_hour() -> None:
     """Days of two hundred replicas would be tens of millions of samples every minute."""
     for name in FILES:

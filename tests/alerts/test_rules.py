@@ -311,13 +311,6 @@ def test_rules_of_victoriametrics_have_the_gains_of_prometheus() -> None:
 # --- Alertmanager -----------------------------------------------------------------------------------------------------
 
 
-def test_alertmanager_accepts_its_configuration(amtool: Path) -> None:
-    """As committed."""
-    done = subprocess.run([amtool, "check-config", GENERATED / "alertmanager.yml"], capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_every_alert_reaches_its_receiver(amtool: Path, alert: Alert) -> None:
     """Page, ticket, chat, or the one who expects the Watchdog."""

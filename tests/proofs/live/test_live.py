@@ -13,7 +13,7 @@ from tests.proofs.live.campaign import run_lanes
 from tests.proofs.live.deployments import EMULATED, Emulated, find_emulator
 from tests.proofs.live.episodes import EPISODES, NOT_SHOWN, OF_ALL
 from tests.proofs.live.frontend import FRONTENDS
-from tests.proofs.live.report import BEGIN, END, PAGE
+from tests.proofs.live.report import MARKERS, PAGE
 from tests.proofs.live.stack import live_stack
 from tests.proofs.live.watch import Watch
 from tests.support.waiting import wait_for
@@ -41,8 +41,8 @@ def test_an_episode_names_alerts_and_deployments_that_exist() -> None:
 def test_the_page_has_rows_of_alerts_that_exist() -> None:
     """One that no longer exists fails here: run `make live`."""
     text = PAGE.read_text(encoding="utf-8")
-    table = text[text.index(BEGIN) : text.index(END)]
-    if not table.removeprefix(BEGIN).strip():
+    table = text[text.index(MARKERS.begin) : text.index(MARKERS.end)]
+    if not table.removeprefix(MARKERS.begin).strip():
         pytest.skip("docs/alerts.md holds no run yet: make live")
     assert set(re.findall(r"(?m)^\| \[(\w+)\]", table)) <= ALERTS.keys()
     rows = [[cell.strip() for cell in line.split("|")] for line in re.findall(r"(?m)^\| \[.*", table)]

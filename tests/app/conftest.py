@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from servescope.store.embedded import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +29,12 @@ def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Store(tmp_path / "empty.db").close()
     monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
     return tmp_path / "empty.db"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """A headless Chromium."""
+    from tests import pictures
+
+    with pictures.open_browser(chromium) as opened:
+        yield opened

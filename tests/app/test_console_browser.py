@@ -33,13 +33,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """A headless Chromium."""
-    with pictures.open_browser(chromium) as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("name", pictures.PAGES)
 def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
     """Wide and light, then narrow and dark: nothing sticks out sideways, no chart is blank, no error is shown."""

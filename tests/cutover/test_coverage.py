@@ -22,7 +22,7 @@ from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
-from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, frozen_of, metric_of, plan_of
 from tests.support.recorded_stack import MINUTES, START_MS, recorded_minutes
 
 _IDENTITY = Identity("llama", "chat-v1", "v1", replica="r")
@@ -106,17 +106,28 @@ def altered(prefix: str, change: Gains, *, part: float = 1.0, ending: str = "", 
     return alter
 
 
-def without(prefix: str) -> Change:
-    """A page that lacks the series that are called so; with "", an empty one."""
+def lacking(is_lost: Callable[[Series], bool]) -> Change:
+    """A page without some series, as a rule of relabelling drops them."""
 
     def drop(target: TargetIncrements) -> TargetIncrements:
-        kept = [row for row, each in enumerate(target.series) if not each.name.startswith(prefix)]
-        found = replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
-        if prefix:
-            return found
-        return replace(found, gauges=(), levels=target.levels[:0], above=target.above[:0])
+        kept = [row for row, each in enumerate(target.series) if not is_lost(each)]
+        return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
     return drop
+
+
+def without(prefix: str) -> Change:
+    """A page that lacks the series that are called so."""
+    return lacking(lambda each: each.name.startswith(prefix))
+
+
+def emptied(target: TargetIncrements) -> TargetIncrements:
+    """A page with nothing on it."""
+    return replace(without("")(target), gauges=(), levels=target.levels[:0], above=target.above[:0])
+
+
+without_errors = lacking(lambda each: ("outcome", "error") in each.labels)
+without_buckets = lacking(lambda each: each.name.endswith("_bucket"))
 
 
 def failing(from_hour: float) -> Change:
@@ -128,7 +139,7 @@ def failing(from_hour: float) -> Change:
             target.tallies, scrapes=np.where(late, 0, target.tallies.scrapes), failed=np.where(late, SCRAPES, 0)
         )
         found = replace(target, gains=np.where(late, np.nan, target.gains), tallies=tallies)
-        return replace(without("")(found), source="", layer="") if late.all() else found
+        return replace(emptied(found), source="", layer="") if late.all() else found
 
     return fail
 
@@ -146,7 +157,7 @@ TWO = V2[:2]
 UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
     "two of three report no first token": (without(FIRST_TOKEN), TWO, "not reported by chat-v2/aggregated/v2-"),
     "two of three report no requests": (without("requests_total"), TWO, "not reported by chat-v2/aggregated/v2-"),
-    "two of three have empty pages": (without(""), TWO, "not reported by chat-v2/aggregated/v2-"),
+    "two of three have empty pages": (emptied, TWO, "not reported by chat-v2/aggregated/v2-"),
     "two of three have sums below zero": (
         altered(FIRST_TOKEN, lambda gains: 0.0 * gains - 1.0, ending="_sum"), TWO, "contradict each other",
     ),
@@ -214,16 +225,10 @@ def test_a_loss_that_no_block_shows_is_seen_in_the_stage(prefix: str, metric: st
     """Where a replica has few requests in a block, half of them are within what its counters may differ by."""
     story = replace(STORY, requests_per_minute=60.0, hours=6)
     judgement = judged(changed(altered(prefix, lambda gains: np.floor(0.5 * gains)), V2, story), story)
-    found = next(each for each in judgement.metrics if each.name == metric)
+    found = metric_of(judgement, metric)
 
     assert found.verdict == "NO DATA"
     assert "it counts fewer requests than other counters of the same processes" in found.reason
-
-
-def without_errors(target: TargetIncrements) -> TargetIncrements:
-    """A page that lacks the series of failed requests, as a rule of relabelling drops it."""
-    kept = [row for row, each in enumerate(target.series) if ("outcome", "error") not in each.labels]
-    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
 
 @pytest.mark.slow
@@ -232,7 +237,7 @@ def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> N
     """Requests that began and ended in no counter may be errors; a source that has not had any yet shows none."""
     story = replace(STORY, v2=Side(replicas=3, errors=0.02))
     judgement = judged(changed(without_errors, replicas, story), story)
-    errors = next(each for each in judgement.metrics if each.name == "request_error_share")
+    errors = metric_of(judgement, "request_error_share")
     none_yet = replace(STORY, v2=Side(replicas=3, errors=0.0))
 
     assert judgement.verdict == "NO DATA"
@@ -288,12 +293,6 @@ def test_what_was_in_flight_when_processes_ended_is_not_lost() -> None:
     judgement = judged(changed(restarting, V2))
 
     assert {each.cause for each in judgement.metrics if each.required} == {"warming", "not worse"}
-
-
-def without_buckets(target: TargetIncrements) -> TargetIncrements:
-    """A page whose histograms have no buckets, as a rule of relabelling drops them."""
-    kept = [row for row, each in enumerate(target.series) if not each.name.endswith("_bucket")]
-    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
 
 @pytest.mark.parametrize("replicas", [V1[:6], TWO])
@@ -421,7 +420,7 @@ def failing_all(target: TargetIncrements, gains: np.ndarray) -> np.ndarray:
 def test_a_latency_that_no_request_shows_any_more_is_not_healthy(replicas: list[str]) -> None:
     """Requests that all fail show none, on v1 or on both: nothing was compared since, and v2 is not known to answer."""
     judgement = judged(changed(changed_since(2.0, failing_all), replicas))
-    found = next(each for each in judgement.metrics if each.name == FIRST_TOKEN)
+    found = metric_of(judgement, FIRST_TOKEN)
 
     assert judgement.verdict == "NO DATA"
     assert found.cause == "unseen"
@@ -479,7 +478,7 @@ def test_frontends_that_report_what_engines_do_not_are_another_layer() -> None:
     def elsewhere(target: TargetIncrements) -> TargetIncrements:
         name = f"engine-{target.identity.replica}"
         identity = replace(target.identity, replica=name)
-        return replace(without("")(target), target_id=identity.target_id, identity=identity, layer="engine")
+        return replace(emptied(target), target_id=identity.target_id, identity=identity, layer="engine")
 
     evidence = evidence_of(STORY)
     engines = tuple(map(elsewhere, evidence.targets))

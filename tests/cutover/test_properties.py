@@ -18,7 +18,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import Arm, FrozenPlan, MetricPlan
 from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, metric_of
 
 Damage = Callable[[Evidence, np.random.Generator], Evidence]
 
@@ -441,7 +441,7 @@ def test_a_metric_that_is_not_required_is_no_metric_plan_less() -> None:
     _, evidence, frozen = observed("slow to begin")
     metrics = tuple(_optional(each) for each in frozen.plan.metrics)
     judgement = judged("slow to begin", evidence, replace(frozen, plan=replace(frozen.plan, metrics=metrics)))
-    found = next(each for each in judgement.metrics if each.name == "time_to_first_token_seconds")
+    found = metric_of(judgement, "time_to_first_token_seconds")
 
     assert (judgement.verdict, found.verdict) == ("HEALTHY", "DEGRADED")
 

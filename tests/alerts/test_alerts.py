@@ -29,7 +29,7 @@ _LONG = frozenset({"ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGo
 _ALL = pytest.mark.parametrize("names", [ALERTS.keys() - _LONG, pytest.param(_LONG, marks=pytest.mark.proof)])
 _EQUIVALENT = {
     # Of the targets that ought to be seen: one that any collector reaches is among them anyway.
-    "ServescopeFleetUnseen": ["the other end"],
+    "ServescopeFleetUnseen": ["the other end"]
 }
 """Mutants by alert that hold exactly where it does."""
 Slopes = Mapping[str, float]

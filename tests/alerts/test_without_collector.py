@@ -108,11 +108,7 @@ def _recorded(record: str, labels: Mapping[str, str], values: Iterable[float | N
 
 
 def _check(
-    promtool: Path,
-    folder: Path,
-    given: Mapping[str, str],
-    checks: list[dict[str, Any]],
-    options: Options | None = None,
+    promtool: Path, folder: Path, given: Mapping[str, str], checks: list[dict[str, Any]], options: Options | None = None
 ) -> Mapping[str, str]:
     group = without_collector_group(options) if options else without_collector_group()
     return failures(promtool, folder, {"rules": Suite([unit_test(given, checks)], [group])})

@@ -146,10 +146,7 @@ def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium
     pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
     client.switch_on("draft-misaligned", 0.9, deployment="chat-v2")
     errors: list[str] = []
-    with (
-        pictures.serve_console(store, "--emulator", client.url) as address,
-        pictures.open_browser(chromium) as browser,
-    ):
+    with pictures.serve_console(store, "--emulator", client.url) as address, pictures.open_browser(chromium) as browser:
         page = pictures.open_page(browser, "light", pictures.WIDE)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{address}/faults", wait_until="commit")

@@ -24,10 +24,7 @@ from tests.support.cutover_store import CutoverStore, Step, write_cutover
 pytestmark = pytest.mark.slow
 
 OF_A_CUTOVER = ("cutover", "plan", "decisions")
-STEPS = (
-    Step(0.08, Side(replicas=1), 2),
-    Step(0.25, Side(replicas=4, slower=1.5), 2),
-)
+STEPS = (Step(0.08, Side(replicas=1), 2), Step(0.25, Side(replicas=4, slower=1.5), 2))
 HOUR_MS = 3_600_000
 
 

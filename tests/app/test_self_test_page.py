@@ -53,8 +53,7 @@ def test_a_young_deployment_says_what_it_needs(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("splits", "alarms", "word"),
-    [(500, 5, "✓ below 5 %"), (20, 0, "? may be above 5 %"), (200, 40, "✕ above 5 %")],
+    ("splits", "alarms", "word"), [(500, 5, "✓ below 5 %"), (20, 0, "? may be above 5 %"), (200, 40, "✕ above 5 %")]
 )
 def test_the_rate_is_read_by_its_interval(splits: int, alarms: int, word: str) -> None:
     """A rate is below what is promised only where its whole interval is; few splits prove nothing."""

@@ -78,10 +78,7 @@ HARMS: Final = {
     "small-batches": ("throughput-regression", 0.9),
 }
 ALONE: Final = "one-slow-replica"
-UNSEEN: Final = {
-    "crashing": ("replica-crash-loop", 1.0),
-    "restarting": ("counters-reset", 60.0),
-}
+UNSEEN: Final = {"crashing": ("replica-crash-loop", 1.0), "restarting": ("counters-reset", 60.0)}
 BLIND: Final = {"unreachable": "target-unreachable", "renamed": "metric-renamed"}
 FROZEN: Final = {"frozen": "engine-frozen"}
 ALIKE: Final = {"healthy": None, "other-prompts": "prompt-mix-shift"}

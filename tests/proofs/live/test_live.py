@@ -83,10 +83,7 @@ def test_faults_reach_whom_they_concern(tmp_path: Path, prometheus: Path, alertm
         ("ServescopeReplicasFailed", "ticket"),
     }
     calls = {(each.name, each.deployment, each.receiver) for each in received if each.receiver in ("page", "ticket")}
-    assert calls >= {
-        ("ServescopeNoActiveReplica", "down", "page"),
-        ("ServescopeReplicasFailed", "failing", "ticket"),
-    }
+    assert calls >= {("ServescopeNoActiveReplica", "down", "page"), ("ServescopeReplicasFailed", "failing", "ticket")}
     assert ("ServescopeReplicasFailed", "down", "ticket") not in calls
     assert all(each.receiver == RECEIVERS[ALERTS[each.name].severity] for each in received)
 

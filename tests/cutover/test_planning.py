@@ -12,7 +12,7 @@ from servescope.cutover.forecast.duration import MetricForecast, StageForecast, 
 from servescope.cutover.plan.plan import FrozenPlan, Stage
 from servescope.cutover.statistics.effects import inflation, mean_effects
 from servescope.cutover.statistics.sequences import accumulate, split_alpha
-from tests.support.cutover_evidence import Side, Story, evidence_of, metric_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 STORY = Story(past_hours=26, hours=0, v1=Side(replicas=8), v2=Side(replicas=0))
 SHARES = (0.05, 0.25, 0.5, 1.0)
@@ -37,7 +37,7 @@ def stages(evidence: Evidence, frozen: FrozenPlan) -> tuple[StageForecast, ...]:
 
 
 def _metric(stage: StageForecast, name: str) -> MetricForecast:
-    return metric_of(stage, name)
+    return next(each for each in stage.metrics if each.name == name)
 
 
 @pytest.mark.slow

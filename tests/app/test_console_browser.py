@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,13 +30,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words = write_exports(folder, [plan.deployment for plan in PLANS])
     with pictures.keep_writing(store), pictures.serve_console(store, *words) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """A headless Chromium."""
-    with pictures.open_browser(chromium) as opened:
-        yield opened
 
 
 def test_a_deep_link_may_be_the_first_request(address: str, browser: Browser) -> None:

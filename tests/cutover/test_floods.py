@@ -18,7 +18,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of, slowed
+from tests.support.cutover_evidence import Side, Story, evidence_of, metric_of, plan_of, slowed
 from tests.support.failing import Fails, with_failures
 
 STORY = Story(past_hours=26, hours=4, requests_per_minute=300.0, v1=Side(replicas=9), v2=Side(replicas=3))
@@ -42,7 +42,7 @@ def frozen_at(share: float) -> FrozenPlan:
 
 def errors_of(judgement: Judgement) -> tuple[str, str, str]:
     """The verdict on errors, its cause and its reason."""
-    found = next(each for each in judgement.metrics if each.name == "request_error_share")
+    found = metric_of(judgement, "request_error_share")
     return found.verdict, found.cause, found.reason
 
 

@@ -14,7 +14,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan, Stage
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, metric_of, plan_of
 
 V1 = Side(replicas=6)
 V2 = Side(replicas=2)
@@ -56,7 +56,7 @@ def test_an_equal_stack_is_proven_healthy() -> None:
 def test_harm_is_proven_and_named(v2: Side, metric: str) -> None:
     """Its metric is DEGRADED, the reason says by how much, and the advice is to roll back."""
     judgement = judged(replace(STORY, v2=v2))
-    found = next(each for each in judgement.metrics if each.name == metric)
+    found = metric_of(judgement, metric)
 
     assert (judgement.verdict, judgement.advice, judgement.severity) == ("DEGRADED", "roll back", "beyond margin")
     assert found.verdict == "DEGRADED"

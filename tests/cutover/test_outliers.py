@@ -17,7 +17,7 @@ from servescope.cutover.plan.plan import MetricPlan
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, metric_of, plan_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 STORY = Story(past_hours=26, hours=6, v1=Side(replicas=9), v2=Side(replicas=3))
@@ -305,7 +305,7 @@ def judged(evidence: Evidence, story: Story = STORY, *, at_ms: int | None = None
 
 
 def first_token(judgement: Judgement) -> MetricJudgement:
-    return next(metric for metric in judgement.metrics if metric.name == FIRST_TOKEN)
+    return metric_of(judgement, FIRST_TOKEN)
 
 
 def verdicts(judgement: Judgement) -> list[str]:

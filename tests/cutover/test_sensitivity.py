@@ -29,6 +29,7 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.report.report import render_report
 from servescope.judge.report.text import explain_judgement
+from tests.support.cutover_evidence import metric_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 SHARE = 0.25
@@ -100,7 +101,7 @@ def _judge(frozen: FrozenPlan, evidence: Evidence) -> Judgement:
 
 
 def _first_token(judgement: Judgement) -> MetricJudgement:
-    return next(each for each in judgement.metrics if each.name == FIRST_TOKEN)
+    return metric_of(judgement, FIRST_TOKEN)
 
 
 def _verdicts(judgement: Judgement) -> set[str]:

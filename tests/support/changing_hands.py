@@ -1,7 +1,4 @@
-"""Two customers whose deployments change hands while the export runs, and what each may have received.
-
-That is computed of the scrapes here, with none of the code that exports.
-"""
+"""Two customers whose deployments change hands while the export runs, and what each may have received."""
 
 from __future__ import annotations
 

@@ -146,7 +146,6 @@ def _asked(options: Options, where: Matchers = (), more: str = "") -> str:
 
 
 def _on_page(name: str, options: Options) -> str:
-    """A series of the pages of collectors."""
     return _series(name, options, (("job", (options.choices.collector_job,)),))
 
 

@@ -54,7 +54,6 @@ def _local(text: str, judgement: Judgement, zone: tzinfo) -> str:
 
 
 def _where(judgement: Judgement, stages: Sequence[Stage]) -> str:
-    """The share that the advice is about."""
     planned = display.format_planned(judgement.stage.share)
     if judgement.rolled_back:
         return f"from {planned} on v2"

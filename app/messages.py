@@ -60,7 +60,6 @@ class _Conversation:
         self._ended = False
 
     async def receive(self) -> Message:
-        """The next message of a page, or the end."""
         while True:
             message = await self._receive()
             if message["type"] != "websocket.receive":
@@ -72,7 +71,7 @@ class _Conversation:
                 await self._send({"type": "websocket.close", "code": code})
                 self._ended = True
                 return {"type": "websocket.disconnect", "code": code}
-            if _is_of_pages(message["bytes"]):
+            if _kind(message["bytes"]) in _OF_PAGES | _OPERATIONS:
                 return message
 
     async def send(self, message: Message) -> None:
@@ -93,10 +92,6 @@ class _Conversation:
         if data is None or _kind(data) is None:
             return _PROTOCOL_ERROR, "a message that is none of a page"
         return None
-
-
-def _is_of_pages(data: bytes) -> bool:
-    return _kind(data) in _OF_PAGES | _OPERATIONS
 
 
 def _kind(data: bytes) -> str | None:

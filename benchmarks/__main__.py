@@ -20,7 +20,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(names)}; all by default")
     modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
     for module in modules.values():
-        module.configure(parser)
+        if hasattr(module, "configure"):
+            module.configure(parser)
     arguments = parser.parse_args()
     chosen = arguments.names or names
     for name in chosen:

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from alerts.recording import render_recording_rules
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES
@@ -122,13 +120,13 @@ def _translation() -> Iterator[dict[str, Any]]:
 
 def _measure(fleet: _fleet.Fleet, collector: Measured, peer: Measured) -> None:
     began = time.time()
-    before = collector.cpu_seconds(), _own_series(peer)
+    before = collector.cpu_seconds(), peer.series()
     time.sleep(_SECONDS)
     ended = time.time()
-    after = collector.cpu_seconds(), _own_series(peer)
+    after = collector.cpu_seconds(), peer.series()
     ours = after[0] - before[0]
     theirs = after[1]["process_cpu_seconds_total"] - before[1]["process_cpu_seconds_total"]
-    pages = {agent: _pages_within(fleet, agent, began, ended) for agent in ("servescope", "prometheus")}
+    pages = {agent: sum(began <= at < ended for at in fleet.scrapes(agent)) for agent in ("servescope", "prometheus")}
     per_sample = {
         "servescope": ours / pages["servescope"] / SAMPLES,
         "prometheus": theirs / pages["prometheus"] / SAMPLES,
@@ -146,25 +144,12 @@ def _measure(fleet: _fleet.Fleet, collector: Measured, peer: Measured) -> None:
         after[1]["prometheus_tsdb_head_samples_appended_total"]
         - before[1]["prometheus_tsdb_head_samples_appended_total"]
     )
-    kept = sum(status["samples"] for status in json.loads(collector.read("/api/v1/targets"))["targets"]) / fleet.targets
+    kept = collector.stored_samples() / fleet.targets
     print(
         f"  stored of a page, about: {kept:.0f} and {appended / pages['prometheus']:.0f} samples (theirs with results)"
     )
     memory = collector.resident_bytes() / 1e6, after[1]["process_resident_memory_bytes"] / 1e6
     print(f"  resident memory: {memory[0]:.0f} and {memory[1]:.0f} MB")
-
-
-def _pages_within(fleet: _fleet.Fleet, agent: str, began: float, ended: float) -> int:
-    return sum(began <= moment < ended for times in fleet.arrivals(agent).values() for moment in times)
-
-
-def _own_series(peer: Measured) -> Mapping[str, float]:
-    """What Prometheus says of itself, without labels; series of several labels add up."""
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(peer.read("/metrics").decode()):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found
 
 
 def _check_figures(collector: Measured, server: prometheus.Prometheus) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 
 from app import queries
 from app.selection import TimeRange
@@ -94,28 +93,20 @@ def measure_collector(fleet: _fleet.Fleet, folder: Path, span: Span) -> System:
         began = time.time()
         (part,), _ = _used([("collector", [collector])], lambda: time.sleep(span.seconds))
         ended = time.time()
-        held = sum(status["samples"] for status in json.loads(collector.read("/api/v1/targets"))["targets"])
+        held = collector.stored_samples()
         # Of all scrapes so far: a page that took long to render is shown again for a while.
-        own = _series_of(collector.url)
+        own = collector.series()
         lag = own["servescope_scrape_duration_seconds_sum"] / own["servescope_scrape_duration_seconds_count"]
         with queries.open_store(folder / "servescope.db") as store:
             paint = _paint(store)
-        times = _scrapes(fleet)
+        times = fleet.scrapes("servescope")
         stored = sum(path.stat().st_size for path in folder.glob("servescope.db*"))
     rounds = len(times) / fleet.targets
     samples = sum(began <= at < ended for at in times) / fleet.targets * held
     return System(
-        "one collector",
-        fleet.targets,
-        span.interval,
-        [part],
-        samples,
-        held,
-        {},
-        {"store": stored / (rounds * held)},
-        [lag],
-        *paint,
-    )
+        "one collector", fleet.targets, span.interval, [part], samples, held, {}, {"store": stored / (rounds * held)},
+        [lag], *paint,
+    )  # fmt: skip
 
 
 def measure_agents(
@@ -167,12 +158,12 @@ def _measure_cluster(
     time.sleep(span.warm_up)
     followed = "|".join(f"engine-{number}" for number in range(0, targets, _FOLLOWED_EVERY))
     selector = f'concurrent_requests{{replica=~"{followed}"}}'
-    before, began = sum(sent(_series_of(_url(each))) for each in senders), time.time()
+    before, began = sum(sent(_measured(each).series()) for each in senders), time.time()
     parts, lags = _used(list(_programs(running)), lambda: follow(reader, selector, span.seconds))
-    size, ended = sum(sent(_series_of(_url(each))) for each in senders) - before, time.time()
+    size, ended = sum(sent(_measured(each).series()) for each in senders) - before, time.time()
     held = _sum(reader, f'sum(scrape_samples_scraped{{job="{TARGETS_JOB}"}})')
     # As many as were really scraped, which a machine that is too busy delays.
-    samples = sum(began <= at < ended for at in _scrapes(fleet)) / scraped_by * held / targets
+    samples = sum(began <= at < ended for at in fleet.scrapes("servescope")) / scraped_by * held / targets
     kept = sum(path.stat().st_size for path in (running.folder / storage_folder).rglob("*") if path.is_file())
     page = _probed(running.translators[0], fleet)
     wire = {
@@ -180,13 +171,12 @@ def _measure_cluster(
         "translator to scraper": page.gzip / page.samples,
         "remote write": size / samples,
     }
-    disk = {"disk, after minutes": kept / stored(_series_of(_url(storage)))}
+    disk = {"disk, after minutes": kept / stored(_measured(storage).series())}
     paint = _paint(queries.open_prometheus(f"http://127.0.0.1:{reader.port}", {}))
     return System(name, targets, span.interval, parts, samples, held, wire, disk, lags, *paint)
 
 
 def _programs(running: PastOneMachine | VictoriaCluster) -> Iterator[tuple[str, Sequence[Measured]]]:
-    """Its programs by what they are."""
     for field in fields(running):
         value = getattr(running, field.name)
         alike = list(value) if isinstance(value, list | tuple) else [value]
@@ -271,26 +261,6 @@ def _paint(store: History) -> tuple[float, int]:
         queries.read_trends(store, shown, span, SPARK_FIGURE)
         seconds.append(time.perf_counter() - began)
     return min(seconds), found
-
-
-def _series_of(url: str) -> Mapping[str, float]:
-    """What a program exposes of itself, without labels; series of several labels add up."""
-    with urlopen(f"{url}/metrics", timeout=120) as answer:
-        lines = [
-            line
-            for line in answer.read().decode().splitlines()
-            if line.startswith(("servescope_", "prometheus_", "vm"))
-        ]
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-    return found
-
-
-def _scrapes(fleet: _fleet.Fleet) -> list[float]:
-    """When targets were scraped, whichever they are, in seconds since 1970."""
-    return [at for each in fleet.arrivals("servescope").values() for at in each]
 
 
 def _sum(prometheus: Prometheus, expression: str) -> float:

@@ -86,13 +86,9 @@ def replay_with_dynamo(
     }
     started = time.perf_counter()
     ran = subprocess.run(
-        [str(python), "-c", _REPLAY, json.dumps(given)],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS_AT_MOST,
-        check=False,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "DYN_LOG": "error"},
-    )
+        [str(python), "-c", _REPLAY, json.dumps(given)], capture_output=True, text=True, timeout=_SECONDS_AT_MOST,
+        check=False, env={**os.environ, "HF_HUB_OFFLINE": "1", "DYN_LOG": "error"},
+    )  # fmt: skip
     if ran.returncode != 0:
         raise RuntimeError(f"dynamo's replay ended with {ran.returncode}: {ran.stderr[-500:]}")
     seconds = time.perf_counter() - started

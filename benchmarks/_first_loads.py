@@ -112,15 +112,9 @@ def _measure(form: str, read: str, port: int, now_ms: int, folder: Path, *, busy
         loads.append(_load(read, port, now_ms, folder))
         bare.append(_send_bare(loads[-1].asked, port))
     return Measured(
-        form,
-        read,
-        busy,
-        len(loads[-1].asked),
-        bare[-1][1],
-        statistics.median(seconds for seconds, _ in bare),
-        statistics.median(load.reading_seconds for load in loads),
-        statistics.median(load.seconds for load in loads),
-    )
+        form, read, busy, len(loads[-1].asked), bare[-1][1], statistics.median(seconds for seconds, _ in bare),
+        statistics.median(load.reading_seconds for load in loads), statistics.median(load.seconds for load in loads),
+    )  # fmt: skip
 
 
 def _send_bare(asked: Sequence[Asked], port: int) -> tuple[float, int]:

@@ -24,16 +24,10 @@ _DURATION_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 MOST_SAMPLES: Mapping[str, float] = MappingProxyType(
     {
-        "fleet": 2e6,
-        "cutover": 35e6,
-        "requests": 100e6,
-        "health": 75e6,
-        "speculation": 10e6,
-        "cache": 10e6,
-        "scale": 10e6,
-        "phases": 12e6,
+        "fleet": 2e6, "cutover": 35e6, "requests": 100e6, "health": 75e6, "speculation": 10e6, "cache": 10e6,
+        "scale": 10e6, "phases": 12e6,
     }
-)
+)  # fmt: skip
 """What opening a dashboard may read: samples over a day of 200 replicas that are scraped every 15 s."""
 
 MOST_SAMPLES_OTHERWISE = 20e6
@@ -124,7 +118,6 @@ def estimate_samples(asked: Asked, fleet: Fleet, *, scrape_seconds: int) -> int:
 
 
 def _read(node: Node, fleet: Fleet, scrape_seconds: int) -> int:
-    """The samples read at one moment."""
     match node:
         case Selector(name, _, window) if ":" in window:
             over, every = map(_seconds, window.split(":"))

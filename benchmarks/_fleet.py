@@ -47,6 +47,10 @@ class Fleet:
         with urlopen(f"{self.control}/{agent}", timeout=30) as answer:
             return {int(target): times for target, times in json.loads(answer.read()).items()}
 
+    def scrapes(self, agent: str) -> list[float]:
+        """The same whichever the engine is."""
+        return [at for times in self.arrivals(agent).values() for at in times]
+
 
 def write_configuration(fleet: Fleet, folder: Path, settings: Mapping[str, str]) -> tuple[Path, int]:
     """A collector's configuration for the whole fleet, with these keys of `[collector]`, and the port it listens on."""

@@ -18,13 +18,9 @@ from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 SCRAPE_INTERVAL_MS: Final = 15_000
 
 _HISTOGRAMS: Final = (
-    "time_to_first_token_seconds",
-    "time_per_output_token_seconds",
-    "request_duration_seconds",
-    "tps_per_request",
-    "input_tokens_per_request",
-    "output_tokens_per_request",
-)
+    "time_to_first_token_seconds", "time_per_output_token_seconds", "request_duration_seconds", "tps_per_request",
+    "input_tokens_per_request", "output_tokens_per_request",
+)  # fmt: skip
 
 
 def count(
@@ -134,15 +130,8 @@ def make_target(
 ) -> TargetIncrements:
     none = np.zeros(len(blocks), dtype=np.int64)
     return TargetIncrements(
-        identity.target_id,
-        identity,
-        blocks,
-        series,
-        gains,
-        tuple(Series(name, ()) for name in gauges),
-        np.stack([levels for levels, _ in gauges.values()]),
-        np.stack([above for _, above in gauges.values()]),
-        np.full(len(blocks), float(started_ms)),
-        Tallies(none + BLOCK_MS // SCRAPE_INTERVAL_MS, none, none, none, none),
+        identity.target_id, identity, blocks, series, gains, tuple(Series(name, ()) for name in gauges),
+        np.stack([levels for levels, _ in gauges.values()]), np.stack([above for _, above in gauges.values()]),
+        np.full(len(blocks), float(started_ms)), Tallies(none + BLOCK_MS // SCRAPE_INTERVAL_MS, none, none, none, none),
         source="servescope",
-    )
+    )  # fmt: skip

@@ -21,6 +21,7 @@ from servescope.increments.blocks import BLOCK_MS
 
 ERRORS: Final = "request_error_share"
 _DAYS: Final = 2000
+_FACTOR: Final = 5.0
 _HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
 
 
@@ -60,11 +61,11 @@ def _first(evidence: Floats, level: float) -> float:
     return (crossed[0] + 1) * BLOCK_MINUTES if crossed.size else math.inf
 
 
-def errors_alone(factor: float = 5.0) -> Iterator[str]:
+def errors_alone() -> Iterator[str]:
     """The table of the medians, by share."""
     shares = (0.01, 0.05, 0.25)
-    delays = {share: median_delays(share, factor) for share in shares}
-    yield f"| errors × {factor:g}, median minutes | " + " | ".join(f"{share:.0%}" for share in shares) + " |"
+    delays = {share: median_delays(share, _FACTOR) for share in shares}
+    yield f"| errors × {_FACTOR:g}, median minutes | " + " | ".join(f"{share:.0%}" for share in shares) + " |"
     yield "| --- " * (len(shares) + 1) + "|"
     for name in delays[shares[0]]:
         yield f"| {name} | " + " | ".join(f"{delays[share][name]:.0f}" for share in shares) + " |"

@@ -59,9 +59,9 @@ class RecordedTrial:
     metrics: dict[str, MetricTrial]
 
 
-def record_missing(recordings: Sequence[tuple[Kind, int]] = RECORDINGS) -> None:
+def record_missing() -> None:
     """Record what is not there yet, which takes minutes for each; a recording that is interrupted begins anew."""
-    for kind, seed in recordings:
+    for kind, seed in RECORDINGS:
         path = _path(kind, seed)
         if path.exists():
             continue

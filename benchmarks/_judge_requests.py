@@ -140,7 +140,7 @@ def load_at(blocks: Whole, setting: Setting) -> Floats:
 
 def draw_shock(rng: np.random.Generator, setting: Setting, blocks: int) -> Floats:
     """What slows both stacks at once, (2, 1, blocks): of the first token, and of the tokens behind it."""
-    return _correlated(rng, 0.5, autoregress(rng, (2, 1, blocks), setting.shock, 30.0))
+    return _correlated(rng, autoregress(rng, (2, 1, blocks), setting.shock, 30.0))
 
 
 def draw_levels(rng: np.random.Generator, setting: Setting, shock: Floats, effects: Floats) -> Floats:
@@ -150,12 +150,12 @@ def draw_levels(rng: np.random.Generator, setting: Setting, shock: Floats, effec
     replicas = autoregress(rng, (2, len(effects), blocks), setting.replica_drift, setting.drift_minutes)
     lasting = np.stack([effects, setting.replica_spread * rng.standard_normal(len(effects))])[:, :, np.newaxis]
     # Tokens behind the first one vary half as much as it does, and mostly together with it.
-    return shock + _correlated(rng, 0.5, stack + replicas + lasting)
+    return shock + _correlated(rng, stack + replicas + lasting)
 
 
-def _correlated(rng: np.random.Generator, scale: float, levels: Floats) -> Floats:
+def _correlated(rng: np.random.Generator, levels: Floats) -> Floats:
     first, own = levels
-    return np.stack([first, scale * (0.7 * first + math.sqrt(1 - 0.7**2) * own)])
+    return np.stack([first, 0.5 * (0.7 * first + math.sqrt(1 - 0.7**2) * own)])
 
 
 def autoregress(rng: np.random.Generator, shape: tuple[int, ...], deviation: float, minutes: float) -> Floats:

@@ -188,7 +188,6 @@ class _Builder:
 
     @property
     def free(self) -> int:
-        """How many samples still have room."""
         return SAMPLES - len(self._columns)
 
     def shape(self) -> Shape:

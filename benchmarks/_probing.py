@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.error import URLError
 
 import aiohttp
 
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES
-from benchmarks._processes import Measured, ending
+from benchmarks._processes import Measured, serving
 from servescope.collector.scrapes.fetch import HttpFetch
 from servescope.collector.scrapes.scrape import Limits, scrape_target
 from servescope.collector.targets.target import Target
@@ -33,7 +31,6 @@ from tests.support.prometheus import free_port
 _TARGETS = 200
 _ROUNDS = 15
 _LIMITS = Limits(10.0, 16_000_000)
-_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +78,7 @@ def measure(targets: int = _TARGETS) -> ProbeCost:
             sys.executable, "-m", "servescope.cli", "translate", "--config", str(configuration),
             "--listen", f"127.0.0.1:{port}",
         ]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with ending(process):
-            translator = Measured(process.pid, f"http://127.0.0.1:{port}")
-            _wait_until_ready(translator)
+        with serving(command, port, Path(name) / "translate.log") as translator:
             return asyncio.run(_measure(translator, addresses))
 
 
@@ -133,16 +127,3 @@ async def _scrape_cpu(addresses: list[str]) -> float:
         for _ in range(_ROUNDS):
             await scrape()
         return (time.process_time() - before) / (_ROUNDS * len(addresses))
-
-
-def _wait_until_ready(translator: Measured) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            translator.read("/-/ready")
-        except (URLError, OSError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _START_SECONDS = 60.0
 _END_SECONDS = 60.0
+_OF_ITSELF = ("servescope_", "prometheus_", "process_", "vm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,31 @@ class Measured:
             body: bytes = answer.read()
             return body
 
+    def samples(self) -> Iterator[Sample]:
+        """What it exposes of itself, without what it scraped."""
+        lines = [line for line in self.read("/metrics").decode().splitlines() if line.startswith(_OF_ITSELF)]
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            yield from family.samples
+
+    def series(self) -> Mapping[str, float]:
+        """The same without labels; series of several labels add up."""
+        found = defaultdict[str, float](float)
+        for sample in self.samples():
+            found[sample.name] += sample.value
+        return found
+
+    def stored_samples(self) -> int:
+        """How many samples a collector stores when it has scraped every target once."""
+        return sum(status["samples"] for status in json.loads(self.read("/api/v1/targets"))["targets"])
+
+    def is_ready(self) -> bool:
+        """Whether a program of servescope is."""
+        try:
+            self.read("/-/ready")
+        except (URLError, OSError):
+            return False
+        return True
+
 
 @contextmanager
 def collecting(
@@ -55,12 +86,22 @@ def collecting(
     command = [sys.executable, *profiler, "-m", "servescope.cli", "collect", "--config", str(configuration)]
     if cores:
         command = [sys.executable, "-c", _PINNED, ",".join(map(str, cores)), *command]
-    with (configuration.parent / "collector.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    with ending(process):
-        collector = Measured(process.pid, f"http://127.0.0.1:{port}")
-        _wait_until_ready(collector, process, configuration.parent / "collector.log")
+    with serving(command, port, configuration.parent / "collector.log") as collector:
         yield collector
+
+
+@contextmanager
+def serving(command: Sequence[str], port: int, log: Path) -> Iterator[Measured]:
+    """A program of servescope, ready, for the length of the block; raises RuntimeError when it does not start."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    with ending(process):
+        program, deadline = Measured(process.pid, f"http://127.0.0.1:{port}"), time.monotonic() + _START_SECONDS
+        while not program.is_ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command} did not start: {log.read_text(encoding='utf-8')[-2000:]}")
+            time.sleep(0.1)
+        yield program
 
 
 # Pins itself and becomes the command, so that every thread of it inherits the cores.
@@ -85,19 +126,3 @@ def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _wait_until_ready(collector: Measured, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not _is_ready(collector):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the collector did not start: {log.read_text(encoding='utf-8')[-2000:]}")
-        time.sleep(0.2)
-
-
-def _is_ready(collector: Measured) -> bool:
-    try:
-        collector.read("/-/ready")
-    except (URLError, OSError):
-        return False
-    return True

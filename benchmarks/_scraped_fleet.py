@@ -103,7 +103,6 @@ def write_fleet(form: Form, replicas: int, port: int, *, start_ms: int, end_ms: 
 
 
 def _processes(form: Form, fleet: Fleet, times: NDArray[np.int64]) -> Iterator[_Process]:
-    """Each process of the fleet with all its series."""
     random = np.random.default_rng(1)
     for number, (labels, series) in enumerate(_series_by_process(fleet).items()):
         place = {"job": form.job, "instance": "collector:9900" if form.collected else f"10.0.0.{number}:8000"}

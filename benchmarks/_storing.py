@@ -15,7 +15,6 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from servescope.sources.reader import Reader, ReadError
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from servescope.store.writer import WriteBatch
+from tests.tools import promtool_binary
 
 _NOW = 1_800_000_000_000
 _STEP_MS = 15_000
@@ -43,16 +43,8 @@ _FAMILY = "spec_decode_num_accepted_tokens_per_pos_total"
 _HISTOGRAM = "time_to_first_token_seconds"
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """What targets showed: per target its series, and the values, (series, instants)."""
-
-    targets: list[tuple[tuple[Series, ...], NDArray[np.float64]]]
-
-    @property
-    def count(self) -> int:
-        """How many samples they are."""
-        return sum(values.size for _, values in self.targets)
+Target = tuple[tuple[Series, ...], NDArray[np.float64]]
+"""What a target showed: its series, and the values, (series, instants)."""
 
 
 def run() -> None:
@@ -66,7 +58,7 @@ def run() -> None:
         _print_captures(Path(folder))
 
 
-def emulate_hour() -> Samples:
+def emulate_hour() -> list[Target]:
     """An hour of the emulated engines that lived all of it."""
     stack = EmulatedStack(seed=3)
     readers: dict[str, Reader] = {}
@@ -78,22 +70,18 @@ def emulate_hour() -> Samples:
                 readers[each.path] = Reader(each.identity, "servescope")
             snapshot, *_ = readers[each.path].read(render(each.instruments), DEFAULT_LIMITS)
             seen.setdefault(each.path, []).append(snapshot)
-    return Samples(
-        [
-            (each[0].series, np.stack([snapshot.values for snapshot in each], axis=1))
-            for path, each in seen.items()
-            if "/engine-" in path and len(each) == _HOUR and all(one.series is each[0].series for one in each)
-        ]
-    )
+    return [
+        (each[0].series, np.stack([snapshot.values for snapshot in each], axis=1))
+        for path, each in seen.items()
+        if "/engine-" in path and len(each) == _HOUR and all(one.series is each[0].series for one in each)
+    ]
 
 
-def fleet(
-    hour: Samples, replicas: int, series: int | None = None
-) -> list[tuple[tuple[Series, ...], NDArray[np.float64]]]:
+def fleet(hour: Sequence[Target], replicas: int, series: int | None = None) -> list[Target]:
     """As many replicas, each with an emulated one's hour and its own name."""
     made = []
     for number in range(replicas):
-        shown, values = hour.targets[number % len(hour.targets)]
+        shown, values = hour[number % len(hour)]
         named = tuple(
             Series(name, tuple((label, f"engine-{number}" if label == "replica" else value) for label, value in labels))
             for name, labels in shown[:series]
@@ -105,9 +93,13 @@ def fleet(
 def column(values: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     """The values of an instant when the hour is repeated, counters going on from where they were."""
     cycle, within = divmod(step, values.shape[1])
-    grows = (np.diff(values, axis=1) >= 0).all(axis=1)
-    shown: NDArray[np.float64] = values[:, within] + cycle * np.where(grows, values[:, -1], 0.0)
-    return shown
+    return np.asarray(values[:, within] + cycle * growth(values))
+
+
+def growth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each series gains in the hour, 0 for one that falls."""
+    gained: NDArray[np.float64] = np.where((np.diff(values, axis=1) >= 0).all(axis=1), values[:, -1], 0.0)
+    return gained
 
 
 def status(number: int) -> TargetStatus:
@@ -121,38 +113,30 @@ def status(number: int) -> TargetStatus:
     )
 
 
-@dataclass(slots=True)
-class Written:
-    """What writing took, in seconds."""
-
-    appending: float = 0.0
-    packing: float = 0.0
-
-
-def write(store: Store, targets: Sequence[tuple[tuple[Series, ...], NDArray[np.float64]]], steps: int) -> Written:
-    """Write rounds as the collector does: one transaction, then a little packing."""
-    written = Written()
+def write(store: Store, targets: Sequence[Target], steps: int) -> tuple[float, float]:
+    """Write rounds as the collector does, one transaction, then a little packing: the seconds of either."""
+    appending = packing = 0.0
     with store.transaction():
         for number in range(len(targets)):
             store.set_target(status(number))
-    growing = [np.where((np.diff(values, axis=1) >= 0).all(axis=1), values[:, -1], 0.0) for _, values in targets]
+    growing = [growth(values) for _, values in targets]
     for step in range(steps):
         cycle, within = divmod(step, _HOUR)
         snapshots = [
-            Snapshot(series, values[:, within] + cycle * growth)
-            for (series, values), growth in zip(targets, growing, strict=True)
+            Snapshot(series, values[:, within] + cycle * each)
+            for (series, values), each in zip(targets, growing, strict=True)
         ]
         started = time.perf_counter()
         with store.transaction():
             for number, snapshot in enumerate(snapshots):
                 jitter = (step * 7 + number) % 5
                 store.append_scrape(f"chat-v2/engine-{number}", _NOW + step * _STEP_MS + 10 * number + jitter, snapshot)
-        written.appending += time.perf_counter() - started
+        appending += time.perf_counter() - started
         started = time.perf_counter()
         while store.pack_due():
             pass
-        written.packing += time.perf_counter() - started
-    return written
+        packing += time.perf_counter() - started
+    return appending, packing
 
 
 def write_figures(store: Store, steps: int) -> None:
@@ -183,17 +167,15 @@ def _figure_bytes(store: Store) -> int:
     return sum(int(store._connection.execute(query).fetchone()[0]) for query in (packed, recent))
 
 
-def _print_day(hour: Samples, folder: Path) -> None:
+def _print_day(hour: Sequence[Target], folder: Path) -> None:
     targets = fleet(hour, 20)
     with Store(folder / "day.db") as store:
-        took = write(store, targets, _DAY)
+        appending, packing = write(store, targets, _DAY)
         samples = sum(len(series) for series, _ in targets) * _DAY
         size = file_bytes(store)
         print(f"a day of 20 replicas × {len(targets[0][0])} series at 15 s: {samples / 1e6:.1f} M samples")
         print(f"  {size / samples:.2f} bytes a sample, the whole file of {size / 1e6:.1f} MB")
-        print(
-            f"  writing a round of 20: {took.appending / _DAY * 1e3:.2f} ms, packing {took.packing / _DAY * 1e3:.2f} ms"
-        )
+        print(f"  writing a round of 20: {appending / _DAY * 1e3:.2f} ms, packing {packing / _DAY * 1e3:.2f} ms")
         write_figures(store, _DAY)
         figures = _figure_bytes(store)
         print(
@@ -214,7 +196,7 @@ def _print_day(hour: Samples, folder: Path) -> None:
     (folder / "day.db").unlink()
 
 
-def _print_week(hour: Samples, folder: Path, hours: int = 5) -> None:
+def _print_week(hour: Sequence[Target], folder: Path, hours: int = 5) -> None:
     targets = fleet(hour, 200, 150)
     with Store(folder / "week.db") as store:
         write(store, targets, hours * _HOUR)
@@ -238,19 +220,19 @@ def _print_week(hour: Samples, folder: Path, hours: int = 5) -> None:
     (folder / "week.db").unlink()
 
 
-def _print_load(hour: Samples, folder: Path) -> None:
+def _print_load(hour: Sequence[Target], folder: Path) -> None:
     """1000 targets of 400 series at 15 s: what each scrape costs when it is a transaction of its own."""
-    series, values = hour.targets[0]
+    series, values = hour[0]
     twice = (*series, *(Series(f"also_{name}", labels) for name, labels in series))[:400]
     shown = np.vstack([values, values])[:400]
-    growth = np.where((np.diff(shown, axis=1) >= 0).all(axis=1), shown[:, -1], 0.0)
+    growing = growth(shown)
     appending, packing, rounds = 0.0, 0.0, 4 * _HOUR
     with Store(folder / "load.db") as store:
         for number in range(8):
             store.set_target(status(number))
         for step in range(rounds):
             for number in range(8):
-                snapshot = Snapshot(twice, shown[:, step % _HOUR] + step // _HOUR * growth)
+                snapshot = Snapshot(twice, shown[:, step % _HOUR] + step // _HOUR * growing)
                 round_ = WriteBatch(scrapes=[(f"chat-v2/engine-{number}", _NOW + step * _STEP_MS, snapshot)])
                 started = time.process_time()
                 with store.transaction():
@@ -280,7 +262,7 @@ def _print_load(hour: Samples, folder: Path) -> None:
     (folder / "load.db").unlink()
 
 
-def _print_peers(hour: Samples, folder: Path) -> None:
+def _print_peers(hour: Sequence[Target], folder: Path) -> None:
     targets = fleet(hour, 4)
     steps = 6 * _HOUR
     rows = sum(
@@ -300,7 +282,7 @@ def _print_peers(hour: Samples, folder: Path) -> None:
         f"6 h of {len(targets)} replicas, all packed: {own:.2f} bytes a sample, {whole_file:.2f} with all of the file"
     )
     print(f"  one deflated row a scrape: {former:.2f}, {former / own:.1f} times as much")
-    promtool = _find_promtool()
+    promtool = promtool_binary()
     if promtool is None:
         print("  no promtool found: Prometheus' blocks are left out; python -m tests.tools gets one")
     else:
@@ -319,17 +301,7 @@ def one_row_a_scrape(values: NDArray[np.float64]) -> bytes:
     return zlib.compress(bits.view(np.uint8).reshape(len(values), 8).T.tobytes(), 6)
 
 
-def _find_promtool() -> Path | None:
-    try:
-        from tests.tools import promtool_binary
-    except ImportError:
-        return None
-    return promtool_binary()
-
-
-def _prometheus_bytes(
-    promtool: Path, targets: Sequence[tuple[tuple[Series, ...], NDArray[np.float64]]], steps: int, folder: Path
-) -> tuple[int, int]:
+def _prometheus_bytes(promtool: Path, targets: Sequence[Target], steps: int, folder: Path) -> tuple[int, int]:
     """The bytes of the chunks, and of all, in the blocks that promtool makes of the same samples."""
     # Prometheus' own rhythm: blocks begin at multiples of two hours.
     start = _NOW // 7_200_000 * 7_200

@@ -7,10 +7,6 @@ import argparse
 from benchmarks import _against_prometheus, _alerting, _deriving, _fetching, _probing, _reading, _storing
 
 
-def configure(_: argparse.ArgumentParser) -> None:
-    """Take no arguments."""
-
-
 def run(_: argparse.Namespace) -> None:
     """Print the collector's ratios, a table a part."""
     for part in (_fetching, _reading, _probing, _deriving, _alerting, _storing, _against_prometheus):

@@ -1,4 +1,4 @@
-"""What the export to customers costs: fifty customers at once, a backlog of hours, and the OpenTelemetry SDK beside it.
+"""What the export to customers costs: the CPU of a minute of fifty customers, and the memory.
 
 The store has what emulated engines showed, each replica under a name of its own. CPU is that of this process, which
 reads, projects, encodes and compresses as a lane does, and sends nothing.
@@ -16,12 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from benchmarks._storing import Samples, emulate_hour
+from benchmarks._storing import Target, emulate_hour
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Series, Snapshot, make_labels
@@ -37,21 +33,14 @@ from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 
 _CUSTOMERS, _REPLICAS = 50, 40
-_BACKLOG_HOURS = 8
 _STEP_MS, _MINUTE_MS = 15_000, 60_000
 _START_MS = 1_800_000_000_000 // _MINUTE_MS * _MINUTE_MS
 _MOST_BYTES = 3_000_000
 _MOST_MEBIBYTES = 512
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments: the fleet is made."""
-    del parser
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the CPU of a minute of all customers, of the backlog of one, of the SDK for one; and the memory."""
-    del arguments
+def run(_: argparse.Namespace) -> None:
+    """Print the CPU of a minute of all customers, and the memory."""
     series, values = _engine(emulate_hour())
     print(f"\n## {_CUSTOMERS} customers of {_REPLICAS} replicas with {len(series)} series each, every minute\n")
     with tempfile.TemporaryDirectory(prefix="servescope-customers-") as folder:
@@ -60,27 +49,22 @@ def run(arguments: argparse.Namespace) -> None:
             _fill(store, series, values)
         # A process of its own, so that its memory is that of an export alone.
         with multiprocessing.get_context("spawn").Pool(1) as export:
-            points = export.apply(_export, (path,))
-    print(
-        f"the SDK's reader and encoder for as many sums as one customer has points: {_sdk(points // _CUSTOMERS):.3f} s"
-    )
+            export.apply(_export, (path,))
 
 
-def _export(path: Path) -> int:
-    """Deliver as `servescope customers run` does, print what it takes, and return the points of a minute."""
+def _export(path: Path) -> None:
+    """Deliver as `servescope customers run` does, and print what it takes."""
     with Store(path, read_only=True) as store:
         minute, points = _live(store)
         print(f"{points:,} points a minute: {minute:.1f} s of CPU, {minute / 60:.0%} of one core")
         print(f"one customer: {minute / _CUSTOMERS:.3f} s a minute")
-        _backlog(store, minute)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"memory: {most:.0f} MiB at most, wanted are {_MOST_MEBIBYTES}", flush=True)
-    return points
 
 
-def _engine(samples: Samples) -> tuple[tuple[Series, ...], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+def _engine(targets: Sequence[Target]) -> Target:
     """The target with most series, without its identity's labels, over an hour."""
-    series, values = max(samples.targets, key=lambda target: len(target[0]))
+    series, values = max(targets, key=lambda target: len(target[0]))
     named = tuple(
         Series(name, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS)) for name, labels in series
     )
@@ -92,21 +76,20 @@ def _deployment(customer: int) -> Deployment:
 
 
 def _fill(store: Store, series: Sequence[Series], values: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
-    """Two minutes of everybody, and hours of the first customer before them; counters go on from hour to hour."""
+    """Two minutes and some before them; counters go on from hour to hour."""
     counts = np.array([METRICS[SAMPLE_FAMILIES[name]].kind != "gauge" for name, _ in series])
     gained = np.where(counts, values[:, -1], 0.0)
     per_hour = values.shape[1]
     for customer in range(_CUSTOMERS):
-        scrapes = range(-_BACKLOG_HOURS * 240 if customer == 0 else -12, 9)
         for number in range(_REPLICAS):
             identity = Identity("llama", f"chat-{customer}", "v2", "prod", replica=f"engine-{number}")
             own = identity.labels()
             shown = tuple(Series(name, make_labels((*labels, *own))) for name, labels in series)
             store.set_target(TargetStatus(identity.target_id, "http://127.0.0.1/metrics", identity, healthy=True))
             with store.transaction():
-                for scrape in scrapes:
+                for scrape in range(-12, 9):
                     hours, place = divmod(scrape, per_hour)
-                    row = values[:, place] + gained * (hours + _BACKLOG_HOURS)
+                    row = values[:, place] + gained * (hours + 1)
                     store.append_scrape(identity.target_id, _START_MS + scrape * _STEP_MS, Snapshot(shown, row))
             while store.pack_due():
                 pass
@@ -152,37 +135,3 @@ def _live(store: Store) -> tuple[float, int]:
     began = time.process_time()
     points = sum(len(found) for lane in lanes for found in lane.deliver([_START_MS + _MINUTE_MS]))
     return time.process_time() - began, points
-
-
-def _backlog(store: Store, minute: float) -> None:
-    first = _START_MS - _BACKLOG_HOURS * 3_600_000 + _MINUTE_MS
-    lane = _Lane(store, 0)
-    began = time.process_time()
-    edges = sum(1 for _ in lane.deliver(range(first, _START_MS + 1, _MINUTE_MS)))
-    spent = time.process_time() - began
-    left = 60.0 - minute
-    print(
-        f"a backlog of {edges} minutes of one customer: {spent:.1f} s of CPU, {1000 * spent / edges:.0f} ms a minute: "
-        f"drained within {60 * spent / left / 60:.1f} minutes on what the others leave of one core"
-    )
-
-
-def _sdk(points: int) -> float:
-    """CPU seconds of the SDK for as many sums of one customer: collected from callbacks, encoded, compressed."""
-    reader = InMemoryMetricReader()
-    meter = MeterProvider([reader]).get_meter("benchmark")
-    names = [name for name, metric in METRICS.items() if metric.kind == "counter"][:25]
-    each = points // len(names)
-
-    def observe(_: CallbackOptions) -> Iterator[Observation]:
-        return (Observation(number, {"replica": f"engine-{number}", "outcome": "ok"}) for number in range(each))
-
-    for name in names:
-        meter.create_observable_counter(name, [observe])
-    reader.get_metrics_data()
-    began = time.process_time()
-    data = reader.get_metrics_data()
-    if data is None:
-        raise RuntimeError("the SDK collected nothing")
-    gzip.compress(encode_metrics(data).SerializeToString(), 6)
-    return time.process_time() - began

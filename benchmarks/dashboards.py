@@ -18,15 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from benchmarks._first_paint import (
-    MOST_SAMPLES,
-    MOST_SAMPLES_OTHERWISE,
-    RANGE_SECONDS,
-    Asked,
-    estimate_samples,
-    list_queries,
-    list_variable_queries,
-)
+from benchmarks import _first_paint
 from benchmarks._fleet_history import Fleet, write_history
 from benchmarks._rule_costs import print_rules
 from dashboards.__main__ import render
@@ -40,7 +32,7 @@ _USUAL_SCRAPE_SECONDS = 15
 _START_SECONDS = 1_700_006_400
 _GENERATORS = ("alerts", "dashboards", "docs.generate")
 _MOST_SECONDS = 3.0
-_END_SECONDS = _START_SECONDS + RANGE_SECONDS
+_END_SECONDS = _START_SECONDS + _first_paint.RANGE_SECONDS
 _OPTIONS = ("--web.enable-remote-write-receiver", "--storage.tsdb.retention.time=100y")
 
 
@@ -104,7 +96,11 @@ def _run_generator(module: str) -> tuple[float, float]:
 def _fill(server: Prometheus, fleet: Fleet, scrape_seconds: int) -> None:
     started = time.perf_counter()
     written = write_history(
-        fleet, server.port, end_seconds=_END_SECONDS, range_seconds=RANGE_SECONDS, scrape_seconds=scrape_seconds
+        fleet,
+        server.port,
+        end_seconds=_END_SECONDS,
+        range_seconds=_first_paint.RANGE_SECONDS,
+        scrape_seconds=scrape_seconds,
     )
     print(
         f"{fleet.replicas} replicas in 4 deployments, {sum(each.count for each in fleet.series)} series, 24 h every "
@@ -116,14 +112,14 @@ def _measure(server: Prometheus, fleet: Fleet, scrape_seconds: int, figures: str
     for file, text in render(replace(DEFAULTS, figures=figures)).items():
         board = json.loads(text)
         costs = [
-            _ask(server, asked, estimate_samples(asked, fleet, scrape_seconds=scrape_seconds))
-            for asked in list_queries(board, scrape_seconds=scrape_seconds)
+            _ask(server, asked, _first_paint.estimate_samples(asked, fleet, scrape_seconds=scrape_seconds))
+            for asked in _first_paint.list_queries(board, scrape_seconds=scrape_seconds)
         ]
-        costs += [_ask_values(server, label, selector) for label, selector in list_variable_queries(board)]
+        costs += [_ask_values(server, label, selector) for label, selector in _first_paint.list_variable_queries(board)]
         yield file.removesuffix(".json"), costs
 
 
-def _ask(server: Prometheus, asked: Asked, estimated: int) -> Cost:
+def _ask(server: Prometheus, asked: _first_paint.Asked, estimated: int) -> Cost:
     times = (
         {"start": str(_START_SECONDS), "end": str(_END_SECONDS), "step": str(asked.step_seconds)}
         if asked.step_seconds
@@ -156,7 +152,7 @@ def _print(
     print("dashboard    queries     read computed  at 15 s  budget            at once  seconds  raw: samples  seconds")
     for name, costs in ours.items():
         usual = sum(_estimate_usual(name, fleet))
-        budget = MOST_SAMPLES.get(name, MOST_SAMPLES_OTHERWISE)
+        budget = _first_paint.MOST_SAMPLES.get(name, _first_paint.MOST_SAMPLES_OTHERWISE)
         print(
             f"{name:<12} {len(costs):7} {_samples(costs) / 1e6:8.2f} {_estimated(costs) / 1e6:8.2f} {usual / 1e6:8.1f} "
             f"{budget / 1e6:7.0f}, {'within' if usual <= budget else 'BEYOND'} "
@@ -174,8 +170,8 @@ def _print(
 
 def _estimate_usual(name: str, fleet: Fleet) -> Iterator[int]:
     """The samples of each query of a dashboard at the usual scrape interval."""
-    for asked in list_queries(json.loads(render()[f"{name}.json"]), scrape_seconds=_USUAL_SCRAPE_SECONDS):
-        yield estimate_samples(asked, fleet, scrape_seconds=_USUAL_SCRAPE_SECONDS)
+    for asked in _first_paint.list_queries(json.loads(render()[f"{name}.json"]), scrape_seconds=_USUAL_SCRAPE_SECONDS):
+        yield _first_paint.estimate_samples(asked, fleet, scrape_seconds=_USUAL_SCRAPE_SECONDS)
 
 
 def _samples(costs: Sequence[Cost]) -> int:

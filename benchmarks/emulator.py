@@ -104,16 +104,11 @@ def _print_dynamo(environments: Path, trace: Path, leaping: Replayed) -> None:
         return
     settings = leaping.report["replay"]
     row = replay_with_dynamo(
-        python,
-        trace,
-        workers=settings["workers"],
-        cache_blocks=settings["cache_blocks"],
-        block_tokens=settings["block_tokens"],
-        max_batch_size=settings["max_batch_size"],
-        max_num_tokens=settings["max_num_tokens"],
-        prefill_load_scale=_WEIGHED.router_overlap_score_weight,
+        python, trace, workers=settings["workers"], cache_blocks=settings["cache_blocks"],
+        block_tokens=settings["block_tokens"], max_batch_size=settings["max_batch_size"],
+        max_num_tokens=settings["max_num_tokens"], prefill_load_scale=_WEIGHED.router_overlap_score_weight,
         temperature=_WEIGHED.router_temperature,
-    )
+    )  # fmt: skip
     rate, tokens = row.requests / row.seconds, row.prompt_tokens / row.seconds / 1e6
     figures = f"{row.seconds:9.1f}{row.cpu_seconds:9.1f}{rate:12.0f}{tokens:11.1f}{row.peak_mib:10.0f}"
     ours = leaping.report["figures"]["kv_cache_hit_rate"]

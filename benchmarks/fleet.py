@@ -6,7 +6,6 @@ The fleet is a process of its own and its CPU is not counted. What is measured b
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import tempfile
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import _fleet
 from benchmarks._pages import SAMPLES
@@ -68,8 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
         with collecting(configuration, port, cores=cores[:1], profile=arguments.profile) as collector:
             time.sleep(arguments.warm_up)
             _measure(collector, fleet, arguments.seconds)
-            samples = _contract_samples(collector)
-        scrapes = sum(map(len, fleet.arrivals("servescope").values()))
+            samples = collector.stored_samples()
+        scrapes = len(fleet.scrapes("servescope"))
         _print_store(folder, scrapes * samples / fleet.targets)
 
 
@@ -79,7 +77,7 @@ def _measure(collector: Measured, fleet: _fleet.Fleet, seconds: int) -> None:
     ended, used = time.time(), collector.cpu_seconds() - cpu
     resident = collector.resident_bytes()
     scraped = _scrapes_within(fleet.arrivals("servescope"), fleet.targets, began, ended)
-    own = _own_series(collector)
+    own = {(each.name, each.labels.get("outcome", "")): each.value for each in collector.samples()}
     share = used / (ended - began)
     print(f"{fleet.targets} targets of {SAMPLES} samples every {_INTERVAL_SECONDS} s, the collector on one core,")
     print(f"figures over {_WINDOW_SECONDS} s every {_INTERVAL_SECONDS} s, {ended - began:.0f} s measured")
@@ -116,24 +114,11 @@ def _beats_until(seconds: float) -> int:
     return int(max(0.0, seconds - _INTERVAL_SECONDS / 2) // _INTERVAL_SECONDS) + 1
 
 
-def _own_series(collector: Measured) -> Mapping[tuple[str, str], float]:
-    """The collector's series about itself, by name and outcome."""
-    lines = [line for line in collector.read("/metrics").decode().splitlines() if line.startswith("servescope_")]
-    families = text_string_to_metric_families("\n".join(lines) + "\n")
-    return {(each.name, each.labels.get("outcome", "")): each.value for family in families for each in family.samples}
-
-
 def _outcomes(own: Mapping[tuple[str, str], float]) -> str:
     by_outcome = Counter(
         {outcome: int(value) for (name, outcome), value in own.items() if name == "servescope_scrapes_total"}
     )
     return ", ".join(f"{count} {outcome}" for outcome, count in by_outcome.most_common() if count) or "none"
-
-
-def _contract_samples(collector: Measured) -> int:
-    """How many samples a scrape of every target once brings to the store."""
-    statuses = json.loads(collector.read("/api/v1/targets"))["targets"]
-    return sum(status["samples"] for status in statuses)
 
 
 def _print_store(folder: Path, samples: float) -> None:

@@ -34,13 +34,9 @@ _BY_PROMETHEUS_CLIENT = "the same updates by prometheus_client"
 _BY_OPENTELEMETRY = "the same updates by the OpenTelemetry SDK"
 
 _LATENCIES = (
-    "time_to_first_token_seconds",
-    "time_per_output_token_seconds",
-    "request_duration_seconds",
-    "tps_per_request",
-    "input_tokens_per_request",
-    "output_tokens_per_request",
-)
+    "time_to_first_token_seconds", "time_per_output_token_seconds", "request_duration_seconds", "tps_per_request",
+    "input_tokens_per_request", "output_tokens_per_request",
+)  # fmt: skip
 
 
 Case = tuple[Callable[[], float], Callable[[], float]]
@@ -59,10 +55,6 @@ class Finished:
     decode: float
     draft: int
     accepted: tuple[int, ...]
-
-
-def configure(_: argparse.ArgumentParser) -> None:
-    """Take no arguments."""
 
 
 def run(_: argparse.Namespace) -> None:
@@ -258,14 +250,10 @@ def _time_prometheus_client(requests: Sequence[Finished]) -> Case:
     started, tokens_in, tokens_out, decode, drafted, accepted = (
         counter(name).labels("r0").inc
         for name in (
-            "requests_started_total",
-            "input_tokens_total",
-            "output_tokens_total",
-            "decode_seconds_total",
-            "spec_decode_num_draft_tokens_total",
-            "spec_decode_num_accepted_tokens_total",
+            "requests_started_total", "input_tokens_total", "output_tokens_total", "decode_seconds_total",
+            "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
         )
-    )
+    )  # fmt: skip
     ended = counter("requests_total", "outcome")
     ends = {outcome: ended.labels("r0", outcome).inc for outcome in OUTCOMES}
     by_position = counter("spec_decode_num_accepted_tokens_per_pos_total", "position")

@@ -22,14 +22,8 @@ _FILES = 1000
 _MOST_SECONDS = 10.0
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments: the files are made."""
-    del parser
-
-
-def run(arguments: argparse.Namespace) -> None:
+def run(_: argparse.Namespace) -> None:
     """Print the processor time of reading, of the whole report, and of writing every file."""
-    del arguments
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for number in range(_FILES):

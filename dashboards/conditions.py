@@ -7,17 +7,8 @@ from dataclasses import dataclass
 
 from dashboards.options import Options
 from dashboards.queries import SCOPE, Variable, compile_expression, compile_figure, own_scope, relabel, scope
+from servescope.alerting import records
 from servescope.alerting.promql import ConditionCompiler
-from servescope.alerting.records import (
-    Absent,
-    AdHocExpression,
-    Always,
-    BadRatio,
-    FigureRef,
-    RequestsEnded,
-    SelfMetric,
-    Term,
-)
 from servescope.contract.expressions import Expression, Increase, Level, Rate, matchers_promql, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
@@ -48,13 +39,13 @@ class Compiler(ConditionCompiler):
     def _deployments(self) -> tuple[Variable, ...]:
         return tuple(variable for variable in self.variables if variable.label in DEPLOYMENT_LABELS)
 
-    def _shown(self, shown: FigureRef) -> str:
+    def _shown(self, shown: records.FigureRef) -> str:
         return compile_figure(shown.figure, self.options, where=shown.where, variables=self._deployments)
 
     def _collectors(self) -> tuple[str, ...]:
         return self.options.collector_labels
 
-    def _own_series(self, own: SelfMetric) -> str:
+    def _own_series(self, own: records.SelfMetric) -> str:
         chosen = own_scope(own.name, self.options, self.variables)
         if own.increase_over:
             increase = Increase(own.name, relabel(own.where, self.options))
@@ -63,7 +54,7 @@ class Compiler(ConditionCompiler):
             )
         return f"{own.name}{matchers_promql(relabel(own.where, self.options), chosen)}"
 
-    def _measured(self, measured: AdHocExpression) -> str:
+    def _measured(self, measured: records.AdHocExpression) -> str:
         known = None if self._is_raw else _FIGURE_OF.get(measured.expression)
         if known is not None and set(measured.labels) <= set(DEPLOYMENT_LABELS):
             # The sum of what is recorded per deployment, from hundreds of times fewer samples.
@@ -76,7 +67,7 @@ class Compiler(ConditionCompiler):
             window=self.options.window, variables=self._deployments,
         )  # fmt: skip
 
-    def _badness(self, badness: BadRatio) -> str:
+    def _badness(self, badness: records.BadRatio) -> str:
         objective, window = badness.objective, badness.window
         if self._is_raw:
             return compile_expression(
@@ -84,17 +75,17 @@ class Compiler(ConditionCompiler):
             )
         return f"{objective.record(window)}{{{scope(self.options, variables=self._deployments)}}}"
 
-    def _ended(self, ended: RequestsEnded) -> str:
+    def _ended(self, ended: records.RequestsEnded) -> str:
         if self._is_raw:
             return compile_expression(
                 ENDED, self.options, by=DEPLOYMENT_LABELS, window=ended.window, variables=self._deployments
             )
         return f"{record_ended(ended.window)}{{{scope(self.options, variables=self._deployments)}}}"
 
-    def _without_series(self, condition: Absent | Always) -> str:
+    def _without_series(self, condition: records.Absent | records.Always) -> str:
         raise UsageError(f"no panel shows the condition {condition!r}, which has no series")
 
-    def _past(self, shown: FigureRef, window: str) -> str:
+    def _past(self, shown: records.FigureRef, window: str) -> str:
         if window in _LONG_PASTS and not self._is_raw:
             # Drawn for every point of a panel, each value of a day would be read hundreds of times.
             return f"{self._shown(shown)}[{window}:5m]"
@@ -105,8 +96,10 @@ class Compiler(ConditionCompiler):
             else super()._past(shown, window)
         )
 
-    def _is_compound(self, term: Term) -> bool:
-        return super()._is_compound(term) or (self._is_raw and isinstance(term, FigureRef | BadRatio | RequestsEnded))
+    def _is_compound(self, term: records.Term) -> bool:
+        return super()._is_compound(term) or (
+            self._is_raw and isinstance(term, records.FigureRef | records.BadRatio | records.RequestsEnded)
+        )
 
     def _names(self, labels: Iterable[str]) -> str:
         return ", ".join(self.options.group(labels))

@@ -5,22 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from dashboards import panels
 from dashboards.board import Board
 from dashboards.composed import beside_old
 from dashboards.options import Options
-from dashboards.panels import (
-    HARM_AXIS,
-    LIMIT,
-    NO_THRESHOLDS,
-    WHO,
-    Panel,
-    Row,
-    Threshold,
-    edge_axis,
-    edge_steps,
-    expression_panel,
-    harm_steps,
-)
 from dashboards.queries import PRESENCE, Query
 from dashboards.verdict import verdict_row
 from servescope.contract.bounds import WORSE_ERRORS, WORSE_SPEED, WORSE_TIMES
@@ -39,7 +27,7 @@ def make(options: Options) -> Board:
         Difference(Rate("output_tokens_per_request_sum"), Rate("output_tokens_per_request_count")),
         rate("decode_seconds_total"),
     )
-    compare = partial(expression_panel, options=options, by=("inference_stack",))
+    compare = partial(panels.expression_panel, options=options, by=("inference_stack",))
     promised = options.objectives
     first_token = Quantile(0.95, "time_to_first_token_seconds")
     output_token = Quantile(0.95, "time_per_output_token_seconds")
@@ -50,7 +38,7 @@ def make(options: Options) -> Board:
         "over its deployments. A difference alone is not a verdict: the traffic may differ as well.",
         (
             verdict_row(options),
-            Row(
+            panels.Row(
                 "Traffic and replicas",
                 (
                     compare(
@@ -60,9 +48,9 @@ def make(options: Options) -> Board:
                         normal="they match the configured traffic split.",
                         first="if they do not, check the weights of the gateway that splits the traffic.",
                     ),
-                    expression_panel(
+                    panels.expression_panel(
                         "In flight by rollout phase", level(PRESENCE), options, unit="requests",
-                        by=(*WHO, "rollout_phase"),
+                        by=(*panels.WHO, "rollout_phase"),
                         meaning="Requests in flight of each deployment, by the phase of its rollout.",
                         normal="one deployment is promoting until it is stable.",
                         first="if a phase lasts longer than planned, check who or what ends it.",
@@ -74,18 +62,18 @@ def make(options: Options) -> Board:
                     ),
                 ),
             ),
-            Row(
+            panels.Row(
                 "Latency and errors",
                 (
                     _with_limit(
                         options, compare(
-                            "Failed requests by stack", harm, unit="ratio", idle=True, axis=HARM_AXIS,
+                            "Failed requests by stack", harm, unit="ratio", idle=True, axis=panels.HARM_AXIS,
                             meaning="Requests that failed or were rejected / requests that ended.",
                             normal="near 0, and the same for all stacks.",
                             first="if the new stack is worse, pause the cutover.",
                         ),
                         beside_old(harm, options, plus=options.bound(WORSE_ERRORS)),
-                        thresholds=harm_steps(promised["requests"]),
+                        thresholds=panels.harm_steps(promised["requests"]),
                     ),
                     _with_limit(
                         options, compare(
@@ -132,7 +120,7 @@ def make(options: Options) -> Board:
                     ),
                 ),
             ),
-            Row(
+            panels.Row(
                 "Traffic comparison",
                 (
                     compare(
@@ -161,12 +149,12 @@ def make(options: Options) -> Board:
 
 def _with_limit(
     options: Options,
-    panel: Panel,
+    panel: panels.Panel,
     limit: Query,
     *,
     objective: Objective | None = None,
-    thresholds: tuple[Threshold, ...] = NO_THRESHOLDS,
-) -> Panel:
+    thresholds: tuple[panels.Threshold, ...] = panels.NO_THRESHOLDS,
+) -> panels.Panel:
     """The panel with the value beyond which the new stack is worse than the old one, and with the objective."""
     old, new = options.choices.old_stack, options.choices.new_stack
     meaning = (
@@ -177,8 +165,8 @@ def _with_limit(
     return replace(
         panel,
         queries=(*panel.queries, limit),
-        overlay=(*panel.overlay, LIMIT),
+        overlay=(*panel.overlay, panels.LIMIT),
         meaning=f"{meaning}{promise}.",
-        thresholds=edge_steps(objective) if objective else thresholds,
-        axis=edge_axis(objective) if objective else panel.axis,
+        thresholds=panels.edge_steps(objective) if objective else thresholds,
+        axis=panels.edge_axis(objective) if objective else panel.axis,
     )

@@ -70,7 +70,6 @@ def _labels(options: Options) -> str:
 
 
 def _ranked(options: Options) -> str:
-    """The firing alerts, each with the rank of its severity."""
     by = f"count by ({_labels(options)})"
     ranks = {rank: (("severity", (name,)),) for rank, (name, _) in _SEVERITIES.items()}
     return " or ".join(

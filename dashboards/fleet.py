@@ -5,27 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from dashboards import panels
 from dashboards.board import Board, board_uid
 from dashboards.colors import STATUS_COLORS
 from dashboards.composed import harm_column, harm_panel, replicas_column
 from dashboards.firing import firing_panel
 from dashboards.options import Options
-from dashboards.panels import (
-    NO_THRESHOLDS,
-    UNITS,
-    Column,
-    NoData,
-    Panel,
-    Row,
-    Threshold,
-    edge_axis,
-    edge_steps,
-    expression_panel,
-    figure_panel,
-    harm_steps,
-    quiet,
-    steps,
-)
 from dashboards.queries import Query, compile_expression, compile_figure, legend
 from servescope.contract.expressions import Ratio, level, rate
 from servescope.contract.figures import FIGURES
@@ -37,57 +22,57 @@ NAME = "fleet"
 MOST_LINES = 5
 _LATENCIES = ("time_to_first_token", "time_per_output_token")
 _COVERED = level(COVERAGE_SERIES, "avg")
-_PARTLY_SCRAPED = (Threshold(STATUS_COLORS["warning"]), Threshold("text", COVERED_RATIO))
-_BROKEN = (*NO_THRESHOLDS, Threshold(STATUS_COLORS["warning"], 1))
+_PARTLY_SCRAPED = (panels.Threshold(STATUS_COLORS["warning"]), panels.Threshold("text", COVERED_RATIO))
+_BROKEN = (*panels.NO_THRESHOLDS, panels.Threshold(STATUS_COLORS["warning"], 1))
 # Room for five alerts.
 _HEADLINE = 8
 
 
 def make(options: Options) -> Board:
     """The dashboard."""
-    first_token = figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=6)
+    first_token = panels.figure_panel("time_to_first_token_p95", options, limit=MOST_LINES, height=6)
     promised = options.objectives.get("time_to_first_token")
     if promised is not None:
-        first_token = replace(first_token, thresholds=edge_steps(promised), axis=edge_axis(promised))
+        first_token = replace(first_token, thresholds=panels.edge_steps(promised), axis=panels.edge_axis(promised))
     return Board(
         NAME,
         "Fleet overview",
         "The service level of every selected deployment on one screen; a deployment's name links to its requests.",
         (
-            Row(
+            panels.Row(
                 "Service",
                 (*_headline(options), firing_panel(options, width=15, height=_HEADLINE), _deployments(options)),
             ),
-            Row(
+            panels.Row(
                 f"Highest {MOST_LINES}",
                 (
                     replace(harm_panel(options, limit=MOST_LINES), height=6),
                     first_token,
-                    figure_panel("queued_requests", options, limit=MOST_LINES, height=6),
+                    panels.figure_panel("queued_requests", options, limit=MOST_LINES, height=6),
                 ),
             ),
         ),
     )
 
 
-def _headline(options: Options) -> tuple[Panel, ...]:
+def _headline(options: Options) -> tuple[panels.Panel, ...]:
     harm = Ratio(rate("requests_total", outcome=("error", "rejected")), rate("requests_total"))
     promised = options.objectives["requests"]
     headlines = (
-        expression_panel(
+        panels.expression_panel(
             "Requests in total", rate("requests_total"), options, kind="stat", unit="requests/s", by=(), width=3,
             meaning="Requests that ended per second, in all selected deployments.", normal="follows your traffic.",
             first="if it drops while clients keep sending, check the table for queued requests.",
         ),
-        expression_panel(
+        panels.expression_panel(
             "Harm in total", harm, options, kind="stat", unit="ratio", by=(), width=3, idle=True,
-            thresholds=harm_steps(promised),
+            thresholds=panels.harm_steps(promised),
             meaning="Requests that failed in the stack or were rejected by it / requests that ended. Colored by the "
             f"objective: {promised.promise}.",
             normal="0, or a few in ten thousand.",
             first="find the deployment in the table below; its name links to its requests.",
         ),
-        expression_panel(
+        panels.expression_panel(
             "Queued in total", level("queued_requests"), options, kind="stat", unit="requests", by=(), width=3,
             meaning="Requests waiting to be scheduled, in all selected deployments.", normal="near 0.",
             first="find the deployment in the graph below, then check its replicas.",
@@ -96,26 +81,26 @@ def _headline(options: Options) -> tuple[Panel, ...]:
     return tuple(replace(panel, height=_HEADLINE) for panel in headlines)
 
 
-def _deployments(options: Options) -> Panel:
+def _deployments(options: Options) -> panels.Panel:
     keys = {label: options.label(label) for label in DEPLOYMENT_LABELS}
     link = (
         f"/d/{board_uid('requests', options)}?${{__url_time_range}}&${{datasource:queryparam}}"
         f"&var-deployment=${{__data.fields.Deployment}}"
     )
     columns = {
-        keys["deployment_id"]: Column("Deployment", link=link, link_title="Show it alone"),
-        keys["inference_stack"]: Column("Stack"),
-        keys["model_name"]: Column("Model"),
-        keys["environment"]: Column("Environment"),
-        keys["rollout_phase"]: Column("Phase"),
-        **{label: Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
+        keys["deployment_id"]: panels.Column("Deployment", link=link, link_title="Show it alone"),
+        keys["inference_stack"]: panels.Column("Stack"),
+        keys["model_name"]: panels.Column("Model"),
+        keys["environment"]: panels.Column("Environment"),
+        keys["rollout_phase"]: panels.Column("Phase"),
+        **{label: panels.Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
     }
     promised = "; ".join(each.promise for each in options.objectives.values())
     queries = []
     for number, (title, unit, expression, thresholds) in enumerate(_columns(options)):
-        columns[f"Value #{chr(ord('A') + number)}"] = Column(title, unit, thresholds)
+        columns[f"Value #{chr(ord('A') + number)}"] = panels.Column(title, unit, thresholds)
         queries.append(Query(expression, legend(options, "deployment_id"), True, "table"))
-    return Panel(
+    return panels.Panel(
         title="Deployments",
         kind="table",
         queries=tuple(queries),
@@ -126,7 +111,7 @@ def _deployments(options: Options) -> Panel:
         "tuning have color only outside of their normal range.",
         normal="no orange or red cells among failed requests, replicas and latencies, and nothing queued.",
         first="click the deployment's name to see its requests.",
-        no_data=NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),
+        no_data=panels.NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),
         columns=MappingProxyType(columns),
         sort="Value #A",
         width=24,
@@ -134,24 +119,34 @@ def _deployments(options: Options) -> Panel:
     )
 
 
-def _columns(options: Options) -> list[tuple[str, str, str, tuple[Threshold, ...]]]:
+def _columns(options: Options) -> list[tuple[str, str, str, tuple[panels.Threshold, ...]]]:
     """Each column's title, unit, query and colors: harm first, then what is for tuning."""
     promised = options.objectives
-    edges = {f"{name}_p95": quiet(edge_steps(promised[name])) for name in _LATENCIES if name in promised}
+    edges = {f"{name}_p95": panels.quiet(panels.edge_steps(promised[name])) for name in _LATENCIES if name in promised}
     shown = (
         "request_rejected_share", "request_rate", "queued_requests", *(f"{name}_p95" for name in _LATENCIES),
         "speculation_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency",
     )  # fmt: skip
     return [
-        ("Failed or rejected", UNITS["ratio"], harm_column(options), quiet(harm_steps(promised["requests"]))),
-        ("Unhealthy", UNITS["replicas"], replicas_column(options, *BROKEN_STATUSES), _BROKEN),
-        ("Scraped", UNITS["ratio"], compile_expression(_COVERED, options, by=DEPLOYMENT_LABELS), _PARTLY_SCRAPED),
+        (
+            "Failed or rejected",
+            panels.UNITS["ratio"],
+            harm_column(options),
+            panels.quiet(panels.harm_steps(promised["requests"])),
+        ),
+        ("Unhealthy", panels.UNITS["replicas"], replicas_column(options, *BROKEN_STATUSES), _BROKEN),
+        (
+            "Scraped",
+            panels.UNITS["ratio"],
+            compile_expression(_COVERED, options, by=DEPLOYMENT_LABELS),
+            _PARTLY_SCRAPED,
+        ),
         *(
             (
                 FIGURES[name].title,
-                UNITS[FIGURES[name].unit],
+                panels.UNITS[FIGURES[name].unit],
                 compile_figure(name, options, nameless=True),
-                edges.get(name, quiet(steps(options.band(name)))),
+                edges.get(name, panels.quiet(panels.steps(options.band(name)))),
             )
             for name in shown
         ),

@@ -107,7 +107,6 @@ def make(options: Options) -> Board:
 
 
 def _replicas(options: Options) -> tuple[Panel, ...]:
-    """What each replica serves, and what it fails to."""
     objective = options.objectives["requests"]
     up = holding_panel(
         "ServescopeUpButNotServing", options, unit="requests",

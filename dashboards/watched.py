@@ -12,57 +12,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from dashboards import panels
 from dashboards.board import Board
 from dashboards.colors import NEUTRAL, STATUS_COLORS
 from dashboards.conditions import Compiler
 from dashboards.options import Options
-from dashboards.panels import (
-    EVERY,
-    HARM_AXIS,
-    HARM_FIGURES,
-    LIMIT,
-    MOST_LINES,
-    UNITS,
-    WHO,
-    NoData,
-    Panel,
-    Row,
-    Threshold,
-    above,
-    absence,
-    absent_own,
-    ranked_lately,
-)
 from dashboards.queries import Query, legend
+from servescope.alerting import records
 from servescope.alerting.evaluation import OPERATORS
 from servescope.alerting.links import compared, panel_title
-from servescope.alerting.records import (
-    AdHocExpression,
-    Alert,
-    All,
-    BadRatio,
-    Compare,
-    Condition,
-    Count,
-    Disappeared,
-    Extreme,
-    FigureRef,
-    OverTime,
-    Present,
-    Product,
-    Quotient,
-    RequestsEnded,
-    Scaled,
-    SelfMetric,
-    Shifted,
-    Subquery,
-    Term,
-    Total,
-    decisive,
-    holds_by,
-    labels_of,
-    terms,
-)
 from servescope.contract.expressions import Expression, Level, Matchers, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
@@ -81,7 +39,7 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
     def made(options: Options) -> Board:
         board = make(options)
         compiler = Compiler(options, board.variables)
-        by_title: dict[str, list[Alert]] = {}
+        by_title: dict[str, list[records.Alert]] = {}
         for alert in options.alerts().values():
             if alert.dashboard == board.name:
                 by_title.setdefault(panel_title(alert), []).append(alert)
@@ -93,53 +51,55 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
             for row in board.rows
         )
         others = tuple(_panel(title, alerts, compiler) for title, alerts in by_title.items() if title not in own)
-        return replace(board, rows=(*rows, Row("Alert conditions", others)) if others else rows)
+        return replace(board, rows=(*rows, panels.Row("Alert conditions", others)) if others else rows)
 
     return made
 
 
-def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> Panel:
+def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> panels.Panel:
     """An alert's condition with its values; empty while it does not hold."""
     alert = options.alerts()[name]
-    return Panel(
+    return panels.Panel(
         title=panel_title(alert),
         kind="timeseries",
         queries=(Query(Compiler(options).condition(alert.condition), _legend(alert.condition, options)),),
-        unit=UNITS[unit],
+        unit=panels.UNITS[unit],
         meaning=alert.runbook.meaning,
         normal=normal,
         first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
-        no_data=NoData("idle", "the condition does not hold, or its series are not scraped"),
+        no_data=panels.NoData("idle", "the condition does not hold, or its series are not scraped"),
     )
 
 
-def conditions_panel(name: str, options: Options, words: Sequence[str], *, normal: str) -> Panel:
+def conditions_panel(name: str, options: Options, words: Sequence[str], *, normal: str) -> panels.Panel:
     """The conditions that must all hold for an alert, one lane for each and deployment while it holds."""
     alert = options.alerts()[name]
     compiler = Compiler(options)
-    parts = alert.condition.conditions if isinstance(alert.condition, All) else ()
+    parts = alert.condition.conditions if isinstance(alert.condition, records.All) else ()
     term = compared(alert.condition)
     if len(parts) != len(words) or term is None:
         raise UsageError(f"{name} has {len(parts)} conditions, {len(words)} are described")
-    return Panel(
+    return panels.Panel(
         title=panel_title(alert),
         kind="state-timeline",
         queries=tuple(
             Query(compiler.condition(part), f"{_legend(part, options)} {word}")
             for part, word in zip(parts, words, strict=True)
         ),
-        unit=UNITS[_unit(term)],
+        unit=panels.UNITS[_unit(term)],
         meaning=f"{alert.runbook.meaning} A lane is filled while its condition holds; the alert fires when "
         f"{', '.join(words[:-1])} and {words[-1]} hold together.",
         normal=normal,
         first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
-        no_data=NoData("off", "nothing happened in the window, or the engine reports neither replicas nor cache hits"),
-        states=MappingProxyType({EVERY: ("holds", NEUTRAL)}),
+        no_data=panels.NoData(
+            "off", "nothing happened in the window, or the engine reports neither replicas nor cache hits"
+        ),
+        states=MappingProxyType({panels.EVERY: ("holds", NEUTRAL)}),
         width=24,
     )
 
 
-def _with_lines(panel: Panel, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
+def _with_lines(panel: panels.Panel, alerts: Sequence[records.Alert], compiler: Compiler) -> panels.Panel:
     """A panel of the dashboard with the lines of the alerts that lead to it; a band has its own."""
     if not alerts or panel.kind in ("table", "state-timeline"):
         return panel
@@ -149,23 +109,22 @@ def _with_lines(panel: Panel, alerts: Sequence[Alert], compiler: Compiler) -> Pa
     return replace(
         panel,
         queries=(*panel.queries, *lines),
-        overlay=(*panel.overlay, LIMIT) if lines else panel.overlay,
+        overlay=(*panel.overlay, panels.LIMIT) if lines else panel.overlay,
         thresholds=_steps(comparable) if len(panel.thresholds) == 1 and comparable else panel.thresholds,
     )
 
 
-def _unit_of(alert: Alert) -> str:
+def _unit_of(alert: records.Alert) -> str:
     """The unit of the numbers that an alert compares, "" without a comparison."""
     term = compared(alert.condition)
-    return "" if term is None else UNITS[_unit(term)]
+    return "" if term is None else panels.UNITS[_unit(term)]
 
 
-def _expressions(panel: Panel) -> set[str]:
+def _expressions(panel: panels.Panel) -> set[str]:
     return {query.expression for query in panel.queries}
 
 
-def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
-    """A panel made of what the alerts compare."""
+def _panel(title: str, alerts: Sequence[records.Alert], compiler: Compiler) -> panels.Panel:
     condition = alerts[0].condition
     term = compared(condition)
     if term is None:
@@ -173,9 +132,9 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         unit, no_data = "none", _absence_of_all(condition)
     else:
         queries = tuple(_values(term, compiler))
-        unit, no_data = UNITS[_unit(term)], _absence(term)
+        unit, no_data = panels.UNITS[_unit(term)], _absence(term)
     # Of hundreds of targets or of every group of rules nobody could distinguish the lines.
-    is_many = term is not None and bool(_MANY & {*labels_of(term)})
+    is_many = term is not None and bool(_MANY & {*records.labels_of(term)})
     lowest = any(operator in ("<", "<=", "==") for alert in alerts for operator in edges(alert).values())
     if is_many:
         queries = tuple(_worst_lately(query, lowest=lowest) for query in queries)
@@ -183,7 +142,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
     thresholds = _steps(alerts)
     runbook = alerts[0].runbook
     names = " and ".join(f"`{alert.name}`" for alert in alerts)
-    return Panel(
+    return panels.Panel(
         title=title,
         kind="timeseries",
         queries=(*queries, *lines),
@@ -194,7 +153,7 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
         no_data=no_data,
         thresholds=thresholds,
         axis=_axis(unit, thresholds, term),
-        overlay=(LIMIT,) if lines else (),
+        overlay=(panels.LIMIT,) if lines else (),
         # The state is the alert's subject: its colour would be alarming while it is at 0.
         colors=MappingProxyType({}),
         ranked=("min" if lowest else "max") if is_many else "",
@@ -203,11 +162,11 @@ def _panel(title: str, alerts: Sequence[Alert], compiler: Compiler) -> Panel:
 
 
 _MANY: Final = frozenset({"replica", "rule_group"})
-_WHICH: Final = f"The {MOST_LINES} series with the {{}} values within the last hour shown."
+_WHICH: Final = f"The {panels.MOST_LINES} series with the {{}} values within the last hour shown."
 
 
 def _worst_lately(query: Query, *, lowest: bool) -> Query:
-    kept = ranked_lately(MOST_LINES, query.expression, lowest=lowest)
+    kept = panels.ranked_lately(panels.MOST_LINES, query.expression, lowest=lowest)
     # Without brackets: a term has operators that bind more tightly.
     return replace(query, expression=f"{query.expression} and {kept}")
 
@@ -215,17 +174,17 @@ def _worst_lately(query: Query, *, lowest: bool) -> Query:
 # --- What is drawn ----------------------------------------------------------------------------------------------------
 
 
-def _values(term: Term, compiler: Compiler) -> Iterator[Query]:
+def _values(term: records.Term, compiler: Compiler) -> Iterator[Query]:
     """The series that alerts compare; for an objective its bad share over the shortest and all long windows."""
-    if isinstance(term, BadRatio):
+    if isinstance(term, records.BadRatio):
         for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
-            share = compiler.term(BadRatio(term.objective, window))
-            yield Query(share, f"{legend(compiler.options, *WHO)} {window}")
+            share = compiler.term(records.BadRatio(term.objective, window))
+            yield Query(share, f"{legend(compiler.options, *panels.WHO)} {window}")
     else:
         yield Query(compiler.term(term), _legend(term, compiler.options))
 
 
-def _lines(alerts: Sequence[Alert], compiler: Compiler) -> Iterator[Query]:
+def _lines(alerts: Sequence[records.Alert], compiler: Compiler) -> Iterator[Query]:
     """The series that alerts compare with, where that is not a number."""
     seen: set[str] = set()
     for alert in alerts:
@@ -235,26 +194,26 @@ def _lines(alerts: Sequence[Alert], compiler: Compiler) -> Iterator[Query]:
             expression = compiler.term(compare.right)
             if expression not in seen:
                 seen.add(expression)
-                yield Query(expression, f"{_legend(compare.right, compiler.options)} {LIMIT}")
+                yield Query(expression, f"{_legend(compare.right, compiler.options)} {panels.LIMIT}")
 
 
-def _legend(value: Term | Condition, options: Options) -> str:
-    labels = labels_of(value)
-    if isinstance(value, SelfMetric) and not labels:
+def _legend(value: records.Term | records.Condition, options: Options) -> str:
+    labels = records.labels_of(value)
+    if isinstance(value, records.SelfMetric) and not labels:
         return legend(options, "instance")
     settled = {"rollout_phase", *(("model_name",) if "deployment_id" in labels else ())}
     return legend(options, *(label for label in labels if label not in settled))
 
 
-def _comparisons(condition: Condition) -> list[Compare]:
+def _comparisons(condition: records.Condition) -> list[records.Compare]:
     """The comparisons that all or any of must hold."""
-    return [each for each in decisive(condition) if isinstance(each, Compare)]
+    return [each for each in records.decisive(condition) if isinstance(each, records.Compare)]
 
 
 # --- Where it changes -------------------------------------------------------------------------------------------------
 
 
-def edges(alert: Alert) -> dict[float, str]:
+def edges(alert: records.Alert) -> dict[float, str]:
     """The numbers that an alert compares its panel's series with, each with the operator."""
     return {
         compare.right: compare.operator
@@ -263,49 +222,49 @@ def edges(alert: Alert) -> dict[float, str]:
     }
 
 
-def _is_shown(compare: Compare, alert: Alert) -> bool:
+def _is_shown(compare: records.Compare, alert: records.Alert) -> bool:
     term = compared(alert.condition)
-    if isinstance(term, BadRatio):
-        return isinstance(compare.left, BadRatio) and compare.left.objective == term.objective
+    if isinstance(term, records.BadRatio):
+        return isinstance(compare.left, records.BadRatio) and compare.left.objective == term.objective
     return compare.left == term
 
 
 def starts(edge: float, operator: str) -> tuple[float, ...]:
     """The values from which a comparison with `edge` has another result; Grafana's steps include their value."""
-    following = above(edge)
+    following = panels.above(edge)
     return {"<": (edge,), ">=": (edge,), ">": (following,), "<=": (following,)}.get(operator, (edge, following))
 
 
-def _steps(alerts: Sequence[Alert]) -> tuple[Threshold, ...]:
+def _steps(alerts: Sequence[records.Alert]) -> tuple[panels.Threshold, ...]:
     """The color of each value by the most severe alert that holds for it; none if no alert compares with a number."""
     found = sorted({
         start for alert in alerts for edge, operator in edges(alert).items() for start in starts(edge, operator)
     })  # fmt: skip
     if not found:
-        return (Threshold("text"),)
+        return (panels.Threshold("text"),)
     return (
-        Threshold(STATUS_COLORS[_status(-math.inf, alerts)]),
-        *(Threshold(STATUS_COLORS[_status(start, alerts)], start) for start in found),
+        panels.Threshold(STATUS_COLORS[_status(-math.inf, alerts)]),
+        *(panels.Threshold(STATUS_COLORS[_status(start, alerts)], start) for start in found),
     )
 
 
-def _status(value: float, alerts: Sequence[Alert]) -> Status:
+def _status(value: float, alerts: Sequence[records.Alert]) -> Status:
     held = [_STATUSES[alert.severity] for alert in alerts if edges(alert) and _holds(value, alert)]
     return max(held, key=_WORST.index, default="good")
 
 
-def _holds(value: float, alert: Alert) -> bool:
+def _holds(value: float, alert: records.Alert) -> bool:
     """Whether the alert's condition can hold while the panel's series has this value."""
 
-    def holds(part: Condition) -> bool:
-        if not isinstance(part, Compare) or not isinstance(part.right, float) or not _is_shown(part, alert):
+    def holds(part: records.Condition) -> bool:
+        if not isinstance(part, records.Compare) or not isinstance(part.right, float) or not _is_shown(part, alert):
             return True
         return OPERATORS[part.operator](value, part.right)
 
-    return holds_by(alert.condition, holds)
+    return records.holds_by(alert.condition, holds)
 
 
-def _thresholds(alerts: Sequence[Alert]) -> str:
+def _thresholds(alerts: Sequence[records.Alert]) -> str:
     """The values at which the alerts fire, as a phrase."""
     words = {"<": "below", "<=": "at or below", ">": "above", ">=": "at or above", "==": "at", "!=": "unless at"}
     numbers = dict.fromkeys(f"{words[how]} {edge:g}" for alert in alerts for edge, how in edges(alert).items())
@@ -327,93 +286,93 @@ _PER_SECOND: Mapping[Unit, Unit] = {
 }  # fmt: skip
 
 
-def _unit(term: Term) -> Unit | OwnUnit:
+def _unit(term: records.Term) -> Unit | OwnUnit:
     match term:
-        case FigureRef(figure, _):
+        case records.FigureRef(figure, _):
             return FIGURES[figure].unit
-        case SelfMetric(name, _, _, _):
+        case records.SelfMetric(name, _, _, _):
             return OWN_METRICS[name].unit
-        case AdHocExpression(Level(name, _, _)):
+        case records.AdHocExpression(Level(name, _, _)):
             return METRICS[name].unit
-        case AdHocExpression(expression):
+        case records.AdHocExpression(expression):
             names = leaves(expression)
             return _PER_SECOND[METRICS[SAMPLE_FAMILIES[names.pop()]].unit] if len(names) == 1 else "ratio"
-        case Quotient(SelfMetric(name, _, _, _), _) if name.endswith("_sum"):
-            return _unit(SelfMetric(name.removesuffix("_sum")))
-        case BadRatio() | Quotient():
+        case records.Quotient(records.SelfMetric(name, _, _, _), _) if name.endswith("_sum"):
+            return _unit(records.SelfMetric(name.removesuffix("_sum")))
+        case records.BadRatio() | records.Quotient():
             return "ratio"
-        case RequestsEnded() | Product():
+        case records.RequestsEnded() | records.Product():
             return "requests"
-        case OverTime("changes", _, _, _):
+        case records.OverTime("changes", _, _, _):
             return "events"
-        case OverTime(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
+        case records.OverTime(_, shown, _, _) | records.Extreme(_, shown, _) | records.Total(shown):
             return _unit(shown)
-        case Subquery(_, of):
+        case records.Subquery(_, of):
             return _unit(of)
-        case Count():
+        case records.Count():
             return "alerts"
-        case Scaled(inner, _) | Shifted(inner, _):
+        case records.Scaled(inner, _) | records.Shifted(inner, _):
             return _unit(inner)
 
 
-def _absence(term: Term) -> NoData:
+def _absence(term: records.Term) -> panels.NoData:
     match term:
         case (
-            SelfMetric(name, _, _, _)
-            | Quotient(SelfMetric(name, _, _, _), _)
-            | Extreme(_, SelfMetric(name, _, _, _), _)
+            records.SelfMetric(name, _, _, _)
+            | records.Quotient(records.SelfMetric(name, _, _, _), _)
+            | records.Extreme(_, records.SelfMetric(name, _, _, _), _)
         ):
-            return absent_own(name)
-        case Quotient(FigureRef() as numerator, _):
+            return panels.absent_own(name)
+        case records.Quotient(records.FigureRef() as numerator, _):
             declared = _absence(numerator)
-            return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
+            return panels.NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
     expression, idle = _expression(term)
-    declared = absence(expression, idle=idle)
+    declared = panels.absence(expression, idle=idle)
     wanted = {label: values[0] for label, values in _where(term) if len(values) == 1}
     if "inference_stack" in wanted:
-        return NoData("off", f"no deployment runs the stack {wanted['inference_stack']}; or {declared.text}")
+        return panels.NoData("off", f"no deployment runs the stack {wanted['inference_stack']}; or {declared.text}")
     if wanted and not idle:
-        return NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
+        return panels.NoData(declared.absence, f"{declared.text}; or nothing happened in the window")
     return declared
 
 
-def _absence_of_all(condition: Condition) -> NoData:
+def _absence_of_all(condition: records.Condition) -> panels.NoData:
     """Why a condition without a comparison can have no series: usually because all is well."""
-    match next(decisive(condition)):
+    match next(records.decisive(condition)):
         # It begins with series that were there before.
-        case Disappeared() | Present(Subquery()):
-            return NoData("idle", "nothing is missing; or the collector is not scraped")
-    off = [_absence(term) for term in terms(condition) if isinstance(term, FigureRef)]
+        case records.Disappeared() | records.Present(records.Subquery()):
+            return panels.NoData("idle", "nothing is missing; or the collector is not scraped")
+    off = [_absence(term) for term in records.terms(condition) if isinstance(term, records.FigureRef)]
     reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
-    return NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
+    return panels.NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))
 
 
-def _where(term: Term) -> Matchers:
+def _where(term: records.Term) -> Matchers:
     match term:
-        case FigureRef(_, where) | OverTime(_, FigureRef(_, where), _, _):
+        case records.FigureRef(_, where) | records.OverTime(_, records.FigureRef(_, where), _, _):
             return where
         case _:
             return ()
 
 
-def _expression(term: Term) -> tuple[Expression, bool]:
+def _expression(term: records.Term) -> tuple[Expression, bool]:
     """What a term is made of, and whether it is absent without traffic."""
     match term:
-        case FigureRef(figure, _):
+        case records.FigureRef(figure, _):
             return FIGURES[figure].expression, FIGURES[figure].idle == "absent"
-        case AdHocExpression(expression):
+        case records.AdHocExpression(expression):
             return expression, False
-        case BadRatio(objective, _):
+        case records.BadRatio(objective, _):
             return objective.bad, True
-        case OverTime(_, shown, _, _) | Extreme(_, shown, _) | Total(shown):
+        case records.OverTime(_, shown, _, _) | records.Extreme(_, shown, _) | records.Total(shown):
             return _expression(shown)
-        case Subquery(_, of):
+        case records.Subquery(_, of):
             return _expression(of)
-        case Quotient(numerator, _):
+        case records.Quotient(numerator, _):
             return _expression(numerator)[0], True
-        case RequestsEnded():
+        case records.RequestsEnded():
             return ENDED, False
-        case Product(_, inner) | Scaled(inner, _) | Shifted(inner, _):
+        case records.Product(_, inner) | records.Scaled(inner, _) | records.Shifted(inner, _):
             return _expression(inner)
         case _:
             raise TypeError(term)
@@ -422,13 +381,13 @@ def _expression(term: Term) -> tuple[Expression, bool]:
 _LOWEST_SHARE, _MIDDLE_SHARE = 1e-6, 0.5
 
 
-def _axis(unit: str, thresholds: Sequence[Threshold], term: Term | None) -> tuple[float, float] | None:
+def _axis(unit: str, thresholds: Sequence[panels.Threshold], term: records.Term | None) -> tuple[float, float] | None:
     """Shares from 0 to 1; with a highest step near 0 only up to twice that step, so that it is visible."""
     if unit.startswith("count:"):
         return 0.0, 1.0
-    if unit != UNITS["ratio"]:
+    if unit != panels.UNITS["ratio"]:
         return None
-    if isinstance(term, FigureRef) and term.figure in HARM_FIGURES:
-        return HARM_AXIS
+    if isinstance(term, records.FigureRef) and term.figure in panels.HARM_FIGURES:
+        return panels.HARM_AXIS
     highest = max((each.value for each in thresholds if each.value is not None), default=1.0)
     return (0.0, 2 * highest) if _LOWEST_SHARE < highest < _MIDDLE_SHARE else (0.0, 1.0)

@@ -40,11 +40,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is in `tests/proofs`, and begin with what takes long."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is in `tests/proofs`, leave out what reads reference data that is not here, order the files."""
     for item in items:
         if is_proof(item.path):
             item.add_marker(pytest.mark.proof)
+    if not _has_reference():
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("reference")])
+        items[:] = [item for item in items if not item.get_closest_marker("reference")]
     items[:] = slow_files_first(items)
 
 
@@ -56,6 +59,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile | 
 
 def _reference_folder() -> Path:
     return Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared"))
+
+
+def _has_reference() -> bool:
+    return (_reference_folder() / "captures").is_dir()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -70,11 +77,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(scope="session")
 def reference() -> Path:
-    """The folder of reference captures and traces; without it the test is skipped by name."""
-    folder = _reference_folder()
-    if not (folder / "captures").is_dir():
-        pytest.skip(f"reference data not found in {folder}: set SERVESCOPE_REFERENCE")
-    return folder
+    """The folder of reference captures and traces, for tests with the mark `reference`: without it none is selected."""
+    return _reference_folder()
 
 
 PAGES = Path(__file__).parent / "pages"
@@ -85,7 +89,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what reads pages of engines once for each folder of them that there is."""
     if "captures" in metafunc.fixturenames:
         folders = [pytest.param(PAGES, id="pages")]
-        if (real := _reference_folder() / "captures").is_dir():
+        if _has_reference():
+            real = _reference_folder() / "captures"
             folders.append(pytest.param(real, id="reference", marks=pytest.mark.reference))
         metafunc.parametrize("captures", folders, indirect=True, scope="session")
 
@@ -100,8 +105,7 @@ def captures(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def any_captures() -> Path:
     """As `captures`, but one of the two, that of real ones where there are any: for what takes long."""
-    folder = _reference_folder() / "captures"
-    return folder if folder.is_dir() else PAGES
+    return _reference_folder() / "captures" if _has_reference() else PAGES
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,4 @@
-"""What CONTRIBUTING.md says to add can be added: its code blocks, applied to a copy of the tree, are all it takes.
-
-`make test` runs the tests that guard the definitions with one of each added; `make proofs` runs the whole fast suite
-after each of the changes.
-"""
+"""What CONTRIBUTING.md says to add can be added: its code blocks, applied to a copy of the tree, are all it takes."""
 
 from __future__ import annotations
 

@@ -101,6 +101,8 @@ def glossary() -> dict[str, str]:
 
 def name_cited(code: str) -> Iterator[str]:
     """The pages of which the docstrings and comments of a module say that they are the reason of something."""
+    if not CITED.search(code):
+        return  # to parse a module takes long
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from CITED.findall(node.value.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from docs.generate import (
 )
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.metrics import METRICS
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import ReplayedTraffic
 from tests.conftest import ROOT
@@ -43,32 +43,19 @@ def test_committed_rules_are_those_of_the_catalog(name: str) -> None:
     assert committed == FILES[name](DEFAULTS), f"{GENERATED / name} is out of date: run `python -m alerts`"
 
 
-def test_the_committed_page_of_metrics_is_that_of_the_catalog() -> None:
+@pytest.mark.parametrize(
+    ("path", "render"),
+    [
+        (PAGE, render_metrics),
+        (DESCRIPTION, render_description),
+        (JUDGEMENT_SCHEMA, render_judgement_schema),
+        (MIGRATION_SCHEMA, render_migration_schema),
+    ],
+    ids=["metrics", "api", "judgement", "migration"],
+)
+def test_committed_pages_and_schemas_are_those_of_the_code(path: Path, render: Callable[[], str]) -> None:
     """`python -m docs.generate` would change nothing."""
-    committed = PAGE.read_text(encoding="utf-8")
-
-    assert committed == render_metrics(), f"{PAGE} is out of date: run `python -m docs.generate`"
-
-
-def test_the_committed_description_of_the_api_is_that_of_the_code() -> None:
-    """`python -m docs.generate` would change nothing."""
-    committed = DESCRIPTION.read_text(encoding="utf-8")
-
-    assert committed == render_description(), f"{DESCRIPTION} is out of date: run `python -m docs.generate`"
-
-
-def test_the_committed_schema_of_a_judgement_is_that_of_the_code() -> None:
-    """`python -m docs.generate` would change nothing."""
-    committed = JUDGEMENT_SCHEMA.read_text(encoding="utf-8")
-
-    assert committed == render_judgement_schema(), f"{JUDGEMENT_SCHEMA} is out of date: run `python -m docs.generate`"
-
-
-def test_the_committed_schema_of_a_migration_is_that_of_the_code() -> None:
-    """`python -m docs.generate` would change nothing."""
-    committed = MIGRATION_SCHEMA.read_text(encoding="utf-8")
-
-    assert committed == render_migration_schema(), f"{MIGRATION_SCHEMA} is out of date: run `python -m docs.generate`"
+    assert path.read_text(encoding="utf-8") == render(), f"{path} is out of date: run `python -m docs.generate`"
 
 
 @pytest.mark.slow
@@ -94,22 +81,13 @@ def test_every_field_of_a_mix_and_of_a_replay_is_documented() -> None:
         assert field.name == "arrivals" or default == (list(expected) if isinstance(expected, tuple) else expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["alerts", "dashboards", pytest.param("docs.generate", marks=pytest.mark.proof)])
 def test_check_finds_the_committed_files_current(module: str) -> None:
     """The command that writes them can also only look."""
     done = subprocess.run([sys.executable, "-m", module, "--check"], cwd=ROOT, capture_output=True, text=True)
 
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_prometheus_accepts_the_rules(promtool: Path, name: str) -> None:
-    """promtool finds every rule well formed, and none twice."""
-    done = subprocess.run([promtool, "check", "rules", str(GENERATED / name)], capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr
-    assert "SUCCESS" in done.stdout
-    assert "duplicate" not in (done.stdout + done.stderr).lower()
 
 
 def test_every_figure_is_recorded_per_deployment() -> None:
@@ -120,16 +98,3 @@ def test_every_figure_is_recorded_per_deployment() -> None:
     assert len(rules) == len(FIGURES)
     for figure in FIGURES.values():
         assert f"by ({', '.join((*DEPLOYMENT_LABELS, *figure.by))}" in rules[figure.record()]
-
-
-def test_the_page_tells_of_every_metric_figure_and_band() -> None:
-    """With its unit and its meaning; a reader finds them by name."""
-    page = PAGE.read_text(encoding="utf-8")
-
-    for metric in METRICS.values():
-        assert f"| `{metric.name}` | {metric.kind} | {metric.unit} |" in page
-        assert metric.help in page
-    for figure in FIGURES.values():
-        assert f"#### `{figure.name}`" in page
-        assert figure.help in page
-        assert not figure.band or f"### {figure.name} band" in page

@@ -58,15 +58,6 @@ def test_a_lock_satisfies_what_is_declared(name: str, python: str, platform: str
     assert not find_missing(declared()[name], [pin for pin, _ in locked(name)], python, platform)
 
 
-def test_a_bound_that_was_raised_and_a_dependency_that_was_added_are_missing() -> None:
-    """What `make lock` was not run for is listed."""
-    pinned = [Requirement("numpy==2.0"), Requirement("aiohttp==3.14 ; python_version < '3.12'")]
-    wanted = [Requirement("numpy>=2.1"), Requirement("aiohttp>=3"), Requirement("streamlit")]
-
-    assert find_missing(wanted, pinned, "3.11", "linux") == ["numpy>=2.1", "streamlit"]
-    assert find_missing(wanted, pinned, "3.12", "linux") == ["numpy>=2.1", "aiohttp>=3", "streamlit"]
-
-
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_pins_versions_by_their_hashes(name: str) -> None:
     """Each is an exact version with at least one SHA-256."""

@@ -53,12 +53,7 @@ _NPM_INSTALL = (
 )  # fmt: skip
 _GRAFANA = TOOLS / "grafana"
 _GRAFANA_SCHEMA = _GRAFANA / "dashboard.json"
-_GRAFANA_PACKAGES = (
-    "@grafana/schema@13.2.3",
-    "@grafana/data@13.1.0",
-    "react@18.3.1",
-    "ts-json-schema-generator@2.4.0",
-)
+_GRAFANA_PACKAGES = ("@grafana/schema@13.2.3", "@grafana/data@13.1.0", "react@18.3.1", "ts-json-schema-generator@2.4.0")
 # The last of each that are known to draw a dashboard together; `TimeSeries` may leave `@grafana/ui` any time.
 _COMPONENTS = TOOLS / "grafana-components"
 _COMPONENT_PACKAGES = (
@@ -433,12 +428,7 @@ TOOLS_NEEDED = (
         needed=False,
     ),
     Tool("promtool", promtool_binary, lambda: _unpack("prometheus")),
-    Tool(
-        "promtool 3",
-        promtool_3_binary,
-        lambda: _unpack_unstable("promtool", TOOLS / "promtool-3"),
-        needed=False,
-    ),
+    Tool("promtool 3", promtool_3_binary, lambda: _unpack_unstable("promtool", TOOLS / "promtool-3"), needed=False),
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),
     *(

@@ -90,7 +90,6 @@ def _end_ms(plan: CutoverPlan) -> int:
 
 @st.cache_resource
 def _results() -> dict[tuple[str, int], SelfTest]:
-    """The self-tests of this console, for all sessions."""
     return {}
 
 

@@ -79,7 +79,6 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors do not show the credentials of a URL that is out of place."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the message, and exit with 2."""
         super().error(_CREDENTIALS.sub("(a URL with credentials)", message))
 
 

@@ -17,7 +17,7 @@ from servescope.contract.identity import ENGINE_ROLES, ROLES
 from tests.support.alert_mutants import mutants
 from tests.support.alert_proofs import PROOFS, stories_of
 from tests.support.alert_stories import DEPLOYMENT, TARGET, promtool_tests
-from tests.support.promtool import VERSIONS, Suite, failures
+from tests.support.promtool import Suite, check_firing, failures, unit_test
 from tests.support.story_view import first_difference
 
 _LONG = frozenset({"ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGone", "ServescopeFleetUnseen"}) | {
@@ -29,7 +29,7 @@ _LONG = frozenset({"ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGo
 _ALL = pytest.mark.parametrize("names", [ALERTS.keys() - _LONG, pytest.param(_LONG, marks=pytest.mark.proof)])
 _EQUIVALENT = {
     # Of the targets that ought to be seen: one that any collector reaches is among them anyway.
-    "ServescopeFleetUnseen": ["the other end"],
+    "ServescopeFleetUnseen": ["the other end"]
 }
 """Mutants by alert that hold exactly where it does."""
 Slopes = Mapping[str, float]
@@ -64,10 +64,7 @@ def test_alerts_are_the_same_with_prometheus_3(promtool_3: Path, tmp_path: Path)
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.proof)])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.proof] * (name in _LONG)) for name in ALERTS])
 def test_every_mutant_dies(name: str, step: int) -> None:
-    """A comparison turned round, a threshold or a time shifted, a matcher or a condition dropped: the proof fails.
-
-    In `make test` every fourth mutant of an alert.
-    """
+    """A comparison turned round, a threshold or a time shifted, a matcher or a condition dropped: the proof fails."""
     stories = stories_of(name)
     drawn = list(mutants(ALERTS[name]))[::step]
 
@@ -177,14 +174,8 @@ _RESET, _END = 50, 80
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_a_counter_reset_neither_fires_nor_ends_an_alert(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
-    """One of two replicas restarts: what is well stays silent minute by minute, what is bad goes on firing.
-
-    Each alert has a deployment where all is well and one where it is not.
-    """
+def test_a_counter_reset_neither_fires_nor_ends_an_alert(each_promtool: Path, tmp_path: Path) -> None:
+    """One of two replicas restarts: what is well stays silent minute by minute, what is bad goes on firing."""
     series = [
         each
         for name, (well, bad) in COUNTED.items()
@@ -192,19 +183,15 @@ def test_a_counter_reset_neither_fires_nor_ends_an_alert(
         for each in _counted(slopes, where)
     ]
     checks = [
-        {
-            "expr": f'count(ALERTS{{alertname="{name}", deployment_id="{name}-{where}", alertstate="firing"}})',
-            "eval_time": f"{at}m",
-            "exp_samples": samples,
-        }
+        check_firing(name, at, where == "bad", f'deployment_id="{name}-{where}"')
         for name in COUNTED
-        for where, start, samples in (("well", 0, []), ("bad", _RESET - 5, [{"labels": "{}", "value": 1}]))
+        for where, start in (("well", 0), ("bad", _RESET - 5))
         for at in range(start, _END)
     ]
     test = {"name": "a reset", "interval": "1m", "input_series": series, "promql_expr_test": checks}
     rules = [GENERATED / file for file in FILES]
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"reset": Suite([test], files=rules)}) == {}
+    assert failures(each_promtool, tmp_path, {"reset": Suite([test], files=rules)}) == {}
 
 
 def _counted(slopes: Slopes, deployment: str) -> Iterator[dict[str, str]]:
@@ -225,8 +212,7 @@ def _counted(slopes: Slopes, deployment: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_what_is_gone_is_missed_for_a_day(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_what_is_gone_is_missed_for_a_day(each_promtool: Path, tmp_path: Path) -> None:
     """A deployment that left the lists, and a model whose traffic ended: silent before, then active for a day."""
     hours = 27 * 12
     identity = ", ".join(f'{label}="{text}"' for label, text in TARGET.items())
@@ -239,18 +225,10 @@ def test_what_is_gone_is_missed_for_a_day(request: pytest.FixtureRequest, tmp_pa
     }
     names = ("ServescopeDeploymentGone", "ServescopeTrafficGone")
     checks = [
-        {
-            "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
-            "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
-        }
+        check_firing(name, minute, fires)
         for name in names
         for minute, fires in ((115, False), (150, True), (25 * 60, True), (26 * 60 + 30, False))
     ]
-    test = {
-        "name": "a day", "interval": "5m", "promql_expr_test": checks,
-        "input_series": [{"series": key, "values": values} for key, values in given.items()],
-    }  # fmt: skip
-    suite = Suite([test], alert_groups([ALERTS[name] for name in names]))
+    suite = Suite([unit_test(given, checks, interval="5m")], alert_groups([ALERTS[name] for name in names]))
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"a day": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"a day": suite}) == {}

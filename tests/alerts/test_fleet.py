@@ -18,7 +18,7 @@ from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import Alert, labels_of
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import STALE, TARGET, firing, minutes, series
-from tests.support.promtool import VERSIONS, Suite, failures
+from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 pytestmark = pytest.mark.slow
 
@@ -54,22 +54,14 @@ def _unseen(at: int, *why: str, labels: Mapping[str, str] = TARGET) -> dict[str,
 def _check(
     promtool: Path, folder: Path, given: Given, checks: Iterable[Mapping[str, Any]], options: Options = DEFAULTS
 ) -> Mapping[str, str]:
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in given.items()],
-        "promql_expr_test": [*checks],
-    }
     groups = [_group(options), *alert_groups([options.alerts()[FLEET_UNSEEN]], options)]
-    return failures(promtool, folder, {"fleet": Suite([test], groups)})
+    return failures(promtool, folder, {"fleet": Suite([unit_test(given, checks)], groups)})
 
 
 # --- Agents -----------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
-def test_targets_of_a_dead_agent_are_unseen_until_they_are_asked_again(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_targets_of_a_dead_agent_are_unseen_until_they_are_asked_again(each_promtool: Path, tmp_path: Path) -> None:
     """From the second minute on, as their samples age, beyond what Prometheus looks back, and no longer than that."""
     given = {
         series("up", _PROBED): f"{_times('1', 10)} {_times('_', 20)} {_times('1', 10)}",
@@ -77,14 +69,11 @@ def test_targets_of_a_dead_agent_are_unseen_until_they_are_asked_again(
     }
     checks = [_unseen(10), _unseen(11, "agent"), _unseen(20, "agent"), _unseen(29, "agent"), _unseen(30), _unseen(39)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
-@VERSIONS
 @pytest.mark.parametrize(("down", "is_missed"), [("0", True), ("_", False)])
-def test_how_long_they_are_missed(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, down: str, is_missed: bool
-) -> None:
+def test_how_long_they_are_missed(each_promtool: Path, tmp_path: Path, down: str, is_missed: bool) -> None:
     """As long as an agent is down; if none is known to be, as it is listed no more, for the hour."""
     given = {
         series("up", _PROBED): f"{_times('1', 10)} {_times('_', _HOURS)}",
@@ -92,13 +81,10 @@ def test_how_long_they_are_missed(
     }
     checks = [_unseen(60, "agent"), _unseen(_HOURS, *["agent"] * is_missed)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
-@VERSIONS
-def test_targets_that_left_the_lists_are_not_missed(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_targets_that_left_the_lists_are_not_missed(each_promtool: Path, tmp_path: Path) -> None:
     """However many, also while an agent of others is down for hours, and when they were down before they left."""
     others = [{**_PROBED, "replica": f"r{number}"} for number in range(1, 5)]
     given = {
@@ -109,31 +95,21 @@ def test_targets_that_left_the_lists_are_not_missed(
     }
     checks = [_unseen(at) for at in (4, 9, 10, 11, 12, 20, 75)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
-@VERSIONS
-def test_an_agent_that_dies_while_nothing_is_evaluated_is_noticed(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_an_agent_that_dies_while_nothing_is_evaluated_is_noticed(each_promtool: Path, tmp_path: Path) -> None:
     """Its samples aged all the same: that is read from them, not from what was recorded."""
     given = {
         series("up", _PROBED): f"{_times('1', 10)} {_times('_', 20)}",
         series("up", _AGENT): f"{_times('1', 10)} {_times('_', 10)} {_times('0', 10)}",
     }
-    group = {**_group(), "interval": "25m"}
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in given.items()],
-        "promql_expr_test": [_unseen(25, "agent")],
-    }
-    suite = Suite([test], [group])
+    suite = Suite([unit_test(given, [_unseen(25, "agent")])], [{**_group(), "interval": "25m"}])
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"fleet": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"fleet": suite}) == {}
 
 
-@VERSIONS
-def test_a_target_that_another_agent_asks_is_seen(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_a_target_that_another_agent_asks_is_seen(each_promtool: Path, tmp_path: Path) -> None:
     """No label names the agent; where one does, the fresher of both series counts."""
     given = {
         series("up", {**_PROBED, "pod": "agent-0"}): f"{_times('1', 10)} {_times('_', 20)}",
@@ -142,16 +118,13 @@ def test_a_target_that_another_agent_asks_is_seen(request: pytest.FixtureRequest
     }
     checks = [_unseen(11, "agent"), _unseen(12), _unseen(20), _unseen(29)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
 # --- Translators ------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
-def test_targets_that_no_translator_answers_for_are_unseen(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_targets_that_no_translator_answers_for_are_unseen(each_promtool: Path, tmp_path: Path) -> None:
     """At once. One that a translator finds down is known to be down, and so is one that is scraped without any."""
     down = {**_PROBED, "replica": "down"}
     direct = {**_PROBED, "replica": "direct", "job": "ours"}
@@ -163,7 +136,7 @@ def test_targets_that_no_translator_answers_for_are_unseen(
     }
     checks = [_unseen(0), _unseen(1, "translator"), _unseen(2, "translator"), _unseen(3)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
 # --- Collectors -------------------------------------------------------------------------------------------------------
@@ -183,8 +156,7 @@ def _page(page: Mapping[str, str], values: str) -> dict[str, str]:
     return {series("servescope_build_info", {**page, "version": "1"}): values}
 
 
-@VERSIONS
-def test_targets_of_a_dead_collector_are_unseen(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_targets_of_a_dead_collector_are_unseen(each_promtool: Path, tmp_path: Path) -> None:
     """Those of its last page, at once, and as long as it is down; not one that had left its lists before."""
     ends = f"{_times('1', 10)} {STALE} {_times('_', _HOURS)}"
     given = {
@@ -195,13 +167,10 @@ def test_targets_of_a_dead_collector_are_unseen(request: pytest.FixtureRequest, 
     }
     checks = [_unseen(9), _unseen(10, "collector"), _unseen(20, "collector"), _unseen(_HOURS, "collector")]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
-@VERSIONS
-def test_targets_of_a_collector_that_is_gone_are_unseen_for_the_hour(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_targets_of_a_collector_that_is_gone_are_unseen_for_the_hour(each_promtool: Path, tmp_path: Path) -> None:
     """One that Prometheus does not even list, as a pod that cannot be scheduled has no address."""
     ends = f"{_times('1', 10)} {STALE} {_times('_', _HOURS)}"
     given = {
@@ -212,13 +181,10 @@ def test_targets_of_a_collector_that_is_gone_are_unseen_for_the_hour(
     }
     checks = [_unseen(10, "collector"), _unseen(60, "collector"), _unseen(_HOURS)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
-@VERSIONS
-def test_a_target_that_another_collector_has_is_seen(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_a_target_that_another_collector_has_is_seen(each_promtool: Path, tmp_path: Path) -> None:
     """Of a pair, and when a collector comes back under another address; one that left in between is not missed."""
     ends, begins = f"{_times('1', 10)} {STALE} {_times('_', 30)}", f"{_times('_', 12)} {_times('1', 20)}"
     given = {
@@ -233,36 +199,32 @@ def test_a_target_that_another_collector_has_is_seen(
     moved = {**TARGET, "replica": "moved"}
     checks = [_unseen(9), _unseen(11, "collector", labels=moved), _unseen(12), _unseen(25)]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(each_promtool, tmp_path, given, checks) == {}
 
 
 # --- Windows ----------------------------------------------------------------------------------------------------------
 
 
-def _covered(at: str, value: float | None) -> dict[str, Any]:
+def _covered(at: str, value: float) -> dict[str, Any]:
     deployment = {name: text for name, text in TARGET.items() if name not in ("replica", "role")}
     name = series("servescope_window_coverage_ratio", deployment)
     return {
-        "expr": f"round({name}, 0.01)",
+        "expr": f"round({name}, 0.05)",
         "eval_time": at,
-        "exp_samples": [] if value is None else [{"labels": series("", deployment), "value": value}],
+        "exp_samples": [{"labels": series("", deployment), "value": value}],
     }
 
 
-def _scraped(values: Sequence[str], interval: str = "15s") -> dict[str, Any]:
+def _scraped(values: Sequence[str], checks: Iterable[tuple[str, float]]) -> dict[str, Any]:
     """Two targets of a deployment, scraped every 15 s; a down one is scraped as well."""
     given = {}
     for number, text in enumerate(values):
         target = {**_PROBED, "replica": f"r{number}"}
         given[series("up", target)] = text
         given[series("servescope_probe_success", target)] = text.replace("1", "0") if number else text
-    return {
-        "interval": interval,
-        "input_series": [{"series": name, "values": text} for name, text in given.items()],
-    }
+    return unit_test(given, [_covered(*check) for check in checks], interval="15s")
 
 
-@VERSIONS
 @pytest.mark.parametrize(
     ("second", "checks"),
     [
@@ -275,30 +237,21 @@ def _scraped(values: Sequence[str], interval: str = "15s") -> dict[str, Any]:
     ],
 )
 def test_how_much_of_a_window_is_there(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, second: str, checks: Sequence[tuple[str, float]]
+    each_promtool: Path, tmp_path: Path, second: str, checks: Sequence[tuple[str, float]]
 ) -> None:
     """The share of the usual scrapes, of those targets that are listed or missed, to a scrape."""
-    test = {**_scraped((_times("1", 130), second)), "promql_expr_test": [_covered(*check) for check in checks]}
-    for check in test["promql_expr_test"]:
-        check["expr"] = check["expr"].replace("0.01", "0.05")
-    suite = Suite([test], [_group()], interval="15s")
+    suite = Suite([_scraped((_times("1", 130), second), checks)], [_group()], interval="15s")
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"window": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"window": suite}) == {}
 
 
-@VERSIONS
-def test_a_receiver_that_was_away_marks_what_it_lacks(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_a_receiver_that_was_away_marks_what_it_lacks(each_promtool: Path, tmp_path: Path) -> None:
     """Nothing of ten minutes: half of a window's scrapes are half of its totals, until the window is full again."""
     gap = f"{_times('1', 40)} {_times('_', 40)} {_times('1', 40)}"
     checks = [("9m45s", 1.0), ("20m", 0.05), ("22m15s", 0.5), ("25m", 1.0)]
-    test = {**_scraped((gap, gap)), "promql_expr_test": [_covered(*check) for check in checks]}
-    for check in test["promql_expr_test"]:
-        check["expr"] = check["expr"].replace("0.01", "0.05")
-    suite = Suite([test], [_group()], interval="15s")
+    suite = Suite([_scraped((gap, gap), checks)], [_group()], interval="15s")
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"window": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"window": suite}) == {}
 
 
 # --- All rules together -----------------------------------------------------------------------------------------------
@@ -315,7 +268,6 @@ def _fleet(count: int, behind: int, values: str) -> dict[str, str]:
     return given
 
 
-@VERSIONS
 @pytest.mark.parametrize(
     ("behind", "firing"),
     [
@@ -325,9 +277,7 @@ def _fleet(count: int, behind: int, values: str) -> dict[str, str]:
              "ServescopeTranslatorDown"}),
     ],
 )  # fmt: skip
-def test_a_dead_translator_is_one_page(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, behind: int, firing: set[str]
-) -> None:
+def test_a_dead_translator_is_one_page(each_promtool: Path, tmp_path: Path, behind: int, firing: set[str]) -> None:
     """What only it answered for is not called down while too few targets are seen."""
     translator = {"job": "servescope-translate", "instance": "translate-1:9905"}
     given = {
@@ -345,18 +295,12 @@ def test_a_dead_translator_is_one_page(
             {"labels": f'{{alertname="{name}"}}', "value": deployments.get(name, 1)} for name in sorted(firing)
         ],
     }
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in given.items()],
-        "promql_expr_test": [check],
-    }
-    suite = Suite([test], files=[GENERATED / name for name in FILES])
+    suite = Suite([unit_test(given, [check])], files=[GENERATED / name for name in FILES])
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"translator": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"translator": suite}) == {}
 
 
-@VERSIONS
-def test_page_names_the_parts_that_are_dead(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_page_names_the_parts_that_are_dead(each_promtool: Path, tmp_path: Path) -> None:
     """Those that do not answer, and those that nothing scrapes any more, of the cluster whose targets are not seen."""
     options = make_options({"extra_labels": ["cluster"]}, origin="options.toml")
     here, elsewhere = {**_AGENT, "cluster": "eu"}, {**_AGENT, "cluster": "us"}
@@ -374,14 +318,10 @@ def test_page_names_the_parts_that_are_dead(request: pytest.FixtureRequest, tmp_
         "parts_down": "agent-1:9090 (servescope-agents), agent-2:9090 (servescope-agents, no longer scraped)",
         "dashboard_url": dashboard_url(alert, options).replace("{{ $labels.cluster | urlquery }}", "eu"),
     }
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in given.items()],
-        "alert_rule_test": [{"eval_time": "10m", "alertname": FLEET_UNSEEN, "exp_alerts": [expected]}],
-    }
-    suite = Suite([test], alert_groups([alert], options))
+    checks = [{"eval_time": "10m", "alertname": FLEET_UNSEEN, "exp_alerts": [expected]}]
+    suite = Suite([unit_test(given, alert_rule_test=checks)], alert_groups([alert], options))
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"parts": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"parts": suite}) == {}
 
 
 KEPT = [name for name, alert in ALERTS.items() if is_kept_unknown(alert)]
@@ -390,10 +330,7 @@ _NOT_KNOWN = "Whether this is over is not known: its targets are not seen."
 
 @pytest.mark.parametrize("name", KEPT)
 def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path: Path, name: str) -> None:
-    """All its series end, and its targets are unseen, though others of the deployment are up: it goes on firing.
-
-    It says that it may be over. It is over when a target is seen and its series say so. It does not begin to fire so.
-    """
+    """All its series end, and its targets are unseen, though others of the deployment are up: it goes on firing."""
     alert = ALERTS[name]
     story = next(each for each in stories_of(name) if any(_expected(each)))
     last = max(_expected(story))
@@ -409,32 +346,17 @@ def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path
     known = target if "replica" in labels_of(alert.condition) else {**target, "replica": "r8"}
     other, before, after = series("servescope_target_up", known), ["_"] * (fires + 1), ["1"] * 120
     seen = {**given, lost: [*before, *after], other: [*given.get(other, before)[: fires + 1], *after]}
-    is_firing = f'count(ALERTS{{alertname="{name}", alertstate="firing"}})'
     checks = [(fires, True), (fires + 30, True), (fires + 60, True), (fires + 120, False)]
     same = {"exp_labels": expected["exp_labels"],
             "exp_annotations": {**expected["exp_annotations"], "description": _NOT_KNOWN}}  # fmt: skip
     shown = {"eval_time": f"{fires + 30}m", "alertname": name, "exp_alerts": [same]}
     suite = Suite(
         [
-            {
-                "name": "stays",
-                "interval": "1m",
-                "input_series": [{"series": each, "values": " ".join(values)} for each, values in given.items()],
-                "promql_expr_test": [_firing(is_firing, *check) for check in checks],
-                "alert_rule_test": [shown],
-            },
-            {
-                "name": "another one is up",
-                "interval": "1m",
-                "input_series": [{"series": each, "values": " ".join(values)} for each, values in seen.items()],
-                "promql_expr_test": [_firing(is_firing, fires, True), _firing(is_firing, fires + 119, False)],
-            },
-            {
-                "name": "never fired",
-                "interval": "1m",
-                "input_series": [{"series": lost, "values": " ".join(given[lost])}],
-                "promql_expr_test": [_firing(is_firing, at, False) for at, _ in checks],
-            },
+            _joined("stays", given, [check_firing(name, *check) for check in checks], alert_rule_test=[shown]),
+            _joined(
+                "another one is up", seen, [check_firing(name, fires, True), check_firing(name, fires + 119, False)]
+            ),
+            _joined("never fired", {lost: given[lost]}, [check_firing(name, at, False) for at, _ in checks]),
         ],
         alert_groups([alert]),
     )
@@ -454,15 +376,11 @@ def _others(target: Mapping[str, str], alert: Alert) -> list[dict[str, str]]:
     return [router, replica] if "replica" in labels_of(alert.condition) else [router]
 
 
-def _firing(expression: str, at: int, is_firing: bool) -> dict[str, Any]:
-    found = [{"labels": "{}", "value": 1}] if is_firing else []
-    return {"expr": expression, "eval_time": f"{at}m", "exp_samples": found}
+def _joined(name: str, given: Mapping[str, Sequence[str]], checks: Iterable[dict[str, Any]], **more: Any) -> Any:
+    return unit_test({each: " ".join(values) for each, values in given.items()}, checks, name=name, **more)
 
 
-@VERSIONS
-def test_labels_jobs_and_bounds_are_those_of_the_options(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_labels_jobs_and_bounds_are_those_of_the_options(each_promtool: Path, tmp_path: Path) -> None:
     """The collectors' job, more labels that tell clusters apart, and below which share a fleet is blind."""
     options = make_options(
         {
@@ -488,4 +406,4 @@ def test_labels_jobs_and_bounds_are_those_of_the_options(
         },
     ]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks, options) == {}
+    assert _check(each_promtool, tmp_path, given, checks, options) == {}

@@ -10,7 +10,7 @@ import pytest
 from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
 from tests.support.alert_stories import figure, metric, notation
-from tests.support.promtool import Suite, failures
+from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 pytestmark = pytest.mark.slow
 _QUEUED, _IN_FLIGHT = figure("queued_requests"), figure("concurrent_requests")
@@ -21,20 +21,8 @@ def _active(
     promtool: Path, folder: Path, name: str, given: Mapping[str, Sequence[float]], minutes: Mapping[int, bool]
 ) -> dict[str, str]:
     """What promtool finds otherwise than given: at which minutes the alert fires."""
-    checks = [
-        {
-            "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
-            "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
-        }
-        for minute, fires in minutes.items()
-    ]
-    test = {
-        "name": name,
-        "interval": "1m",
-        "input_series": [{"series": key, "values": notation(values)} for key, values in given.items()],
-        "promql_expr_test": checks,
-    }
+    checks = [check_firing(name, minute, fires) for minute, fires in minutes.items()]
+    test = unit_test({key: notation(values) for key, values in given.items()}, checks)
     return failures(promtool, folder, {name: Suite([test], alert_groups([ALERTS[name]]))})
 
 

@@ -285,8 +285,7 @@ def test_a_message_of_many_replicas_stays_readable(alertmanager: Path, tmp_path:
     assert [line.partition(":")[0] for line in lines[20:]] == ["Runbook", "Dashboard", "… and 44 more", "Silence"]
 
 
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
-def test_a_page_lists_what_else_fires_there(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_a_page_lists_what_else_fires_there(both_promtools: Path, tmp_path: Path) -> None:
     """Causes that have tickets, what it mutes, and what is of the whole model; not another deployment's."""
     page = ALERTS["ServescopeRequestsBudgetBurnsFast"]
     here = {"model_name": "m", "environment": "e", "inference_stack": "v2", "deployment_id": 'd"1.0'}
@@ -321,7 +320,7 @@ def test_a_page_lists_what_else_fires_there(request: pytest.FixtureRequest, tmp_
     }  # fmt: skip
     suite = Suite([test], [{"name": "beside", "rules": rules}])
 
-    assert failures(request.getfixturevalue(version), tmp_path, {"page": suite}) == {}
+    assert failures(both_promtools, tmp_path, {"page": suite}) == {}
 
 
 def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(

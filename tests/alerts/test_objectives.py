@@ -15,7 +15,7 @@ from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES
 from servescope.contract.samples import format_edge
 from servescope.sources.map_files import load_sources
 from tests.support.alert_stories import DEPLOYMENT, notation, series
-from tests.support.promtool import VERSIONS, Suite, failures
+from tests.support.promtool import Suite, check_firing, failures
 
 HOURS = 2
 Values = Sequence[float]
@@ -104,11 +104,7 @@ def _of_deployment(name: str, counters: Mapping[str, Values], *, missing: int = 
 
 
 def _firing(alert: str, deployment: str, *, at: int, fires: bool) -> dict[str, Any]:
-    return {
-        "expr": f'count(ALERTS{{alertname="{alert}", deployment_id="{deployment}", alertstate="firing"}})',
-        "eval_time": f"{at}m",
-        "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
-    }
+    return check_firing(alert, at, fires, f'deployment_id="{deployment}"')
 
 
 def _unexpected(promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]]) -> Any:
@@ -117,8 +113,7 @@ def _unexpected(promtool: Path, folder: Path, given: Iterable[dict[str, str]], c
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_latencies_page_on_every_engine(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_latencies_page_on_every_engine(each_promtool: Path, tmp_path: Path) -> None:
     """In one fleet, each by its own edge: what is slower pages, what is as promised does not."""
     first, between = "ServescopeTimeToFirstTokenBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurnsFast"
     per_token = "ServescopeTimePerOutputTokenBudgetBurnsFast"
@@ -140,7 +135,7 @@ def test_latencies_page_on_every_engine(request: pytest.FixtureRequest, tmp_path
             given += _of_deployment(deployment, _latencies(engine, names[alert], 0.2, edge))
             checks.append(_firing(alert, deployment, at=HOURS * 60 - 1, fires=fires))
 
-    assert _unexpected(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _unexpected(each_promtool, tmp_path, given, checks) == {}
 
 
 @pytest.mark.slow

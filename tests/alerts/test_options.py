@@ -33,7 +33,7 @@ from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
 from tests.support.alert_stories import promtool_tests, rendered
 from tests.support.commands import run_main
-from tests.support.promtool import VERSIONS, Suite, failures, run
+from tests.support.promtool import Suite, failures, run
 
 OTHER = """
 prefix = "llm"
@@ -187,14 +187,11 @@ def test_every_selector_of_a_raw_series_has_the_matchers(other: Options) -> None
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_prometheus_accepts_what_is_chosen(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, other: Options
-) -> None:
+def test_prometheus_accepts_what_is_chosen(each_promtool: Path, tmp_path: Path, other: Options) -> None:
     """With every lint fatal."""
     rules = tmp_path / "rules.yml"
     rules.write_text(render_bundle("prometheus", other), encoding="utf-8")
-    done = run(request.getfixturevalue(version), ["check", "rules", "--lint=all", "--lint-fatal", rules], tmp_path)
+    done = run(each_promtool, ["check", "rules", "--lint=all", "--lint-fatal", rules], tmp_path)
 
     assert done.returncode == 0, done.stdout
 
@@ -286,18 +283,15 @@ def test_extra_labels_are_in_every_group_and_match() -> None:
 
 
 @pytest.mark.slow
-@VERSIONS
-def test_clusters_are_not_mixed(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_clusters_are_not_mixed(each_promtool: Path, tmp_path: Path, is_left_open: bool) -> None:
     """What happens in one cluster fires there as it does alone, while the same deployment is well in another."""
     options = make_options({"extra_labels": ["cluster"]}, origin="options.toml")
     suites = {
-        name: Suite(
-            _in_clusters(name, options, is_left_open=version == "promtool_3"), alert_groups([ALERTS[name]], options)
-        )
+        name: Suite(_in_clusters(name, options, is_left_open=is_left_open), alert_groups([ALERTS[name]], options))
         for name in (*RENAMED, "ServescopeTargetDown")
     }
 
-    assert failures(request.getfixturevalue(version), tmp_path, suites) == {}
+    assert failures(each_promtool, tmp_path, suites) == {}
 
 
 def _in_clusters(name: str, options: Options, *, is_left_open: bool) -> list[dict[str, Any]]:
@@ -382,10 +376,7 @@ def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Pa
 
 
 def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
-    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything.
-
-    Active replicas are there in any case, since the collector counts its targets; failed ones it does not know.
-    """
+    """By vLLM's own page there is no router and no autoscaler; with our instruments beside it, there is everything."""
 
     def names(*sources: str) -> set[str]:
         return set(make_options({"alerts": {"sources": list(sources)}}, origin="options.toml").alerts())

@@ -213,32 +213,28 @@ def test_a_long_window_is_as_a_short_one_but_for_its_length() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restart", [None, 97, 99])
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
-def test_every_rule_records_what_is_counted_by_hand(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, restart: int | None
-) -> None:
+def test_every_rule_records_what_is_counted_by_hand(both_promtools: Path, tmp_path: Path, restart: int | None) -> None:
     """While all goes on evenly, and over the restart of one of two replicas: within every window, and just now."""
     counted = Counted()
     checks = _checks_of(counted, _RAW)
     given = list(counted.given(_LOOKS[-1], restart=restart))
 
-    assert _failures(request.getfixturevalue(version), tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
+    assert _failures(both_promtools, tmp_path, given, checks, minutes=_EVERY_MINUTES) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restart", [None, _SUMMED_RESTART])
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
 def test_windows_of_objectives_sum_what_is_recorded_by_the_minute(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, restart: int | None
+    both_promtools: Path, tmp_path: Path, is_left_open: bool, restart: int | None
 ) -> None:
     """The shares are those of the whole window, and so many requests ended, also over a restart."""
     counted = Counted()
-    checks = _checks_of(counted, _SUMMED, (_SUMMED_LOOK,), is_closed=version == "promtool")
+    checks = _checks_of(counted, _SUMMED, (_SUMMED_LOOK,), is_closed=not is_left_open)
     names = {_family(name) for rule in _SUMMED for name in leaves(rule.expression)}
     given = [each for each in counted.given(_SUMMED_LOOK, restart=restart) if _family(each["series"]) in names]
 
     assert _failures(
-        request.getfixturevalue(version), tmp_path, given, checks, minutes=1, files=_EVALUATED_EVERY_MINUTE
+        both_promtools, tmp_path, given, checks, minutes=1, files=_EVALUATED_EVERY_MINUTE
     ) == {}  # fmt: skip
 
 
@@ -262,23 +258,16 @@ def _checks_of(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
-def test_two_collectors_record_what_one_does(request: pytest.FixtureRequest, tmp_path: Path, version: str) -> None:
+def test_two_collectors_record_what_one_does(both_promtools: Path, tmp_path: Path) -> None:
     """Every series is there once from each; that one of them begins anew and has a gap does not show."""
     counted = Counted()
     given = counted.given_by_two(_LOOKS[-1], restart=97)
 
-    assert (
-        _failures(request.getfixturevalue(version), tmp_path, given, _checks_of(counted, _RAW), minutes=_EVERY_MINUTES)
-        == {}
-    )
+    assert _failures(both_promtools, tmp_path, given, _checks_of(counted, _RAW), minutes=_EVERY_MINUTES) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
-def test_every_rule_of_an_idle_deployment_is_0_or_absent(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_every_rule_of_an_idle_deployment_is_0_or_absent(both_promtools: Path, tmp_path: Path) -> None:
     """As the catalog has it for each figure, and never NaN."""
     counted = Counted(idle=True)
     idle = {figure.record(): figure.idle for figure in FIGURES.values()}
@@ -293,7 +282,7 @@ def test_every_rule_of_an_idle_deployment_is_0_or_absent(
         assert set(expected.values()) == ({0.0} if idle.get(rule.name, "absent") == "zero" else set()), rule.name
         checks += _checks(rule, expected, (8, 12))
 
-    assert _failures(request.getfixturevalue(version), tmp_path, counted.given(12), checks, minutes=4) == {}
+    assert _failures(both_promtools, tmp_path, counted.given(12), checks, minutes=4) == {}
 
 
 @pytest.mark.slow
@@ -332,16 +321,6 @@ def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:
             for rule in group["rules"]:
                 for window in re.findall(r"\[(\w+)\]", rule["expr"]):
                     assert _seconds(window) >= 4 * SCRAPE_SECONDS, rule
-
-
-def test_a_recording_rule_reads_only_what_its_group_recorded_before() -> None:
-    """So that the order of groups does not matter: the rules of a group are evaluated one after the other."""
-    for name in RECORDING_FILES:
-        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
-            before: set[str] = set()
-            for rule in group["rules"]:
-                assert set(re.findall(r"deployment:\w+:\w+", rule["expr"])) <= before, rule
-                before.add(rule["record"])
 
 
 def test_no_rule_reads_scraped_series_over_more_than_an_hour() -> None:

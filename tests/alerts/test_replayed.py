@@ -1,8 +1,4 @@
-"""Emulated traffic in a real Prometheus, well, then failing, then none: what rules record and which alerts fire.
-
-Each alert's condition is evaluated over all of it by the minute, as Prometheus does, and fires when it has held for as
-long as its `for` says.
-"""
+"""Emulated traffic in a real Prometheus, well, then failing, then none: what rules record and which alerts fire."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from servescope.contract.own_metrics import OWN_METRICS
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import STALE, TARGET, series
 from tests.support.probed_stories import concerns_targets, probed
-from tests.support.promtool import Suite, failures
+from tests.support.promtool import Suite, failures, unit_test
 
 OF_COLLECTORS = {
     "counters that were not read", "scraped every eight minutes", "scraped by no collector", "counters just read",
@@ -56,15 +56,14 @@ def test_alerts_on_targets_are_the_same_without_a_collector(promtool: Path, tmp_
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
 @pytest.mark.parametrize("name", OF_TARGETS)
 def test_every_alert_on_targets_is_the_same_without_a_collector(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str, name: str
+    both_promtools: Path, tmp_path: Path, is_left_open: bool, name: str
 ) -> None:
     """Each story, with the Prometheus of Debian's stable suite and with Prometheus 3."""
-    suites = _suites([name], is_left_open=version == "promtool_3")
+    suites = _suites([name], is_left_open=is_left_open)
 
-    assert failures(request.getfixturevalue(version), tmp_path, suites) == {}
+    assert failures(both_promtools, tmp_path, suites) == {}
 
 
 def test_what_is_recorded_is_a_collectors_series() -> None:
@@ -109,26 +108,14 @@ def _recorded(record: str, labels: Mapping[str, str], values: Iterable[float | N
 
 
 def _check(
-    promtool: Path,
-    folder: Path,
-    given: Mapping[str, str],
-    checks: list[dict[str, Any]],
-    options: Options | None = None,
+    promtool: Path, folder: Path, given: Mapping[str, str], checks: list[dict[str, Any]], options: Options | None = None
 ) -> Mapping[str, str]:
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in given.items()],
-        "promql_expr_test": checks,
-    }
     group = without_collector_group(options) if options else without_collector_group()
-    return failures(promtool, folder, {"rules": Suite([test], [group])})
+    return failures(promtool, folder, {"rules": Suite([unit_test(given, checks)], [group])})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["promtool", "promtool_3"])
-def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
-    request: pytest.FixtureRequest, tmp_path: Path, version: str
-) -> None:
+def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(both_promtools: Path, tmp_path: Path) -> None:
     """Down as its probe says or when no translator answers; its age grows meanwhile; nothing once it is not listed."""
     given = {
         series("up", _PROBED): _UP,
@@ -154,7 +141,7 @@ def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(
         *_recorded("servescope_build_info", {}, [1, 1, 1, 1, None, None, 1, 1, None, None]),
     ]
 
-    assert _check(request.getfixturevalue(version), tmp_path, given, checks) == {}
+    assert _check(both_promtools, tmp_path, given, checks) == {}
 
 
 @pytest.mark.slow

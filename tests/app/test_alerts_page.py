@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import alarms
@@ -38,7 +37,7 @@ def names() -> list[str]:
 
 
 @pytest.fixture
-def open_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def open_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens the page on a store with these alerts."""
 
     def open_(*kept: KeptAlert, **parameters: str) -> AppTest:
@@ -47,8 +46,7 @@ def open_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]
         monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "alerts.db"))
         return open_view("alerts", **parameters)
 
-    yield open_
-    st.cache_resource.clear()
+    return open_
 
 
 def test_firing_leads_with_what_it_says(open_page: Open, names: list[str]) -> None:

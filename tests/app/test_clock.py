@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import display, queries, selection, tables
@@ -42,7 +41,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_page(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], AppTest]]:
+def open_page(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AppTest]:
     monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
     monkeypatch.setattr(queries, "program_clock", lambda: SimpleNamespace(now_ms=lambda: NOW_MS))
     monkeypatch.setenv("SERVESCOPE_STORE", str(store))
@@ -50,8 +49,7 @@ def open_page(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     def open_(name: str) -> AppTest:
         return open_view(name)
 
-    yield open_
-    st.cache_resource.clear()
+    return open_
 
 
 @pytest.mark.parametrize("name", PAGES)

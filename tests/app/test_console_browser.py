@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,11 +32,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """A headless Chromium."""
-    with pictures.open_browser(chromium) as opened:
-        yield opened
+def test_a_deep_link_may_be_the_first_request(address: str, browser: Browser) -> None:
+    """A server just started shows the page a link names, whichever it is: no test before this one asks it."""
+    page = pictures.open_page(browser, "light", pictures.WIDE)
+    pictures.load(page, address, "compare")
+    pictures.settle(page)
+    shown = page.locator("[data-testid=stMain]").inner_text()
+    page.context.close()
+
+    assert "Time to first token" in shown
+    assert "Error" not in shown.replace("Errors", "")
 
 
 @pytest.mark.parametrize("name", pictures.PAGES)
@@ -96,21 +100,6 @@ def test_back_returns_to_the_former_selection(address: str, browser: Browser) ->
     page.context.close()
 
     assert text == "24h"
-
-
-def test_a_deep_link_may_be_the_first_request(tmp_path: Path, browser: Browser) -> None:
-    """A server just started shows the page a link names, whichever it is."""
-    store = tmp_path / "day.db"
-    write_day(store, hours=1.0)
-    with pictures.serve_console(store) as address:
-        page = pictures.open_page(browser, "light", pictures.WIDE)
-        pictures.load(page, address, "compare")
-        pictures.settle(page)
-        shown = page.locator("[data-testid=stMain]").inner_text()
-        page.context.close()
-
-    assert "Time to first token" in shown
-    assert "Error" not in shown.replace("Errors", "")
 
 
 def test_link_from_the_fleet_opens_the_deployment(address: str, browser: Browser) -> None:

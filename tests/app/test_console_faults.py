@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 pytest.importorskip("aiohttp", reason="the emulator's server needs the extra 'emulator'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.fault_words import title_of
@@ -23,7 +22,7 @@ from servescope.emulator.server.control import Control
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
 from tests import pictures
 from tests.conftest import ROOT
-from tests.support.console_pages import read
+from tests.support.console_pages import make_view, read
 from tests.support.console_store import write_day
 from tests.support.contrast import faint_texts
 from tests.support.waiting import deadline_seconds
@@ -60,9 +59,8 @@ def page(client: ControlClient, store: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The page, not yet run; what a test switched on is off after it."""
     monkeypatch.setenv("SERVESCOPE_STORE", str(store))
     monkeypatch.setenv(EMULATOR_VARIABLE, client.url)
-    yield AppTest.from_file(str(ENTRY), default_timeout=deadline_seconds()).switch_page("views/faults.py")
+    yield make_view("faults")
     client.switch_all_off()
-    st.cache_resource.clear()
 
 
 def shown(page: AppTest) -> str:
@@ -148,10 +146,7 @@ def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium
     pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
     client.switch_on("draft-misaligned", 0.9, deployment="chat-v2")
     errors: list[str] = []
-    with (
-        pictures.serve_console(store, "--emulator", client.url) as address,
-        pictures.open_browser(chromium) as browser,
-    ):
+    with pictures.serve_console(store, "--emulator", client.url) as address, pictures.open_browser(chromium) as browser:
         page = pictures.open_page(browser, "light", pictures.WIDE)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{address}/faults", wait_until="commit")

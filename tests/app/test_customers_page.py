@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import selection
@@ -36,15 +35,14 @@ SPAN = TimeRange(T0 - HOUR_MS, T0, live=False)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a store with figures at T0, which is now; its configuration and cursors are not there yet."""
     write_store(tmp_path / "store.db")
     monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "store.db"))
     monkeypatch.setenv(CUSTOMERS_VARIABLE, str(tmp_path / "customers.toml"))
     monkeypatch.setenv(CURSORS_VARIABLE, str(tmp_path / "customers.cursors.db"))
     monkeypatch.setattr(selection, "now_ms", lambda: T0)
-    yield tmp_path
-    st.cache_resource.clear()
+    return tmp_path
 
 
 def write_many(folder: Path, count: int = 50) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,13 +34,6 @@ STEPS = (
 def files(tmp_path_factory: pytest.TempPathFactory) -> CutoverStore:
     """A cutover that goes well for two stages and badly in the third; nobody has decided anything but to start."""
     return write_cutover(tmp_path_factory.mktemp("cutover"), steps=STEPS, advanced=False)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """A headless Chromium."""
-    with pictures.open_browser(chromium) as opened:
-        yield opened
 
 
 def look(page: Page, address: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -62,13 +61,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A console with hostile texts in all that it reads."""
     with serve_hostile(tmp_path_factory.mktemp("hostile")) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """A headless Chromium."""
-    with pictures.open_browser(chromium) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -66,13 +66,6 @@ def run_provider(port: int, folder: Path) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """A headless Chromium."""
-    with pictures.open_browser(chromium) as opened:
-        yield opened
-
-
 def sign_in(browser: Browser, console: str, subject: str) -> Page:
     """The console's first page after signing in as this person."""
     page = pictures.open_page(browser, "light", pictures.WIDE)

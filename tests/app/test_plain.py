@@ -67,10 +67,7 @@ def test_markdown_of_our_own_stays() -> None:
     ],
 )
 def test_what_cannot_be_seen_is_shown_by_its_escape(text: str, shown: str) -> None:
-    """Marks of direction, characters of no width, other spaces, control characters and halves; letters stay.
-
-    So does the space between the groups of a number.
-    """
+    """Marks of direction, characters of no width, other spaces, control characters and halves; letters stay."""
     assert visible(text) == shown
     assert escape(text) == shown
     assert shown.partition("\n")[0] in read(plain(text).replace("\\\n", "\n"))

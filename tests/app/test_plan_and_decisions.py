@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import access, cutovers, journals, plans, selection
@@ -40,14 +39,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def files(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def files(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of `plan.toml` and `journal.db`, which the console was started for; neither is there yet."""
     monkeypatch.setenv("SERVESCOPE_STORE", str(store))
     monkeypatch.setenv(PLAN_VARIABLE, str(tmp_path / "plan.toml"))
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal.db"))
     monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
-    yield tmp_path
-    st.cache_resource.clear()
+    return tmp_path
 
 
 def open_page(name: str) -> AppTest:

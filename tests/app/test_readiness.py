@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st_
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import readiness, selection
@@ -21,15 +19,12 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.errors import ServescopeError
 from servescope.migration import report
 from servescope.migration.document.document import LARGEST_BYTES, read_document
-from servescope.store.embedded import Store
-from tests.conftest import ROOT
 from tests.migration.oracle.cases import make_cases
 from tests.support.commands import run
-from tests.support.console_pages import html, read
+from tests.support.console_pages import html, open_view, read
 from tests.support.drawing import examples
 from tests.support.migrations import ASKED, MOVED, STAYS, V1, WRONG
 from tests.support.served_traffic import EmulatedPast, record_past
-from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +33,9 @@ WITH_SECRET = f"{V1}environment_variables: {{DB_PASSWORD: {SECRET}}}\n# the toke
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppTest]:
+def page(empty_store: Path) -> AppTest:
     """The page of a console on an empty store."""
-    Store(tmp_path / "empty.db").close()
-    monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
-    opened = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-    yield opened.switch_page("views/readiness.py").run()
-    st.cache_resource.clear()
+    return open_view("readiness")
 
 
 def paste(page: AppTest, text: str) -> AppTest:

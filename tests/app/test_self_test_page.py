@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import plans, self_tests
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.forecast.self_test import SelfTest, SelfTestShare, clopper_pearson
-from servescope.store.embedded import Store
-from tests.conftest import ROOT
-from tests.support.console_pages import html
+from tests.support.console_pages import html, make_view
 from tests.support.cutover_plans import LEAST_PLAN
-from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -39,17 +34,12 @@ def share_of(splits: int, alarms: int) -> SelfTestShare:
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppTest]:
+def page(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The page on a plan whose v1 has no past."""
-    Store(tmp_path / "empty.db").close()
     (tmp_path / "plan.toml").write_text(LEAST_PLAN)
-    monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
     monkeypatch.setenv(PLAN_VARIABLE, str(tmp_path / "plan.toml"))
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal.db"))
-    yield AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()).switch_page(
-        "views/self_test.py"
-    )
-    st.cache_resource.clear()
+    return make_view("self_test")
 
 
 def test_a_young_deployment_says_what_it_needs(page: AppTest) -> None:
@@ -63,8 +53,7 @@ def test_a_young_deployment_says_what_it_needs(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("splits", "alarms", "word"),
-    [(500, 5, "✓ below 5 %"), (20, 0, "? may be above 5 %"), (200, 40, "✕ above 5 %")],
+    ("splits", "alarms", "word"), [(500, 5, "✓ below 5 %"), (20, 0, "? may be above 5 %"), (200, 40, "✕ above 5 %")]
 )
 def test_the_rate_is_read_by_its_interval(splits: int, alarms: int, word: str) -> None:
     """A rate is below what is promised only where its whole interval is; few splits prove nothing."""

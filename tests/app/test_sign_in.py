@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,10 +20,7 @@ from servescope.cli import main
 from servescope.console import SIGN_IN_VARIABLE
 from servescope.errors import UsageError
 from servescope.settings.sign_in import SignIn, check_proxies, check_secrets
-from servescope.store.embedded import Store
-from tests.conftest import ROOT
-from tests.support.console_pages import read
-from tests.support.waiting import deadline_seconds
+from tests.support.console_pages import open_view, read
 
 pytestmark = pytest.mark.slow
 
@@ -36,15 +32,6 @@ client_id = "console"
 client_secret = "hidden-in-the-file"
 server_metadata_url = "https://login.example.com/.well-known/openid-configuration"
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty store, which the pages read."""
-    Store(tmp_path / "empty.db").close()
-    monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "empty.db"))
-    yield tmp_path / "empty.db"
-    st.cache_resource.clear()
 
 
 def headers_behind(peer: str, *values: str) -> list[str]:
@@ -68,9 +55,7 @@ def headers_behind(peer: str, *values: str) -> list[str]:
 
 def open_page() -> AppTest:
     """The first page of the console."""
-    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()).run()
-    assert not page.exception, page.exception[0].message
-    return page
+    return open_view("cutover")
 
 
 # --- The header of a proxy --------------------------------------------------------------------------------------------
@@ -100,7 +85,7 @@ def test_a_proxy_is_an_address(proxy: str) -> None:
         check_proxies([proxy])
 
 
-def test_without_the_header_nothing_is_shown(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_header_nothing_is_shown(empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that came around the proxy sees how to come through it, and no page."""
     monkeypatch.setenv(SIGN_IN_VARIABLE, PROXY.to_json())
     page = open_page()
@@ -110,7 +95,7 @@ def test_without_the_header_nothing_is_shown(store: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("name", "decides"), [("Anna@example.com", True), ("eve@example.com", False)])
-def test_deciders_are_named(store: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, decides: bool) -> None:
+def test_deciders_are_named(empty_store: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, decides: bool) -> None:
     """Who is named may decide; everybody else reads as a viewer, and sees why."""
     monkeypatch.setenv(SIGN_IN_VARIABLE, PROXY.to_json())
     monkeypatch.setattr(access, "_name_by_proxy", lambda chosen: name)
@@ -238,18 +223,18 @@ def test_complete_secrets_pass(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(
-    store: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+    empty_store: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
 ) -> None:
     """Options that make no sense together end the command with code 2 and what is missing."""
-    code = main(["console", "--store", str(store), "--no-browser", *words])
+    code = main(["console", "--store", str(empty_store), "--no-browser", *words])
 
     assert (code, complaint in capsys.readouterr().err) == (2, True)
 
 
-def test_a_plan_that_is_none_is_refused_at_the_start(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_is_none_is_refused_at_the_start(empty_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A plan that the parser refuses ends the command with the parser's own error."""
-    plan = store.with_name("plan.toml")
+    plan = empty_store.with_name("plan.toml")
     plan.write_text("[arms]\n")
-    code = main(["console", "--store", str(store), "--no-browser", "--plan", str(plan)])
+    code = main(["console", "--store", str(empty_store), "--no-browser", "--plan", str(plan)])
 
     assert (code, "plan.toml" in capsys.readouterr().err) == (2, True)

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app import silences
@@ -21,9 +20,8 @@ from servescope.console import ALERTMANAGERS_VARIABLE
 from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
-from tests.conftest import ROOT
 from tests.support.answering import Handler, answering
-from tests.support.console_pages import html, read
+from tests.support.console_pages import html, make_view, read
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
@@ -71,7 +69,7 @@ def name_alertmanagers(configuration: Path, *urls: str) -> None:
 
 
 @pytest.fixture
-def page(tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppTest]:
+def page(tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The alerts page, not yet run, of a store with one alert that fires."""
     with Store(tmp_path / "alerts.db") as store:
         firing = KeptAlert(
@@ -81,10 +79,7 @@ def page(tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SERVESCOPE_STORE", str(tmp_path / "alerts.db"))
     monkeypatch.setenv(ALERTMANAGERS_VARIABLE, str(configuration))
     monkeypatch.setattr(silences, "FIRST_SECONDS", deadline_seconds())
-    yield AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds()).switch_page(
-        "views/alerts.py"
-    )
-    st.cache_resource.clear()
+    return make_view("alerts")
 
 
 def text_of(page: AppTest) -> str:

@@ -1,10 +1,4 @@
-"""Every series' rate, increase and present value is, to the last bit, what a real Prometheus computes from its samples.
-
-Random histories with resets, gaps, failed scrapes, series that come late and go early, uneven and even scrape times are
-written into blocks by promtool. A Prometheus 2.42 and, where it can be had, a Prometheus 3 are asked for the rate of
-each series at instants on samples, a millisecond beside them, and anywhere; the same samples go through recents, scrape
-by scrape.
-"""
+"""Every series' rate, increase and level is to the last bit what a real Prometheus computes of random histories."""
 
 from __future__ import annotations
 
@@ -22,7 +16,7 @@ import pytest
 
 from servescope.collector.figures.rates import read_recent
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
-from servescope.contract.samples import Series, Snapshot, Window, make_labels
+from servescope.contract.samples import Series, Snapshot, make_labels
 from servescope.increments.extrapolation import LOOKBACK_MS, Floats, Range, WindowBounds, window_changes
 from tests.support.prometheus import Point, Prometheus, running
 from tests.support.waiting import deadline_seconds
@@ -227,7 +221,7 @@ def test_rates_over_stored_windows_are_prometheus_to_the_bit(
 ) -> None:
     """The general path, which reads every sample, gives the same bits as well."""
     prometheus, bounds = asked
-    windows = [_window(target) for target in targets]
+    windows = [_recent(target, 86_400_000).window() for target in targets]
     rows = [series for window in windows for series in window.series]
     tally = Tally()
     for at_ms in _instants(targets)[:300:6]:
@@ -241,11 +235,11 @@ def test_rates_over_stored_windows_are_prometheus_to_the_bit(
     assert tally.compared > min(INSTANTS, 300) / 6 * TARGETS * SERIES / 2
 
 
-def _window(target: Target) -> Window:
-    recent = RecentScrapes(86_400_000, SLACK_MS)
+def _recent(target: Target, window_ms: int) -> RecentScrapes:
+    recent = RecentScrapes(window_ms, SLACK_MS)
     for scrape in target.scrapes:
         recent.append(*scrape)
-    return recent.window()
+    return recent
 
 
 def test_the_last_value_is_held_as_long_as_prometheus_holds_it(
@@ -256,9 +250,7 @@ def test_the_last_value_is_held_as_long_as_prometheus_holds_it(
     tally = Tally()
     ended = [target for target in targets if target.scrapes[-1][1] is not None][:LEVEL_INSTANTS]
     for target in ended:
-        recent = RecentScrapes(max(WINDOWS.values()), SLACK_MS)
-        for scrape in target.scrapes:
-            recent.append(*scrape)
+        recent = _recent(target, max(WINDOWS.values()))
         shown = set(recent.latest()[0])
         for beside in (-1, 0, 1):
             at_ms = target.times[-1] + LOOKBACK_MS + beside

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from aiohttp.abc import ResolveResult
 
-from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.discovery.targets import Discovery, check_targets
 from servescope.collector.targets.claims import Claim, Claims, ScrapedAt
 from servescope.contract.identity import Deployment
@@ -20,6 +19,7 @@ from servescope.web.resolver import Resolver
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, get, wait_until
 from tests.support.commands import run
+from tests.support.discovered import configure, urls
 from tests.support.prometheus import free_port
 
 CHAT = 'deployment_id = "chat"\nmodel_name = "llama"\ninference_stack = "v2"\n'
@@ -28,12 +28,6 @@ OURS = 'claims = { targets = ["10.0.1.0/24:8000", "*.chat.svc:8000"] }\n'
 THEIRS = 'claims = { targets = ["10.0.2.0/24:8000"] }\n'
 REFUSED = "its address is not among claims.targets of model_name='llama', deployment_id='search'"
 OTHERS = "its address is among claims.targets of model_name='llama', deployment_id='chat'"
-
-
-def configure(folder: Path, text: str) -> Configuration:
-    path = folder / "servescope.toml"
-    path.write_text(text, encoding="utf-8")
-    return read_configuration(path)
 
 
 def two(chat: str = OURS, search: str = THEIRS, listed: str = 'file_sd = [{ files = ["search.json"] }]\n') -> str:
@@ -46,10 +40,6 @@ def two(chat: str = OURS, search: str = THEIRS, listed: str = 'file_sd = [{ file
 
 def write_list(folder: Path, *addresses: str, **labels: str) -> None:
     (folder / "search.json").write_text(json.dumps([{"targets": addresses, "labels": labels}]), encoding="utf-8")
-
-
-def urls(discovery: Discovery) -> list[str]:
-    return [target.url for target in discovery.targets]
 
 
 OWN_TARGET = "http://10.0.1.9:8000/metrics"
@@ -148,8 +138,6 @@ def test_a_wrong_allow_list_is_refused_with_file_key_and_value(tmp_path: Path, c
         configure(tmp_path, two(f"claims = {claims}\n"))
 
 
-# --- Where names lead -------------------------------------------------------------------------------------------------
-
 GROUPS = {name: Deployment("llama", name, "v2") for name in ("chat", "search")}
 CLAIMS = Claims(
     [
@@ -228,9 +216,6 @@ def test_a_collector_connects_to_no_address_of_another_deployment(tmp_path: Path
     assert set(asked) == {"/own"}
 
 
-# --- What a scraper says ----------------------------------------------------------------------------------------------
-
-
 def scraped(address: str, job: str = "", namespace: str = "", cluster: str = "") -> ScrapedAt:
     return ScrapedAt(read_address(address), job, namespace, cluster)
 
@@ -291,9 +276,6 @@ def test_claims_overlap_where_something_fits_both(
         for each in (one, other)
     )
     assert (first.overlaps(second), second.overlaps(first)) == (overlap, overlap)
-
-
-# --- Import -----------------------------------------------------------------------------------------------------------
 
 
 def test_an_import_leaves_out_what_may_not_claim_its_deployment(tmp_path: Path) -> None:

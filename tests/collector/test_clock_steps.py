@@ -74,6 +74,7 @@ async def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
         scrapes = world.scrapes()
         assert [time for time, _ in scrapes] == [START + EVERY * n for n in (*range(1, 25), *range(29, 53))]
         assert increase([count for _, count in scrapes]) == PER_SECOND * EVERY * 51
+        assert counted(world) == 2 * PER_SECOND * EVERY * 51
         assert newest <= now
         assert [figures[RATE] for figures in after] == pytest.approx([2 * PER_SECOND] * 4)
         (event,) = world.events()
@@ -266,25 +267,6 @@ async def test_sums_of_objectives_outlast_a_clock_that_is_a_year_ahead(tmp_path:
         assert grown.max() == 2 * PER_SECOND * EVERY * 239
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
-async def test_objectives_count_all_that_was_counted_once(tmp_path: Path, restarts: str) -> None:
-    """Whatever the clock showed meanwhile, and whenever the collector was restarted."""
-    world = Skewed(tmp_path)
-    async with aclosing(world):
-        await world.count(24)
-        world.set_clock(600.0)
-        await world.count(3)
-        if restarts in ("while ahead", "twice"):
-            await world.restart()
-        await world.count(2)
-        if restarts in ("afterwards", "twice"):
-            await world.restart(ahead=0.0)
-        world.set_clock(0.0)
-        await world.count(30)
-        assert counted(world) == 2 * PER_SECOND * EVERY * 58
-
-
 def counted(world: Skewed) -> float:
     """How many requests of both targets were counted for objectives."""
     with world.raw() as store:
@@ -322,8 +304,6 @@ async def test_alerts_are_of_no_later_than_now_and_notify_nobody_twice(tmp_path:
         await scene.steps(25)
         assert [state for _, state, _ in scene.receivers.sent(NAME)] == ["firing", "resolved"]
 
-
-# --- Any sequence of steps --------------------------------------------------------------------------------------------
 
 AHEAD = st.sampled_from([0.0, 1.0, -1.0, 3.0, -3.0, 20.0, -20.0, 150.0, -150.0, 600.0, -600.0, 86_400.0, YEAR, -YEAR])
 ACTS = st.one_of(
@@ -395,9 +375,6 @@ def test_whatever_is_done_to_the_clock_at_length(acts: list[tuple[str, float | N
     """The same over more and longer sequences."""
     with TemporaryDirectory() as folder:
         asyncio.run(play_steps(Path(folder), acts))
-
-
-# --- A process --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -9,12 +9,10 @@ import logging
 import re
 import signal
 import sqlite3
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import aclosing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,8 @@ from servescope.errors import UsageError
 from servescope.sources.page import PageLimits
 from servescope.sources.reader import ParsedText, Reader
 from servescope.store.embedded import Store
-from tests.support.collect_command import COLLECT, collecting, get, wait_until
+from tests.support.answering import Handler, answering
+from tests.support.collect_command import collecting, get, wait_until
 from tests.support.prometheus import free_port
 from tests.support.stepped_collector import (
     CHAT,
@@ -45,10 +44,7 @@ from tests.support.waiting import deadline_seconds, wait_for_async
 
 @pytest.mark.slow
 async def test_a_flood_of_new_series_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
-    """No stretch of work that holds up other scrapes handles more than a thousand of the new series.
-
-    Figures that are evaluated meanwhile are those of the scrapes before.
-    """
+    """No stretch of work that holds up other scrapes handles more than a thousand of the new series."""
     world = World(tmp_path)
     fresh = iter(range(10**6))
 
@@ -181,33 +177,28 @@ def router_page(count: float) -> str:
     )
 
 
-async def test_a_router_is_further_out_than_the_engines_behind_it(tmp_path: Path) -> None:
-    """Cache metrics come from its instruments, and are not added to those of the engines or of their native pages."""
+@pytest.mark.parametrize(
+    ("pages", "hit_rate"),
+    [({"router": router_page, "engine": cache_page, "native": vllm_page}, 0.5),
+     ({"engine": cache_page, "native": vllm_page}, 0.25)],
+    ids=["router", "engine"],
+)  # fmt: skip
+async def test_cache_metrics_are_those_of_the_outermost_layer(
+    tmp_path: Path, pages: dict[str, Callable[[float], str]], hit_rate: float
+) -> None:
+    """A router's, else the engine's own; those of the layers behind, and native pages, are not added."""
     groups = [
-        {"targets": [f"{name}:80"], "labels": {"replica": name, "role": role}}
-        for name, role in (("engine", "aggregated"), ("native", "aggregated"), ("router", "router"))
+        {"targets": [f"{name}:80"], "labels": {"replica": name, "role": "router" if name == "router" else "aggregated"}}
+        for name in pages
     ]
     (tmp_path / "targets.json").write_text(json.dumps(groups))
     world = World(tmp_path)
-    world.answers = dict.fromkeys(("engine", "native", "router"), 0)
-    world.pages = {"engine": cache_page, "native": vllm_page, "router": router_page}
+    world.answers, world.pages = dict.fromkeys(pages, 0.0), pages
     async with aclosing(world):
-        for count in range(30):
-            figures = await world.step(count * 15)
-        assert figures["kv_cache_hit_rate"] == pytest.approx(0.5)
+        for step in range(30):
+            figures = await world.step(step * 15)
+        assert figures["kv_cache_hit_rate"] == pytest.approx(hit_rate)
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
-
-
-async def test_an_engines_own_word_is_further_out_than_its_native_page(tmp_path: Path) -> None:
-    """Without a router the engine's instruments say what was reused; its native page is not added to them."""
-    write_targets(tmp_path, "engine", "native")
-    world = World(tmp_path)
-    world.answers = {"engine": 0, "native": 0}
-    world.pages = {"engine": cache_page, "native": vllm_page}
-    async with aclosing(world):
-        for count in range(30):
-            figures = await world.step(count * 15)
-        assert figures["kv_cache_hit_rate"] == pytest.approx(0.25)
 
 
 async def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -407,19 +398,6 @@ async def test_how_figures_were_derived_is_recorded(tmp_path: Path) -> None:
     assert [each and each.window_ms for each in recorded] == [300_000, 300_000, 300_000, 60_000]
 
 
-async def test_what_was_scraped_is_written_at_the_end(tmp_path: Path) -> None:
-    """Scrapes since the last evaluation are stored when the collector is closed."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 1}
-    async with aclosing(world):
-        await world.collector.discovering.discover()
-        await world.collector.scraping.scrape(world.collector.fleet.watched[0])
-    with Store(tmp_path / "servescope.db", read_only=True) as store:
-        assert [status.healthy for status in store.targets()] == [True]
-        assert len(store.read_samples(CHAT, ["output_tokens_total"], 0, START * 2000)) == 1
-
-
 async def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
     """Their samples stay, with the end of their series among them."""
     write_targets(tmp_path, "a", "b")
@@ -453,51 +431,6 @@ async def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> Non
 
         assert world.asked[-1] == "http://a:80/elsewhere"
         assert figures["output_tokens_per_second"] == pytest.approx(1.0)
-
-
-async def test_the_clock_may_be_set_back(tmp_path: Path) -> None:
-    """By a small correction: the scrape is left out and says so. By hours: the window starts anew."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
-    async with aclosing(world):
-        await world.step(0)
-        await world.step(1, seconds=-3.0)
-        (watched,) = world.collector.fleet.watched
-        assert watched.status.error == (
-            "http://a:80/metrics: the clock was set; a scrape of 2027-01-15 08:00:12 UTC is dropped, as it is "
-            "2027-01-15 08:00:12 UTC, and the last scrape is of 2027-01-15 08:00:15 UTC"
-        )
-        await world.step(2, seconds=-7200.0)
-        figures = await world.step(17)
-        assert figures["output_tokens_per_second"] > 0
-
-
-async def test_a_fault_of_our_own_costs_one_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Figures that cannot be derived are logged and counted; the collector keeps running and derives them next time."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
-
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a mistake")
-
-    async with aclosing(world):
-        await world.step(0)
-        with monkeypatch.context() as broken:
-            broken.setattr("servescope.collector.figures.derive.read_recent", fail)
-            assert await world.step(15) == {}
-        assert "chat: no figures for this evaluation" in caplog.text
-        counted = {
-            sample.labels["stage"]: sample.value
-            for family in world.collector.telemetry.collect()
-            for sample in family.samples
-            if sample.name == "servescope_internal_errors_total" and sample.value
-        }
-        assert counted == {"evaluate": 1}
-        assert "output_tokens_per_second" in await world.step(30)
 
 
 async def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,9 +474,6 @@ def test_due_times_are_multiples_and_never_repeat(now: int, after: int, due: int
     assert next_due_ms(now, 15_000, 3, after_ms=after) == due
 
 
-# --- The command ------------------------------------------------------------------------------------------------------
-
-
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.configure(parser)
@@ -581,51 +511,24 @@ def test_wrong_arguments_are_usage_errors(
     assert message in str(refused.value)
 
 
-class _Engine(BaseHTTPRequestHandler):
-    """An engine whose count rises with every scrape; it answers only requests with the token."""
-
-    count = 0
-
-    def do_GET(self) -> None:
-        if self.headers["Authorization"] != "Bearer t0ps3cret":
-            self.send_error(401)
-            return
-        type(self).count += 10
-        body = page(type(self).count).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def engine() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Engine)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
 @pytest.mark.slow
-def test_the_command_collects_until_sigterm(tmp_path: Path, engine: str) -> None:
+def test_the_command_collects_until_sigterm(tmp_path: Path) -> None:
     """Figures appear in the store and on /metrics, no secret anywhere, and SIGTERM ends it cleanly and soon."""
-    port = free_port()
+    port, counts = free_port(), count(10, 10)
     (tmp_path / "token").write_text("t0ps3cret")
-    (tmp_path / "targets.json").write_text(
-        json.dumps([{"targets": [engine.split("/")[2]]}, {"targets": [f"127.0.0.1:{free_port()}"]}])
-    )
+
+    def answer(request: Handler) -> None:
+        admitted = request.headers["Authorization"] == "Bearer t0ps3cret"
+        request.reply(200 if admitted else 401, page(next(counts)) if admitted else "")
+
     settings = 'scrape_interval = "500ms"\nevaluation_interval = "500ms"\nwindow = "3s"'
     text = CONFIGURATION.format(settings=settings).replace(":0", f":{port}") + 'bearer_token_file = "token"\n'
     (tmp_path / "servescope.toml").write_text(text)
     log, base = tmp_path / "collect.log", f"http://127.0.0.1:{port}"
 
-    with collecting(folder=tmp_path) as process:
+    with answering(answer) as url, collecting(folder=tmp_path) as process:
+        listed = [{"targets": [url.removeprefix("http://")]}, {"targets": [f"127.0.0.1:{free_port()}"]}]
+        (tmp_path / "targets.json").write_text(json.dumps(listed))
         wait_until(lambda: "output_tokens_per_second{" in get(f"{base}/metrics"), log)
         with Store(tmp_path / "servescope.db", read_only=True) as store:
             wait_until(lambda: "output_tokens_per_second" in store.latest_figures()[CHAT][1], log)
@@ -642,32 +545,3 @@ def test_the_command_collects_until_sigterm(tmp_path: Path, engine: str) -> None
     assert "t0ps3cret" not in "".join(seen) + log.read_text()
     assert "Traceback" not in log.read_text()
     assert not (tmp_path / "servescope.db-wal").exists()
-
-
-@pytest.mark.slow
-def test_a_second_collector_is_refused(tmp_path: Path) -> None:
-    """Neither the store nor the port may be shared; the first collector keeps running."""
-    port, target = free_port(), f"a=http://127.0.0.1:{free_port()}"
-    listen = f"127.0.0.1:{port}"
-    with collecting("--target", target, "--listen", listen, folder=tmp_path) as first:
-        wait_until(lambda: get(f"http://{listen}/-/healthy"), tmp_path / "collect.log")
-        same_store = subprocess.run(
-            [*COLLECT, "--target", target, "--listen", "127.0.0.1:0"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=deadline_seconds(), check=False,
-        )  # fmt: skip
-        same_port = subprocess.run(
-            [*COLLECT, "--target", target, "--listen", listen, "--store", "b.db"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=deadline_seconds(), check=False,
-        )  # fmt: skip
-        still_there = get(f"http://{listen}/-/healthy")
-        first.send_signal(signal.SIGINT)
-        code = first.wait(deadline_seconds())
-
-    assert (code, still_there) == (0, "ok\n")
-    assert (same_store.returncode, same_port.returncode) == (1, 1)
-    assert same_store.stderr == (
-        f"servescope: store servescope.db: another collector (process {first.pid}) is writing it; "
-        f"one store has one writer\n"
-    )
-    assert same_port.stderr.endswith(f"servescope: cannot listen on {listen}: Address already in use\n")
-    assert "Traceback" not in same_port.stderr

@@ -10,7 +10,6 @@ import pytest
 from servescope.collector.config import (
     SETTINGS,
     CollectorSettings,
-    Configuration,
     configure_targets,
     read_configuration,
 )
@@ -19,6 +18,7 @@ from servescope.collector.targets.relabel import Rule
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import ACCESS_SETTINGS, Access, Proxy, Tls
 from servescope.settings.values import format_duration, parse_address, parse_duration
+from tests.support.discovered import configure
 
 DEPLOYMENT = """
 [[deployments]]
@@ -33,15 +33,9 @@ url = "http://127.0.0.1:8101/metrics"
 MINIMAL = DEPLOYMENT + TARGET
 
 
-def read(folder: Path, text: str) -> Configuration:
-    path = folder / "servescope.toml"
-    path.write_text(text, encoding="utf-8")
-    return read_configuration(path)
-
-
 def test_minimal_file_has_every_default(tmp_path: Path) -> None:
     """A deployment with a target is enough; the rest is as documented, the store beside the file."""
-    configuration = read(tmp_path, MINIMAL)
+    configuration = configure(tmp_path, MINIMAL)
 
     (settings,) = configuration.deployments
     assert configuration.collector == CollectorSettings(store=tmp_path / "servescope.db")
@@ -56,7 +50,7 @@ def test_everything_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Every key of every table is read."""
     monkeypatch.setenv("CHAT_TOKEN", "t0ps3cret")
     (tmp_path / "token").write_text("fr0mfile\n")
-    configuration = read(
+    configuration = configure(
         tmp_path,
         """
         [collector]
@@ -115,7 +109,7 @@ def test_everything_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_every_way_of_access_and_pace_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets and lists have the same keys; a list's URL has its own."""
     monkeypatch.setenv("PASSWORD", "t0ps3cret")
-    configuration = read(
+    configuration = configure(
         tmp_path,
         DEPLOYMENT
         + """
@@ -174,12 +168,12 @@ def test_the_store_may_be_limited_in_size(tmp_path: Path, text: str, size: int |
     """In powers of 1000; without the key it may grow as retention lets it."""
     key = f'retention_size = "{text}"' if text else ""
 
-    assert read(tmp_path, f"[collector]\n{key}\n" + MINIMAL).collector.retention_bytes == size
+    assert configure(tmp_path, f"[collector]\n{key}\n" + MINIMAL).collector.retention_bytes == size
 
 
 def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
     """An interval below the default timeout needs no timeout beside it."""
-    settings = read(tmp_path, '[collector]\nscrape_interval = "2s"\n' + MINIMAL).collector
+    settings = configure(tmp_path, '[collector]\nscrape_interval = "2s"\n' + MINIMAL).collector
 
     assert settings.scrape_timeout_ms == 2000
 
@@ -283,7 +277,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
 def test_wrong_file_is_refused_by_file_key_and_value(tmp_path: Path, text: str, message: str) -> None:
     """The error names the file, the key, the value found and what was expected."""
     with pytest.raises(ConfigurationError) as refused:
-        read(tmp_path, text)
+        configure(tmp_path, text)
 
     assert str(refused.value).startswith(f"{tmp_path / 'servescope.toml'}: ")
     assert message in str(refused.value)
@@ -316,7 +310,7 @@ def test_secrets_are_not_shown_in_errors(tmp_path: Path, line: str) -> None:
     """A header's value and a URL's password never appear, whatever is wrong with them."""
     text = MINIMAL + line if not line.startswith("url") else DEPLOYMENT + "[[deployments.targets]]\n" + line
     with pytest.raises(ConfigurationError) as refused:
-        read(tmp_path, text)
+        configure(tmp_path, text)
 
     assert "12345678" not in str(refused.value)
 
@@ -335,7 +329,7 @@ def test_secrets_are_not_shown_in_errors(tmp_path: Path, line: str) -> None:
 def test_a_table_in_the_wrong_place_keeps_its_secrets(tmp_path: Path, text: str, message: str) -> None:
     """Single brackets instead of double ones do not put a target's headers into the log."""
     with pytest.raises(ConfigurationError) as refused:
-        read(tmp_path, text)
+        configure(tmp_path, text)
 
     assert message in str(refused.value)
     assert "12345678" not in str(refused.value)
@@ -343,7 +337,7 @@ def test_a_table_in_the_wrong_place_keeps_its_secrets(tmp_path: Path, text: str,
 
 def test_secrets_are_not_shown_in_repr(tmp_path: Path) -> None:
     """A configuration can be logged without giving its headers away."""
-    configuration = read(tmp_path, MINIMAL + 'headers = { X-Key = "12345678" }')
+    configuration = configure(tmp_path, MINIMAL + 'headers = { X-Key = "12345678" }')
 
     assert "12345678" not in repr(configuration)
 
@@ -407,10 +401,7 @@ def test_urls_get_a_path_and_show_their_host_and_port() -> None:
 
 
 def test_reference_lists_every_key_with_its_default() -> None:
-    """The docs have one row per key in the section of its table, with the default the code has.
-
-    Keys of scraping and access, which several tables share, have sections of their own.
-    """
+    """The docs have one row per key in the section of its table, with the default the code has."""
     docs = Path(__file__).parent.parent.parent / "docs"
     text = "".join((docs / name).read_text(encoding="utf-8") for name in ("collector.md", "discovery.md"))
     shared = {*SCRAPE_SETTINGS, *ACCESS_SETTINGS}

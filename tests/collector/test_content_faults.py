@@ -142,12 +142,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         (vllm_page(9, "# EOF", "x 1", "# EOF"), OPENMETRICS, "malformed", "line 11: text after '# EOF'"),
         ("", "text/plain", "empty", "no samples in the answer"),
         ("# HELP vllm:x y\n# TYPE vllm:x gauge\n\n", "text/plain", "empty", "no samples in the answer"),
-        (
-            vllm_page(9, *(f"x{i} 1" for i in range(40))),
-            "text/plain",
-            "too_many_series",
-            "the limit of 40 (max_series)",
-        ),
+        (vllm_page(9, *(f"x{i} 1" for i in range(40))), "text/plain", "too_many_series",
+         "the limit of 40 (max_series)"),
         ("\n" * 99_999, "text/plain", "too_many_series", "99999 lines, above the 246"),
         (vllm_page(9, MANY_LABELS), "", "too_many_labels", "13 labels, above"),
         (vllm_page(9, f'x{{a="{"y" * 101}"}} 1'), "", "label_too_long", "label 'a': a value of 101 bytes, above"),
@@ -156,7 +152,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         ("my_app_requests_total 1\n", "text/plain", "unknown_source", "no known source: no name in it is known"),
         (vllm_page(9).replace(" ", " NaN\n#"), "text/plain", "unknown_source", "there are no samples"),
     ],
-)
+)  # fmt: skip
 async def test_a_text_that_is_wrong_costs_its_own_scrape(
     tmp_path: Path, body: str | bytes, content_type: str, outcome: str, cause: str
 ) -> None:
@@ -236,17 +232,6 @@ async def test_time_stamps_are_not_gone_by(tmp_path: Path, stamp: str) -> None:
             assert (await stage.status("odd"))["warnings"] == []
     assert seen[2] == seen[5]
     assert seen[2]["output_tokens_per_second"] > 0
-
-
-async def test_counters_that_fell_were_reset(tmp_path: Path) -> None:
-    """What was counted before a restart stays counted, and nothing is negative."""
-    async with scene(tmp_path) as stage:
-        for count in (100, 115):
-            before = await stage.step(count)
-        figures = await stage.step(130, vllm_page(4))
-        assert figures["output_tokens_per_second"] > before["output_tokens_per_second"]
-        assert (await stage.status("odd"))["error"] is None
-        assert await stage.metric("output_tokens_total") == 134
 
 
 async def test_a_metric_that_was_renamed_is_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

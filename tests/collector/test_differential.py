@@ -1,10 +1,4 @@
-"""Every derived figure equals what a real Prometheus computes from the same samples.
-
-A Prometheus scrapes fake targets that restart, hang, fail, lose series, come, go and idle, and records the compiled
-rules. Its data are then frozen: its raw samples become the windows servescope evaluates, and both are asked for every
-figure at the same instants, on sample times, one millisecond beside them, and in between. A Prometheus 3, where it can
-be had, is asked the same over the same data.
-"""
+"""Every derived figure equals what a real Prometheus computes from the same samples."""
 
 from __future__ import annotations
 

@@ -142,15 +142,11 @@ async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
         (("Retry-After: soon",), "429 Too Many Requests", "rate_limited", None),
         (("Retry-After: -5",), "429 Too Many Requests", "rate_limited", None),
         (("Retry-After: 999999999999999999",), "429 Too Many Requests", "rate_limited", 3600.0),
-        (
-            ("Date: Sat, 21 Nov 2026 00:00:00 GMT", "Retry-After: Sat, 21 Nov 2026 00:01:30 GMT"),
-            "429 Too Many Requests",
-            "rate_limited",
-            90.0,
-        ),
+        (("Date: Sat, 21 Nov 2026 00:00:00 GMT", "Retry-After: Sat, 21 Nov 2026 00:01:30 GMT"), "429 Too Many Requests",
+         "rate_limited", 90.0),
         (("Retry-After: Sat, 21 Nov 2020 00:01:30 GMT",), "429 Too Many Requests", "rate_limited", 0.0),
     ],
-)
+)  # fmt: skip
 def test_retry_after_is_read_as_seconds_or_as_a_date(
     headers: tuple[str, ...], status: str, outcome: str, seconds: float | None
 ) -> None:
@@ -158,9 +154,6 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(
     found = scrape_served(lambda writer: _write(writer, whole(b"", *headers, status=status)))
 
     assert (found.outcome, found.retry_after_seconds) == (outcome, seconds)
-
-
-# --- TLS --------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -315,9 +308,6 @@ async def test_an_untouched_certificate_is_read_once(tmp_path: Path, monkeypatch
         assert make.call_count == 1
 
 
-# --- Headers ----------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def recording(requests: list[web.Request]) -> AsyncIterator[str]:
     """A server, or a proxy for plain HTTP, that answers everything and records the requests."""
@@ -390,9 +380,6 @@ async def test_a_server_that_repeats_a_secret_makes_nobody_show_it(tmp_path: Pat
         assert "[secret]" in str(found.error)
 
 
-# --- Proxies ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_proxy_is_asked_with_its_own_credentials(tmp_path: Path) -> None:
     """It gets the whole URL and its own password; what is excepted is reached without it."""
     (tmp_path / "password").write_text("pr0xy")
@@ -462,9 +449,6 @@ async def test_the_environments_proxy_is_taken_where_asked_for(monkeypatch: pyte
     assert request.headers["Proxy-Authorization"] == f"Basic {base64.b64encode(b'joe:pr@xy').decode()}"
 
 
-# --- Lists of targets -------------------------------------------------------------------------------------------------
-
-
 async def test_a_list_is_asked_for_with_its_own_access(tmp_path: Path) -> None:
     """It gets the refresh interval in a header, as from Prometheus, and its own token, not the targets'."""
     (tmp_path / "token").write_text("inventory")
@@ -498,9 +482,6 @@ async def test_a_list_that_cannot_be_had_is_an_error(name: str) -> None:
         assert found.value.outcome == outcome
         if fault.outcome == "too_large" and name != "dns":
             assert str(found.value) == "the answer exceeds 16000000 bytes (the most a list may have)"
-
-
-# --- Names ------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_hanging_name_server_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -549,9 +530,3 @@ async def test_a_fault_of_one_request_leaves_the_next_alone() -> None:
                     scrape(fetch, f"{good}/metrics"),
                 )
             assert both[1].outcome == "ok", name
-
-
-def test_a_scrape_error_carries_what_the_server_asks_for() -> None:
-    """The error of a refusal has the seconds; others have none."""
-    assert FetchError("rate_limited", "x", retry_after_seconds=3.0).retry_after_seconds == 3.0
-    assert FetchError("status", "x").retry_after_seconds is None

@@ -7,21 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.discovery.targets import Discovery
 from servescope.collector.targets.deployments import read_collected
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
+from tests.support.discovered import configure, urls
 
 CHAT = 'deployment_id = "chat"\nmodel_name = "llama"\ninference_stack = "v2"\n'
 SEARCH = CHAT.replace("chat", "search")
 FIXED = "fixed_labels = true\n"
-
-
-def configure(folder: Path, text: str) -> Configuration:
-    path = folder / "servescope.toml"
-    path.write_text(text, encoding="utf-8")
-    return read_configuration(path)
 
 
 def deployments(chat: str, search: str) -> str:
@@ -35,10 +29,6 @@ def deployments(chat: str, search: str) -> str:
 def write_list(folder: Path, name: str, **labels: str) -> None:
     group = {"targets": [f"{name}:1"], "labels": labels}
     (folder / f"{name}.json").write_text(json.dumps([group]), encoding="utf-8")
-
-
-def urls(discovery: Discovery) -> list[str]:
-    return [target.url for target in discovery.targets]
 
 
 @pytest.mark.parametrize("name", ["deployment_id", "model_name", "inference_stack", "environment", "rollout_phase"])

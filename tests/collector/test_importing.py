@@ -355,10 +355,7 @@ def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path,
     discovery = tmp_path / "targets.json"
     job = {"job_name": "chat", "scrape_interval": "250ms", "scrape_timeout": "200ms"}
     config = {"scrape_configs": [{**job, "file_sd_configs": [{"files": [str(discovery)]}]}]}
-    with (
-        serving(targets, discovery) as server,
-        real.running(prometheus, tmp_path, config) as running,
-    ):
+    with serving(targets, discovery) as server, real.running(prometheus, tmp_path, config) as running:
 
         def has_left() -> bool:
             server.write_discovery()

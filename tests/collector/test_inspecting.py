@@ -4,7 +4,6 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ import pytest
 from servescope import errors
 from servescope.cli import main
 from servescope.collector import inspecting
-from tests.support.answering import answering
+from tests.support.answering import Answer, Handler, answering
 from tests.support.inspecting import FIRST, LATER, inspect_as_json, rows_by_name, write_expositions
-
-Answer = Callable[[BaseHTTPRequestHandler], None]
 
 BETWEEN_BYTES_SECONDS = 0.05
 
@@ -37,16 +34,11 @@ def answer_text(*texts: str) -> Answer:
     """Answer the texts in turn, the last one for ever."""
     left = list(texts)
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def answer(handler: Handler) -> None:
         text = left.pop(0) if len(left) > 1 else left[0]
-        handler.send_response(200 if handler.path == "/metrics" else 404)
-        handler.end_headers()
-        handler.wfile.write(text.encode())
+        handler.reply(200 if handler.path == "/metrics" else 404, text)
 
     return answer
-
-
-# --- URLs -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_url_is_read(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
@@ -62,31 +54,13 @@ def test_a_url_with_seconds_is_read_twice(capsys: pytest.CaptureFixture[str], se
     assert rows["output_tokens_per_second"]["value"] == 300 / 0.25
 
 
-def test_an_error_status_is_reported(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """A missing page is not an exposition."""
-    assert main(["inspect", f"{serve(answer_text(FIRST))}/nowhere"]) == 1
-    assert "/nowhere: HTTP status 404" in capsys.readouterr().err
-
-
-def test_a_redirect_out_of_http_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """A server cannot make the command read files."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302)
-        handler.send_header("Location", "file:///etc/hosts")
-        handler.end_headers()
-
-    assert main(["inspect", serve(answer)]) == 1
-    assert "redirects to another origin, 'file:///etc/hosts'" in capsys.readouterr().err
-
-
 def test_credentials_that_a_proxy_sends_back_are_not_shown(
     capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the environment, in its refusal and in what is no exposition."""
     said = ["joe:0f-the%2Fenvironment", "JOE:0F-THE/ENVIRONMENT", "am9lOjBmLXRoZS9lbnZpcm9ubWVudA=="]
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def answer(handler: Handler) -> None:
         handler.send_response(*((403, said[0]) if len(said) > 1 else (200, "ok")))
         handler.end_headers()
         handler.wfile.write(f"no {said.pop(0)}\n".encode())
@@ -98,33 +72,43 @@ def test_credentials_that_a_proxy_sends_back_are_not_shown(
         assert shown in capsys.readouterr().err.replace(": 'no", " in 'no")
 
 
-def test_an_endless_body_is_refused(capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]) -> None:
-    """Once it exceeds the limit."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        with suppress(OSError):
-            while True:
-                handler.wfile.write(b"x 1\n" * 10000)
-
-    url = serve(answer)
-    assert main(["inspect", url, "--max-body-bytes", "1000"]) == 1
-    assert f"{url}/metrics: the answer exceeds 1000 bytes (max_body_bytes)" in capsys.readouterr().err
+def redirect(handler: Handler) -> None:
+    handler.reply(302, "", Location="file:///etc/hosts")
 
 
-def test_endless_interim_responses_are_refused(
-    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str]
+def endless(beginning: bytes, again: bytes) -> Answer:
+    def answer(handler: Handler) -> None:
+        handler.wfile.write(beginning)
+        while True:
+            handler.wfile.write(again)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "path", "message"),
+    [
+        pytest.param(answer_text(FIRST), "/nowhere", "/nowhere: HTTP status 404", id="status"),
+        pytest.param(redirect, "", "redirects to another origin, 'file:///etc/hosts'", id="redirect to a file"),
+        pytest.param(
+            endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x 1\n" * 10_000), "",
+            "/metrics: the answer exceeds 1000 bytes (max_body_bytes)", id="body without end",
+        ),
+        pytest.param(
+            endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000), "", "interim responses (1xx) before an answer",
+            id="interim responses without end",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_is_refused(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], answer: Answer, path: str, message: str
 ) -> None:
-    """`100 Continue` without end is no answer."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        with suppress(OSError):
-            while True:
-                handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
-
-    assert main(["inspect", serve(answer)]) == 1
-    assert "interim responses (1xx) before an answer" in capsys.readouterr().err
+    """By the URL and the cause; a server cannot make the command read files, nor read without end."""
+    url = f"{serve(answer)}{path}"
+    assert main(["inspect", url, "--max-body-bytes", "1000"]) == 1
+    error = capsys.readouterr().err
+    assert url in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -145,7 +129,7 @@ def test_an_answer_that_arrives_byte_by_byte_fails_after_the_timeout(
     monkeypatch.setattr(inspecting, "TIMEOUT_SECONDS", 0.3)
     ended = threading.Event()
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def answer(handler: Handler) -> None:
         with suppress(OSError):
             handler.wfile.write(beginning)
             while not ended.wait(BETWEEN_BYTES_SECONDS):
@@ -170,15 +154,11 @@ def test_a_url_needs_the_collectors_extra(
 @pytest.mark.parametrize(
     "argument",
     [
-        "http://user:hunter2@127.0.0.1:1/metrics",
-        "http://user:hun/ter2@127.0.0.1:1",
-        "http://user:hunter2@[::1",
-        "https://hunter2@127.0.0.1",
-        "ftp://user:hunter2@127.0.0.1",
-        "user:hunter2@127.0.0.1:1",
+        "http://user:hunter2@127.0.0.1:1/metrics", "http://user:hun/ter2@127.0.0.1:1", "http://user:hunter2@[::1",
+        "https://hunter2@127.0.0.1", "ftp://user:hunter2@127.0.0.1", "user:hunter2@127.0.0.1:1",
         "http:/user:hunter2@127.0.0.1",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("place", ["first", "later"])
 def test_a_password_in_a_url_is_not_printed(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str], argument: str, place: str
@@ -203,23 +183,16 @@ def test_a_password_out_of_place_is_not_printed(capsys: pytest.CaptureFixture[st
     assert "hunter2" not in printed
 
 
-# --- Limits -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "options", "cause"),
     [
         ("x 1\n", ["--max-body-bytes", "3"], "the file exceeds 3 bytes (max_body_bytes)"),
         ("x 1\ny 1\n", ["--max-series", "1"], "line 2: more samples than the limit of 1 (max_series)"),
         ('x{a="1",b="2"} 1\n', ["--max-labels", "1"], "line 1: 2 labels, above the limit of 1 (max_labels)"),
-        (
-            f'x{{a="{"v" * 4097}"}} 1\n', [],
-            "line 1: label 'a': a value of 4097 bytes, above the limit of 4096 (max_label_bytes)",
-        ),
-        (
-            f'x{{a="{"v" * 65_536}"}} 1\n', [],
-            "line 1: a line of 65545 bytes, above the limit of 65536 (max_line_bytes)",
-        ),
+        (f'x{{a="{"v" * 4097}"}} 1\n', [],
+         "line 1: label 'a': a value of 4097 bytes, above the limit of 4096 (max_label_bytes)"),
+        (f'x{{a="{"v" * 65_536}"}} 1\n', [],
+         "line 1: a line of 65545 bytes, above the limit of 65536 (max_line_bytes)"),
     ],
 )  # fmt: skip
 def test_the_limits_of_a_scrape_apply(
@@ -263,9 +236,6 @@ def test_a_long_label_value_takes_memory_in_proportion(
 
     assert "output_tokens_total" in capsys.readouterr().out
     assert peak < 30 * file.stat().st_size
-
-
-# --- Bad input --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -29,21 +29,6 @@ def columns(window: Window) -> dict[int, dict[Series, float]]:
     }
 
 
-def test_recent_scrapes_holds_what_was_appended() -> None:
-    """Scrapes come back in order, failed ones as nothing, series that come later as absent before."""
-    recent = RecentScrapes(WINDOW_MS, INTERVAL_MS)
-    recent.append(NOW, Snapshot.of([Sample("a", (), 1.0)]))
-    recent.append(NOW + 1, None)
-    recent.append(NOW + 2, Snapshot.of([Sample("b", (), 2.0), Sample("a", (), 3.0)]))
-
-    assert columns(recent.window()) == {
-        NOW: {Series("a", ()): 1.0},
-        NOW + 1: {},
-        NOW + 2: {Series("a", ()): 3.0, Series("b", ()): 2.0},
-    }
-    assert len(recent) == 2
-
-
 @pytest.mark.slow
 def test_recent_scrapes_equals_a_plain_list_over_any_history() -> None:
     """Whatever series come and go, over many times the time held, it holds exactly the last scrapes."""
@@ -63,18 +48,6 @@ def test_recent_scrapes_equals_a_plain_list_over_any_history() -> None:
         history = {time: each for time, each in history.items() if time >= time_ms - hold_ms}
 
         assert columns(recent.window()) == history
-
-
-def test_recent_scrapes_forgets_series_and_stays_small() -> None:
-    """A target whose series change all the time costs no more than those within the window."""
-    recent = RecentScrapes(WINDOW_MS, INTERVAL_MS)
-    for step in range(3000):
-        recent.append(
-            NOW + step * INTERVAL_MS, Snapshot.of([Sample("a", (("step", str(step)),), 1.0), Sample("b", (), 1.0)])
-        )
-
-    assert len(recent) < 100
-    assert recent.nbytes < 40_000
 
 
 def test_recent_scrapes_shows_its_last_scrape() -> None:

@@ -42,9 +42,6 @@ def exposed(world: World) -> dict[str, float]:
     }
 
 
-# --- Reload -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_reload_adds_and_retires_targets(tmp_path: Path) -> None:
     """Targets come and go with the file; those that stay keep their samples, their counts and their pace."""
     world = World(tmp_path, text("a", "b"))
@@ -126,8 +123,6 @@ async def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None
         await world.advance(30)
         assert len(world.times("a")) >= 2
 
-
-# --- Lists that are asked for -----------------------------------------------------------------------------------------
 
 LISTED = """
 [[deployments.http_sd]]
@@ -248,9 +243,6 @@ async def test_a_fault_of_our_own_leaves_the_former_configuration(
         assert (await world.collector.reload()).error is None
 
 
-# --- Pace -------------------------------------------------------------------------------------------------------------
-
-
 async def test_every_target_has_its_own_pace(tmp_path: Path) -> None:
     """Its interval counts for its scrapes and for how long its samples are fresh."""
     world = World(tmp_path, text("quick") + TARGET.format(name="slow", keys='scrape_interval = "2m"'))
@@ -335,9 +327,6 @@ async def test_a_refusal_that_says_nothing_is_waited_out_longer_each_time(tmp_pa
         assert world.collector.fleet.watched[0].refusals == 0
 
 
-# --- The command ------------------------------------------------------------------------------------------------------
-
-
 def post(url: str) -> tuple[int, dict[str, object]]:
     try:
         with urlopen(Request(url, method="POST"), timeout=deadline_seconds(5)) as answer:
@@ -373,7 +362,7 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
         write("b.invalid")
         taken = post(f"{base}/-/reload")
         left = replicas()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         code = process.wait(deadline_seconds())
 
     assert (code, left) == (0, ["b.invalid"]), log.read_text()
@@ -388,10 +377,7 @@ def test_the_command_reloads_on_sighup_and_by_post(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "more", "message"),
-    [
-        ("doubled", "doubled", "is listed twice in deployment"),
-        ("port", "", "cannot listen on 127.0.0.1:"),
-    ],
+    [("doubled", "doubled", "is listed twice in deployment"), ("port", "", "cannot listen on 127.0.0.1:")],
 )
 def test_a_collector_that_cannot_run_leaves_no_store(tmp_path: Path, wrong: str, more: str, message: str) -> None:
     """Doubled targets, a taken port: neither leaves a store, or its lock, behind."""

@@ -65,10 +65,7 @@ async def test_no_failed_scrape_shows_a_secret(accesses: dict[str, Access], plac
     """Wherever in the answer it is, and where the answer was cut."""
     answers = [b""]
     limits = Limits(deadline_seconds(), 100_000, max_series=100)
-    async with (
-        answering(lambda writer: sending(answers[0])(writer)) as url,
-        open_session() as session,
-    ):
+    async with answering(lambda writer: sending(answers[0])(writer)) as url, open_session() as session:
         fetch = HttpFetch(session)
         for sent, access in accesses.items():
             for line in lines_of(sent):
@@ -88,6 +85,7 @@ async def test_a_fault_of_ours_shows_no_secret(accesses: dict[str, Access], capl
     target = Target("http://x/metrics", IDENTITY, None, accesses[BASIC])
     found = await scrape_target(target, Reader(IDENTITY), fetch, limits, clock=lambda: 1.0)
     shown = str(found.error)
+    assert found.outcome == "internal"
     assert shown == "http://x/metrics: a fault in the collector: RuntimeError: unexpected: [secret]"
     assert "RuntimeError: unexpected: [secret]" in caplog.text
     assert not shows(caplog.text, BASIC)

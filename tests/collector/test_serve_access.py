@@ -14,7 +14,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
 from servescope.collector.api.openapi import describe
@@ -24,6 +23,7 @@ from servescope.errors import ConfigurationError
 from servescope.settings.values import is_loopback
 from servescope.web.settings import ApiSettings
 from tests.support.api_door import LIMITS, bounds, door, ended, fill
+from tests.support.authorities import Authority
 from tests.support.prometheus import Point
 from tests.support.prometheus import running as running_prometheus
 from tests.support.waiting import wait_for
@@ -41,9 +41,6 @@ def tokens(tmp_path: Path) -> ApiSettings:
     path = tmp_path / "tokens"
     path.write_text(f"{FIRST}\n")
     return ApiSettings(bearer_token_file=path)
-
-
-# --- Tokens -----------------------------------------------------------------------------------------------------------
 
 
 async def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: ApiSettings) -> None:
@@ -69,15 +66,10 @@ async def test_everything_but_health_needs_the_token(tmp_path: Path, tokens: Api
 @pytest.mark.parametrize(
     "header",
     [
-        f"Bearer {FIRST}x",
-        f"Bearer {FIRST[:-1]}",
-        f"Basic {FIRST}",
-        FIRST,
-        "Bearer",
-        "Bearer ",
+        f"Bearer {FIRST}x", f"Bearer {FIRST[:-1]}", f"Basic {FIRST}", FIRST, "Bearer", "Bearer ",
         f"Bearer {FIRST},{FIRST}",
     ],
-)
+)  # fmt: skip
 async def test_wrong_tokens_are_refused(tmp_path: Path, tokens: ApiSettings, header: str) -> None:
     """As invalid, without a word of what would have been right; the refusal is counted."""
     async with door(tmp_path, LIMITS, tokens) as opened:
@@ -121,9 +113,6 @@ async def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: p
         assert [(await opened.ask("/", headers))[0] for headers in ({}, bearer(FIRST))] == [401, 200]
 
 
-# --- Browsers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -165,24 +154,13 @@ async def test_pages_of_the_web_cannot_reload(tmp_path: Path) -> None:
     assert not [name for name in headers if name.startswith("Access-Control")]
 
 
-# --- TLS --------------------------------------------------------------------------------------------------------------
-
-
-class Authority:
-    """An authority of the tests' own, and the files it gives out."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name, self._authority = folder, name, trustme.CA()
-
-    def file(self) -> Path:
-        path = self._folder / f"{self._name}-ca.pem"
-        self._authority.cert_pem.write_to_path(path)
-        return path
+class Served(Authority):
+    """An authority that gives out files for servers of this machine as well."""
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """A certificate for this machine, and its key."""
-        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}-key.pem"
-        issued = self._authority.issue_cert("127.0.0.1", common_name=name)
+        certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}-key.pem"
+        issued = self.ca.issue_cert("127.0.0.1", common_name=name)
         issued.private_key_pem.write_to_path(key)
         certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
         return certificate, key
@@ -209,13 +187,13 @@ async def ask_securely(port: int, context: ssl.SSLContext, headers: Mapping[str,
 
 async def test_tls_with_a_token(tmp_path: Path) -> None:
     """Over TLS 1.2 and newer; nothing is answered in the clear, nor to who trusts another authority."""
-    authority, other = Authority(tmp_path, "one"), Authority(tmp_path, "other")
+    authority, other = Served(tmp_path, "one"), Served(tmp_path, "other")
     certificate, key = authority.issue("collector")
     (tmp_path / "tokens").write_text(FIRST)
     api = ApiSettings(bearer_token_file=tmp_path / "tokens", tls_cert_file=certificate, tls_key_file=key)
 
     async with door(tmp_path, LIMITS, api) as opened:
-        old = client(authority.file())
+        old = client(authority.path)
         old.set_ciphers("ALL:@SECLEVEL=0")
         old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
         with pytest.warns(DeprecationWarning, match="TLS"):
@@ -224,9 +202,9 @@ async def test_tls_with_a_token(tmp_path: Path) -> None:
         clear = await ended(reader)
         writer.close()
         answers = [
-            await ask_securely(opened.port, client(authority.file()), bearer(FIRST)),
-            await ask_securely(opened.port, client(authority.file())),
-            await ask_securely(opened.port, client(other.file()), bearer(FIRST)),
+            await ask_securely(opened.port, client(authority.path), bearer(FIRST)),
+            await ask_securely(opened.port, client(authority.path)),
+            await ask_securely(opened.port, client(other.path), bearer(FIRST)),
             await ask_securely(opened.port, old, bearer(FIRST)),
             b"HTTP" in clear,
         ]
@@ -237,12 +215,12 @@ async def test_tls_with_a_token(tmp_path: Path) -> None:
 
 async def test_clients_show_a_certificate(tmp_path: Path) -> None:
     """Of the authority that is configured; another one's, or none, is not let in."""
-    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    ours, theirs = Served(tmp_path, "ours"), Served(tmp_path, "theirs")
     certificate, key = ours.issue("collector")
-    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key, tls_client_ca_file=ours.file())
+    api = ApiSettings(tls_cert_file=certificate, tls_key_file=key, tls_client_ca_file=ours.path)
     async with door(tmp_path, LIMITS, api) as opened:
         known, stranger, nobody = [
-            await ask_securely(opened.port, client(ours.file(), shown))
+            await ask_securely(opened.port, client(ours.path, shown))
             for shown in (ours.issue("grafana"), theirs.issue("stranger"), None)
         ]
     assert known == 200
@@ -252,7 +230,7 @@ async def test_clients_show_a_certificate(tmp_path: Path) -> None:
 
 async def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The next connection has the new one; one without its key, as half-way through, changes nothing."""
-    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    old, new = Served(tmp_path, "old"), Served(tmp_path, "new")
     certificate, key = old.issue("collector")
     api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
     refused = "ClientConnectorCertificateError"
@@ -260,8 +238,8 @@ async def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
         async def trusted() -> tuple[int | str, int | str]:
             return (
-                await ask_securely(opened.port, client(old.file())),
-                await ask_securely(opened.port, client(new.file())),
+                await ask_securely(opened.port, client(old.path)),
+                await ask_securely(opened.port, client(new.path)),
             )
 
         seen = [await trusted()]
@@ -276,12 +254,12 @@ async def test_certificates_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixt
 @pytest.mark.slow
 async def test_a_handshake_that_hangs_is_cut_off(tmp_path: Path) -> None:
     """Connections that never speak TLS keep nobody out, and do not stay."""
-    authority = Authority(tmp_path, "one")
+    authority = Served(tmp_path, "one")
     certificate, key = authority.issue("collector")
     api = ApiSettings(tls_cert_file=certificate, tls_key_file=key)
     async with door(tmp_path, bounds(connections=4, handshake_seconds=0.5), api) as opened:
         silent = [await opened.connect() for _ in range(6)]
-        served = await ask_securely(opened.port, client(authority.file()))
+        served = await ask_securely(opened.port, client(authority.path))
         rest = b"".join([await ended(reader) for reader, _ in silent])
         for _, writer in silent:
             writer.close()
@@ -295,13 +273,13 @@ CHANGING = ("servescope_api_", "servescope_render_", "servescope_store_", "serve
 @pytest.mark.slow
 async def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: Path, prometheus: Path) -> None:
     """It asks for OpenMetrics, is let in, and holds every sample of the page under its own name and value."""
-    authority = Authority(tmp_path, "ours")
+    authority = Served(tmp_path, "ours")
     certificate, key = authority.issue("collector")
     shown, shown_key = authority.issue("prometheus")
     (tmp_path / "tokens").write_text(FIRST)
     api = ApiSettings(
         bearer_token_file=tmp_path / "tokens", tls_cert_file=certificate, tls_key_file=key,
-        tls_client_ca_file=authority.file(),
+        tls_client_ca_file=authority.path,
     )  # fmt: skip
     async with door(tmp_path, LIMITS, api) as opened:
         await fill(opened.scene, 8)
@@ -310,11 +288,11 @@ async def test_a_real_prometheus_scrapes_with_token_and_certificates(tmp_path: P
             "static_configs": [{"targets": [f"127.0.0.1:{opened.port}"]}],
             "authorization": {"credentials_file": str(tmp_path / "tokens")},
             "tls_config": {
-                "ca_file": str(authority.file()), "cert_file": str(shown), "key_file": str(shown_key),
+                "ca_file": str(authority.path), "cert_file": str(shown), "key_file": str(shown_key),
             },
         }  # fmt: skip
         held = await asyncio.to_thread(scrape_once, prometheus, tmp_path / "prometheus", job)
-        context = client(authority.file(), (shown, shown_key))
+        context = client(authority.path, (shown, shown_key))
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"https://127.0.0.1:{opened.port}/metrics", ssl=context, headers=bearer(FIRST)) as response,
@@ -350,9 +328,6 @@ def sample_text(name: str, labels: Mapping[str, str], value: float) -> str:
     return f"{name}{sorted(labels.items())} {value!r}"
 
 
-# --- Configuration ----------------------------------------------------------------------------------------------------
-
-
 def configure(folder: Path, **api: str) -> Any:
     deployment = {
         "deployment_id": "v1", "model_name": "m", "inference_stack": "v1", "targets": [{"url": "http://127.0.0.1:1"}],
@@ -377,19 +352,15 @@ def test_files_are_relative_to_the_configuration(tmp_path: Path) -> None:
         ({"bearer_token_file": "empty"}, "api: bearer_token_file '{}/empty' is empty, expected a token a line"),
         ({"bearer_token_file": "wrong"}, "api: bearer_token_file '{}/wrong' line 2 is no bearer token, expected "),
         ({"bearer_token_env": "NO_SUCH_TOKEN"}, "api: bearer_token_env: environment variable 'NO_SUCH_TOKEN' is not"),
-        (
-            {"bearer_token_file": "wrong", "bearer_token_env": "X"},
-            "api: bearer_token_env and bearer_token_file are both set, expected one of them",
-        ),
+        ({"bearer_token_file": "wrong", "bearer_token_env": "X"},
+         "api: bearer_token_env and bearer_token_file are both set, expected one of them"),
         ({"tls_cert_file": "c.pem"}, "api: tls_cert_file and tls_key_file go together, expected both of them or none"),
         ({"tls_client_ca_file": "ca.pem"}, "api: tls_client_ca_file is set without tls_cert_file and tls_key_file"),
         ({"tls_cert_file": "c.pem", "tls_key_file": "k.pem"}, "api: TLS file '{}/c.pem' cannot be read: No such file"),
-        (
-            {"tls_cert_file": "wrong", "tls_key_file": "wrong"},
-            "api: tls_cert_file '{0}/wrong' and tls_key_file '{0}/wrong' cannot be used together: ",
-        ),
+        ({"tls_cert_file": "wrong", "tls_key_file": "wrong"},
+         "api: tls_cert_file '{0}/wrong' and tls_key_file '{0}/wrong' cannot be used together: "),
     ],
-)
+)  # fmt: skip
 def test_wrong_access_is_refused_at_the_start(tmp_path: Path, api: dict[str, str], error: str) -> None:
     """With the file and the reason, never the token."""
     (tmp_path / "empty").write_text("\n")

@@ -43,9 +43,6 @@ def test_the_bounds_are_documented() -> None:
     assert real.page_share == 9.0
 
 
-# --- Connections ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 async def test_a_request_that_trickles_is_cut_off(tmp_path: Path) -> None:
     """A client that sends a header byte by byte is cut off as a silent one is; others are answered meanwhile."""
@@ -139,9 +136,6 @@ async def test_a_body_without_end_is_not_waited_for(tmp_path: Path) -> None:
         answer = await ended(reader)
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200 ")
-
-
-# --- Requests ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,9 +306,6 @@ async def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.
         refused, healthy = (await opened.ask("/api/v1/catalog"))[0], (await opened.ask("/-/healthy"))[0]
         held.let_go()
         assert (refused, healthy, [(await each)[0] for each in waiting]) == (503, 200, [200, 200])
-
-
-# --- Answers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -66,25 +66,19 @@ async def test_a_deploy_without_a_token_is_refused(tmp_path: Path, tokens: ApiSe
     [
         (b"", 400, "the body is no JSON"),
         (b"[1]", 400, "the body is no object"),
-        (
-            b'{"text": "a", "by": "b", "x": 1}',
-            400,
-            "unknown key 'x', supported: text, by, labels, time_ms, configuration",
-        ),
+        (b'{"text": "a", "by": "b", "x": 1}', 400,
+         "unknown key 'x', supported: text, by, labels, time_ms, configuration"),
         (b'{"text": "a", "by": "b", "configuration": "0A"}', 400, "expected a hash of 64 hexadecimal digits"),
         (b'{"text": "a"}', 400, "by is wrong, expected 1 to 1024 characters"),
         (b'{"text": "a\\n", "by": "b"}', 400, "text is wrong"),
         (b'{"text": "\\ud800", "by": "b"}', 400, "text is wrong"),
         (b'{"text": "a", "by": "b", "time_ms": -1}', 400, "time_ms is wrong, expected a whole number from 0"),
-        (
-            b'{"text": "a", "by": "b", "time_ms": 4000000000000}',
-            400,
-            "time_ms is wrong, 2096-10-02T07:06:40Z is later than now, 2027-01-15T08:",
-        ),
+        (b'{"text": "a", "by": "b", "time_ms": 4000000000000}', 400,
+         "time_ms is wrong, 2096-10-02T07:06:40Z is later than now, 2027-01-15T08:"),
         (b'{"text": "a", "by": "b", "labels": {"pod": "1"}}', 400, "labels is wrong, expected an object of some of"),
         (b" " * (MOST_BODY_BYTES + 1), 413, "the body has more than 16384 bytes"),
     ],
-)
+)  # fmt: skip
 async def test_a_wrong_report_is_named(
     tmp_path: Path, tokens: ApiSettings, body: bytes, status: int, error: str
 ) -> None:

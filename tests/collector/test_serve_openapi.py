@@ -101,40 +101,13 @@ async def test_samples_are_those_that_were_scraped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "status", "error"),
-    [
-        ("deployment_id=v1", 400, "name is missing, supported: tps_per_request, "),
-        ("deployment_id=v1&name=vllm:x", 400, "unknown metric 'vllm:x', supported: "),
-        ("deployment_id=v9&name=requests_total", 404, "no deployment with deployment_id='v9', supported: 'v1', 'v2'"),
-        (
-            "deployment_id=v1&name=requests_total&start_ms=0&end_ms=86400001",
-            400,
-            "start_ms 0 is 86400001 ms before end_ms, at most 86400000 are read",
-        ),
-        ("deployment_id=v1&name=requests_total&max_points=3", 400, "unknown parameter 'max_points', supported: "),
-    ],
-)
-async def test_wrong_questions_for_samples_are_answered(tmp_path: Path, query: str, status: int, error: str) -> None:
-    """With what would have been right."""
-    async with door(tmp_path, LIMITS) as opened:
-        await opened.scene.step()
-        await opened.scene.written()
-        status_sent, answer = (await opened.ask(f"/api/v1/samples?{query}"))[:2]
-    assert (status_sent, answer["error"][: len(error)]) == (status, error)
-
-
-@pytest.mark.parametrize(
     ("method", "path", "status", "error"),
     [
         ("GET", "/api/v2/figures", 404, "no page '/api/v2/figures', supported: /, /-/healthy, "),
-        (
-            "DELETE",
-            "/api/v1/targets",
-            405,
-            "method 'DELETE' is not supported at '/api/v1/targets', supported: GET, HEAD",
-        ),
+        ("DELETE", "/api/v1/targets", 405,
+         "method 'DELETE' is not supported at '/api/v1/targets', supported: GET, HEAD"),
     ],
-)
+)  # fmt: skip
 async def test_what_is_not_there_is_answered_in_json(
     tmp_path: Path, method: str, path: str, status: int, error: str
 ) -> None:

@@ -1,7 +1,4 @@
-"""Every derived figure beside a real Prometheus, over a few targets with a restart, a gap and a reset.
-
-The long scenario is in `test_differential.py`, which `make proofs` runs.
-"""
+"""Every derived figure beside a real Prometheus, over a few targets with a restart, a gap and a reset."""
 
 from __future__ import annotations
 

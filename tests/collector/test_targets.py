@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from servescope.collector.config import Configuration, read_configuration
 from servescope.collector.discovery.targets import Discovery
 from servescope.collector.targets.deployments import ScrapeSettings
 from servescope.collector.targets.target import Target
 from servescope.collector.targets.target_groups import read_file
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
+from tests.support.answering import answering
+from tests.support.discovered import configure
 from tests.support.prometheus import running
 
 DEPLOYMENT = """
@@ -29,12 +28,6 @@ model_name = "llama"
 inference_stack = "v2"
 """
 FILE_SD = DEPLOYMENT + '[[deployments.file_sd]]\nfiles = ["targets/*.json"]\n'
-
-
-def configure(folder: Path, text: str) -> Configuration:
-    path = folder / "servescope.toml"
-    path.write_text(text, encoding="utf-8")
-    return read_configuration(path)
 
 
 def write_targets(folder: Path, groups: object, name: str = "chat.json") -> None:
@@ -118,13 +111,14 @@ def test_a_changed_file_changes_the_targets(tmp_path: Path) -> None:
 
 
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking for changes costs no reading."""
+    """Looking for changes costs next to nothing: the targets are the same object."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
     discovery = Discovery(configure(tmp_path, FILE_SD))
     monkeypatch.setattr("servescope.collector.discovery.targets.read_file", lambda *_, **__: pytest.fail("read again"))
+    former = discovery.targets
     discovery.refresh()
 
-    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
+    assert discovery.targets is former
 
 
 @pytest.mark.parametrize(
@@ -141,21 +135,15 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
         ([{"targets": ["a:1"], "labels": {"replica": 1}}], "group 0: labels {'replica': 1}, expected a mapping of str"),
         ([{"targets": ["http://a:1"]}], "target 'http://a:1': 'http://a:1' is not host:port; a path goes into"),
         ([{"targets": ["a:99999"]}], "target 'a:99999': has no valid host and port: 'a:99999'"),
-        (
-            [{"targets": ["a:1"], "labels": {"role": "worker"}}],
-            "target 'a:1': unknown role 'worker', supported: aggreg",
-        ),
-        (
-            [{"targets": ["a:1"], "labels": {"__scheme__": "ftp"}}],
-            "target 'a:1': __scheme__ 'ftp', expected http or ht",
-        ),
-        (
-            [{"targets": ["a:1"], "labels": {"environment": "\ud800"}}],
-            r"target 'a:1': identity label 'environment' is '\ud800', expected text that UTF-8 can hold",
-        ),
+        ([{"targets": ["a:1"], "labels": {"role": "worker"}}],
+         "target 'a:1': unknown role 'worker', supported: aggreg"),
+        ([{"targets": ["a:1"], "labels": {"__scheme__": "ftp"}}],
+         "target 'a:1': __scheme__ 'ftp', expected http or ht"),
+        ([{"targets": ["a:1"], "labels": {"environment": "\ud800"}}],
+         r"target 'a:1': identity label 'environment' is '\ud800', expected text that UTF-8 can hold"),
         ([{"targets": ["a:1"], "labels": {"__metrics_path__": "/\ud800"}}], "target 'a:1': is not a URL"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content: object, cause: str) -> None:
     """One wrong entry, or no JSON at all: the former targets are kept; once the file is repaired it is applied."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
@@ -172,26 +160,6 @@ def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content
     assert problem.endswith("; its former 1 targets are kept")
     assert listed(discovery) == [("http://b:2/metrics", "b:2", "aggregated")]
     assert discovery.problems == ()
-
-
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
-        ("- targets: [", "line 1: not YAML: "),
-        ("- {targets: ['a:1'], labels: {build: 2024-13-01}}", "not YAML: month must be in 1..12"),
-        ("- {1: x, foo: y}", "group 0: unknown key 1; known: targets, labels"),
-    ],
-)
-def test_bad_yaml_is_a_problem_of_its_file_alone(tmp_path: Path, content: str, cause: str) -> None:
-    """Whatever PyYAML makes of a file, the other targets stay."""
-    write_targets(tmp_path, content, "bad.yml")
-    discovery = Discovery(
-        configure(tmp_path, FILE_SD.replace("*.json", "*.yml") + '[[deployments.targets]]\nurl = "http://a:1"\n')
-    )
-
-    assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
-    (problem,) = discovery.problems
-    assert problem.startswith(f"{tmp_path / 'targets' / 'bad.yml'}: {cause}")
 
 
 MANY = json.dumps([{"targets": [f"a:{port}" for port in range(1, 10_001)]}])
@@ -213,6 +181,9 @@ BOMB = "- targets: &a [x, x, x, x, x, x, x, x, x, x]\n  labels: {}\n" + "".join(
         ("labels.json", json.dumps([{"labels": {str(n): "x" for n in range(300)}}]), "group 0: 300 labels, at most"),
         ("shared.yml", "- &g {targets: [" + "x, " * 5_000 + "]}\n" + "- *g\n" * 9_000, "more than 10000 targets"),
         ("bomb.yml", BOMB, "group 1: targets [['x', 'x', 'x', ...], ['x', "),
+        ("open.yml", "- targets: [", "line 1: not YAML: "),
+        ("month.yml", "- {targets: ['a:1'], labels: {build: 2024-13-01}}", "not YAML: month must be in 1..12"),
+        ("one.yml", "- {1: x, foo: y}", "group 0: unknown key 1; known: targets, labels"),
         ("itself.yml", "&a [*a]", "group 0: expected a mapping, got a list"),
         ("deep.yml", "[" * 100_000, "nested too deeply for a list of target groups"),
         ("nul.yml", "- targets: ['a:1\0']", "not YAML: "),
@@ -341,31 +312,6 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monk
     assert [url for url, _, _ in listed(discovery)] == ["http://a:1/metrics", "http://b:2/metrics"]
 
 
-def test_nothing_new_is_the_same_list(tmp_path: Path) -> None:
-    """While nothing changed the targets are the same object, so that looking for changes costs next to nothing."""
-    write_targets(tmp_path, [{"targets": ["a:1"]}])
-    discovery = Discovery(configure(tmp_path, FILE_SD))
-    former = discovery.targets
-    discovery.refresh()
-    same = discovery.targets
-    write_targets(tmp_path, [{"targets": ["a:1"], "labels": {"role": "decode"}}])
-    discovery.refresh()
-
-    assert same is former
-    assert listed(discovery) == [("http://a:1/metrics", "a:1", "decode")]
-
-
-def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is wrong with a file is logged when it appears, not at every look."""
-    write_targets(tmp_path, "[")
-    discovery = Discovery(configure(tmp_path, FILE_SD))
-    discovery.refresh()
-
-    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == list(
-        discovery.problems
-    )
-
-
 def test_a_file_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that could not be read keeps its targets, and counts once it can be, though nobody wrote to it."""
     write_targets(tmp_path, [{"targets": ["a:1"]}])
@@ -448,8 +394,6 @@ def test_a_touched_file_is_read_again(tmp_path: Path) -> None:
     assert listed(discovery) == [("http://b:2/metrics", "b:2", "aggregated")]
 
 
-# --- http_sd ----------------------------------------------------------------------------------------------------------
-
 HTTP_SD = DEPLOYMENT + '[[deployments.http_sd]]\nurl = "http://inventory.example/chat"\n'
 LIST = "http://inventory.example/chat"
 
@@ -528,47 +472,23 @@ def test_an_http_sd_that_fails_keeps_its_targets(tmp_path: Path) -> None:
     assert listed(discovery) == [("http://a:1/metrics", "a:1", "aggregated")]
 
 
-class _Inventory(BaseHTTPRequestHandler):
-    """A service that lists targets."""
-
-    body = json.dumps(
-        [
-            {"targets": ["127.0.0.1:1", "engine.invalid:2"], "labels": {"__meta_pod": "decode-0", "role": "decode"}},
-            {"targets": ["127.0.0.1:3"], "labels": {"__scheme__": "https", "__metrics_path__": "/x", "replica": "é"}},
-            {"targets": [], "labels": {}},
-            {"targets": ["127.0.0.1:4"]},
-        ]
-    ).encode()
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.slow
 def test_a_real_prometheus_reads_the_same_list(tmp_path: Path, prometheus: Path) -> None:
     """One service, asked by both: the same URLs, and the same labels before the rules."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Inventory)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_address[1]}/chat"
+    groups = [
+        {"targets": ["127.0.0.1:1", "engine.invalid:2"], "labels": {"__meta_pod": "decode-0", "role": "decode"}},
+        {"targets": ["127.0.0.1:3"], "labels": {"__scheme__": "https", "__metrics_path__": "/x", "replica": "é"}},
+        {"targets": [], "labels": {}},
+        {"targets": ["127.0.0.1:4"]},
+    ]
     rules = [{"regex": "__meta_(.+)", "action": "labelmap"}]
-    job = {"job_name": "chat", "http_sd_configs": [{"url": url}], "relabel_configs": rules}
-    try:
+    with answering(lambda request: request.reply(200, json.dumps(groups), Content_Type="application/json")) as base:
+        url = f"{base}/chat"
+        job = {"job_name": "chat", "http_sd_configs": [{"url": url}], "relabel_configs": rules}
         with running(prometheus, tmp_path / "prometheus", {"scrape_configs": [job]}) as theirs:
             seen = {each["scrapeUrl"]: each["labels"] for each in theirs.all_targets(4)}
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     discovery = Discovery(configure(tmp_path, HTTP_SD.replace(LIST, url)))
-    answer(discovery, _Inventory.body)
+    answer(discovery, groups)
 
     assert {target.url for target in discovery.targets} == set(seen)
     for target in discovery.targets:
@@ -577,8 +497,6 @@ def test_a_real_prometheus_reads_the_same_list(tmp_path: Path, prometheus: Path)
         assert target.identity.replica == labels.get("replica", labels["instance"])
         assert labels["url"] == url
 
-
-# --- Relabelling and pace ---------------------------------------------------------------------------------------------
 
 KEEP_READY = """
 [[deployments.{table}.relabel]]
@@ -705,9 +623,6 @@ max_scrapes_per_minute = 6
         30_000, 20_000, max_series=5, max_scrapes_per_minute=6, max_labels=6, max_label_bytes=70, max_line_bytes=800
     )
     assert (second.scraping.interval_ms, second.scraping.timeout_ms) == (10_000, 10_000)
-
-
-# --- Another configuration --------------------------------------------------------------------------------------------
 
 
 def test_lists_go_on_under_another_configuration(tmp_path: Path) -> None:

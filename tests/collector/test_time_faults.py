@@ -259,20 +259,6 @@ async def test_a_clock_that_was_ahead_for_a_while_costs_no_history(tmp_path: Pat
         assert stored(world, began, gone=True) == 0
 
 
-@pytest.mark.slow
-async def test_a_clock_that_stays_ahead_is_believed(tmp_path: Path) -> None:
-    """After an hour, as after a machine slept for long."""
-    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
-        began = world.collector.clock.now_ms
-        await world.count(5)
-        world.shown()
-        world.seconds += 30 * 86_400.0
-        for _ in range(62):
-            await world.scrape(60.0)
-            world.shown()
-        assert stored(world, began, gone=True) == 0
-
-
 def stored(world: Faulty, since_ms: int, *, gone: bool = False) -> int:
     """How many scrapes of the target a are stored of the five minutes since an instant, once all is written.
 
@@ -301,19 +287,6 @@ async def test_a_scrape_twice_in_one_millisecond_counts_once(tmp_path: Path) -> 
         outcomes = [scrape.outcome for scrape in await world.scrape(seconds=0.0)]
         assert outcomes == ["clock", "clock"]
         assert world.shown()[TOKENS] == true[TOKENS]
-
-
-async def test_timestamps_of_a_page_are_not_gone_by(tmp_path: Path) -> None:
-    """Samples count at the time of their scrape, whatever times the page gives them, in whatever order."""
-    async with aclosing(Faulty(tmp_path, "a", "b")) as world:
-        stamps = iter(range(10**6))
-
-        def stamped(count: float) -> str:
-            return "".join(f"{line} {1_000_000 - next(stamps)}\n" for line in counting(count).splitlines())
-
-        world.pages = dict.fromkeys("ab", stamped)
-        await world.count(21)
-        assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
 
 
 async def test_one_deployment_that_cannot_be_evaluated_does_not_blind_the_others(

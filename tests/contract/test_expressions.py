@@ -62,40 +62,31 @@ def value(
     return found.get(())
 
 
-# --- PromQL -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
         (rate(REQUESTS), "sum by (a, b) (rate(requests_total[5m]))"),
         (increase(REQUESTS, outcome="ok"), 'sum by (a, b) (increase(requests_total{outcome="ok"}[5m]))'),
-        (
-            rate(REQUESTS, outcome=("error", "rejected"), role="decode"),
-            'sum by (a, b) (rate(requests_total{outcome=~"error|rejected",role="decode"}[5m]))',
-        ),
+        (rate(REQUESTS, outcome=("error", "rejected"), role="decode"),
+         'sum by (a, b) (rate(requests_total{outcome=~"error|rejected",role="decode"}[5m]))'),
         (level("queued_requests", "max"), "max by (a, b) (queued_requests)"),
-        (
-            Ratio(rate("x_total"), rate("y_total")),
-            "sum by (a, b) (rate(x_total[5m])) / (sum by (a, b) (rate(y_total[5m])) > 0)",
-        ),
+        (Ratio(rate("x_total"), rate("y_total")),
+         "sum by (a, b) (rate(x_total[5m])) / (sum by (a, b) (rate(y_total[5m])) > 0)"),
         (
             Ratio(Difference(rate("x_total"), rate("y_total")), rate("z_total")),
             "(sum by (a, b) (rate(x_total[5m])) - sum by (a, b) (rate(y_total[5m]))) "
             "/ (sum by (a, b) (rate(z_total[5m])) > 0)",
         ),
         (mean("x"), "sum by (a, b) (rate(x_sum[5m])) / (sum by (a, b) (rate(x_count[5m])) > 0)"),
-        (
-            Quantile(0.95, "x_seconds"),
-            "histogram_quantile(0.95, sum by (a, b, le) (rate(x_seconds_bucket[5m]))) >= -Inf",
-        ),
+        (Quantile(0.95, "x_seconds"),
+         "histogram_quantile(0.95, sum by (a, b, le) (rate(x_seconds_bucket[5m]))) >= -Inf"),
         (
             FractionAbove(1, "x_seconds"),
             '1 - sum by (a, b) (rate(x_seconds_bucket{le="1.0"}[5m])) '
             "/ (sum by (a, b) (rate(x_seconds_count[5m])) > 0)",
         ),
     ],
-)
+)  # fmt: skip
 def test_an_expression_is_written_as_promql(expression: Expression, text: str) -> None:
     """Increased per series, then summed, then divided; nothing is divided by nothing."""
     assert promql(expression, window="5m", by=("a", "b"), collectors=()) == text
@@ -129,9 +120,6 @@ def test_label_values_are_quoted_in_promql() -> None:
     )
 
 
-# --- Counters ---------------------------------------------------------------------------------------------------------
-
-
 def test_names_that_are_not_plain_are_quoted() -> None:
     """As Prometheus 3 and VictoriaMetrics take them; the labels of a group are quoted by who names them."""
     dotted = rename(rate(REQUESTS, outcome="ok"), label=lambda label: f"x.{label}", series=lambda name: f"x.{name}")
@@ -141,16 +129,6 @@ def test_names_that_are_not_plain_are_quoted() -> None:
     )
     assert selector_promql("x.y") == '{"x.y"}'
     assert selector_promql("x_y", (("z", ("1",)),)) == 'x_y{z="1"}'
-
-
-def test_the_window_is_closed_on_both_ends() -> None:
-    """A sample at either end of the window counts; one a millisecond outside does not."""
-    samples = window({(REQUESTS, ""): [100, 110, 140]}, every=5 * SECOND)
-
-    assert value(increase(REQUESTS), samples, at=10) == 40
-    assert value(rate(REQUESTS), samples, at=10) == 4
-    assert value(increase(REQUESTS), samples, at=10.001) == pytest.approx(30 * 10 / 5)
-    assert value(increase(REQUESTS), samples, at=9.999, over=9.999) == pytest.approx(10 * (5 + 4.999) / 5)
 
 
 def test_a_left_open_window_leaves_out_its_first_edge() -> None:
@@ -171,39 +149,6 @@ def test_a_counter_near_zero_is_met_after_the_threshold_when_left_open() -> None
 
     assert value(increase(REQUESTS), samples, at=6, over=6) == pytest.approx(30 * (3 + 0.8) / 3)
     assert left_open == {(): pytest.approx(30 * (3 + 0.5) / 3)}
-
-
-def test_one_sample_is_no_rate() -> None:
-    """A series seen once within the window has no rate, and neither has one that was never seen."""
-    samples = window({(REQUESTS, ""): [ABSENT, ABSENT, 5, ABSENT, ABSENT]})
-
-    assert value(rate(REQUESTS), samples, at=4) is None
-    assert value(rate("other_total"), samples, at=4) is None
-    assert value(rate(REQUESTS), at=4) is None
-
-
-def test_a_restart_loses_nothing_that_was_counted_before_it() -> None:
-    """What a counter had reached before it started again is added back, every time."""
-    samples = window({(REQUESTS, ""): [90, 100, 3, 5, 1, 2]}, every=2 * SECOND)
-
-    assert value(increase(REQUESTS), samples, at=10) == (100 - 90) + 3 + 2 + 1 + 1
-
-
-def test_a_failed_scrape_between_two_others_costs_nothing() -> None:
-    """The increase over a gap is known from its ends."""
-    whole = window({(REQUESTS, ""): [100, 110, 120, 130, 140, 150]}, every=2 * SECOND)
-    gap = window({(REQUESTS, ""): [100, ABSENT, ABSENT, 130, ABSENT, 150]}, every=2 * SECOND)
-
-    assert value(increase(REQUESTS), whole, at=10) == value(increase(REQUESTS), gap, at=10) == 50
-
-
-def test_a_counter_that_began_within_the_window_is_not_extended_below_zero() -> None:
-    """At most back to where the counter would have been 0, never by more than half a sample's distance."""
-    from_one = window({(REQUESTS, ""): [ABSENT] * 5 + [1, 11, 21, 31, 41, 51]})
-    from_many = window({(REQUESTS, ""): [ABSENT] * 5 + [1000, 1010, 1020, 1030, 1040, 1050]})
-
-    assert value(increase(REQUESTS), from_one, at=10) == pytest.approx(50 * (5 + 0.1) / 5)
-    assert value(increase(REQUESTS), from_many, at=10) == pytest.approx(50 * (5 + 0.5) / 5)
 
 
 def test_an_increase_reaches_the_window_s_end_when_a_sample_was_due_there() -> None:
@@ -257,9 +202,6 @@ def test_a_window_of_no_length_is_refused() -> None:
         value(rate(REQUESTS), at=1, over=0)
 
 
-# --- Gauges -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_level_is_summed_averaged_or_the_highest() -> None:
     """Over what each target showed in its last scrape."""
     targets = [window({("busy", "gpu=0"): [9, 1], ("busy", "gpu=1"): [9, 2]}), window({("busy", "gpu=0"): [9, 6]})]
@@ -291,9 +233,6 @@ def test_a_gauge_is_held_for_five_minutes_after_the_last_scrape() -> None:
     assert left_open == [{(): 1}, {}]
 
 
-# --- Ratios -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_ratio_over_nothing_is_absent() -> None:
     """Idle deployments have no error share; it is not 0, and not an error."""
     idle = window({("errors_total", ""): [3, 3], ("all_total", ""): [9, 9]})
@@ -313,33 +252,10 @@ def test_a_ratio_or_difference_without_one_side_is_absent() -> None:
     assert value(Difference(rate("x_total"), rate("y_total")), samples, at=1) is None
 
 
-def test_a_ratio_is_not_an_average_of_ratios() -> None:
-    """A replica with little traffic weighs little."""
-    small = window({("hit_total", ""): [0, 1], ("asked_total", ""): [0, 1]})
-    large = window({("hit_total", ""): [0, 0], ("asked_total", ""): [0, 99]})
-
-    assert value(Ratio(increase("hit_total"), increase("asked_total")), small, large, at=1, over=1) == 0.01
-
-
-# --- Histograms -------------------------------------------------------------------------------------------------------
-
-
 def histogram(counts: Mapping[float, float], total: float = 0.0) -> Window:
     """A window over which a histogram `x` got these cumulative counts."""
     rows = {("x_bucket", f"le={format_edge(edge)}"): [0.0, count] for edge, count in counts.items()}
     return window({**rows, ("x_sum", ""): [0.0, total], ("x_count", ""): [0.0, max(counts.values(), default=0.0)]})
-
-
-def test_a_quantile_is_interpolated_within_its_bucket() -> None:
-    """Linearly, from the edge below, which is 0 for the first."""
-    samples = histogram({1.0: 4, 2.0: 8, math.inf: 8})
-
-    assert [value(Quantile(q, "x"), samples, at=1, over=1) for q in (0.25, 0.5, 0.75, 1.0)] == [0.5, 1.0, 1.5, 2.0]
-
-
-def test_a_quantile_beyond_the_last_edge_is_that_edge() -> None:
-    """Nothing is known of where above it the observations were."""
-    assert value(Quantile(0.9, "x"), histogram({1.0: 1, 2.0: 2, math.inf: 10}), at=1, over=1) == 2.0
 
 
 def test_a_quantile_of_no_observation_is_absent() -> None:
@@ -359,12 +275,6 @@ def test_buckets_of_one_edge_are_one_bucket() -> None:
     })  # fmt: skip
 
     assert value(Quantile(0.25, "x"), samples, at=1, over=1) == 0.5
-
-
-def test_a_bucket_below_the_one_before_it_is_lifted() -> None:
-    """Scrapes are not atomic; the counts are made to rise, as Prometheus makes them."""
-    assert bucket_quantile(0.5, {1.0: 6, 2.0: 4, 4.0: 10, math.inf: 10}) == pytest.approx(5 / 6)
-    assert bucket_quantile(0.8, {1.0: 6, 2.0: 4, 4.0: 10, math.inf: 10}) == 3.0
 
 
 def test_the_lowest_edge_may_be_zero_or_less() -> None:
@@ -401,9 +311,6 @@ def test_the_mean_of_a_histogram_is_its_sum_by_its_count() -> None:
     assert value(mean("x"), histogram({1.0: 0, math.inf: 0}), at=1, over=1) is None
 
 
-# --- Increases that are known -----------------------------------------------------------------------------------------
-
-
 def test_expressions_are_evaluated_over_increases_already_known() -> None:
     """Ratios and quantiles need no time; rates are per second where it is given."""
     increases = [
@@ -432,8 +339,6 @@ def test_leaves_are_the_metrics_an_expression_reads() -> None:
     assert leaves(Ratio(Difference(rate("a"), rate("b")), level("c"))) == {"a", "b", "c"}
     assert leaves(Quantile(0.5, "x")) | leaves(mean("y")) == {"x", "y_sum", "y_count"}
 
-
-# --- Against a plain reading of Prometheus' rules ---------------------------------------------------------------------
 
 SCRAPES = st.lists(
     st.tuples(

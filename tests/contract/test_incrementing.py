@@ -42,21 +42,43 @@ def _at(*seconds_and_pages: tuple[float, Page]) -> dict[int, Page]:
     return {T0 + round(seconds * 1000): page for seconds, page in seconds_and_pages}
 
 
-# --- One rule each ----------------------------------------------------------------------------------------------------
+_BEGAN = T0 / 1000
 
 
-def test_a_gain_is_the_difference_between_the_last_values_at_the_edges_of_a_block() -> None:
-    """The scrape on the right edge belongs to the block, the one on the left edge to the block before."""
-    found = _compute(_at((-15, {TOKENS: 1}), (0, {TOKENS: 5}), (15, {TOKENS: 7}), (300, {TOKENS: 12})))
-    assert found.blocks.tolist() == [T0 - BLOCK_MS, T0]
-    assert _gains(found, TOKENS) == [4, 7]
-    assert found.tallies.scrapes.tolist() == [2, 2]
-
-
-def test_a_counter_that_falls_was_reset() -> None:
-    found = _compute(_at((15, {TOKENS: 10}), (30, {TOKENS: 4}), (45, {TOKENS: 5})))
-    assert _gains(found, TOKENS) == [5]
-    assert found.tallies.resets.tolist() == [1]
+@pytest.mark.parametrize(
+    ("series", "scrapes", "gains", "happened"),
+    [
+        # The scrape on the right edge of a block belongs to it, the one on the left edge to the block before.
+        (TOKENS, [(-15, {TOKENS: 1}), (0, {TOKENS: 5}), (15, {TOKENS: 7}), (300, {TOKENS: 12})], [4, 7],
+         {"scrapes": [2, 2]}),
+        (TOKENS, [(15, {TOKENS: 10}), (30, {TOKENS: 4}), (45, {TOKENS: 5})], [5], {"resets": [1]}),
+        (TOKENS, [(15, {TOKENS: 10}), (30, {TOKENS: 10, QUEUED: 1})], [0], {}),
+        (TOKENS, [(15, {TOKENS: 10})], [math.nan], {}),
+        # It could not be scraped at 15 s: one that began at 20 s counted all since, one of 10 s maybe not.
+        (TOKENS, [(15, {}), (30, {TOKENS: 10, START: _BEGAN + 20})], [10], {"failed": [1], "scrapes": [1]}),
+        (TOKENS, [(15, {}), (30, {TOKENS: 10, START: _BEGAN + 10})], [math.nan], {"failed": [1], "scrapes": [1]}),
+        (ERROR, [(15, {OK: 10}), (30, {OK: 12}), (45, {OK: 14, ERROR: 3}), (315, {OK: 15, ERROR: 3})],
+         [3, math.nan], {}),
+        (ERROR, [(15, {OK: 10, ERROR: 3}), (30, {OK: 12, ERROR: 3})], [0], {}),
+        # Whether it has not happened yet, or goes on unseen, is for who reads them to say.
+        (ERROR, [(15, {OK: 1}), (30, {OK: 2}), (330, {OK: 3}), (345, {OK: 4, ERROR: 1})], [math.nan, 1], {}),
+        (TOKENS, [(270, {TOKENS: 1}), (310, {TOKENS: 9}), (325, {TOKENS: 10})], [math.nan, 1], {"gaps": [0, 1]}),
+        (TOKENS, [(290, {TOKENS: 1}), (310, {TOKENS: 9})], [math.nan, 8], {}),
+        (TOKENS, [(15, {TOKENS: 1}), (200, {TOKENS: 9})], [8], {"gaps": [0]}),
+    ],
+    ids=[
+        "edges of blocks", "a fall is a reset", "first sight", "one scrape", "began since the scrape before",
+        "began before it", "an outcome beside others", "an outcome seen first", "an outcome not shown",
+        "a gap across an edge", "near an edge", "a gap within a block",
+    ],
+)  # fmt: skip
+def test_a_counter_gains(
+    series: Series, scrapes: list[tuple[float, Page]], gains: list[float], happened: dict[str, list[int]]
+) -> None:
+    """In each block, and what happened to it there."""
+    found = _compute(_at(*scrapes))
+    assert _gains(found, series) == pytest.approx(gains, nan_ok=True)
+    assert {name: getattr(found.tallies, name).tolist() for name in happened} == happened
 
 
 def test_a_start_time_that_moved_is_a_reset_though_nothing_fell() -> None:
@@ -66,47 +88,6 @@ def test_a_start_time_that_moved_is_a_reset_though_nothing_fell() -> None:
     assert _gains(found, TOKENS) == [32]
     assert found.tallies.resets.tolist() == [1]
     assert found.started_ms.tolist() == [1_500_000.0]
-
-
-def test_first_sight_is_a_baseline_only() -> None:
-    found = _compute(_at((15, {TOKENS: 10}), (30, {TOKENS: 10, QUEUED: 1})))
-    assert _gains(found, TOKENS) == [0]
-    assert math.isnan(_gains(_compute(_at((15, {TOKENS: 10}))), TOKENS)[0])
-
-
-@pytest.mark.parametrize(("start_seconds", "gain"), [(20.0, 10.0), (10.0, math.nan)])
-def test_first_sight_is_a_gain_where_the_process_began_since_the_scrape_before(
-    start_seconds: float, gain: float
-) -> None:
-    """A replica that could not be scraped at 15 s: one that began at 20 s counted all since, one of 10 s maybe not."""
-    start = (T0 / 1000) + start_seconds
-    found = _compute(_at((15, {}), (30, {TOKENS: 10, START: start})))
-    assert _gains(found, TOKENS) == pytest.approx([gain], nan_ok=True)
-    assert (found.tallies.failed.tolist(), found.tallies.scrapes.tolist()) == ([1], [1])
-
-
-def test_an_outcome_that_appears_beside_others_began_at_zero() -> None:
-    found = _compute(_at((15, {OK: 10}), (30, {OK: 12}), (45, {OK: 14, ERROR: 3}), (315, {OK: 15, ERROR: 3})))
-    assert _gains(found, ERROR)[0] == 3
-    alone = _compute(_at((15, {OK: 10, ERROR: 3}), (30, {OK: 12, ERROR: 3})))
-    assert _gains(alone, ERROR) == [0]
-
-
-def test_an_outcome_that_is_not_shown_is_not_known_while_others_are_counted() -> None:
-    """Whether it has not happened yet, or goes on unseen, is for who reads them to say."""
-    found = _compute(_at((15, {OK: 1}), (30, {OK: 2}), (330, {OK: 3}), (345, {OK: 4, ERROR: 1})))
-    assert _gains(found, ERROR) == pytest.approx([math.nan, 1], nan_ok=True)
-
-
-def test_a_gap_across_an_edge_drops_the_gain_and_one_within_a_block_keeps_it() -> None:
-    across = _compute(_at((270, {TOKENS: 1}), (310, {TOKENS: 9}), (325, {TOKENS: 10})))
-    assert _gains(across, TOKENS) == pytest.approx([math.nan, 1], nan_ok=True)
-    assert across.tallies.gaps.tolist() == [0, 1]
-    near = _compute(_at((290, {TOKENS: 1}), (310, {TOKENS: 9})))
-    assert _gains(near, TOKENS)[1] == 8
-    within = _compute(_at((15, {TOKENS: 1}), (200, {TOKENS: 9})))
-    assert _gains(within, TOKENS) == [8]
-    assert within.tallies.gaps.tolist() == [0]
 
 
 def test_a_torn_histogram_is_dropped_from_its_scrape_and_the_next_one_has_the_gain() -> None:
@@ -172,9 +153,6 @@ def test_nothing_is_known_of_no_scrapes() -> None:
         interval_ms=_INTERVAL_MS,
     )
     assert (found.gains.shape, found.levels.shape, len(found.blocks)) == ((0, 0), (0, 0), 0)
-
-
-# --- Against a plain implementation -----------------------------------------------------------------------------------
 
 
 @dataclass

@@ -60,13 +60,7 @@ def test_an_exposed_metric_agrees_with_its_record(page: dict[str, Any]) -> None:
             labels = set(sample.labels) - {"le"}
             # Of a target's identity, and of what it was identified as, what is empty is left out.
             assert labels <= set(record.labels), name
-            assert set(record.labels) - labels <= {
-                *IDENTITY_LABELS,
-                "source",
-                "version",
-                "layer",
-                "translator",
-            }, name
+            assert set(record.labels) - labels <= {*IDENTITY_LABELS, "source", "version", "layer", "translator"}, name
 
 
 @pytest.mark.parametrize("metric", OWN_METRICS.values(), ids=OWN_METRICS)

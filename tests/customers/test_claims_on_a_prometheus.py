@@ -50,8 +50,6 @@ pytestmark = pytest.mark.slow
 
 MINUTE = 60_000
 
-# --- Whatever is claimed ----------------------------------------------------------------------------------------------
-
 
 @contextmanager
 def holding(told: Sequence[Story], prometheus: Path, promtool: Path, folder: Path) -> Iterator[tuple[str, int]]:
@@ -197,8 +195,6 @@ def test_a_place_is_admitted_as_the_page_says(story: Story) -> None:
     for target in (*story.own, *story.strangers):
         assert story.claim.admits_series(scraped_at(target.place)) is fits(story.claim, target.place)
 
-
-# --- A list of an agent -----------------------------------------------------------------------------------------------
 
 CHAT = {"model_name": "llama", "deployment_id": "chat", "inference_stack": "v2"}
 PAGE = "".join(

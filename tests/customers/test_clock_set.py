@@ -23,10 +23,7 @@ AHEAD: list[Action] = [
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 async def test_it_costs_gaps_and_is_counted_once(tmp_path: Path, temporality: Temporality) -> None:
-    """Cumulative points have to rise, so they wait for the time of the last one; deltas go on at once.
-
-    The time whose scrapes were dropped is a gap, and the one that is waited for, or that deltas will have twice.
-    """
+    """Cumulative points have to rise, so they wait for the time of the last one; deltas go on at once."""
     async with AsyncExitStack() as ends:
         backend = await ends.enter_async_context(http_backend())
         store = ends.enter_context(Store(tmp_path / "past.db"))
@@ -61,10 +58,7 @@ RIGHT: list[Action] = [("clock", 0), ("pass", 3 * MINUTE), ("heal",), ("pass", 3
 def test_a_clock_that_is_behind_gives_a_new_owner_nothing_of_the_former_one(
     tmp_path: Path, temporality: Temporality, behind_ms: int, when: str
 ) -> None:
-    """For a moment around the change, also over a restart: a backfill begins when the deployment was free by any clock.
-
-    What the new owner does not receive for it is a gap.
-    """
+    """For a moment around the change, also over a restart: a backfill begins when it was free by any clock."""
     behind: list[Action] = [("export's clock", -behind_ms), ("pass", 20_000)]
     stories = {
         "before": [*behind, *MOVED],

@@ -34,9 +34,6 @@ def policy(name: str, since_ms: int | None = None) -> Policy:
     return Policy(name, frozenset({CHAT}), since_ms={} if since_ms is None else {CHAT.group: since_ms})
 
 
-# --- Whose, since when ------------------------------------------------------------------------------------------------
-
-
 def test_a_deployment_is_a_customers_from_when_that_is_first_known() -> None:
     """Unless its policy says since when; what applies again changes nothing."""
     known = pass_on({}, [policy("acme")], (), 50)
@@ -109,9 +106,6 @@ def test_it_is_kept_with_the_cursors(tmp_path: Path) -> None:
         assert cursors.rows_of("globex") == 0
 
 
-# --- What leaves ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @RESOLUTIONS
@@ -171,9 +165,6 @@ def test_a_backfill_reaches_as_far_back_as_the_policy_says(tmp_path: Path, caplo
     assert "customer acme: push: backfill leaves out what is from before" in caplog.text
     assert unknown <= RATES["chat"] * 10 * 60
     assert unknown + RATES["chat"] * 6 * 60 < known <= RATES["chat"] * 18 * 60
-
-
-# --- Real receivers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

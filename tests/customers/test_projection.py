@@ -91,10 +91,7 @@ def test_a_delta_lane_begins_with_no_point() -> None:
 
 
 def test_all_counters_of_a_replica_count_since_one_time() -> None:
-    """Not since their process began, nor each since it was seen: shares of what a customer has are those of its time.
-
-    So also where one is of a single series and another the sum of several.
-    """
+    """Not since their process began, nor each since it was seen, also where one is a series and another a sum."""
     seen = {
         series("requests_total", outcome="ok", engine="0"): Seen(900, 450, counted=450),
         series("requests_total", outcome="ok", engine="1"): Seen(901, 451, counted=451),

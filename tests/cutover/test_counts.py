@@ -85,10 +85,7 @@ def test_the_interval_has_what_was_seen_and_swapped_arms_exchange_it(
     np.repeat([0.0, 5.0], [9, 3]), np.full(12, 5.0), np.zeros(12), np.r_[np.full(9, 5.0), 360.0, 373.0, 420.0]
 )  # fmt: skip
 def test_the_interval_excludes_what_the_evidence_excludes(e1: Floats, n1: Floats, e2: Floats, n2: Floats) -> None:
-    """A limit is a ratio that evidence of harm, or of health, beyond 1 ÷ alpha excludes, and 4 % nearer it does not.
-
-    The evidence is that of the multiples on the grid of 4 % that limits are searched on, whose ends limit them, too.
-    """
+    """A limit is a ratio that evidence of harm, or of health, beyond 1 ÷ alpha excludes, and 4 % nearer it does not."""
     counts = EventCounts(e1, n1, e2, n2)
     low, high = (limit[-1] for limit in ratio_interval(counts, 0.05, 0.05))
 

@@ -3,24 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from servescope.contract.identity import Identity
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.samples import Series
 from servescope.cutover.evidence.evidence import Decision, Evidence
-from servescope.cutover.evidence.folding import fold, read_families
+from servescope.cutover.evidence.folding import ArmFold, fold, read_families
 from servescope.cutover.judgement import Judgement
-from servescope.cutover.plan.plan import Arm
+from servescope.cutover.plan.plan import Arm, CutoverPlan
 from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
-from servescope.increments.batches import read_histogram
-from servescope.increments.blocks import BLOCK_MS, TargetIncrements
+from servescope.increments.batches import TargetBatch, batches, read_histogram
+from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
+from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
-from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.cutover_evidence import HOUR, SCRAPES, Side, Story, evidence_of, frozen_of, metric_of, plan_of
 from tests.support.recorded_stack import MINUTES, START_MS, recorded_minutes
-from tests.support.whole_pages import as_batch
+
+_IDENTITY = Identity("llama", "chat-v1", "v1", replica="r")
+
+
+@dataclass(frozen=True)
+class WholePage:
+    """The increments of a page, alone as a batch, and the histograms that it has."""
+
+    target: TargetIncrements
+    batch: TargetBatch
+    histograms: tuple[str, ...]
+
+    def fold(self, plan: CutoverPlan) -> ArmFold:
+        """It as v1 of a plan."""
+        return fold(plan, [self.target], 0, BLOCK_MS).v1
+
+
+def as_batch(page: bytes) -> WholePage:
+    """A page of a source that is known."""
+    reader = Reader(_IDENTITY)
+    own = set(_IDENTITY.labels())
+    totals: dict[Series, float] = {}
+    for sample in reader.read(page).snapshot.samples():
+        series = Series(sample.name, tuple(pair for pair in sample.labels if pair not in own))
+        totals[series] = totals.get(series, 0.0) + sample.value
+    kinds = {series: METRICS[SAMPLE_FAMILIES[series.name]] for series in totals if series.name in SAMPLE_FAMILIES}
+    counters = tuple(series for series, metric in kinds.items() if metric.kind != "gauge")
+    none = np.zeros(1, dtype=np.int64)
+    target = TargetIncrements(
+        _IDENTITY.target_id, _IDENTITY, none, counters, np.array([[totals[each]] for each in counters]), (),
+        np.zeros((0, 1)), np.zeros((0, 1)), np.full(1, np.nan), Tallies(none + 20, none, none, none, none),
+        source=reader.source or "", layer=reader.layer,
+    )  # fmt: skip
+    (batch,) = batches([target], none)
+    return WholePage(
+        target, batch, tuple(sorted({metric.name for metric in kinds.values() if metric.kind == "histogram"}))
+    )
+
 
 STORY = Story(past_hours=25, hours=4, requests_per_minute=1_500.0, v1=Side(replicas=9), v2=Side(replicas=3))
 LARGE = replace(STORY, requests_per_minute=3_000.0, v1=Side(replicas=12), v2=Side(replicas=10), share=0.45)
@@ -65,17 +106,28 @@ def altered(prefix: str, change: Gains, *, part: float = 1.0, ending: str = "", 
     return alter
 
 
-def without(prefix: str) -> Change:
-    """A page that lacks the series that are called so; with "", an empty one."""
+def lacking(is_lost: Callable[[Series], bool]) -> Change:
+    """A page without some series, as a rule of relabelling drops them."""
 
     def drop(target: TargetIncrements) -> TargetIncrements:
-        kept = [row for row, each in enumerate(target.series) if not each.name.startswith(prefix)]
-        found = replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
-        if prefix:
-            return found
-        return replace(found, gauges=(), levels=target.levels[:0], above=target.above[:0])
+        kept = [row for row, each in enumerate(target.series) if not is_lost(each)]
+        return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
     return drop
+
+
+def without(prefix: str) -> Change:
+    """A page that lacks the series that are called so."""
+    return lacking(lambda each: each.name.startswith(prefix))
+
+
+def emptied(target: TargetIncrements) -> TargetIncrements:
+    """A page with nothing on it."""
+    return replace(without("")(target), gauges=(), levels=target.levels[:0], above=target.above[:0])
+
+
+without_errors = lacking(lambda each: ("outcome", "error") in each.labels)
+without_buckets = lacking(lambda each: each.name.endswith("_bucket"))
 
 
 def failing(from_hour: float) -> Change:
@@ -87,7 +139,7 @@ def failing(from_hour: float) -> Change:
             target.tallies, scrapes=np.where(late, 0, target.tallies.scrapes), failed=np.where(late, SCRAPES, 0)
         )
         found = replace(target, gains=np.where(late, np.nan, target.gains), tallies=tallies)
-        return replace(without("")(found), source="", layer="") if late.all() else found
+        return replace(emptied(found), source="", layer="") if late.all() else found
 
     return fail
 
@@ -105,7 +157,7 @@ TWO = V2[:2]
 UNSEEN: dict[str, tuple[Change, Collection[str], str]] = {
     "two of three report no first token": (without(FIRST_TOKEN), TWO, "not reported by chat-v2/aggregated/v2-"),
     "two of three report no requests": (without("requests_total"), TWO, "not reported by chat-v2/aggregated/v2-"),
-    "two of three have empty pages": (without(""), TWO, "not reported by chat-v2/aggregated/v2-"),
+    "two of three have empty pages": (emptied, TWO, "not reported by chat-v2/aggregated/v2-"),
     "two of three have sums below zero": (
         altered(FIRST_TOKEN, lambda gains: 0.0 * gains - 1.0, ending="_sum"), TWO, "contradict each other",
     ),
@@ -173,16 +225,10 @@ def test_a_loss_that_no_block_shows_is_seen_in_the_stage(prefix: str, metric: st
     """Where a replica has few requests in a block, half of them are within what its counters may differ by."""
     story = replace(STORY, requests_per_minute=60.0, hours=6)
     judgement = judged(changed(altered(prefix, lambda gains: np.floor(0.5 * gains)), V2, story), story)
-    found = next(each for each in judgement.metrics if each.name == metric)
+    found = metric_of(judgement, metric)
 
     assert found.verdict == "NO DATA"
     assert "it counts fewer requests than other counters of the same processes" in found.reason
-
-
-def without_errors(target: TargetIncrements) -> TargetIncrements:
-    """A page that lacks the series of failed requests, as a rule of relabelling drops it."""
-    kept = [row for row, each in enumerate(target.series) if ("outcome", "error") not in each.labels]
-    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
 
 @pytest.mark.slow
@@ -191,7 +237,7 @@ def test_failures_whose_series_is_lost_are_not_healthy(replicas: list[str]) -> N
     """Requests that began and ended in no counter may be errors; a source that has not had any yet shows none."""
     story = replace(STORY, v2=Side(replicas=3, errors=0.02))
     judgement = judged(changed(without_errors, replicas, story), story)
-    errors = next(each for each in judgement.metrics if each.name == "request_error_share")
+    errors = metric_of(judgement, "request_error_share")
     none_yet = replace(STORY, v2=Side(replicas=3, errors=0.0))
 
     assert judgement.verdict == "NO DATA"
@@ -247,12 +293,6 @@ def test_what_was_in_flight_when_processes_ended_is_not_lost() -> None:
     judgement = judged(changed(restarting, V2))
 
     assert {each.cause for each in judgement.metrics if each.required} == {"warming", "not worse"}
-
-
-def without_buckets(target: TargetIncrements) -> TargetIncrements:
-    """A page whose histograms have no buckets, as a rule of relabelling drops them."""
-    kept = [row for row, each in enumerate(target.series) if not each.name.endswith("_bucket")]
-    return replace(target, series=tuple(target.series[row] for row in kept), gains=target.gains[kept])
 
 
 @pytest.mark.parametrize("replicas", [V1[:6], TWO])
@@ -360,6 +400,7 @@ def test_requests_that_never_end_are_not_healthy(part: float, replicas: list[str
     assert ("Requests that never end" in few.reason) == (arm == "v2")
 
 
+@pytest.mark.slow
 def test_harm_of_what_was_answered_is_harm_though_a_part_never_is() -> None:
     """A frozen replica excuses nothing that the others do."""
     story = replace(STORY, v2=Side(replicas=3, slower=1.5))
@@ -382,7 +423,7 @@ def failing_all(target: TargetIncrements, gains: np.ndarray) -> np.ndarray:
 def test_a_latency_that_no_request_shows_any_more_is_not_healthy(replicas: list[str]) -> None:
     """Requests that all fail show none, on v1 or on both: nothing was compared since, and v2 is not known to answer."""
     judgement = judged(changed(changed_since(2.0, failing_all), replicas))
-    found = next(each for each in judgement.metrics if each.name == FIRST_TOKEN)
+    found = metric_of(judgement, FIRST_TOKEN)
 
     assert judgement.verdict == "NO DATA"
     assert found.cause == "unseen"
@@ -440,7 +481,7 @@ def test_frontends_that_report_what_engines_do_not_are_another_layer() -> None:
     def elsewhere(target: TargetIncrements) -> TargetIncrements:
         name = f"engine-{target.identity.replica}"
         identity = replace(target.identity, replica=name)
-        return replace(without("")(target), target_id=identity.target_id, identity=identity, layer="engine")
+        return replace(emptied(target), target_id=identity.target_id, identity=identity, layer="engine")
 
     evidence = evidence_of(STORY)
     engines = tuple(map(elsewhere, evidence.targets))

@@ -50,6 +50,7 @@ def test_the_same_load_on_as_many_replicas_is_as_efficient() -> None:
     )
 
 
+@pytest.mark.slow
 def test_half_the_gpus_for_the_same_tokens_are_twice_as_efficient() -> None:
     """Per GPU where both stacks show theirs, as busy as each other, whatever a replica is."""
     evidence = evidence_of(STORY)
@@ -84,6 +85,7 @@ def test_less_than_an_hour_says_nothing() -> None:
     assert judge(frozen, evidence, (start,), STORY.started_ms + 11 * BLOCK_MS).efficiency == ()
 
 
+@pytest.mark.slow
 def test_slower_requests_beyond_the_objectives_cost_goodput_and_not_tokens() -> None:
     """Four times the time to first token moves many beyond its objective."""
     found = _by_name(_judged(replace(STORY, v2=Side(replicas=2, first_token=4.0))))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from benchmarks import _judge_trials
 from benchmarks._judge_errors import median_delays
 from benchmarks._judge_experiments import AT_MARGIN, BEYOND_MARGIN, FIRST_TOKEN, NO_HARM
-from benchmarks._judge_rivals import RIVALS
 from benchmarks._judge_traffic import Confounder, Harm
 from benchmarks._judge_trials import PLAIN, Order, Trial, run_trials
 
@@ -96,26 +94,6 @@ def test_what_confounds_is_no_harm(trials: list[Trial]) -> None:
     assert {trial.degraded for trial in late} == {None}
     assert {(trial.degraded, trial.healthy) for trial in idle} == {(None, None)}
     assert all("load" in trial.cause for trial in idle)
-
-
-def test_rivals_judge_the_same_requests(trials: list[Trial]) -> None:
-    """Each of them says something of a day that was asked for with rivals, and of no other."""
-    rivalled = [trial for trial in _with(trials, NO_HARM) if trial.rivals]
-
-    assert len(rivalled) in (2, 4)
-    assert all(list(trial.rivals) == list(RIVALS) for trial in rivalled)
-    assert any(minute is not None for trial in rivalled for minute in trial.rivals.values())
-
-
-def test_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on reads the trials that were made, and makes only what is missing."""
-    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
-    first = list(run_trials(0.5, 3, [Order(1, (NO_HARM,))]))
-    monkeypatch.setattr(_judge_trials, "draw_past", None)
-
-    assert list(run_trials(0.5, 3, [Order(1, (NO_HARM,))])) == first
-    with pytest.raises(TypeError):
-        list(run_trials(0.5, 3, [Order(2, (NO_HARM,))]))
 
 
 def _with(trials: list[Trial], harm: Harm) -> list[Trial]:

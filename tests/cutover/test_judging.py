@@ -14,7 +14,7 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan, Stage
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, metric_of, plan_of
 
 V1 = Side(replicas=6)
 V2 = Side(replicas=2)
@@ -56,7 +56,7 @@ def test_an_equal_stack_is_proven_healthy() -> None:
 def test_harm_is_proven_and_named(v2: Side, metric: str) -> None:
     """Its metric is DEGRADED, the reason says by how much, and the advice is to roll back."""
     judgement = judged(replace(STORY, v2=v2))
-    found = next(each for each in judgement.metrics if each.name == metric)
+    found = metric_of(judgement, metric)
 
     assert (judgement.verdict, judgement.advice, judgement.severity) == ("DEGRADED", "roll back", "beyond margin")
     assert found.verdict == "DEGRADED"
@@ -80,6 +80,7 @@ def test_an_idle_replica_is_not_compared() -> None:
     assert any("load not matched" in each.reason for each in judgement.metrics)
 
 
+@pytest.mark.slow
 def test_harm_stays_until_it_is_acknowledged() -> None:
     """The verdict latches; an acknowledgement shows the live one again."""
     story = replace(STORY, v2=replace(V2, first_token=1.3))
@@ -335,6 +336,7 @@ def test_a_rollback_ends_the_run() -> None:
     assert judgement.changes[-1].verdict == "HEALTHY"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_rolled_back_is_not_healthy() -> None:
     """Nothing of it is served any more, so that no gate may be open, whatever was proven; harm stays what it was."""
     for story, verdict, words in (
@@ -422,6 +424,7 @@ def test_the_same_is_said_with_json() -> None:
     assert next(each for each in values["metrics"] if each["name"] == "speculation_rate")["margin"] is None
 
 
+@pytest.mark.slow
 def test_a_run_that_was_rolled_back_waits_for_nothing() -> None:
     """Where nothing had been proven yet, the page, the command and the report promise no more than what there was."""
     story = replace(STORY, requests_per_minute=60.0, hours=1)

@@ -17,7 +17,7 @@ from servescope.cutover.plan.plan import MetricPlan
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
-from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, plan_of
+from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, frozen_of, metric_of, plan_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 STORY = Story(past_hours=26, hours=6, v1=Side(replicas=9), v2=Side(replicas=3))
@@ -46,6 +46,7 @@ def test_one_slow_replica_is_named_and_is_not_harm_of_v2(*, only: bool) -> None:
     assert any(note.startswith("left out of v2") and "v2-1 for " in note for note in judgement.notes)
 
 
+@pytest.mark.slow
 def test_what_is_shown_is_of_the_others() -> None:
     """Estimate, interval and both figures are those of the replicas that are compared, and agree with each other."""
     metric = first_token(judged(episode({"v2-1": (0, 6)})))
@@ -304,7 +305,7 @@ def judged(evidence: Evidence, story: Story = STORY, *, at_ms: int | None = None
 
 
 def first_token(judgement: Judgement) -> MetricJudgement:
-    return next(metric for metric in judgement.metrics if metric.name == FIRST_TOKEN)
+    return metric_of(judgement, FIRST_TOKEN)
 
 
 def verdicts(judgement: Judgement) -> list[str]:

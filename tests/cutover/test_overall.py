@@ -9,20 +9,15 @@ import pytest
 
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision
-from servescope.cutover.judgement import Judgement, MetricJudgement
+from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import Stage
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
-from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, metric_of, plan_of
 
 STORY = Story(past_hours=26, hours=4, v1=Side(replicas=6), v2=Side(replicas=2))
 HALF_MS = STORY.started_ms + 2 * 3_600_000
 HARMED = replace(STORY, v2=Side(replicas=2, first_token=1.3, errors=0.02))
-
-
-def metric_of(judgement: Judgement, name: str) -> MetricJudgement:
-    """One metric of it."""
-    return next(each for each in judgement.metrics if each.name == name)
 
 
 def judged(first: Story, then: Story, *, stages: int) -> Judgement:
@@ -59,6 +54,7 @@ def test_every_stage_counts_in_the_overall_ratio(name: str, first: float) -> Non
     assert 1.0 < metric.overall.low < metric.overall.ratio < metric.overall.high < first
 
 
+@pytest.mark.slow
 def test_the_overall_ratio_decides_nothing() -> None:
     """The second stage is healthy by its own blocks."""
     metric = metric_of(recovered(), "time_to_first_token_seconds")

@@ -53,6 +53,7 @@ def test_more_traffic_settles_sooner_and_finds_less(stages: tuple[StageForecast,
     assert half.detectable < small.detectable
 
 
+@pytest.mark.slow
 def test_no_harm_below_the_floor_is_said_to_be_found(stages: tuple[StageForecast, ...]) -> None:
     """What is worse by less than 2 % is never DEGRADED, however much data shows it."""
     assert all(

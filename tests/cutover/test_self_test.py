@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scipy import stats
+import scipy
 
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.forecast.self_test import clopper_pearson, run_self_test
@@ -74,7 +74,7 @@ def test_a_past_that_cannot_be_divided_says_so(story: Story, shares: tuple[float
 @pytest.mark.parametrize(("events", "trials"), [(0, 200), (3, 200), (7, 8), (8, 8), (0, 1), (1900, 2000)])
 def test_limits_are_clopper_and_pearsons(events: int, trials: int) -> None:
     """Those of scipy."""
-    exact = stats.binomtest(events, trials).proportion_ci(confidence_level=0.95, method="exact")
+    exact = scipy.stats.binomtest(events, trials).proportion_ci(confidence_level=0.95, method="exact")
     assert clopper_pearson(events, trials) == pytest.approx((exact.low, exact.high), abs=1e-9)
 
 

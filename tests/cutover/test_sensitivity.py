@@ -29,6 +29,7 @@ from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.report.report import render_report
 from servescope.judge.report.text import explain_judgement
+from tests.support.cutover_evidence import metric_of
 
 FIRST_TOKEN = "time_to_first_token_seconds"
 SHARE = 0.25
@@ -100,7 +101,7 @@ def _judge(frozen: FrozenPlan, evidence: Evidence) -> Judgement:
 
 
 def _first_token(judgement: Judgement) -> MetricJudgement:
-    return next(each for each in judgement.metrics if each.name == FIRST_TOKEN)
+    return metric_of(judgement, FIRST_TOKEN)
 
 
 def _verdicts(judgement: Judgement) -> set[str]:
@@ -123,6 +124,7 @@ def test_harm_that_less_reuse_explains_is_an_open_question() -> None:
     assert metric.ratio > 1.05
 
 
+@pytest.mark.slow
 def test_both_results_are_reported_beside_each_other() -> None:
     """As it is and without what reuse explains, by share, factor and interval, in the judgement, text and report."""
     judgement = _judged(LOST)
@@ -185,6 +187,7 @@ def test_reuse_that_is_alike_excuses_nothing() -> None:
     assert _judged(ALIKE, SLOWER).latched_since_ms == plain.latched_since_ms
 
 
+@pytest.mark.slow
 def test_the_sensitivity_makes_nothing_healthy() -> None:
     """Where harm is open no look is HEALTHY, and an equal v2 is HEALTHY at the looks at which it would be without."""
     equal, plain = _judged(ALIKE), _judge(replace(_frozen(ALIKE), sensitivity={}), _seen(ALIKE))
@@ -259,6 +262,7 @@ def test_harm_that_more_requests_for_each_replica_explain_is_an_open_question() 
     assert "DEGRADED" in _verdicts(_judge(replace(_frozen(BUSIER), sensitivity={}), _seen(BUSIER)))
 
 
+@pytest.mark.slow
 def test_a_slower_v2_is_not_excused_by_its_load() -> None:
     """20 % more on top of what a third more requests explain is DEGRADED."""
     assert _judged(BUSIER, SLOWER).verdict == "DEGRADED"

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
 
 from servescope.cutover.statistics.normal import normal_probability
 from servescope.cutover.statistics.sequences import (
@@ -114,7 +114,7 @@ def test_evidence_grows_with_the_total_and_agrees_with_quadrature(score: float, 
     points, weights = np.polynomial.legendre.leggauss(100)
     drift = (points + 1.0) * 0.5 * (10.0 / math.sqrt(rho) + 10.0 * abs(total) / variance)
     logs = drift * total - 0.5 * drift**2 * variance + 0.5 * math.log(2 * rho / math.pi) - 0.5 * rho * drift**2
-    mixed = float(special.logsumexp(logs, b=weights * drift.max() / (points.max() + 1.0)))
+    mixed = float(scipy.special.logsumexp(logs, b=weights * drift.max() / (points.max() + 1.0)))
     if abs(score) < 6.0 and 0.01 < variance / rho < 100.0:
         assert here == pytest.approx(mixed, abs=0.02)
 
@@ -122,7 +122,7 @@ def test_evidence_grows_with_the_total_and_agrees_with_quadrature(score: float, 
 @given(st.floats(-30.0, 8.0))
 def test_normal_probabilities_agree_with_scipy(score: float) -> None:
     """To twelve digits, far into the tail."""
-    assert float(normal_probability(np.array(score))) == pytest.approx(float(special.ndtr(score)), rel=1e-12)
+    assert float(normal_probability(np.array(score))) == pytest.approx(float(scipy.special.ndtr(score)), rel=1e-12)
 
 
 def test_a_mean_that_itself_varies_is_never_known_better() -> None:

@@ -19,7 +19,7 @@ from servescope.cutover.statistics.counts import (
     ratio_interval,
 )
 from servescope.increments.blocks import BLOCK_MS
-from tests.support.cutover_evidence import Side
+from tests.support.cutover_evidence import Side, metric_of
 from tests.support.cutover_worlds import Phase, World, make_world
 
 FAST = Side(replicas=2, slower=0.4, first_token=0.8)
@@ -127,6 +127,7 @@ def test_the_headline_is_of_the_harm_that_is_beyond_the_margin() -> None:
         check_claims(judgement)
 
 
+@pytest.mark.slow
 def test_harm_beyond_the_margin_is_rolled_back_from_until_somebody_acknowledges_it() -> None:
     """What v2 does afterwards that nobody can see takes nothing from it: neither its severity nor the advice."""
     world = random_world(4)
@@ -151,17 +152,12 @@ def test_every_interval_of_hundreds_of_worlds_has_its_estimate() -> None:
         check_world(case)
 
 
-def of(judgement: Judgement, name: str) -> MetricJudgement:
-    """One metric of a judgement."""
-    return next(each for each in judgement.metrics if each.name == name)
-
-
 @pytest.mark.slow
 def test_a_change_of_the_effect_is_said() -> None:
     """v2 was faster for four hours and is slower since: both ratios, each with its interval, and when it changed."""
     world = make_world(Phase(FAST, 4), Phase(SLOW, 2))
     judgement = world.judge()
-    speed = of(judgement, "tps_per_request")
+    speed = metric_of(judgement, "tps_per_request")
     former, latest = speed.spans
 
     assert former.ratio == pytest.approx(1 / 0.4, rel=0.02)
@@ -177,7 +173,7 @@ def test_a_change_of_the_effect_is_said() -> None:
 def test_a_recovery_is_said() -> None:
     """v2 was slower for an hour and is equal since: DEGRADED says when it was, and what it is now."""
     judgement = make_world(Phase(EQUAL, 2), Phase(SLOW, 1), Phase(EQUAL, 1)).judge()
-    duration = of(judgement, "request_duration_seconds")
+    duration = metric_of(judgement, "request_duration_seconds")
 
     assert duration.verdict == "DEGRADED"
     assert duration.ratio == pytest.approx(1.6, rel=0.1)
@@ -205,7 +201,7 @@ def test_an_effect_that_stays_is_one_span() -> None:
 def test_errors_that_began_late_are_said_since_when() -> None:
     """Over the stage v2 has as many as v1, and in the last hour ten times as many."""
     judgement = make_world(Phase(Side(replicas=2, errors=0.0005), 7), Phase(Side(replicas=2, errors=0.02), 1)).judge()
-    errors = of(judgement, "request_error_share")
+    errors = metric_of(judgement, "request_error_share")
     assert errors.ratio is not None
     assert errors.ratio > 4.0
     assert len(errors.spans) == 2
@@ -216,7 +212,7 @@ def test_errors_that_began_late_are_said_since_when() -> None:
 def test_figures_are_of_the_blocks_that_are_compared() -> None:
     """While v2 queues nothing is compared for health; the plain figures of everything are beside the compared ones."""
     judgement = make_world(Phase(EQUAL, 3), Phase(Side(replicas=2, slower=0.5), 3, queues=True)).judge()
-    duration = of(judgement, "request_duration_seconds")
+    duration = metric_of(judgement, "request_duration_seconds")
     assert duration.v2 is not None
     assert duration.v2.everything is not None
     assert duration.compared is not None
@@ -276,13 +272,14 @@ def test_equal_stacks_of_which_v2_queues_are_no_harm() -> None:
     assert world.judge().verdict == "INCONCLUSIVE"
 
 
+@pytest.mark.slow
 def test_less_harm_than_was_proven_changes_neither_severity_nor_advice() -> None:
     """v2 harmed beyond the margin and is equal since: until somebody acknowledges it, the advice is to roll back."""
     world = make_world(Phase(Side(replicas=2, first_token=1.3), 2), Phase(EQUAL, 3))
     judgement = world.judge(world.story.started_ms + 50 * BLOCK_MS)
     acknowledged = Decision("acknowledge", judgement.at_ms - 1, by="ann", reason="seen")
 
-    assert (judgement.live, of(judgement, "time_to_first_token_seconds").cause) == ("DEGRADED", "probable")
+    assert (judgement.live, metric_of(judgement, "time_to_first_token_seconds").cause) == ("DEGRADED", "probable")
     assert (judgement.severity, judgement.advice) == ("beyond margin", "roll back")
     check_claims(judgement)
     now = world.judge(judgement.at_ms, acknowledged)

@@ -9,7 +9,7 @@ import pytest
 from servescope.cutover.plan.plan import Stage
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.report.text import describe_judgement
-from tests.support.cutover_evidence import Side
+from tests.support.cutover_evidence import Side, metric_of
 from tests.support.cutover_worlds import Phase, make_world
 from tests.support.failing import with_failures
 
@@ -64,7 +64,7 @@ def test_no_time_is_said_while_what_users_saw_is_beyond_the_margin() -> None:
         world.evidence, world.story, lambda stack, replica, _: 0.04 * (stack == "v2" and replica == 0)
     )
     judgement = replace(world, evidence=failing).judge()
-    errors = next(each for each in judgement.metrics if each.name == "request_error_share")
+    errors = metric_of(judgement, "request_error_share")
 
     assert (judgement.verdict, errors.cause, errors.eta_seconds) == ("INCONCLUSIVE", "needs data", None)
     assert "to be settled in" not in describe_judgement(judgement)
@@ -80,6 +80,7 @@ def test_nothing_is_waited_for_but_data_where_data_settles_it() -> None:
     assert (late.verdict, late.waits_for) == ("HEALTHY", "")
 
 
+@pytest.mark.slow
 def test_the_loads_that_are_shown_are_those_that_are_compared() -> None:
     """v2 had as many replicas for its share as v1 for hours, and has four times as many for one: not the mean of it."""
     judgement = make_world(Phase(Side(replicas=2), 4), Phase(Side(replicas=8), 2), v1=Side(replicas=6)).judge()

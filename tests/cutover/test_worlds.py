@@ -1,7 +1,4 @@
-"""The judge in worlds where judges are fooled, on hundreds of seeded days each: `make proofs` runs them.
-
-`python -m benchmarks judge --worlds` prints the same cells, beside other worlds, harms and judges.
-"""
+"""The judge in worlds where judges are fooled, on hundreds of seeded days each: `make proofs` runs them."""
 
 from __future__ import annotations
 

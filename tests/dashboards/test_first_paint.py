@@ -15,8 +15,6 @@ from benchmarks._first_paint import (
     Asked,
     estimate_samples,
     list_queries,
-    tell_rate_window,
-    tell_step,
 )
 from benchmarks._fleet_history import BEFORE_SECONDS, Fleet, is_own, write_history
 from benchmarks._rule_costs import MOST_SAMPLES_PER_MINUTE, list_groups, list_raw_objectives
@@ -62,24 +60,6 @@ def test_figures_computed_on_the_screen_cost_more_than_the_budget() -> None:
     for name in ("requests", "cutover"):
         queries = list_queries(json.loads(files[f"{name}.json"]), scrape_seconds=15)
         assert sum(estimate_samples(asked, FLEET, scrape_seconds=15) for asked in queries) > 2 * MOST_SAMPLES[name]
-
-
-@pytest.mark.parametrize(("columns", "step"), [(4, 300), (6, 120), (8, 120), (12, 120), (16, 60), (24, 60)])
-def test_steps_are_those_of_grafana(columns: int, step: int) -> None:
-    """A day on a panel so many columns wide, of 1920 pixels, as `calculateInterval` of @grafana/data has it."""
-    assert tell_step(columns, scrape_seconds=15) == step
-
-
-def test_the_rate_interval_holds_four_scrapes_at_least() -> None:
-    """A step and one scrape more, and never less than four scrapes."""
-    assert tell_rate_window(120, scrape_seconds=15) == 135
-    assert tell_rate_window(15, scrape_seconds=15) == 60
-
-
-def test_a_series_that_the_fleet_does_not_have_is_an_error() -> None:
-    """What is not known is not counted as free."""
-    with pytest.raises(LookupError, match="no_such_metric"):
-        estimate_samples(Asked("", 'sum(no_such_metric{role="x"})', 60), FLEET, scrape_seconds=15)
 
 
 @pytest.mark.slow

@@ -1,8 +1,4 @@
-"""Both variants of the latency panels on a real Prometheus, and traces behind what they show.
-
-A Prometheus 3 makes native histograms of our instruments' classic buckets and keeps those too; both versions keep the
-exemplars of what is scraped.
-"""
+"""Both variants of the latency panels on a real Prometheus, and traces behind what they show."""
 
 from __future__ import annotations
 

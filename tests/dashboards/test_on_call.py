@@ -25,17 +25,11 @@ from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.judged import JUDGED
 from servescope.contract.metrics import INDEX_STATES, OUTCOMES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
-from tests.support.boards import NAMES, panels, read_board
+from tests.support.boards import NAMES, find_panel, panels, read_board
 
 STACK_COLORS = {OLD_STACK: OLD_COLOR, NEW_STACK: NEW_COLOR}
 
 each_board = pytest.mark.parametrize("name", NAMES)
-
-
-def panel(board: str, title: str) -> Any:
-    """A panel by its title."""
-    (found,) = [each for each in panels(read_board(board)) if each["title"] == title]
-    return found
 
 
 def steps(shown: Any) -> list[tuple[float | None, str]]:
@@ -46,7 +40,7 @@ def steps(shown: Any) -> list[tuple[float | None, str]]:
 @pytest.mark.parametrize("title", ["Requests", "Failed or rejected", "In flight", "Queued"])
 def test_harm_requests_and_queue_are_shown_by_replica(title: str) -> None:
     """So that one bad replica among many good ones is found."""
-    for target in panel("requests", f"{title} by replica")["targets"]:
+    for target in find_panel("requests", f"{title} by replica")["targets"]:
         assert re.search(r"by \([^)]*\breplica\b", target["expr"])
         assert target["legendFormat"].endswith("{{environment}} {{replica}}")
 
@@ -89,7 +83,7 @@ def test_numbers_of_thresholds_can_be_read(name: str) -> None:
 def test_a_latency_has_the_line_of_its_objective(objective: str) -> None:
     """From the edge on it is not green, and the axis reaches beyond it."""
     promised = OBJECTIVES[objective]
-    shown = panel("requests", promised.title)
+    shown = find_panel("requests", promised.title)
 
     assert steps(shown) == [(None, "green"), *((pytest.approx(edge), "orange") for edge in promised.edges_seconds)]
     assert shown["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] == "dashed"
@@ -108,7 +102,7 @@ def test_a_latency_has_the_line_of_its_objective(objective: str) -> None:
 def test_harm_has_the_colours_of_its_objective(board: str, title: str) -> None:
     """Rejections are harm like errors: beyond the budget it is orange, and red where it burns fast enough to page."""
     budget = OBJECTIVES["requests"].budget
-    shown = panel(board, title)
+    shown = find_panel(board, title)
 
     assert steps(shown) == [
         (None, "green"), (pytest.approx(budget), "orange"), (pytest.approx(BURN_WINDOWS[0].factor * budget), "red"),
@@ -118,7 +112,7 @@ def test_harm_has_the_colours_of_its_objective(board: str, title: str) -> None:
 
 def test_the_overview_tells_harm_before_tuning() -> None:
     """The table has the most harmed deployment first; tuning is never red, and nothing is green."""
-    shown = panel("fleet", "Deployments")
+    shown = find_panel("fleet", "Deployments")
     names, sort = (
         next(step["options"] for step in shown["transformations"] if step["id"] == kind)
         for kind in ("organize", "sortBy")
@@ -138,14 +132,14 @@ def test_the_overview_tells_harm_before_tuning() -> None:
 
 
 def _overrides(title: str) -> dict[str, Any]:
-    shown = panel("fleet", "Firing alerts")
+    shown = find_panel("fleet", "Firing alerts")
     (found,) = [each for each in shown["fieldConfig"]["overrides"] if each["matcher"]["options"] == title]
     return {each["id"]: each["value"] for each in found["properties"]}
 
 
 def test_firing_alerts_are_coloured_by_severity_and_sorted() -> None:
     """The worst first, each with the time since which it holds."""
-    shown = panel("fleet", "Firing alerts")
+    shown = find_panel("fleet", "Firing alerts")
     (sort,) = [step["options"]["sort"] for step in shown["transformations"] if step["id"] == "sortBy"]
     (mapping,) = _overrides("Severity")["mappings"]
 
@@ -169,7 +163,7 @@ def test_a_firing_alert_leads_to_its_runbook() -> None:
 
 def test_the_state_of_an_index_is_a_lane_for_each_deployment() -> None:
     """Not a line between 0 and 100 % for each of its states."""
-    shown = panel("cache", "Index state")
+    shown = find_panel("cache", "Index state")
     (mapping,) = shown["fieldConfig"]["defaults"]["mappings"]
 
     assert shown["type"] == "state-timeline"
@@ -182,11 +176,11 @@ def test_the_state_of_an_index_is_a_lane_for_each_deployment() -> None:
 def test_verdicts_are_lanes_and_each_metric_is_a_row() -> None:
     """One lane for a plan, one for each metric, and the interval and margin of each metric now."""
     for title, legend in (("Verdict", "{{plan}}"), ("Metrics by verdict", "{{plan}} {{metric}}")):
-        shown = panel("cutover", title)
+        shown = find_panel("cutover", title)
         assert (shown["type"], shown["targets"][0]["legendFormat"]) == ("state-timeline", legend)
     (names,) = [
         step["options"]["renameByName"].values()
-        for step in panel("cutover", "Metrics of the cutover")["transformations"]
+        for step in find_panel("cutover", "Metrics of the cutover")["transformations"]
         if step["id"] == "organize"
     ]
     assert {"Metric", "Verdict", "v2 / v1", "Interval from", "Interval to", "Margin", "Information"} <= {*names}
@@ -203,7 +197,7 @@ def test_verdicts_are_lanes_and_each_metric_is_a_row() -> None:
 )
 def test_a_cutover_shows_where_the_new_stack_is_worse(title: str, change: str) -> None:
     """A dashed line at what the alerts on a cutover compare with: the old stack's value and the margin."""
-    shown = panel("cutover", title)
+    shown = find_panel("cutover", title)
     (limit,) = [each["expr"] for each in shown["targets"] if each["legendFormat"] == "v1 limit"]
 
     assert limit.endswith(change)
@@ -213,7 +207,7 @@ def test_a_cutover_shows_where_the_new_stack_is_worse(title: str, change: str) -
 
 def test_every_condition_of_a_scale_down_alert_is_shown() -> None:
     """Fewer replicas, a lower hit rate and enough prompts: what is missing is seen at a glance."""
-    shown = panel("cache", "Scale down loses cache")
+    shown = find_panel("cache", "Scale down loses cache")
 
     assert [each["legendFormat"].partition("}} ")[2].rpartition("}} ")[2] for each in shown["targets"]] == [
         "fewer replicas than before", "hit rate dropped", "enough prompts",
@@ -266,7 +260,7 @@ def test_deployments_of_a_stack_have_shades_of_its_colour() -> None:
 
 def test_groups_of_rules_are_named_without_the_path_of_their_file() -> None:
     """Where Prometheus keeps the file is not what is to be compared, and would fill the legend."""
-    shown = panel(HEALTH, "Rule evaluation time")
+    shown = find_panel(HEALTH, "Rule evaluation time")
 
     assert shown["transformations"] == [{"id": "renameByRegex", "options": {"regex": r"/\S*;/", "renamePattern": ""}}]
     assert re.sub(r"\S*;", "", "127.0.0.1:9090 /etc/rules/alerting.yml;servescope-alerts") == (
@@ -287,7 +281,7 @@ def _looks(shown: Any, identifier: str) -> dict[str, Any]:
 @pytest.mark.parametrize("title", ["Ratio of each metric", "Information"])
 def test_every_judged_metric_looks_different(title: str) -> None:
     """By its colour or its dashes; none has the colour of a stack or of a state."""
-    shown = panel("cutover", title)
+    shown = find_panel("cutover", title)
     colors, dashes = _looks(shown, "color"), _looks(shown, "custom.lineStyle")
     looks = {(colors[name]["fixedColor"], str(dashes.get(name))) for name in JUDGED}
 
@@ -310,7 +304,7 @@ def test_every_judged_metric_looks_different(title: str) -> None:
 )  # fmt: skip
 def test_what_shares_the_hue_of_a_stack_has_dashes(board: str, title: str, words: set[str]) -> None:
     """Two phases, two windows or two percentiles are not distinguished by a shade alone."""
-    found = _looks(panel(board, title), "custom.lineStyle").keys()
+    found = _looks(find_panel(board, title), "custom.lineStyle").keys()
 
     assert words <= found <= {*DASHES}
     assert bool(words) == bool(found)
@@ -359,14 +353,14 @@ def test_lines_are_where_the_rules_compare() -> None:
 def test_a_list_of_kinds_shows_those_that_happened() -> None:
     """Of fourteen outcomes of a scrape a legend shows no twelve that are at 0."""
     for title in ("Scrapes by outcome", "API requests refused", "Notifications"):
-        (target,) = panel(HEALTH, title)["targets"]
+        (target,) = find_panel(HEALTH, title)["targets"]
         assert re.search(r" and max_over_time\(.+\[1h:1m\] @ end\(\)\) > 0$", target["expr"]), title
 
 
 @pytest.mark.parametrize("title", ["Target down", "Telemetry stale", "Metrics missing", "Rule evaluation fails"])
 def test_a_condition_of_hundreds_of_series_shows_the_worst(title: str) -> None:
     """At most ten lines, with the worst first in the legend; of a target that is up or down, those that were down."""
-    shown = panel(HEALTH, title)
+    shown = find_panel(HEALTH, title)
     (target,) = shown["targets"]
 
     assert f" and {'bottomk' if title == 'Target down' else 'topk'}(10, " in target["expr"]

@@ -11,17 +11,11 @@ import pytest
 from dashboards.__main__ import render
 from dashboards.colors import STATUS_COLORS
 from dashboards.fleet import MOST_LINES
-from tests.support.boards import NAMES, panels, read_board
+from tests.support.boards import NAMES, find_panel, panels, read_board
 
 # What a screen of 1080 lines shows below Grafana's own bars, in units of 38 pixels.
 SCREEN_ROWS = 24
 BROKEN = {"failed", "error", "down", "DEGRADED", "critical"}
-
-
-def panel(board: str, title: str) -> Any:
-    """A panel by its title."""
-    (found,) = [each for each in panels(read_board(board)) if each["title"] == title]
-    return found
 
 
 def test_the_overview_is_one_screen() -> None:
@@ -98,7 +92,7 @@ def test_formulas_stand_in_the_panels_of_shares() -> None:
         ("cache", "Hit rate skew"), ("cache", "Routing efficiency"), ("cache", "Hit rate by replica"),
         ("cache", "Hit rate spread"), ("fleet", "Harm in total"),
     ):  # fmt: skip
-        meaning = panel(board, title)["description"].split("\n\n")[0]
+        meaning = find_panel(board, title)["description"].split("\n\n")[0]
         assert re.search(r" / |as a share of", meaning), title
 
 

@@ -28,10 +28,7 @@ def rendered(format_name: str) -> Mapping[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_map_holds_the_dashboard(name: str) -> None:
-    """Under the label that the sidecar looks for, in the folder wanted, small enough for `kubectl apply`.
-
-    That writes the whole object into an annotation once more, and all annotations together hold 256 KiB.
-    """
+    """Under the label that the sidecar looks for, in the folder wanted, small enough for `kubectl apply`."""
     text = rendered("configmap")[f"{name}.yaml"]
     document = yaml.safe_load(text)
 

@@ -60,26 +60,9 @@ each_board = pytest.mark.parametrize("name", NAMES)
 each_of_deployments = pytest.mark.parametrize("name", OF_DEPLOYMENTS)
 
 
-@pytest.mark.slow
-@each_board
-def test_committed_dashboards_are_those_of_the_catalog(name: str) -> None:
-    """`python -m dashboards` would change nothing."""
-    path = GENERATED / f"{name}.json"
-
-    assert path.read_text(encoding="utf-8") == render()[f"{name}.json"], (
-        f"{path} is out of date: run `python -m dashboards`"
-    )
-
-
 def test_there_is_a_file_for_every_dashboard_and_no_other() -> None:
     """Nothing is left of a dashboard that is gone."""
     assert [f"{name}.json" for name in NAMES] == sorted(render())
-
-
-@pytest.mark.slow
-def test_rendering_twice_gives_the_same_bytes() -> None:
-    """No time, no order of a set and no random number is in the files."""
-    assert render() == render()
 
 
 @each_board
@@ -197,10 +180,7 @@ def test_variables_chain_and_follow_the_time(name: str) -> None:
 
 @each_of_deployments
 def test_every_selector_is_within_the_scope(name: str) -> None:
-    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain.
-
-    What is configured is the collector's, which has some of these labels or none.
-    """
+    """Environment, model, stack and deployment narrow every query, and no variable is declared in vain."""
     board = read_board(name)
     declared = [variable["name"] for variable in board["templating"]["list"] if variable["type"] == "query"]
     used: set[str] = set()
@@ -276,10 +256,7 @@ def test_every_panel_is_explained(name: str) -> None:
 
 @each_board
 def test_shares_are_shown_in_percent_from_0_to_1(name: str) -> None:
-    """Their axis reaches from 0 to 1 at least, but where a flat line would be all that is seen; nothing is clamped.
-
-    Those are the skew, which lies around 0; what is judged near 0; what is harm; and promises, which are kept nearly.
-    """
+    """Their axis reaches from 0 to 1 at least, but where a flat line would be all that is seen; nothing is clamped."""
     for panel in panels(read_board(name)):
         defaults = panel["fieldConfig"]["defaults"]
         if panel["type"] == "timeseries" and defaults["unit"] == "percentunit":
@@ -320,36 +297,16 @@ def _thresholds(part: Any) -> list[Any]:
     return [found for each in part.values() for found in _thresholds(each)]
 
 
-@pytest.mark.parametrize(
-    "figure", [figure for figure in FIGURES.values() if figure.band], ids=lambda figure: figure.name
-)
-def test_colours_change_where_the_band_changes(figure: Any) -> None:
-    """Just below, at and just above every edge, a panel has the colour of the catalog's verdict."""
-    shown = [
-        panel
-        for name in NAMES
-        for panel in panels(read_board(name))
-        if panel["type"] != "table" and any(target["expr"].startswith(figure.record()) for target in panel["targets"])
-    ]
-
-    assert shown
-    for panel in shown:
-        thresholds = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
-        for step in figure.band.steps:
-            for value in (step.start - 1e-9, step.start, step.start + 1e-9):
-                # Grafana takes the last step whose value is not above the value shown.
-                color = [each["color"] for each in thresholds if each["value"] is None or each["value"] <= value][-1]
-                assert color == TUNING_COLORS[figure.band.judge(value).status], (panel["title"], value)
-
-
 @each_board
 def test_rates_are_of_the_screen_and_come_before_sums(name: str) -> None:
-    """`$__rate_interval` in every rate but an alert's own; no counter is shown raw; no rate of a sum."""
+    """`$__rate_interval` in every rate but an alert's own, no counter raw, no rate of a sum; divisible by time."""
     counters = {metric.name for metric in METRICS.values() if metric.kind == "counter"}
     counters |= {metric.name for metric in OWN_METRICS.values() if metric.kind == "counter"}
     for where, expression in expressions(read_board(name)):
-        assert "$__interval" not in expression
-        assert "$__range" not in expression
+        assert not re.search(r"\$__(?:interval|range|from|to)\b", expression), where
+        # A query frontend replaces `@ end()` before it divides a query by time; nothing reads the future.
+        assert set(re.findall(r"@\s*[^\s)]+\)?", expression)) <= {"@ end()"}, where
+        assert not re.search(r"offset\s+-", expression), where
         windows = set(re.findall(r"\[([^\]]+)\]", expression))
         title = where.split(": ", 1)[1]
         watched = LOOKED_BACK if title in WATCHED_TITLES else OVER_TIME.get(title, set())
@@ -414,10 +371,7 @@ def test_values_of_now_are_asked_for_once(name: str) -> None:
 
 
 def test_replicas_of_each_deployment_are_stacked_under_the_scale_that_was_sent() -> None:
-    """A panel for each deployment: by status, each in its colour; the desired scale and its bounds are lines across.
-
-    A stack of all deployments together could not be compared with the scale of each.
-    """
+    """A panel for each deployment: by status, each in its colour; the desired scale and its bounds are lines across."""
     (panel,) = [panel for panel in panels(read_board("scale")) if panel["title"] == "Replicas of $deployment"]
     overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
     assert (panel["repeat"], panel["repeatDirection"], panel["maxPerRow"]) == ("deployment", "h", 2)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dashboards.__main__ import render
 from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
 from dashboards.panels import LIMIT
@@ -158,13 +156,6 @@ def test_panels_made_for_alerts_stand_last() -> None:
         rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
         assert rows.count("Alert conditions") <= 1
         assert "Alert conditions" not in rows[:-1]
-
-
-def test_alerts_are_shown_without_recording_rules_too() -> None:
-    """With `figures = "raw"` nothing is asked that only rules make."""
-    files: Mapping[str, str] = render(replace(DEFAULTS, figures="raw"))
-
-    assert not any("deployment:" in text for text in files.values())
 
 
 def test_an_empty_panel_of_what_is_lost_says_that_nothing_is() -> None:

@@ -17,13 +17,8 @@ import pytest
 
 from servescope.cli import main
 from servescope.store.embedded import Store
+from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds, wait_for
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def heed_interrupts() -> None:

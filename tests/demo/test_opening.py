@@ -118,26 +118,18 @@ def test_a_healthy_migration_ends_healthy(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", ["latency-regression", "error-burst"])
-def test_the_switch_of_the_page_is_followed_by_degraded(tmp_path: Path, kind: str) -> None:
-    """Within three hours, at the intensity that the switch has."""
-    emulated = pytest.importorskip("app.emulated", reason="the console needs the extra 'console'")
-    with opened(tmp_path) as cutover:
-        cutover.opening.faults.switch_on(make_fault(kind, emulated.FAULTS[kind], deployment="chat-v2"))
-        verdicts = []
-        while "DEGRADED" not in verdicts and cutover.hours < 3:
-            cutover.pass_hours(0.5)
-            verdicts.append(cutover.judge().verdict)
-
-    assert verdicts[-1] == "DEGRADED"
-
-
-@pytest.mark.proof
 @pytest.mark.parametrize(
-    ("kind", "intensity"), [("latency-regression", 1.5), ("latency-regression", 3.0), ("throughput-regression", 0.9)]
-)
-def test_a_fault_is_followed_by_its_verdict(tmp_path: Path, kind: str, intensity: float) -> None:
-    """Within three hours, though v2 was better than v1 for six."""
+    ("kind", "intensity"),
+    [
+        ("latency-regression", None), ("error-burst", None), ("latency-regression", 1.5), ("latency-regression", 3.0),
+        ("throughput-regression", 0.9),
+    ],
+)  # fmt: skip
+def test_a_fault_is_followed_by_its_verdict(tmp_path: Path, kind: str, intensity: float | None) -> None:
+    """Within three hours, though v2 was better than v1 for six; without an intensity that of the page's switch."""
+    if intensity is None:
+        emulated = pytest.importorskip("app.emulated", reason="the console needs the extra 'console'")
+        intensity = emulated.FAULTS[kind]
     with opened(tmp_path) as cutover:
         cutover.opening.faults.switch_on(make_fault(kind, intensity, deployment="chat-v2"))
         verdicts = []

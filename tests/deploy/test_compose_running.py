@@ -117,10 +117,7 @@ def _run_pip(line: str, folder: Path, environment: Path) -> None:
 
 
 def test_image_runs_the_commands_of_its_services(image: Image, tmp_path: Path) -> None:
-    """The entry point starts, and it and the console's pages are of the wheel that the Dockerfile built.
-
-    Nothing of the checkout is imported; `running` starts the console from there.
-    """
+    """The entry point starts, and it and the console's pages are of the wheel that the Dockerfile built."""
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = subprocess.run(
         [image.entry_point, "--version"],

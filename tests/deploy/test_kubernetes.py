@@ -9,13 +9,11 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
-from alerts.__main__ import KUBERNETES, KUBERNETES_VICTORIA
 from alerts.rules import Format, render_bundle
 from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
@@ -37,7 +35,7 @@ from tests.support.manifests import (
     scrape_jobs,
     write_kustomization,
 )
-from tests.support.promtool import Suite, failures, run
+from tests.support.promtool import Suite, failures, unit_test
 from tests.support.waiting import deadline_seconds
 
 _FOLDER = ROOT / "deploy" / "kubernetes"
@@ -78,26 +76,6 @@ def test_manifests_keep_to_the_published_schemas(kustomize: Path, sidecar: Path,
 
     assert without == {"VMPodScrape", "VMRule"}
     assert problems(kubernetes_schemas, [each for each in documents.values() if package_of(each)]) == []
-
-
-def test_a_wrong_field_is_found(monitored: tuple[Document, ...], kubernetes_schemas: Path) -> None:
-    """An unknown field, a missing one and a value of another form are reported with the manifest's name."""
-    wrong: list[tuple[str, Document, str]] = [
-        ("Deployment servescope-translate", {"replcas": 2}, "replcas"),
-        ("NetworkPolicy servescope-translate", {"policyTypes": "Egress"}, "policyTypes"),
-        ("PodMonitor servescope-targets", {"podMetricsEndpoints": [{"interval": "15"}]}, "pattern"),
-        ("PodMonitor servescope-sidecars", {"podMetricEndpoints": []}, "podMetricEndpoints"),
-        ("PrometheusRule servescope", {"groups": [{"rules": []}]}, "name"),
-    ]
-    changed = []
-    for manifest, change, _ in wrong:
-        document = only(monitored, *manifest.split())
-        changed.append({**document, "spec": {**document["spec"], **change}})
-
-    found = problems(kubernetes_schemas, changed)
-
-    for manifest, _, said in wrong:
-        assert any(each.startswith(f"{manifest}:") and said in each for each in found), found
 
 
 @EVERY_ONE
@@ -201,10 +179,7 @@ def test_translators_end_after_nodes_forgot_them(monitored: tuple[Document, ...]
 
 
 def test_translators_reach_the_metrics_ports_alone(monitored: tuple[Document, ...]) -> None:
-    """Its NetworkPolicy, its configuration and the scrape jobs name the same ports, and only private networks.
-
-    Nothing else is reached, DNS included, and only the scrapers' namespace reaches it.
-    """
+    """Its NetworkPolicy, its configuration and the scrape jobs name the same ports, and only private networks."""
     policy = only(monitored, "NetworkPolicy", "servescope-translate")["spec"]
     (egress,), (ingress,) = policy["egress"], policy["ingress"]
     (to,), (from_,) = egress["to"], ingress["from"]
@@ -263,12 +238,6 @@ def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:
     assert pod["metadata"]["labels"].items() >= ENGINES["spec"]["template"]["metadata"]["labels"].items()
     assert pod["metadata"]["labels"]["servescope/translate"] == "sidecar"
     assert {"name": "model", "emptyDir": {}} in pod["spec"]["volumes"]
-
-
-@pytest.mark.parametrize(("path", "form"), [(KUBERNETES, "prometheusrule"), (KUBERNETES_VICTORIA, "vmrule")])
-def test_committed_rules_are_those_of_the_catalog(path: Path, form: Format) -> None:
-    """`python -m alerts` would change nothing."""
-    assert path.read_text(encoding="utf-8") == render_bundle(form), f"{path} is out of date: run `python -m alerts`"
 
 
 @pytest.mark.parametrize(
@@ -365,11 +334,7 @@ def _scraped(promtool: Path, folder: Path, documents: tuple[Document, ...], name
 def test_pods_are_scraped_through_the_translators(
     monitored: tuple[Document, ...], promtool: Path, tmp_path: Path
 ) -> None:
-    """Prometheus itself makes of each pod one target with its identity, asked through the translators' Service.
-
-    What a pod's page repeats of another layer is named; a pod of somebody else and other ports are dropped, and so are
-    pods with a translator of their own. Several Prometheus divide targets by their own addresses.
-    """
+    """Prometheus itself makes of each pod one target with its identity, asked through the translators' Service."""
     found = {each["replica"]: each for each in _scraped(promtool, tmp_path, monitored, "servescope-targets")}
 
     assert {name: each["__param_target"] for name, each in found.items()} == {
@@ -443,28 +408,15 @@ def test_vmagent_and_vmalert_accept_what_their_operator_gets(
 
 
 def _tokens(promtool: Path, folder: Path, query: str, series: dict[str, str], expected: float | None) -> dict[str, str]:
-    test: dict[str, Any] = {
-        "interval": "1m",
-        "input_series": [
-            {"series": f'{name}{{deployment_id="chat"}}', "values": text} for name, text in series.items()
-        ],
-        "promql_expr_test": [
-            {
-                "expr": query,
-                "eval_time": "2m",
-                "exp_samples": [] if expected is None else [{"labels": "{}", "value": expected}],
-            }
-        ],
-    }
-    return failures(promtool, folder, {"keda": Suite([test])})
+    samples = [] if expected is None else [{"labels": "{}", "value": expected}]
+    check = {"expr": query, "eval_time": "2m", "exp_samples": samples}
+    given = {f'{name}{{deployment_id="chat"}}': text for name, text in series.items()}
+    return failures(promtool, folder, {"keda": Suite([unit_test(given, [check])])})
 
 
 @pytest.mark.parametrize("name", ["keda"])
 def test_keda_scales_on_tokens_in_flight(rendered: tuple[Document, ...], promtool: Path, tmp_path: Path) -> None:
-    """KEDA gets one number: the autoscaler's, else the estimate by requests in flight, 0 when idle, else nothing.
-
-    Of nothing KEDA keeps the replicas that there are. The figures are recorded by the rules that are applied.
-    """
+    """KEDA gets one number: the autoscaler's, else the estimate by requests in flight, 0 when idle, else nothing."""
     (scaled,) = _of_kind(rendered, "ScaledObject")
     (trigger,) = scaled["spec"]["triggers"]
     query = trigger["metadata"]["query"]
@@ -487,15 +439,3 @@ def test_keda_scales_on_tokens_in_flight(rendered: tuple[Document, ...], promtoo
     assert trigger["metadata"]["ignoreNullValues"] == "false"
     assert scaled["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher"
     assert scaled["spec"]["minReplicaCount"] >= 1
-
-
-def test_prometheus_accepts_the_operators_rules(
-    monitored: tuple[Document, ...], promtool: Path, tmp_path: Path
-) -> None:
-    """promtool finds every rule of the PrometheusRule well formed, and none twice."""
-    (rules,) = _of_kind(monitored, "PrometheusRule")
-    (tmp_path / "rules.json").write_text(json.dumps(rules["spec"]), encoding="utf-8")
-    done = run(promtool, ["check", "rules", "rules.json"], tmp_path)
-
-    assert done.returncode == 0, done.stdout
-    assert "duplicate" not in done.stdout.lower()

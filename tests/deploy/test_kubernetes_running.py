@@ -233,10 +233,7 @@ def _read(asked: Request, context: ssl.SSLContext) -> str:
 def test_prometheus_has_a_pods_figures_by_its_identity(
     kustomize: Path, prometheus: Path, any_captures: Path, tmp_path: Path
 ) -> None:
-    """The pod is scraped through the translator, with the labels that its own labels and annotations say.
-
-    Prometheus has the contract's series and the figures that the PrometheusRule records of them.
-    """
+    """The pod is scraped through the translator, with the labels that its own labels and annotations say."""
     with _running(kustomize, prometheus, any_captures, tmp_path, _FOLDER / "translate") as running:
         wait_for(lambda: running.labels_of('concurrent_requests{deployment_id="chat-v1"}'), "the contract's series")
         (found,) = running.labels_of('concurrent_requests{deployment_id="chat-v1"}')

@@ -24,10 +24,7 @@ _UNEVEN = re.compile(r"_(bad|share):|unreported|skew|_seconds:")
 
 @pytest.mark.proof
 def test_figures_are_as_near_as_the_page_says(prometheus: Path, victoria_metrics: Path, tmp_path: Path) -> None:
-    """Gauges are the same, rates and what is made of them within 8 %, and an alert's condition but for a few instants.
-
-    Either has every value that the other has.
-    """
+    """Gauges are the same, rates and what is made of them within 8 %, conditions of alerts but for a few instants."""
     with both_servers(prometheus, victoria_metrics, tmp_path) as both:
         recorded = [each for each in compare_rules(both) if len(each.shares)]
         alerts = compare_alerts(both)
@@ -69,10 +66,7 @@ def test_judge_reads_the_same_increments(prometheus: Path, victoria_metrics: Pat
 
 @pytest.mark.slow
 def test_a_fleet_that_is_first_scraped_in_mid_life_has_no_errors(victoria_metrics: Path, tmp_path: Path) -> None:
-    """What its counters had before is not what happened now: of the errors of weeks, none is of these minutes.
-
-    MetricsQL's `increase` would count nine errors of each replica as having happened at the first scrape.
-    """
+    """What its counters had before is not what happened now: of the errors of weeks, none is of these minutes."""
     labels = 'model_name="m",deployment_id="chat",inference_stack="v2",environment="live",rollout_phase=""'
     rule = next(each for each in recording_rules("victoriametrics") if "request_error_share" in each["record"])
     times = range(START_SECONDS, START_SECONDS + 600, SCRAPE_SECONDS)

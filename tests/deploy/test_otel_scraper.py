@@ -1,8 +1,4 @@
-"""The OpenTelemetry Collector as a scraper: what of `deploy/otel-scraper.yaml` can be checked without one.
-
-No package has the collector or the schema of its configuration. Its receiver takes the configuration of a Prometheus,
-which promtool checks; that every part is used, and that names stay the contract's, is checked here.
-"""
+"""The OpenTelemetry Collector as a scraper: what of `deploy/otel-scraper.yaml` can be checked without one."""
 
 from __future__ import annotations
 

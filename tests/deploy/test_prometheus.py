@@ -145,10 +145,7 @@ def _values(running: PastOneMachine, expression: str) -> list[float]:
 def test_every_target_reaches_the_receiver_once(
     any_captures: Path, prometheus: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
-    """Each target's series come through the agent that its address gives, under its labels and the contract's names.
-
-    What Dynamo's frontend supplies is not taken from its workers, too.
-    """
+    """Each target's series come through the agent that its address gives, under its labels and the contract's names."""
     with (
         _serving(any_captures, tmp_path, {STEADY: 1}) as served,
         past_one_machine(
@@ -202,13 +199,7 @@ _UP = f'servescope_target_up{{deployment_id="{STEADY}"}}'
 def test_killed_part_costs_no_figure_and_no_alert(
     part: str, any_captures: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
-    """An agent, a translator or the receiver is killed, and a deployment and a router of another fail meanwhile.
-
-    Every ratio that is recorded is that of the pages. A total is never too high, and too low only while the health of
-    the targets or the age of their scrapes names those that are missing; meanwhile their replicas are counted as
-    unhealthy. Both failures page, and beside them the fleet of which a third is unseen, once, with what is dead.
-    Scrapes are missing of the targets of a killed agent or translator alone, and none when it was the receiver.
-    """
+    """An agent, a translator or the receiver is killed, and a deployment and a router of another fail meanwhile."""
     with (
         _serving(any_captures, tmp_path, {STEADY: 3, DOWN: 1}) as served,
         past_one_machine(

@@ -73,11 +73,7 @@ _PAGE = "ServescopeDeploymentDown"
 def test_five_minutes_without_the_receiver_resolve_nothing_and_are_marked(
     any_captures: Path, prometheus: Path, prometheus_3: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
-    """Twenty deployments page before and after: none is said to be over, and none is paged again.
-
-    What is recorded of the others when it is back lacks what the agents have not sent yet. Each total that is too low
-    has a mark beside it, of the same or the next evaluation, that says by how much.
-    """
+    """Twenty deployments page before and after: none is said to be over, and none is paged again."""
     recordings = [
         Recording(str(any_captures / "vllm-0.32.0-1.txt"), 1 + number / 100) for number in range(_DOWN + _STEADY)
     ]

@@ -169,11 +169,7 @@ def _labels(deployment: str) -> dict[str, str]:
 def test_killed_part_costs_no_figure_and_no_alert(
     part: str, any_captures: Path, alertmanager: Path, tmp_path: Path
 ) -> None:
-    """A vmagent, a translator or the first storage node is killed, and a deployment fails while it is dead.
-
-    Every figure that is recorded is that of the pages: of a target that two scrape, no sample counts twice, and none is
-    missing. What is dead is named. The deployment that fails pages, and no other does.
-    """
+    """A vmagent, a translator or the first storage node is killed, and a deployment fails while it is dead."""
     for name in FLAG_FILES:
         _program(name)
     capture = str(any_captures / f"{_VLLM}.txt")
@@ -221,10 +217,7 @@ _MANY = 24
 
 @pytest.mark.proof
 def test_two_dead_vmagents_are_one_page(any_captures: Path, alertmanager: Path, tmp_path: Path) -> None:
-    """Targets that only they scraped have no samples any more: a page says how many are seen, and what is dead.
-
-    Each is a deployment, none of which pages, though nothing is known of them; what left the lists does not count.
-    """
+    """Targets that only they scraped have no samples any more: a page says how many are seen, and what is dead."""
     for name in FLAG_FILES:
         _program(name)
     capture = str(any_captures / f"{_VLLM}.txt")

@@ -101,14 +101,12 @@ def test_columns_left_out_cost_nothing(tmp_path: Path) -> None:
         (HEADER + "\n1,2,inf,1\n", "line 2: context_tokens is 'inf'"),
         (HEADER + "\n1,2,1\n", "line 2: 3 values, expected 4: prefill_tokens"),
         (HEADER + "\n1,2,3,0.1\n", "1 points for 4 parts of the cost .*expected 4 or more"),
-        (
-            HEADER + "\n0,1,100,0.1\n0,2,200,0.2\n0,3,300,0.3\n5,4,400,0.4\n5,5,500,0.4\n",
-            "do not determine the cost: 'decoding', 'context_tokens' cannot be distinguished",
-        ),
+        (HEADER + "\n0,1,100,0.1\n0,2,200,0.2\n0,3,300,0.3\n5,4,400,0.4\n5,5,500,0.4\n",
+         "do not determine the cost: 'decoding', 'context_tokens' cannot be distinguished"),
         ("decoding,seconds\n4,0.1\n4,0.2\n", "the fixed part, 'decoding' cannot be distinguished"),
         ('decoding,seconds\n"1,0.1\n', "not a CSV file"),
     ],
-)
+)  # fmt: skip
 def test_wrong_points_are_refused(tmp_path: Path, text: str, message: str) -> None:
     """What is wrong is named with its line and column; points that leave the cost open say what they leave open."""
     with pytest.raises(UsageError, match=message):

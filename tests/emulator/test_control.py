@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,9 +67,6 @@ def ask(
         connection.close()
 
 
-# --- What the switches do ---------------------------------------------------------------------------------------------
-
-
 def test_fault_is_switched_on_listed_and_off(client: ControlClient) -> None:
     """A fault is on from the answer on, listed with its number, its truths and since when, and gone when off."""
     assert client.read()["active"] == []
@@ -103,9 +101,6 @@ def test_traffic_is_split_anew(client: ControlClient) -> None:
     assert client.read_traffic_split() == {"chat-v1": 0.5, "chat-v2": 0.5}
     assert client.set_share("chat-v2", 0.9) == {"chat-v1": pytest.approx(0.1), "chat-v2": 0.9}
     client.set_share("chat-v2", 0.5)
-
-
-# --- What they refuse -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,9 +165,6 @@ def test_wrong_shares_are_refused(client: ControlClient, body: object, message: 
     assert client.read_traffic_split() == before
 
 
-# --- To whom ----------------------------------------------------------------------------------------------------------
-
-
 def test_page_of_a_web_site_may_not_switch(client: ControlClient) -> None:
     """A browser that another site's page has ask is refused; reading is harmless."""
     origin = {"Origin": "http://elsewhere.example"}
@@ -196,8 +188,7 @@ def test_other_machines_may_only_look(client: ControlClient, monkeypatch: pytest
 
 def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
     """With a token, changes need it, on this machine too; a wrong one is as good as none."""
-    running = start(tmp_path, token=TOKEN)
-    try:
+    with closing(start(tmp_path, token=TOKEN)) as running:
         for headers in (
             {},
             {"Authorization": "Bearer wrong"},
@@ -210,8 +201,6 @@ def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
         with pytest.raises(ControlError, match="a bearer token is needed"):
             ControlClient(running.url).switch_on("error-burst")
         assert ControlClient(running.url, token=TOKEN).switch_on("error-burst")["id"] == 1
-    finally:
-        running.close()
 
 
 @pytest.mark.parametrize(
@@ -225,9 +214,6 @@ def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
 def test_this_machine_is_told_from_others(address: str | None, here: bool) -> None:
     """Only loopback addresses may switch without a token."""
     assert is_loopback(address) is here
-
-
-# --- What a scraper meets ---------------------------------------------------------------------------------------------
 
 
 def read(url: str) -> bytes:
@@ -276,9 +262,6 @@ def test_renamed_metric_is_served(client: ControlClient) -> None:
     assert b"\nttft_seconds_count{" in page
     assert b"time_to_first_token_seconds" not in page
     assert b"\ntime_to_first_token_seconds_count{" in read(f"{client.url}/chat-v1/engine-0/metrics")
-
-
-# --- On the command line ----------------------------------------------------------------------------------------------
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -361,21 +344,11 @@ def test_emulator_starts_with_faults(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "switch faults: servescope faults --url http://127.0.0.1:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("draft-misalined", "unknown fault 'draft-misalined', did you mean 'draft-misaligned'?"),
-        ("error-burst@chat-v9", "unknown deployment 'chat-v9', known: chat-v1, chat-v2"),
-        ("error-burst@chat-v2/engine-9", "unknown replica 'engine-9' in 'chat-v2'"),
-        ("error-burst:2", "intensity of 'error-burst' is 2.0, expected a number from 0.0005 to 1"),
-    ],
-)
-def test_emulator_refuses_impossible_faults(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str, message: str
-) -> None:
+def test_emulator_refuses_impossible_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A fault that cannot be ends with code 2 before anything is served."""
-    assert main(["emulate", "--directory", str(tmp_path), "--fault", fault, "--seconds", "0.2"]) == 2
-    assert message in capsys.readouterr().err
+    words = ["--fault", "error-burst@chat-v2/engine-9", "--seconds", "0.2"]
+    assert main(["emulate", "--directory", str(tmp_path), *words]) == 2
+    assert "unknown replica 'engine-9' in 'chat-v2'" in capsys.readouterr().err
 
 
 def test_wrong_bytes_are_the_clients_mistake(running: RunningEmulator, caplog: pytest.LogCaptureFixture) -> None:

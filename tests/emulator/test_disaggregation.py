@@ -20,7 +20,6 @@ from servescope.collector.targets.target import Target as ScrapedTarget
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
 from servescope.emulator.deployment.disaggregation import Disaggregation, KvNetwork, parse_disaggregation
-from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.stack import V2, EmulatedStack
 from servescope.emulator.effects import DeploymentEffects, EngineEffects, RouterEffects
 from servescope.emulator.engine.costs import TransferCost
@@ -33,6 +32,7 @@ from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.store.embedded import Store
+from tests.emulator.conftest import deploy, forget
 from tests.support.drawing import examples
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)
@@ -42,12 +42,6 @@ PLAN = replace(
     disaggregation=Disaggregation(1, 2),
     scaling=FIXED,
 )
-
-
-def deploy(plan: DeploymentPlan = PLAN) -> tuple[EmulatedDeployment, VirtualClock]:
-    """A deployment on a clock of its own."""
-    clock = VirtualClock()
-    return EmulatedDeployment(plan, clock=clock, seed=1), clock
 
 
 def request(number: int, *, input_tokens: int = 2000, output_tokens: int = 100) -> WorkloadRequest:
@@ -66,9 +60,6 @@ def shown(deployment: EmulatedDeployment, **labels: str) -> dict[str, float]:
     return dict(sums)
 
 
-# --- configuration ----------------------------------------------------------------------------------------------------
-
-
 def test_unit_is_read_as_documented() -> None:
     """The documented fields give a unit; without them, or with false, there is none."""
     counts = {"prefill_workers_per_replica": 1, "decode_workers_per_replica": 2}
@@ -84,17 +75,13 @@ def test_unit_is_read_as_documented() -> None:
     [
         ({"b10_disagg_config": {}}, "b10_disagg_config needs is_disaggregated to be true, which is false or absent"),
         ({"is_disaggregated": False, "b10_disagg_config": {}}, "b10_disagg_config needs is_disaggregated to be true"),
-        (
-            {"is_disaggregated": True},
-            "b10_disagg_config is missing: is_disaggregated is true, expected prefill_workers",
-        ),
+        ({"is_disaggregated": True},
+         "b10_disagg_config is missing: is_disaggregated is true, expected prefill_workers"),
         ({"is_disaggregated": "yes"}, "is_disaggregated is 'yes', expected true or false"),
         ({"is_disaggregated": True, "b10_disagg_config": 3}, "b10_disagg_config is 3, expected a mapping"),
         ({"is_disaggregated": True, "b10_disagg_config": {}}, "prefill_workers_per_replica is missing"),
-        (
-            {"is_disaggregated": True, "b10_disagg_config": {"prefill_workers_per_replica": 1}},
-            "decode_workers_per_replica is missing",
-        ),
+        ({"is_disaggregated": True, "b10_disagg_config": {"prefill_workers_per_replica": 1}},
+         "decode_workers_per_replica is missing"),
         *(
             (
                 {
@@ -113,7 +100,7 @@ def test_unit_is_read_as_documented() -> None:
             "b10_disagg_config.prefill_workers is an unknown field, did you mean 'prefill_workers_per_replica'",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_the_documents_reject_is_refused(config: Mapping[str, object], message: str) -> None:
     """Counts without the switch, the switch without both counts, and counts below one, each by name."""
     with pytest.raises(UsageError, match=message):
@@ -124,9 +111,6 @@ def test_units_are_not_scaled_by_concurrency() -> None:
     """A v1 autoscaler knows no phases, so that a plan with both is refused."""
     with pytest.raises(UsageError, match="scales on its tokens in flight"):
         replace(PLAN, scaling=ConcurrencyScaling())
-
-
-# --- the network ------------------------------------------------------------------------------------------------------
 
 
 def test_transfers_share_one_link_per_worker() -> None:
@@ -176,12 +160,9 @@ def test_cancelled_transfer_frees_its_links() -> None:
     assert ends[1:] == [("third", 101.0)]
 
 
-# --- serving ----------------------------------------------------------------------------------------------------------
-
-
 def test_prefill_and_decode_workers_share_each_request() -> None:
     """Prompts and first tokens are computed by the one role, the rest by the other; together each counts once."""
-    deployment, clock = deploy()
+    deployment, clock = deploy(PLAN)
     outcomes: list[str] = []
     for number in range(20):
         clock.schedule(number * 0.3, lambda number=number: deployment.send(request(number), outcomes.append))  # type: ignore[misc] # a default binds
@@ -203,7 +184,7 @@ def test_prefill_and_decode_workers_share_each_request() -> None:
 
 def test_roles_and_names_are_right_everywhere() -> None:
     """Each process says its role, under a name that says it too; a replica that is counted is a whole unit."""
-    deployment, _ = deploy()
+    deployment, _ = deploy(PLAN)
     assert [(target.identity.replica, target.identity.role) for target in deployment.targets()] == [
         ("prefill-0", "prefill"),
         ("decode-0", "decode"),
@@ -219,11 +200,12 @@ def test_roles_and_names_are_right_everywhere() -> None:
     assert not deployment.is_gone("/chat-v2/decode-4/metrics")
 
 
+@pytest.mark.slow
 def test_slow_transfers_delay_all_but_the_first_token() -> None:
     """Time to first token stays, while the second token, the transfers and their wait take longer."""
 
     def mean(effects: DeploymentEffects, name: str) -> float:
-        deployment, clock = deploy()
+        deployment, clock = deploy(PLAN)
         deployment.apply_effects(effects)
         for number in range(40):
             clock.schedule(number * 0.4, lambda number=number: deployment.send(request(number), forget))  # type: ignore[misc] # a default binds
@@ -246,10 +228,6 @@ def means(deployment: EmulatedDeployment) -> dict[str, float]:
         for name, count in values.items()
         if name.endswith("_count") and count
     }
-
-
-def forget(outcome: str) -> None:
-    """What a client does that does not care."""
 
 
 def test_kv_finds_another_worker_when_its_receiver_dies() -> None:
@@ -299,9 +277,6 @@ def test_without_decode_workers_computed_prompts_wait() -> None:
     assert outcomes == ["client_abort", "ok", "ok"]
 
 
-# --- scaling ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("input_tokens", "output_tokens", "needed_by"), [(6000, 20, "prefill"), (200, 900, "decode")])
 def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens: int, needed_by: str) -> None:
@@ -328,8 +303,6 @@ def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens
     assert deployment.count_replicas()["active"] == 1
     assert deployment.in_flight == 0
 
-
-# --- conservation -----------------------------------------------------------------------------------------------------
 
 moves = st.lists(
     st.tuples(
@@ -416,9 +389,6 @@ def check_books(deployment: EmulatedDeployment) -> None:
     held = sum(replica.engine.in_flight for replica in deployment.replicas.values())
     assert deployment.in_flight == held + deployment.router.queued_requests
     assert all(replica.requests >= replica.sending >= 0 for replica in deployment.replicas.values())
-
-
-# --- as a collector sees it -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -206,19 +206,6 @@ def test_gpu_is_busy_while_it_computes() -> None:
     assert not [sample for sample in bench.instruments.samples() if sample.name in ("cpu_usage", "memory_usage")]
 
 
-def test_every_change_of_the_cache_is_published() -> None:
-    """Who follows the published changes knows what is cached, evictions included."""
-    bench = Bench(replace(PLAIN, cache_blocks=30))
-    for stream in (1, 2, 3, 1, 4):
-        bench.submit(200, 20, stream=stream)
-        bench.clock.run_until(bench.clock.now + 5.0)
-    follower: set[int] = set()
-    for changes in bench.changes:
-        follower = (follower - set(changes.removed)) | set(changes.stored)
-    assert follower == bench.engine.cache.cached_blocks()
-    assert any(changes.removed for changes in bench.changes)
-
-
 arrivals = st.lists(
     st.tuples(
         st.floats(0.0, 3.0),  # seconds after the one before

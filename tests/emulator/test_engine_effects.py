@@ -76,6 +76,7 @@ def test_requests_that_hang_are_in_flight_until_their_clients_leave() -> None:
     assert list(bench.outcomes.values()).count("client_abort") == hanging
 
 
+@pytest.mark.slow
 def test_misaligned_draft_is_accepted_less() -> None:
     """Factors lower the share accepted, of all positions or of late ones only, and the answer takes more steps."""
     plain, all_, late = (

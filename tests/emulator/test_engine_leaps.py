@@ -9,20 +9,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import EngineEffects
 from servescope.emulator.engine.cache import CacheChanges
 from servescope.emulator.engine.costs import StepCost
 from servescope.emulator.engine.engine import Engine
-from servescope.emulator.engine.gpu import EmulatedGpu
 from servescope.emulator.engine.parameters import EngineParameters, EngineRole
 from servescope.emulator.engine.serving import Serving
 from servescope.emulator.engine.speculation import Speculation
 from servescope.emulator.workload.requests import WorkloadRequest
-from servescope.instruments.engine import EngineInstruments
 from tests.support.drawing import examples
+from tests.support.engines import make_engine
 
 # Numbers of which no sums meet, so that no step ends at the very moment at which something else happens.
 COST = StepCost(
@@ -50,23 +48,10 @@ class World:
         self.engines = [self._engine(role) for role in roles]
 
     def _engine(self, role: EngineRole) -> Engine:
-        gpu = EmulatedGpu(clock=self.clock, memory_bytes=1)
-        instruments = EngineInstruments(
-            Identity("m", "d", "v2", replica=role, role=role),
-            clock=self.clock.read,
-            draft_length=max(self.parameters.draft_length, 1),
-            resources=gpu,
-        )
-        return Engine(
-            self.parameters,
-            clock=self.clock,
-            instruments=instruments,
-            gpu=gpu,
-            seed=role,
-            publish=lambda changes: self.published.append((self.clock.now, changes)),
-            role=role,
-            leaps=self.leaps,
-        )
+        def publish(changes: CacheChanges) -> None:
+            self.published.append((self.clock.now, changes))
+
+        return make_engine(self.parameters, self.clock, role=role, publish=publish, leaps=self.leaps)[0]
 
     def submit(self, input_tokens: int, output_tokens: int, stream: int, priority: int, followed: bool) -> None:
         """Send a request to the first engine; `followed` by its client token by token."""
@@ -290,6 +275,7 @@ def compare_with_single_steps(
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400, few=15))
 @given(parameters=engines, disaggregated=st.booleans(), actions=actions)
 def test_conservation_under_effects(

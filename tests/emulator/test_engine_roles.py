@@ -6,21 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.engine.costs import StepCost
 from servescope.emulator.engine.engine import Engine
-from servescope.emulator.engine.gpu import EmulatedGpu
-from servescope.emulator.engine.parameters import EngineParameters, EngineRole
+from servescope.emulator.engine.parameters import EngineParameters
 from servescope.emulator.engine.serving import Serving
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
-from servescope.instruments.engine import EngineInstruments
+from tests.support.engines import PLAIN, make_engine
 
-COST = StepCost(
-    weights=0.010, per_prefill_token=0.001, per_decoding_sequence=0.0, per_draft_token=0.0, per_context_token=0.0
-)
-PLAIN = EngineParameters(block_tokens=16, cache_blocks=1000, error_share=0.0, cost=COST)
 COUNTED_ONCE = (
     "requests_started_total", "requests_total", "concurrent_requests", "input_tokens_total", "output_tokens_total",
     "time_to_first_token_seconds_count", "time_per_output_token_seconds_count", "request_duration_seconds_count",
@@ -41,14 +34,8 @@ class Pair:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        self.prefill = self._engine("prefill", self.prefill_parameters)
-        self.decode = self._engine("decode", self.decode_parameters)
-
-    def _engine(self, role: EngineRole, parameters: EngineParameters) -> Engine:
-        gpu = EmulatedGpu(clock=self.clock, memory_bytes=1)
-        identity = Identity("m", "d", "v2", replica=role, role=role)
-        instruments = EngineInstruments(identity, clock=self.clock.read, draft_length=1, resources=gpu)
-        return Engine(parameters, clock=self.clock, instruments=instruments, gpu=gpu, seed=role, role=role)
+        self.prefill = make_engine(self.prefill_parameters, self.clock, role="prefill")[0]
+        self.decode = make_engine(self.decode_parameters, self.clock, role="decode")[0]
 
     def submit(self, input_tokens: int, output_tokens: int) -> Serving:
         """Send one request, which goes on at the decode engine when it has its first token."""

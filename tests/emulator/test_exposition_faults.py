@@ -49,6 +49,13 @@ def test_renamed_metric_takes_its_whole_family() -> None:
     assert b"\nqueued_requests 2\n" in shown
 
 
+def test_renamed_metric_keeps_the_prefix_of_its_engine() -> None:
+    """Whatever the engine is."""
+    effects = ExpositionEffects(renamed={"time_to_first_token_seconds": "ttft_seconds"})
+    page = PAGE.replace(b"time_to_first_token_seconds", b"engine:time_to_first_token_seconds")
+    assert distort(page, effects, now_seconds=NOW) == page.replace(b"time_to_first_token_seconds", b"ttft_seconds")
+
+
 def test_metric_whose_name_only_begins_alike_is_left() -> None:
     """A longer name is another metric."""
     page = b"# TYPE requests_total counter\nrequests_total 1\nrequests_total_seconds 2\nmy_requests_total 3\n"

@@ -61,9 +61,6 @@ def add_a_replica(stack: EmulatedStack, faults: Faults) -> None:
     stack.clock.run_until(60.0)
 
 
-# --- Where ------------------------------------------------------------------------------------------------------------
-
-
 def test_fault_is_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the whole stack, in one deployment or in one replica, and nowhere else; off, it is nowhere."""
     stack = build()
@@ -201,9 +198,6 @@ def test_restarts_switched_on_again_keep_one_pace() -> None:
     assert deployment.replicas["engine-0"].processes == 1
 
 
-# --- When -------------------------------------------------------------------------------------------------------------
-
-
 def test_schedule_is_kept() -> None:
     """A scheduled fault is listed, comes at its time, and goes at its end."""
     stack = build()
@@ -238,9 +232,6 @@ def test_scheduled_replica_may_come_later(monkeypatch: pytest.MonkeyPatch) -> No
     add_a_replica(stack, Faults(stack, [make_fault("latency-regression", 1, deployment="chat-v2", replica="engine-3")]))
     assert applied.engine("chat-v2", "engine-3").decode_factor == 2.0
     assert applied.engine("chat-v2", "engine-2") == EngineEffects()
-
-
-# --- Refused ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,9 +269,6 @@ def test_schedule_for_a_deployment_that_is_not_there_is_refused() -> None:
     """What can be known to be wrong of a scenario is refused before it runs."""
     with pytest.raises(UsageError, match="unknown deployment 'chat-v3'"):
         Faults(build(), [make_fault("error-burst", deployment="chat-v3", start_seconds=60.0)])
-
-
-# --- Whatever happens -------------------------------------------------------------------------------------------------
 
 
 def page(stack: EmulatedStack) -> bytes:

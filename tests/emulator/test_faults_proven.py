@@ -1,7 +1,4 @@
-"""Every fault does what it says: the stack is well, the fault is on and its truths hold, it is off and they do not.
-
-All of it is read through a collector on the emulated pages.
-"""
+"""Every fault does what it says: the stack is well, the fault is on and its truths hold, it is off and they do not."""
 
 from __future__ import annotations
 

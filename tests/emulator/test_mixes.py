@@ -16,30 +16,13 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.portraits import portray
 from servescope.emulator.workload.presets import PRESETS, find_preset
-from servescope.emulator.workload.requests import Finished, WorkloadRequest
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
+from tests.emulator.conftest import Client, prompt_blocks
 from tests.support.drawing import examples
 
 BLOCK_TOKENS = 32
-
-
-class Client:
-    """Answers every request after the same time, by outcomes that come in turn; remembers what came when."""
-
-    def __init__(self, clock: VirtualClock, outcomes: tuple[str, ...] = ("ok",)) -> None:
-        self.clock = clock
-        self.requests: list[tuple[float, WorkloadRequest]] = []
-        self._outcomes = outcomes
-
-    def send(self, request: WorkloadRequest, finished: Finished) -> None:
-        self.requests.append((self.clock.now, request))
-        outcome = self._outcomes[len(self.requests) % len(self._outcomes)]
-        self.clock.schedule(3.0, lambda: finished(outcome))
-
-    def since(self, seconds: float) -> list[WorkloadRequest]:
-        """The requests that came from then on."""
-        return [request for moment, request in self.requests if moment >= seconds]
 
 
 def start(mix: Mix, *, seed: int = 1, outcomes: tuple[str, ...] = ("ok",)) -> tuple[Traffic, VirtualClock, Client]:
@@ -52,11 +35,6 @@ def start(mix: Mix, *, seed: int = 1, outcomes: tuple[str, ...] = ("ok",)) -> tu
     )  # fmt: skip
     traffic.start()
     return traffic, clock, client
-
-
-def prompt_blocks(request: WorkloadRequest) -> tuple[int, ...]:
-    """Ids of the full blocks of a prompt."""
-    return tuple(request.block_ids[: request.input_tokens // BLOCK_TOKENS])
 
 
 mixes = st.builds(
@@ -125,11 +103,11 @@ def test_documents_are_shared_and_questions_are_not() -> None:
     mix = replace(PRESETS["retrieval"], turns=1.0, abort_share=0.0, oversized_share=0.0)
     _, clock, client = start(mix)
     clock.run_until(600.0)
-    users = Counter(block for _, request in client.requests for block in prompt_blocks(request))
-    shared = [sum(users[block] > 1 for block in prompt_blocks(request)) for _, request in client.requests]
+    users = Counter(block for _, request in client.requests for block in prompt_blocks(request, BLOCK_TOKENS))
+    shared = [sum(users[block] > 1 for block in prompt_blocks(request, BLOCK_TOKENS)) for _, request in client.requests]
     for (_, request), count in zip(client.requests, shared, strict=True):
         # What is shared is at the front, without a gap.
-        assert all(users[block] > 1 for block in prompt_blocks(request)[:count])
+        assert all(users[block] > 1 for block in prompt_blocks(request, BLOCK_TOKENS)[:count])
         assert count * BLOCK_TOKENS <= mix.shared_tokens
     assert sum(shared) * BLOCK_TOKENS > 0.6 * sum(request.input_tokens for _, request in client.requests)
 
@@ -180,7 +158,9 @@ def test_a_completion_that_is_given_up_does_not_lose_the_file() -> None:
     )  # fmt: skip
     _, clock, client = start(mix, outcomes=("client_abort",))
     clock.run_until(200.0)
-    turns = Counter(prompt_blocks(request)[2] for _, request in client.requests if request.input_tokens >= 96)
+    turns = Counter(
+        prompt_blocks(request, BLOCK_TOKENS)[2] for _, request in client.requests if request.input_tokens >= 96
+    )
     assert turns.most_common(1)[0][1] > 10
 
 
@@ -189,7 +169,7 @@ def test_a_block_of_two_texts_is_nobody_else_s() -> None:
     mix = replace(Mix(), applications=1, system_tokens=(100, 100), turns=1.0, oversized_share=0.0)
     _, clock, client = start(mix)
     clock.run_until(60.0)
-    users = Counter(block for _, request in client.requests for block in prompt_blocks(request))
+    users = Counter(block for _, request in client.requests for block in prompt_blocks(request, BLOCK_TOKENS))
     shared = {block for block, count in users.items() if count > 1}
     assert len(shared) == 100 // BLOCK_TOKENS
     assert {users[block] for block in shared} == {len(client.requests)}

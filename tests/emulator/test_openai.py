@@ -7,6 +7,7 @@ import base64
 import json
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,18 +54,29 @@ def start(directory: Path, stack: EmulatedStack, settings: OpenAiSettings | None
     return server.start(directory, stack=stack, warm_up_seconds=1.0, speed_up=5.0, add_routes=[add])
 
 
+def serving(
+    directory: Path, stack: EmulatedStack, settings: OpenAiSettings | None = None
+) -> AbstractContextManager[RunningEmulator]:
+    """An emulator with the API, until the end of the block."""
+    return closing(start(directory, stack, settings))
+
+
+def asking(url: str, key: str = "none") -> OpenAI:
+    """The official client, which tries nothing twice."""
+    return OpenAI(base_url=url, api_key=key, max_retries=0)
+
+
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEmulator]:
     """An emulator with the API, five times as fast as the wall clock."""
-    running = start(tmp_path_factory.mktemp("openai"), make_stack())
-    yield running
-    running.close()
+    with serving(tmp_path_factory.mktemp("openai"), make_stack()) as running:
+        yield running
 
 
 @pytest.fixture
 def client(emulator: RunningEmulator) -> Iterator[OpenAI]:
-    """The official client, which tries nothing twice, of v2 alone."""
-    with OpenAI(base_url=f"{emulator.url}/chat-v2/v1", api_key="none", max_retries=0) as made:
+    """The official client, of v2 alone."""
+    with asking(f"{emulator.url}/chat-v2/v1") as made:
         yield made
 
 
@@ -269,7 +281,7 @@ async def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
 
 def test_traffic_is_split_by_share(emulator: RunningEmulator) -> None:
     """Without a deployment in the path, requests are spread over those that have the model."""
-    with OpenAI(base_url=f"{emulator.url}/v1", api_key="none", max_retries=0) as client:
+    with asking(f"{emulator.url}/v1") as client:
         raw = [
             client.chat.completions.with_raw_response.create(model=MODEL, messages=QUESTION, max_tokens=1)
             for _ in range(24)
@@ -381,17 +393,16 @@ def test_any_text_is_taken(emulator: RunningEmulator) -> None:
 def test_limits_and_key(tmp_path: Path) -> None:
     """Too large a body, too many messages or requests at once, and whoever has no key, are refused."""
     limits = ApiLimits(body_bytes=5000, messages=3, concurrent_requests=1)
-    running = start(tmp_path, make_stack(), OpenAiSettings(api_key="s3cret", limits=limits))
-    try:
+    with serving(tmp_path, make_stack(), OpenAiSettings(api_key="s3cret", limits=limits)) as running:
         base = f"{running.url}/v1"
         assert post(running, b"{}")[0] == 401
         assert post(running, b"{}", {"Authorization": "Bearer "})[0] == 401
-        with OpenAI(base_url=base, api_key="wrong", max_retries=0) as client:
+        with asking(base, "wrong") as client:
             with pytest.raises(openai.AuthenticationError) as wrong:
                 client.models.list()
             assert wrong.value.code == "invalid_api_key"
             assert "wrong" not in wrong.value.message
-        with OpenAI(base_url=base, api_key="s3cret", max_retries=0) as client:
+        with asking(base, "s3cret") as client:
             assert chat(client).usage.completion_tokens == 24
             with pytest.raises(openai.APIStatusError) as large:
                 chat(client, messages=[{"role": "user", "content": "x" * 6000}])
@@ -403,78 +414,63 @@ def test_limits_and_key(tmp_path: Path) -> None:
                 with pytest.raises(openai.RateLimitError) as limited:
                     chat(client)
                 assert limited.value.code == "rate_limit_exceeded"
-    finally:
-        running.close()
 
 
 def test_full_queue_is_a_429(tmp_path: Path) -> None:
     """A request that the engines of v1 reject is answered with Retry-After, and counted as rejected."""
-    running = start(tmp_path, make_stack(max_batch_size=1, max_queue=0))
-    try:
-        with OpenAI(base_url=f"{running.url}/chat-v1/v1", api_key="x", max_retries=0) as client:
-            with pytest.raises(openai.RateLimitError) as error:
-                chat(client, n=12)
-            assert (error.value.code, error.value.type) == ("rate_limit_exceeded", "requests")
-            assert error.value.response.headers["retry-after"] == "1"
+    with (
+        serving(tmp_path, make_stack(max_batch_size=1, max_queue=0)) as running,
+        asking(f"{running.url}/chat-v1/v1") as client,
+    ):
+        with pytest.raises(openai.RateLimitError) as error:
+            chat(client, n=12)
+        assert (error.value.code, error.value.type) == ("rate_limit_exceeded", "requests")
+        assert error.value.response.headers["retry-after"] == "1"
         wait_for(lambda: scrape(running, "chat-v1")["concurrent_requests"] == 0, "the requests to be counted")
         sums = scrape(running, "chat-v1")
         assert sums["requests_total/rejected"] >= 1
         assert sums["requests_started_total"] == 12
-    finally:
-        running.close()
 
 
 def test_failure_of_the_engine_is_a_500(tmp_path: Path) -> None:
     """A request that fails before its first token is a 500, one that fails later ends its stream with the error."""
-    running = start(tmp_path, make_stack(error_share=1.0))
-    try:
-        with OpenAI(base_url=f"{running.url}/chat-v2/v1", api_key="x", max_retries=0) as client:
-            with pytest.raises(openai.InternalServerError) as error:
-                chat(client, max_tokens=50)
-            assert error.value.type == "server_error"
-            with pytest.raises(openai.APIError, match="The server had an error"):
-                for _ in chat(client, max_tokens=400, stream=True, extra_body={"ignore_eos": True}):
-                    pass
-    finally:
-        running.close()
+    with serving(tmp_path, make_stack(error_share=1.0)) as running, asking(f"{running.url}/chat-v2/v1") as client:
+        with pytest.raises(openai.InternalServerError) as error:
+            chat(client, max_tokens=50)
+        assert error.value.type == "server_error"
+        with pytest.raises(openai.APIError, match="The server had an error"):
+            for _ in chat(client, max_tokens=400, stream=True, extra_body={"ignore_eos": True}):
+                pass
 
 
 def test_emulation_that_breaks_fails_those_who_wait(tmp_path: Path) -> None:
     """When the emulation breaks down, nobody waits for ever."""
     stack = make_stack()
-    running = start(tmp_path, stack)
-    try:
+    with serving(tmp_path, stack) as running:
         stack.clock.schedule(5.0, lambda: 1 / 0)
-        with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
+        with asking(f"{running.url}/v1") as client:
             for _ in range(2):
                 with pytest.raises(openai.InternalServerError):
                     chat(client, max_tokens=7000, extra_body={"ignore_eos": True})
-    finally:
-        running.close()
 
 
 def test_end_of_the_server_ends_its_streams(tmp_path: Path) -> None:
     """A server that ends while it answers ends those answers with an error, and does not wait for them."""
-    running = start(tmp_path, make_stack())
-    try:
-        with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
-            stream = chat(client, max_tokens=7000, stream=True, extra_body={"ignore_eos": True})
-            next(iter(stream))
-            running.close()
-            with pytest.raises(Exception, match=r"server had an error|peer closed|incomplete"):
-                for _ in stream:
-                    pass
-    finally:
+    with serving(tmp_path, make_stack()) as running, asking(f"{running.url}/v1") as client:
+        stream = chat(client, max_tokens=7000, stream=True, extra_body={"ignore_eos": True})
+        next(iter(stream))
         running.close()
+        with pytest.raises(Exception, match=r"server had an error|peer closed|incomplete"):
+            for _ in stream:
+                pass
 
 
 def test_disaggregated_deployment_answers_alike(tmp_path: Path) -> None:
     """An answer that is begun by one worker and ended by another is one answer, counted once."""
     stack = EmulatedStack.of([(V2_DISAGGREGATED, 1.0)], traffic=GeneratedTraffic(), quiet=True)
-    running = start(tmp_path, stack)
-    try:
+    with serving(tmp_path, stack) as running:
         deployment = V2_DISAGGREGATED.identity.deployment_id
-        with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
+        with asking(f"{running.url}/v1") as client:
             whole = chat(client, max_tokens=40)
             streamed = chat(client, max_tokens=40, stream=True)
             assert "".join(each.choices[0].delta.content or "" for each in streamed) == whole.choices[0].message.content
@@ -482,5 +478,3 @@ def test_disaggregated_deployment_answers_alike(tmp_path: Path) -> None:
         sums = scrape(running, deployment)
         assert sums["input_tokens_total"] == 2 * whole.usage.prompt_tokens
         assert sums["output_tokens_total"] == 80
-    finally:
-        running.close()

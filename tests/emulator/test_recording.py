@@ -144,6 +144,7 @@ def test_times_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, int],
     assert not (tmp_path / "r.db").exists()
 
 
+@pytest.mark.slow
 def test_command_records_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And says what it recorded; options that have no meaning beside it are refused."""
     (tmp_path / "s.toml").write_text(SMALL)

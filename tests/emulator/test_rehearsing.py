@@ -174,9 +174,6 @@ def test_a_whole_rehearsal_is_settled(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "\nErrors  " in said
 
 
-# --- Measured traffic -------------------------------------------------------------------------------------------------
-
-
 def served_day(rate: float = 3.0, amplitude: float = 0.3, peak_hour: float = 15.0, blocks: int = 288) -> ServedTraffic:
     """A day of four replicas, whose rate follows the sun: 12 requests in flight, 600 tokens in and 100 out."""
     times = np.arange(blocks) * BLOCK_MS

@@ -12,13 +12,13 @@ import pytest
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
-from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.replica import BackOff, ColdStart, PhaseOfStart, Start
 from servescope.emulator.deployment.stack import V2
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.migration.scaling import TokenScaling
+from tests.emulator.conftest import deploy, forget, statuses
 
 FIXED = replace(V2, scaling=TokenScaling(min_replica=3, initial_replicas=3, max_replica=3))
 
@@ -29,12 +29,6 @@ def request(number: int, *, stream: int | None = None) -> WorkloadRequest:
     return WorkloadRequest(number, 2000, 200, tuple(first + index for index in range(2200 // 32)))
 
 
-def deploy(plan: DeploymentPlan = FIXED) -> tuple[EmulatedDeployment, VirtualClock]:
-    """A deployment on a clock of its own."""
-    clock = VirtualClock()
-    return EmulatedDeployment(plan, clock=clock, seed=1), clock
-
-
 def shown(deployment: EmulatedDeployment, replica: str) -> dict[str, float]:
     """What one replica's page shows, labels summed away."""
     sums: Counter[str] = Counter()
@@ -43,11 +37,6 @@ def shown(deployment: EmulatedDeployment, replica: str) -> dict[str, float]:
             for sample in target.instruments.samples():
                 sums[sample.name] += sample.value  # type: ignore[assignment] # a counter of floats
     return dict(sums)
-
-
-def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
-    """How many replicas are in each status that any is in."""
-    return {status: count for status, count in deployment.count_replicas().items() if count}
 
 
 def status(deployment: EmulatedDeployment) -> str:
@@ -80,7 +69,7 @@ def test_restarted_process_has_its_image() -> None:
 
 def test_restart_loses_everything_and_serves_at_once() -> None:
     """Requests end as error, counters begin at zero, the cache is empty, the router knows it, and it serves."""
-    deployment, clock = deploy()
+    deployment, clock = deploy(FIXED)
     outcomes: list[str] = []
     for number in range(12):
         deployment.send(request(number), outcomes.append)
@@ -108,7 +97,7 @@ def test_restart_loses_everything_and_serves_at_once() -> None:
 
 def test_unknown_replica_is_refused() -> None:
     """Restarting a replica that does not exist names those that do."""
-    deployment, _ = deploy()
+    deployment, _ = deploy(FIXED)
     with pytest.raises(UsageError, match="unknown replica 'engine-9', known: engine-0, engine-1, engine-2"):
         deployment.restart("engine-9")
 
@@ -163,7 +152,7 @@ def test_without_a_worker_requests_wait_and_then_are_rejected() -> None:
 
 def test_hanging_up_ends_a_request_once() -> None:
     """What `send` returns aborts the request; after its end it has no effect."""
-    deployment, clock = deploy()
+    deployment, clock = deploy(FIXED)
     outcomes: list[str] = []
     hang_up = deployment.send(request(1), outcomes.append)
     served = deployment.send(request(2), outcomes.append)
@@ -183,7 +172,7 @@ def test_new_engines_are_announced() -> None:
     deployment.watch_engines(lambda replica: seen.append(replica.name))
     deployment.restart("engine-0")
     for number in range(6):
-        clock.schedule(4.5, partial(deployment.send, request(number), lambda outcome: None))
+        clock.schedule(4.5, partial(deployment.send, request(number), forget))
     clock.run_until(5.0)
     assert seen == ["engine-0", "engine-1", "engine-2"]
 
@@ -221,7 +210,7 @@ def test_replica_that_was_given_up_leaves_nothing_behind() -> None:
 )
 def test_impossible_effects_are_refused(effects: DeploymentEffects, message: str) -> None:
     """An effect out of its range is refused by name, and changes nothing."""
-    deployment, _ = deploy()
+    deployment, _ = deploy(FIXED)
     with pytest.raises(UsageError, match=message):
         deployment.apply_effects(effects)
     assert deployment.effects == DeploymentEffects()

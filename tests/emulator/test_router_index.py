@@ -22,6 +22,7 @@ from tests.support.drawing import examples
 from tests.support.routers import (
     AT_ONCE,
     Worker,
+    followed,
     kv_router,
     place,
     prompt,
@@ -99,18 +100,11 @@ def test_event_that_is_known_changes_nothing() -> None:
     assert index.cached_blocks("a") == {2}
 
 
-# --- Gaps -------------------------------------------------------------------------------------------------------------
-
-
 def test_gap_is_mended_by_the_events_after_it() -> None:
     """The worker sends again what was missed, and the index is exact again, without the events from before."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock)
-    worker = Worker(router, "a")
+    clock, router, worker = followed()
     worker.change(stored=(1, 2))
-    worker.lost = True
-    worker.change(stored=(3,), removed=(1,))
-    worker.lost = False
+    worker.miss(stored=(3,), removed=(1,))
     worker.change(stored=(4,))
     assert state(router) == "degraded"
     assert router.index.cached_blocks("a") == {1, 2, 4}
@@ -127,9 +121,7 @@ def test_gap_is_mended_by_the_events_after_it() -> None:
 
 def test_gap_longer_than_what_a_worker_keeps_takes_its_inventory() -> None:
     """When the missed events are gone, the worker sends its whole inventory."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock)
-    worker = Worker(router, "a", kept=3)
+    clock, router, worker = followed(kept=3)
     worker.change(stored=(1, 2))
     worker.lost = True
     for block in range(10, 20):
@@ -145,13 +137,9 @@ def test_gap_longer_than_what_a_worker_keeps_takes_its_inventory() -> None:
 
 def test_router_that_does_not_recover_stays_degraded() -> None:
     """With recovery off it asks for nothing, however long it waits; with recovery on again, it does."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock)
-    worker = Worker(router, "a")
+    clock, router, worker = followed()
     router.apply_effects(RouterEffects(recovers=False))
-    worker.lost = True
-    worker.change(stored=(1,))
-    worker.lost = False
+    worker.miss(stored=(1,))
     worker.change(stored=(2,))
     clock.run_until(600.0)
     assert state(router) == "degraded"
@@ -164,9 +152,7 @@ def test_router_that_does_not_recover_stays_degraded() -> None:
 
 def test_deaf_router_does_not_know_that_it_is() -> None:
     """When no event arrives at all no number is missing: the index says exact, and knows nothing."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock)
-    worker = Worker(router, "a")
+    clock, router, worker = followed()
     router.apply_effects(RouterEffects(event_loss_share=1.0))
     for block in range(20):
         worker.change(stored=(block,))
@@ -182,9 +168,7 @@ def test_deaf_router_does_not_know_that_it_is() -> None:
 
 def test_share_of_events_is_lost() -> None:
     """With a loss of a third about a third of the events are missed, and counted."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock)
-    worker = Worker(router, "a")
+    _, router, worker = followed()
     router.apply_effects(RouterEffects(event_loss_share=1 / 3, recovers=False))
     for block in range(600):
         worker.change(stored=(block,))
@@ -193,9 +177,7 @@ def test_share_of_events_is_lost() -> None:
 
 def test_delayed_events_arrive_late_and_in_their_order() -> None:
     """A delay holds events back; when it ends, none overtakes those still under way."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock)
-    worker = Worker(router, "a")
+    clock, router, worker = followed()
     router.apply_effects(RouterEffects(event_delay_seconds=5.0))
     worker.change(stored=(1,))
     clock.run_until(4.0)
@@ -258,14 +240,9 @@ def test_index_comes_true_whatever_happened(
         assert set(router.index.cached_by_worker()[name]) == worker.cached
 
 
-# --- Restarts and snapshots -------------------------------------------------------------------------------------------
-
-
 def test_restart_recovers_from_the_snapshot_and_the_events_after_it(tmp_path: Path) -> None:
     """The index is what the caches are again, of hundreds of events only those after the snapshot were sent again."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock, runtime=with_snapshots(tmp_path))
-    worker = Worker(router, "a")
+    clock, router, worker = followed(runtime=with_snapshots(tmp_path))
     for block in range(500):
         worker.change(stored=(block,), removed=(block - 100,) if block >= 100 else ())
     clock.run_until(60.0)
@@ -308,11 +285,8 @@ def test_restart_without_a_snapshot_asks_the_workers() -> None:
 
 def test_router_that_knows_nothing_says_so() -> None:
     """Until it has heard of the caches it decides by load alone, and counts that as a fallback."""
-    clock = VirtualClock()
-    router = kv_router(
-        clock=clock, runtime=replace(AT_ONCE, recovery=Recovery(restart_seconds=0.5, answer_seconds=5.0))
-    )
-    worker = Worker(router, "a")
+    recovery = Recovery(restart_seconds=0.5, answer_seconds=5.0)
+    clock, router, worker = followed(runtime=replace(AT_ONCE, recovery=recovery))
     worker.change(stored=(1, 2))
     router.restart("router-0")
     clock.run_until(1.0)
@@ -381,55 +355,50 @@ def test_snapshot_is_read_as_it_was_written() -> None:
     }  # fmt: skip
 
 
+ENCODED = encode(SNAPSHOT, router="r", block_tokens=16)
+
+
+def with_body(index: object) -> bytes:
+    """A whole file with the right checksum and this index."""
+    head = json.loads(ENCODED.partition(b"\n")[0])
+    body = json.dumps(index).encode()
+    return json.dumps({**head, "crc32": zlib.crc32(body)}).encode() + b"\n" + body + b"\n"
+
+
 @pytest.mark.parametrize(
-    ("router", "block_tokens", "expected"),
-    [("other", 16, "router is 'r', expected 'other'"), ("r", 32, "block_tokens is 16, expected 32")],
-)
-def test_foreign_snapshot_is_refused(router: str, block_tokens: int, expected: str) -> None:
-    """One of another router, or over other blocks, is not this router's index."""
+    ("content", "router", "block_tokens", "expected"),
+    [
+        (ENCODED, "other", 16, "router is 'r', expected 'other'"),
+        (ENCODED, "r", 32, "block_tokens is 16, expected 32"),
+        (ENCODED.replace(b'"version": 1', b'"version": 2'), "r", 16, "version is 2, expected 1"),
+        (with_body({"a": {"stream": "a/1", "sequence": 1, "blocks": ["x"]}}), "r", 16,
+         "worker 'a' has no stream, sequence and blocks"),
+    ],
+    ids=["router", "blocks", "version", "shape"],
+)  # fmt: skip
+def test_foreign_snapshot_is_refused(content: bytes, router: str, block_tokens: int, expected: str) -> None:
+    """One of another router, over other blocks, of a later release, or of another shape, is not guessed at."""
     with pytest.raises(SnapshotError, match=expected):
-        decode(encode(SNAPSHOT, router="r", block_tokens=16), router=router, block_tokens=block_tokens)
-
-
-def test_snapshot_of_another_version_is_refused() -> None:
-    """A file that a later release wrote is not guessed at."""
-    content = encode(SNAPSHOT, router="r", block_tokens=16).replace(b'"version": 1', b'"version": 2')
-    with pytest.raises(SnapshotError, match="version is 2, expected 1"):
-        decode(content, router="r", block_tokens=16)
+        decode(content, router=router, block_tokens=block_tokens)
 
 
 @settings(deadline=None)
 @given(cut=st.integers(0, 150), flip=st.integers(0, 150))
 def test_damaged_snapshot_is_refused(cut: int, flip: int) -> None:
     """Cut off anywhere, or with any byte of its index changed, it is refused; nothing else is raised."""
-    content = encode(SNAPSHOT, router="r", block_tokens=16)
-    start = content.index(b"\n") + 1
-    for damaged in (content[:cut], _flip(content, start + flip % (len(content) - start - 1))):
-        if damaged.rstrip(b"\n") != content.rstrip(b"\n"):
+    at = ENCODED.index(b"\n") + 1
+    at += flip % (len(ENCODED) - at - 1)
+    for damaged in (ENCODED[:cut], ENCODED[:at] + bytes([ENCODED[at] ^ 1]) + ENCODED[at + 1 :]):
+        if damaged.rstrip(b"\n") != ENCODED.rstrip(b"\n"):
             with pytest.raises(SnapshotError):
                 decode(damaged, router="r", block_tokens=16)
-
-
-def _flip(content: bytes, position: int) -> bytes:
-    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
-
-
-def test_index_that_is_not_an_index_is_refused() -> None:
-    """A whole file with the right checksum and the wrong shape is refused by the worker that is wrong."""
-    body = json.dumps({"a": {"stream": "a/1", "sequence": 1, "blocks": ["x"]}}).encode()
-    head = json.loads(encode(SNAPSHOT, router="r", block_tokens=16).partition(b"\n")[0])
-    head["crc32"] = zlib.crc32(body)
-    with pytest.raises(SnapshotError, match="worker 'a' has no stream, sequence and blocks"):
-        decode(json.dumps(head).encode() + b"\n" + body + b"\n", router="r", block_tokens=16)
 
 
 def test_restart_with_a_damaged_snapshot_begins_empty_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file is named with what is wrong with it, the index begins empty, recovers from the workers, and goes on."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock, runtime=with_snapshots(tmp_path))
-    worker = Worker(router, "a")
+    clock, router, worker = followed(runtime=with_snapshots(tmp_path))
     worker.change(stored=(1, 2))
     clock.run_until(60.0)
     (path,) = tmp_path.iterdir()
@@ -452,9 +421,7 @@ def test_snapshot_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: p
     """A disk that refuses is logged; the router goes on without a snapshot."""
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
-    clock = VirtualClock()
-    router = kv_router(clock=clock, runtime=with_snapshots(blocked))
-    worker = Worker(router, "a")
+    clock, router, worker = followed(runtime=with_snapshots(blocked))
     worker.change(stored=(1,))
     clock.run_until(61.0)
     assert "cannot write the index snapshot" in caplog.text
@@ -463,13 +430,9 @@ def test_snapshot_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: p
 
 def test_degraded_index_is_not_written(tmp_path: Path) -> None:
     """A snapshot with holes would be taken for whole: it waits until the index is exact."""
-    clock = VirtualClock()
-    router = kv_router(clock=clock, runtime=with_snapshots(tmp_path, every_seconds=10.0))
-    worker = Worker(router, "a")
+    clock, router, worker = followed(runtime=with_snapshots(tmp_path, every_seconds=10.0))
     router.apply_effects(RouterEffects(recovers=False))
-    worker.lost = True
-    worker.change(stored=(1,))
-    worker.lost = False
+    worker.miss(stored=(1,))
     worker.change(stored=(2,))
     clock.run_until(25.0)
     assert list(tmp_path.iterdir()) == []

@@ -46,9 +46,6 @@ def drain(router: KvRouter, clock: VirtualClock, busy: Placement) -> None:
     clock.run_until(clock.now)
 
 
-# --- Saturation -------------------------------------------------------------------------------------------------------
-
-
 def test_nothing_queues_while_one_worker_has_room() -> None:
     """Of two workers one is full: the next request is placed at once, and has not waited."""
     router = kv_router("a", "b", capacity=ONE)
@@ -128,9 +125,6 @@ def test_request_that_is_taken_back_is_not_placed() -> None:
     assert router.queued_requests == 0
 
 
-# --- Policies ---------------------------------------------------------------------------------------------------------
-
-
 def order(policy: str, *requests: tuple[float, WorkloadRequest], cached: tuple[int, ...] = ()) -> list[int]:
     """In which order requests that come at these times are placed, one worker having room for one at a time."""
     clock = VirtualClock()
@@ -154,11 +148,6 @@ def order(policy: str, *requests: tuple[float, WorkloadRequest], cached: tuple[i
     for _ in requests:
         drain(router, clock, busy_now[-1])
     return order
-
-
-def test_first_come_first_served() -> None:
-    """Without priorities fcfs is the order of arrival, whatever a request costs."""
-    assert order("fcfs", (0.0, prompt(*range(30), number=1)), (1.0, prompt(40, number=2))) == [1, 2]
 
 
 def test_priority_bumps_a_request_ahead_by_seconds() -> None:
@@ -189,9 +178,6 @@ def test_wspt_weighs_priority() -> None:
     long, short = tuple(range(100, 130)), tuple(range(200, 210))
     assert order("wspt", (0.0, prompt(*long, number=1, priority=3)), (1.0, prompt(*short, number=2))) == [1, 2]
     assert order("wspt", (0.0, prompt(*short, number=1, priority=-3)), (1.0, prompt(*long, number=2))) == [2, 1]
-
-
-# --- Decisions --------------------------------------------------------------------------------------------------------
 
 
 def loaded(workers: int, requests_per_second: float, *, blocks: int = 100, seconds: float = 20.0) -> dict[str, float]:

@@ -28,10 +28,8 @@ def test_every_documented_field_is_read() -> None:
     ("table", "expected"),
     [
         ({"router_temprature": 0.1}, "router_temprature is an unknown field, did you mean 'router_temperature'?"),
-        (
-            {"replicas": 2},
-            "replicas is an unknown field, expected one of: router_queue_policy, router_overlap_score_weight, ",
-        ),
+        ({"replicas": 2},
+         "replicas is an unknown field, expected one of: router_queue_policy, router_overlap_score_weight, "),
         ({"router_queue_policy": "lifo"}, "router_queue_policy is 'lifo', expected one of: fcfs, wspt"),
         ({"router_queue_policy": 3}, "router_queue_policy is 3, expected one of: fcfs, wspt"),
         ({"router_queue_policy": ["fcfs"]}, "router_queue_policy is a list, expected one of: fcfs, wspt"),
@@ -44,7 +42,7 @@ def test_every_documented_field_is_read() -> None:
         ({"router_overlap_score_weight": 1e308}, "router_overlap_score_weight is above 1e.100, expected a number"),
         ({"router_temperature": 10**400}, "router_temperature is above 1e.100, expected a number of 0 to 1e.100"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named_with_its_place_and_the_alternatives(table: Mapping[str, object], expected: str) -> None:
     """The error has the field, its value and what was expected."""
     with pytest.raises(UsageError, match=f"^deployments.0..llm_config.b10_routing_config.{expected}"):

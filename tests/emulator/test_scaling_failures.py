@@ -11,29 +11,19 @@ import pytest
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
-from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.replica import ColdStart, HealthCheck
 from servescope.emulator.deployment.stack import V2
 from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.testing import value
 from servescope.migration.scaling import TokenScaling
+from tests.emulator.conftest import deploy, forget, statuses
 
 ENGINE = replace(V2.engine, error_share=0.0, max_queue=1000)
 PLAN = replace(V2, engine=ENGINE)
 QUICK = TokenScaling(
     target_in_flight_tokens=16_000, autoscaling_window=30.0, scale_down_delay=60.0, scale_down_half_life_seconds=60.0
 )
-
-
-def deploy(plan: DeploymentPlan) -> tuple[EmulatedDeployment, VirtualClock]:
-    """A deployment on a clock of its own."""
-    clock = VirtualClock()
-    return EmulatedDeployment(plan, clock=clock, seed=1), clock
-
-
-def forget(outcome: str) -> None:
-    """What a client does that does not care."""
 
 
 def load(
@@ -71,18 +61,10 @@ def follow(deployment: EmulatedDeployment, clock: VirtualClock, *, until: float)
     return asked
 
 
-def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
-    """How many replicas are in each status that any is in."""
-    return {status: count for status, count in deployment.count_replicas().items() if count}
-
-
 def count_turns(numbers: Sequence[int]) -> int:
     """How often the numbers turn from rising to falling or back."""
     steps = [later - earlier for earlier, later in pairwise(numbers) if later != earlier]
     return sum(before * after < 0 for before, after in pairwise(steps))
-
-
-# --- overshoot --------------------------------------------------------------------------------------------------------
 
 
 def peak_and_need(cold_start_factor: float) -> tuple[int, int]:
@@ -103,9 +85,6 @@ def test_scaling_overshoots_while_new_replicas_start() -> None:
     assert slow_peak > 2 * slow_need
     assert slow_peak > 2.5 * quick_need
     assert quick_peak <= quick_need + 2
-
-
-# --- pinned -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -133,9 +112,6 @@ def test_bound_that_falls_takes_replicas_at_once() -> None:
     deployment.apply_effects(DeploymentEffects(max_replica=2))
     clock.run_until(5.0)
     assert deployment.count_replicas()["active"] == 2
-
-
-# --- cache loss -------------------------------------------------------------------------------------------------------
 
 
 def hit_rate_after_a_lull(half_life: float) -> tuple[float, int]:
@@ -169,9 +145,6 @@ def test_fast_scale_down_loses_the_caches() -> None:
     assert fast < slow - 0.3
 
 
-# --- flapping ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("careful", "fewest", "most"), [(False, 6, 1000), (True, 0, 2)])
 def test_scaling_flaps_without_window_and_delay(careful: bool, fewest: int, most: int) -> None:
@@ -183,9 +156,6 @@ def test_scaling_flaps_without_window_and_delay(careful: bool, fewest: int, most
     for burst in range(10):
         load(deployment, clock, rate=4.0, seconds=15.0, start=burst * 60.0)
     assert fewest <= count_turns(follow(deployment, clock, until=600.0)) <= most
-
-
-# --- up but not serving -----------------------------------------------------------------------------------------------
 
 
 def freeze_one(health_check: HealthCheck) -> tuple[EmulatedDeployment, VirtualClock]:

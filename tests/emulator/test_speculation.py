@@ -53,35 +53,27 @@ def test_factors_lower_positions() -> None:
     ("table", "message"),
     [
         ({}, "decoding_type is missing, expected one of: Eagle, MTP, NGram"),
-        (
-            {"decoding_type": "lookahead"},
-            "speculative_config.decoding_type is 'lookahead', expected one of: Eagle, MTP, NGram",
-        ),
+        ({"decoding_type": "lookahead"},
+         "speculative_config.decoding_type is 'lookahead', expected one of: Eagle, MTP, NGram"),
         ({"decoding_type": 3}, "decoding_type is 3, expected one of"),
         ({"decoding_type": "Eagle"}, "speculative_model_dir is missing: decoding_type Eagle requires it"),
         ({**EAGLE, "speculative_model_dir": ""}, "speculative_model_dir is '', expected a path"),
         ({"decoding_type": "MTP"}, "num_nextn_predict_layers is missing: decoding_type MTP requires it"),
-        (
-            {"decoding_type": "MTP", "num_nextn_predict_layers": 0},
-            "num_nextn_predict_layers is 0, expected a whole number",
-        ),
-        (
-            {"decoding_type": "NGram", "eagle3_one_model": True},
-            "eagle3_one_model is for decoding_type Eagle only, not for NGram",
-        ),
+        ({"decoding_type": "MTP", "num_nextn_predict_layers": 0},
+         "num_nextn_predict_layers is 0, expected a whole number"),
+        ({"decoding_type": "NGram", "eagle3_one_model": True},
+         "eagle3_one_model is for decoding_type Eagle only, not for NGram"),
         ({**EAGLE, "eagle3_one_model": "yes"}, "eagle3_one_model is 'yes', expected true or false"),
         ({**EAGLE, "max_draft_len": True}, "max_draft_len is true, expected a whole number"),
         ({**EAGLE, "max_draft_len": 65}, "draft length is 65, expected 1 to 64"),
         ({**EAGLE, "draft_len": 3}, "draft_len is an unknown field, did you mean 'max_draft_len'?"),
-        (
-            {"speculative_decoding_mode": "MEDUSA"},
-            "speculator.speculative_decoding_mode is 'MEDUSA', expected one of: LOOKAHEAD_DECODING",
-        ),
+        ({"speculative_decoding_mode": "MEDUSA"},
+         "speculator.speculative_decoding_mode is 'MEDUSA', expected one of: LOOKAHEAD_DECODING"),
         ({"speculative_decoding_mode": "LOOKAHEAD_DECODING"}, "speculator.lookahead_windows_size is missing"),
         ({**LOOKAHEAD, "lookahead_ngram_size": 0}, "lookahead_ngram_size is 0, expected a whole number of 1 or more"),
         ({**LOOKAHEAD, "lookahead_window": 7}, "lookahead_window is an unknown field, did you mean"),
     ],
-)
+)  # fmt: skip
 def test_wrong_configurations_are_refused(table: dict[str, object], message: str) -> None:
     """What is missing, unknown or impossible is named, with what is supported."""
     with pytest.raises(UsageError, match=message):

@@ -19,6 +19,7 @@ from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
+from tests.emulator.conftest import forget
 from tests.support.drawing import examples
 
 
@@ -191,10 +192,6 @@ def test_replicas_start_serve_drain_and_go() -> None:
         if sample.name == "replica_count_by_status"
     }
     assert (shown["active"], shown["starting"], shown["draining"]) == (1, 0, 0)
-
-
-def forget(outcome: str) -> None:
-    """What a client does that does not care."""
 
 
 def fresh_request(number: int) -> WorkloadRequest:

@@ -6,6 +6,7 @@ import gzip
 import json
 import tracemalloc
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import TrafficEffects
 from servescope.emulator.workload.plans import ReplayedTraffic
-from servescope.emulator.workload.requests import Finished, WorkloadRequest
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.emulator.workload.traces import read_trace, survey_trace
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
+from tests.emulator.conftest import Client, prompt_blocks
 from tests.support.drawing import examples
 
 TRACES = Path(__file__).parent / "traces"
@@ -31,24 +33,12 @@ PACKED = gzip.compress(A_REQUEST.encode(), mtime=0)
 AN_AZURE_REQUEST = "2023-11-16 18:17:03.9799600,4808,10"
 
 
-class Client:
-    """Takes every request, and remembers when it came."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self.clock = clock
-        self.requests: list[tuple[float, WorkloadRequest]] = []
-
-    def send(self, request: WorkloadRequest, finished: Finished) -> None:
-        self.requests.append((self.clock.now, request))
-        self.clock.schedule(1.0, lambda: finished("ok"))
-
-
 def replay(
     plan: ReplayedTraffic, *, seed: int = 1, block_tokens: int = 512, split: tuple[float, ...] = (1.0,)
 ) -> tuple[Traffic, VirtualClock, list[Client]]:
     """A replay that has started."""
     clock = VirtualClock()
-    clients = [Client(clock) for _ in split]
+    clients = [Client(clock, seconds=1.0) for _ in split]
     traffic = Traffic(
         plan,
         clock=clock,
@@ -177,12 +167,10 @@ def test_malformed_azure_is_refused(tmp_path: Path, second: str, complaint: str)
         (A_REQUEST.encode("utf-16"), ":1: is UTF-16, expected UTF-8"),
         (A_REQUEST.encode() + b"\n\xff\n", r":2: is not UTF-8 \(.* at byte 1\)"),
         (A_REQUEST.encode() + b"\n" + b" " * (17 << 20), ":2: is longer than 16 MiB, expected one request per line"),
-        (
-            f"{altered(timestamp=2000)}\n{altered(timestamp=1500)}\n",
-            r":2: arrives 0\.5 s before the line above, expected times in order",
-        ),
+        (f"{altered(timestamp=2000)}\n{altered(timestamp=1500)}\n",
+         r":2: arrives 0\.5 s before the line above, expected times in order"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: str | bytes, complaint: str) -> None:
     """Empty, foreign, packed and disordered files are refused, saying what was expected."""
     with pytest.raises(TraceError, match=complaint):
@@ -275,11 +263,11 @@ def test_copies_share_among_themselves_only() -> None:
     once = replay_all(ReplayedTraffic(MOONCAKE))
     assert len(doubled) == 2 * len(once)
     assert [moment for moment, _ in doubled] == sorted(moment for moment, _ in doubled)
-    prompts = [prompt_blocks(request) for _, request in doubled]
+    prompts = [prompt_blocks(request, 512) for _, request in doubled]
     own = [prompt for prompt in prompts if prompt and prompt[0] < 2**40]
     others = [prompt for prompt in prompts if prompt and prompt[0] >= 2**40]
-    assert sorted(own) == sorted(filter(None, (prompt_blocks(request) for _, request in once)))
-    assert sorted([block % 2**40 for block in prompt] for prompt in others) == sorted(own)
+    assert sorted(own) == sorted(filter(None, (prompt_blocks(request, 512) for _, request in once)))
+    assert sorted(tuple(block % 2**40 for block in prompt) for prompt in others) == sorted(own)
     assert {block for prompt in others for block in prompt}.isdisjoint(block for prompt in own for block in prompt)
 
 
@@ -311,16 +299,12 @@ def test_impossible_replays_are_refused(values: dict[str, float], complaint: str
         ReplayedTraffic(MOONCAKE, **values)  # type: ignore[arg-type] # each is a number
 
 
-def prompt_blocks(request: WorkloadRequest) -> list[int]:
-    """The full blocks of a prompt."""
-    return list(request.block_ids[: request.input_tokens // 512])
-
-
 def families(clients: list[Client]) -> list[set[int]]:
     """The second blocks that each client has seen."""
-    return [{prompt_blocks(request)[1] for _, request in client.requests} for client in clients]
+    return [{prompt_blocks(request, 512)[1] for _, request in client.requests} for client in clients]
 
 
+@pytest.mark.slow
 def test_prompts_that_begin_alike_go_to_one_deployment(tmp_path: Path) -> None:
     """New beginnings follow the shares, at any time; what began somewhere stays there, as conversations do."""
     lines = [
@@ -449,6 +433,16 @@ def test_a_trace_is_never_held_whole(tmp_path: Path) -> None:
     assert traffic.requests_sent == 2000
     assert path.stat().st_size > 1_500_000
     assert most < 200_000
+
+
+def test_rounded_arrivals_are_found(tmp_path: Path) -> None:
+    """In a trace of ours with the columns and the moments of the public conversation, which are multiples of 3 s."""
+    random = Random(7)
+    moments = [3000 * moment for moment in range(100) for _ in range(random.randint(1, 15))]
+    lines = [altered(timestamp=moment, input_length=random.randint(1, 512), hash_ids=[0]) for moment in moments]
+    survey = survey_trace(write(tmp_path, "\n".join(lines)))
+    assert survey.requests == len(moments)
+    assert survey.quantum_seconds == 3.0
 
 
 @pytest.mark.reference

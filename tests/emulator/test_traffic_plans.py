@@ -66,15 +66,13 @@ def test_traffic_is_a_replay_when_a_trace_is_named() -> None:
         ('arrivals = "weekly"', "traffic: arrivals is 'weekly', expected one of poisson, pareto"),
         ("pareto_shape = 1", "traffic: pareto_shape is 1.0, expected above 1"),
         ("speed = 2.0", "traffic.speed: 2.0 is wrong, expected it beside `trace` only"),
-        (
-            'trace = "a"\npreset = "chat"',
-            "traffic.preset: 'chat' is wrong, expected none beside a trace, which takes speed",
-        ),
+        ('trace = "a"\npreset = "chat"',
+         "traffic.preset: 'chat' is wrong, expected none beside a trace, which takes speed"),
         ('trace = ""', "traffic.trace: '' is wrong, expected a string that is not empty"),
         ('trace = "a"\nrepeat = 1.5', "traffic.repeat: 1.5 is wrong, expected a whole number"),
         ('trace = "a"\nscale = 65', "scenario.toml: traffic: scale is 65.0, expected above 0, at most 64"),
     ],
-)
+)  # fmt: skip
 def test_wrong_traffic_is_refused(text: str, complaint: str) -> None:
     """Unknown keys, wrong types and impossible values are refused with their place and what was expected."""
     with pytest.raises(ConfigurationError) as raised:

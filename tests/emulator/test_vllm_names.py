@@ -17,6 +17,7 @@ from servescope.exposition.rendering import render
 from servescope.sources.inspection import Report, inspect
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import parse_exposition
+from tests.conftest import PAGES
 
 CAPTURE = "vllm-0.32.0-1.txt"
 
@@ -121,6 +122,21 @@ def test_only_engines_are_listed(pages: tuple[EmulatedStack, VllmPages]) -> None
         assert made.lists(target) == (target.identity.role == "aggregated")
         if not made.lists(target):
             assert made.render(target) == render(target.instruments)
+
+
+def test_types_and_edges_are_those_of_the_source_map(pages: tuple[EmulatedStack, VllmPages]) -> None:
+    """Of every series that the map takes, but for the time that a counter began at; edges where it has them."""
+    stack, made = pages
+    page = made.render(first_engine(stack.deployments[1])).decode()
+    written = (PAGES / CAPTURE).read_text()
+    assert {name for name, _ in declared(written).items() - declared(page).items()} == {
+        "vllm:generation_tokens_created"
+    }
+    mapped = load_sources()["vllm"].metrics.values()
+    with_edges = {term.native for metric in mapped if metric.edges for one in metric.alternatives for term in one.terms}
+    assert len(with_edges) == 3
+    for name in with_edges:
+        assert bucket_edges(page)[name] == bucket_edges(written)[name]
 
 
 @pytest.mark.reference

@@ -10,25 +10,12 @@ import pytest
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.emulator.workload.requests import Cancel, Finished, WorkloadRequest
+from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
+from tests.emulator.conftest import Client
 
 QUIET = Mix(abort_share=0.0, oversized_share=0.0)
-
-
-class Client:
-    """Serves every request in a fixed time, and keeps it."""
-
-    def __init__(self, clock: VirtualClock, outcome: str = "ok") -> None:
-        self.requests: list[WorkloadRequest] = []
-        self.clock = clock
-        self.outcome = outcome
-
-    def send(self, request: WorkloadRequest, finished: Finished) -> Cancel:
-        self.requests.append(request)
-        self.clock.schedule(3.0, lambda: finished(self.outcome))
-        return lambda: None
 
 
 def build(
@@ -56,7 +43,7 @@ def generate(mix: Mix, seconds: float, *, seed: int = 1, split: tuple[float, ...
 
 def test_one_seed_gives_one_traffic() -> None:
     """The same seed gives the same requests, another seed others."""
-    first, again, other = (generate(Mix(), 120.0, seed=seed)[0].requests for seed in (7, 7, 8))
+    first, again, other = (generate(Mix(), 120.0, seed=seed)[0].sent for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
@@ -65,40 +52,40 @@ def test_rate_is_what_was_asked_for() -> None:
     """Over whole days, bursts included, requests come at the rate of the mix."""
     seconds = 4 * QUIET.day_seconds
     (client,) = generate(replace(QUIET, requests_per_second=4.0), seconds)
-    assert len(client.requests) / seconds == pytest.approx(4.0, rel=0.1)
+    assert len(client.sent) / seconds == pytest.approx(4.0, rel=0.1)
 
 
 def test_traffic_varies_over_the_day() -> None:
     """More arrives in the first half of a day than in the second."""
     (client,) = generate(replace(QUIET, day_amplitude=0.8, burst_factor=1.0, turns=1.0), QUIET.day_seconds)
-    half = [generated.number for generated in client.requests]
+    half = [generated.number for generated in client.sent]
     assert half == sorted(half)
     (morning,) = generate(replace(QUIET, day_amplitude=0.8, burst_factor=1.0, turns=1.0), QUIET.day_seconds / 2)
-    assert len(morning.requests) > 1.5 * (len(client.requests) - len(morning.requests))
+    assert len(morning.sent) > 1.5 * (len(client.sent) - len(morning.sent))
 
 
 def test_traffic_is_split_by_share() -> None:
     """Each deployment gets its share of the conversations; one with share 0 gets nothing."""
     three_quarters, quarter, nothing = generate(QUIET, 1500.0, split=(0.75, 0.25, 0.0))
-    total = len(three_quarters.requests) + len(quarter.requests)
-    assert len(quarter.requests) / total == pytest.approx(0.25, abs=0.05)
-    assert nothing.requests == []
+    total = len(three_quarters.sent) + len(quarter.sent)
+    assert len(quarter.sent) / total == pytest.approx(0.25, abs=0.05)
+    assert nothing.sent == []
 
 
 def test_sizes_are_those_of_the_mix() -> None:
     """Prompts stay within the client's limit, outputs within their range."""
     (client,) = generate(QUIET, 600.0)
-    assert all(400 <= request.input_tokens <= 6000 for request in client.requests)
-    assert all(50 <= request.output_tokens <= 400 for request in client.requests)
-    assert min(request.output_tokens for request in client.requests) < 80
-    assert max(request.input_tokens for request in client.requests) > 5000
+    assert all(400 <= request.input_tokens <= 6000 for request in client.sent)
+    assert all(50 <= request.output_tokens <= 400 for request in client.sent)
+    assert min(request.output_tokens for request in client.sent) < 80
+    assert max(request.input_tokens for request in client.sent) > 5000
 
 
 def test_turns_extend_what_was_said_before() -> None:
     """A turn's prompt begins with the blocks of the turn before, its answer included, and is longer."""
     (client,) = generate(QUIET, 300.0)
     conversations: dict[int, list[WorkloadRequest]] = {}
-    for request in client.requests:
+    for request in client.sent:
         conversations.setdefault(request.block_ids[-1] >> 20, []).append(request)
     followed = [turns for turns in conversations.values() if len(turns) > 1]
     assert len(followed) > 50
@@ -111,7 +98,7 @@ def test_turns_extend_what_was_said_before() -> None:
 def test_conversations_share_system_prompts_and_nothing_else() -> None:
     """Two conversations have a block in common only at their front, where the application's prompt is."""
     (client,) = generate(QUIET, 300.0)
-    requests = {request.block_ids[-1] >> 20: request for request in client.requests}
+    requests = {request.block_ids[-1] >> 20: request for request in client.sent}
     fronts = {request.block_ids[0] for request in requests.values()}
     assert len(fronts) <= QUIET.applications < len(requests)
     blocks = [block for request in requests.values() for block in request.block_ids]
@@ -120,31 +107,23 @@ def test_conversations_share_system_prompts_and_nothing_else() -> None:
     assert len(own) == len(set(own))
 
 
-def test_blocks_cover_prompt_and_output() -> None:
-    """A request names every full block of its prompt and of the output that follows."""
-    (client,) = generate(QUIET, 60.0)
-    for request in client.requests:
-        assert len(request.block_ids) == (request.input_tokens + request.output_tokens) // 32
-        assert len(set(request.block_ids)) == len(request.block_ids)
-
-
 def test_failed_request_starts_the_conversation_afresh() -> None:
     """After an error the next turn shares nothing with the last but the system prompt."""
     clock = VirtualClock()
-    client = Client(clock, outcome="error")
+    client = Client(clock, ("error",))
     build(QUIET, clock, [client]).start()
     clock.run_until(120.0)
-    streams = [request.block_ids[-1] >> 20 for request in client.requests]
+    streams = [request.block_ids[-1] >> 20 for request in client.sent]
     assert len(streams) == len(set(streams))
 
 
 def test_some_clients_hang_up_and_some_ask_too_much() -> None:
     """Impatient clients and oversized prompts come in the shares of the mix."""
     (client,) = generate(Mix(abort_share=0.2, oversized_share=0.1), 900.0)
-    impatient = [request for request in client.requests if request.patience_seconds is not None]
-    oversized = [request for request in client.requests if request.input_tokens == 50_000]
-    assert len(impatient) / len(client.requests) == pytest.approx(0.2, abs=0.02)
-    assert len(oversized) / len(client.requests) == pytest.approx(0.1, abs=0.02)
+    impatient = [request for request in client.sent if request.patience_seconds is not None]
+    oversized = [request for request in client.sent if request.input_tokens == 50_000]
+    assert len(impatient) / len(client.sent) == pytest.approx(0.2, abs=0.02)
+    assert len(oversized) / len(client.sent) == pytest.approx(0.1, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +146,6 @@ def test_impossible_mixes_are_refused(name: str, value: float) -> None:
         Mix(**{name: value})  # type: ignore[arg-type] # each is a number
 
 
-def test_shares_cannot_all_be_zero() -> None:
-    """Traffic that nobody gets is refused."""
-    with pytest.raises(UsageError, match="expected one above 0"):
-        generate(QUIET, 1.0, split=(0.0, 0.0))
-
-
 def test_share_can_be_changed_while_it_runs() -> None:
     """New conversations follow the new shares, the others stay where they began."""
     clock = VirtualClock()
@@ -181,15 +154,15 @@ def test_share_can_be_changed_while_it_runs() -> None:
     traffic = build(replace(QUIET, prompt_limit=10**6), clock, clients, split=(1.0, 0.0))
     traffic.start()
     clock.run_until(300.0)
-    assert clients[1].requests == []
-    begun = {request.block_ids[-1] >> 20 for request in clients[0].requests}
+    assert clients[1].sent == []
+    begun = {request.block_ids[-1] >> 20 for request in clients[0].sent}
     traffic.split.set_share("1", 1.0)
     assert traffic.split.shares == {"0": 0.0, "1": 1.0}
-    before = len(clients[0].requests)
+    before = len(clients[0].sent)
     clock.run_until(600.0)
-    later = {request.block_ids[-1] >> 20 for request in clients[0].requests[before:]}
+    later = {request.block_ids[-1] >> 20 for request in clients[0].sent[before:]}
     assert set() < later <= begun
-    assert len(clients[1].requests) > 2 * len(clients[0].requests[before:])
+    assert len(clients[1].sent) > 2 * len(clients[0].sent[before:])
 
 
 def test_conversations_follow_a_new_share_within_its_time() -> None:
@@ -199,15 +172,15 @@ def test_conversations_follow_a_new_share_within_its_time() -> None:
     traffic = build(replace(QUIET, turns=60.0, prompt_limit=10**6), clock, clients, split=(0.75, 0.25))
     traffic.start()
     clock.run_until(400.0)
-    before = {request.block_ids[-1] >> 20 for request in clients[1].requests}
+    before = {request.block_ids[-1] >> 20 for request in clients[1].sent}
     traffic.split.set_share("1", 0.5, 100.0)
     seen = []
     for end in (450.0, 500.0, 700.0):
-        counts = [len(client.requests) for client in clients]
+        counts = [len(client.sent) for client in clients]
         clock.run_until(end)
-        grown = [len(client.requests) - count for client, count in zip(clients, counts, strict=True)]
+        grown = [len(client.sent) - count for client, count in zip(clients, counts, strict=True)]
         seen.append(grown[1] / sum(grown))
-    stayed = {request.block_ids[-1] >> 20 for request in clients[0].requests[counts[0] :]}
+    stayed = {request.block_ids[-1] >> 20 for request in clients[0].sent[counts[0] :]}
 
     assert 0.25 < seen[0] < 0.47 < seen[2]
     assert seen[2] == pytest.approx(0.5, abs=0.06)
@@ -230,10 +203,10 @@ def test_one_deployment_can_have_a_mix_of_its_own() -> None:
     )
     traffic.start()
     clock.run_until(1500.0)
-    requests = clients[1].requests
+    requests = clients[1].sent
     longer = sum(request.input_tokens - 1000 for request in requests) / len(requests)
 
-    assert len(clients[1].requests) == pytest.approx(len(clients[0].requests), rel=0.15)
+    assert len(clients[1].sent) == pytest.approx(len(clients[0].sent), rel=0.15)
     assert longer == pytest.approx(2100, rel=0.2)
 
 
@@ -260,3 +233,5 @@ def test_impossible_shares_are_refused() -> None:
     assert traffic.split.shares == {"0": 0.5, "1": 0.5}
     with pytest.raises(UsageError, match="there is no other deployment"):
         build(QUIET, clock, [Client(clock)]).split.set_share("0", 0.5)
+    with pytest.raises(UsageError, match="expected one above 0"):
+        generate(QUIET, 1.0, split=(0.0, 0.0))

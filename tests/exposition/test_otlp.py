@@ -100,9 +100,6 @@ def feed(engine: EngineInstruments, requests: list[Finished]) -> None:
         engine.record_request(**request)
 
 
-# --- the same figures by every way ------------------------------------------------------------------------------------
-
-
 def sampled(samples: list[Sample]) -> Values:
     return {(sample.name, sample.labels): sample.value for sample in samples}
 
@@ -242,9 +239,6 @@ def _agree_at_edges(metric: Metric, point: Any, explicit: Values, labels: Labels
     return len(metric.edges)
 
 
-# --- deltas -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_delta_loses_nothing_when_an_export_fails(
     engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,9 +284,6 @@ def test_cumulative_points_start_where_the_instruments_do(
 def _started(receiver: Receiver) -> otlp.NumberDataPoint:
     point: otlp.NumberDataPoint = receiver.metrics()["servescope.requests_started"].sum.data_points[0]
     return point
-
-
-# --- names, units, resources ------------------------------------------------------------------------------------------
 
 
 def test_names_and_units_are_opentelemetrys(
@@ -373,9 +364,6 @@ def test_the_wire_is_compressed_and_carries_the_headers(
     assert receiver.headers[0]["api-key"] == "k"
 
 
-# --- the GenAI conventions --------------------------------------------------------------------------------------------
-
-
 def test_the_three_gen_ai_metrics_are_counted_as_the_conventions_say(
     engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher]
 ) -> None:
@@ -454,9 +442,6 @@ def test_nothing_is_counted_for_a_pusher_that_was_closed(engine: EngineInstrumen
     assert engine._series._watchers == ()
 
 
-# --- exemplars --------------------------------------------------------------------------------------------------------
-
-
 def test_exemplars_carry_the_trace(
     engine: EngineInstruments, receiver: Receiver, start: Callable[..., OtlpPusher]
 ) -> None:
@@ -479,9 +464,6 @@ def test_exemplars_carry_the_trace(
 def _trace(exemplar: otlp.Exemplar) -> tuple[str, float]:
     values = {pair.key: pair.value.string_value for pair in exemplar.filtered_attributes}
     return exemplar.trace_id.hex() or values["trace_id"], exemplar.as_double
-
-
-# --- the thread -------------------------------------------------------------------------------------------------------
 
 
 def test_it_pushes_by_itself_and_once_more_at_the_end(engine: EngineInstruments, receiver: Receiver) -> None:
@@ -541,9 +523,6 @@ os.wait()
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=deadline_seconds(), env=os.environ)
     assert len(receiver.requests) == 1
     assert receiver.metrics()["servescope.preemptions"].sum.data_points[0].as_int == 4
-
-
-# --- wrong construction -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

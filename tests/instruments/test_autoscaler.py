@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import REPLICA_START_TIME, REPLICA_STATUSES
-from servescope.errors import UsageError
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.testing import value
+from tests.instruments.conftest import assert_values
 from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
-from tests.support.own_instruments import metrics_of
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", role="autoscaler")
 EVALUATION: dict[str, Any] = {
@@ -38,11 +37,10 @@ def test_nothing_is_there_before_the_first_evaluation(autoscaler: AutoscalerInst
 
 
 def test_an_evaluation_is_shown_under_the_documented_names(autoscaler: AutoscalerInstruments) -> None:
-    """The seven gauges hold what was evaluated last."""
-    autoscaler.evaluated(**dict.fromkeys(EVALUATION, 0))
-    autoscaler.evaluated(**EVALUATION)
-    for name, figure in EVALUATION.items():
-        assert value(autoscaler, f"autoscaler_{name}") == figure
+    """The seven gauges hold what was evaluated last; an idle deployment shows 0, never nothing."""
+    for evaluation in (dict.fromkeys(EVALUATION, 0), EVALUATION):
+        autoscaler.evaluated(**evaluation)
+        assert_values(autoscaler, **{f"autoscaler_{name}": figure for name, figure in evaluation.items()})
 
 
 def test_the_bounds_are_shown_as_they_are_set(autoscaler: AutoscalerInstruments) -> None:
@@ -51,13 +49,6 @@ def test_the_bounds_are_shown_as_they_are_set(autoscaler: AutoscalerInstruments)
     autoscaler.set_bounds(min_replicas=1, max_replicas=8)
     autoscaler.set_bounds(min_replicas=-1, max_replicas=4)
     assert (value(autoscaler, "autoscaler_min_replicas"), value(autoscaler, "autoscaler_max_replicas")) == (1, 8)
-
-
-def test_an_idle_deployment_shows_zeros(autoscaler: AutoscalerInstruments) -> None:
-    """0, never absent, once it has been evaluated."""
-    autoscaler.evaluated(**dict.fromkeys(EVALUATION, 0))
-    for name in EVALUATION:
-        assert value(autoscaler, f"autoscaler_{name}") == 0
 
 
 def test_replicas_are_shown_by_status_with_zeros_for_the_rest(autoscaler: AutoscalerInstruments) -> None:
@@ -96,18 +87,6 @@ def test_no_value_raises(figures: tuple[Any, ...], replicas: Any, counts: dict[s
     autoscaler.set_replicas(replicas)
     autoscaler.set_replicas(counts)
     assert all(math.isfinite(sample.value) for sample in autoscaler.samples())
-
-
-def test_every_metric_of_an_autoscaler_can_be_exposed(autoscaler: AutoscalerInstruments) -> None:
-    """The catalog names no autoscaler metric that the instruments neither know nor give a reason for."""
-    known = {metric.name for metric, _ in autoscaler.families()}
-    assert known == metrics_of("autoscaler")
-
-
-def test_an_autoscaler_has_the_role_of_one() -> None:
-    """An engine's identity is refused at construction."""
-    with pytest.raises(UsageError, match="supported: autoscaler"):
-        AutoscalerInstruments(Identity("m", "d", "s"))
 
 
 def test_phases_are_shown_each_with_its_tokens_and_its_need(autoscaler: AutoscalerInstruments) -> None:

@@ -21,35 +21,27 @@ from servescope.contract.metrics import METRICS, OUTCOMES, REPLICA_START_TIME
 from servescope.contract.samples import Sample
 from servescope.errors import UsageError
 from servescope.exposition.rendering import render
+from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.instrument import Instruments
 from servescope.instruments.ledger import Distribution
 from servescope.instruments.record_buffer import DROP_BEYOND, FOLD_EVERY
 from servescope.instruments.request import Request
 from servescope.instruments.resources import Gpu, Resources
+from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock, value
-from servescope.instruments.values import REFUSALS
+from servescope.sources.map_files import metric_map
+from tests.instruments.conftest import assert_values, refused
 from tests.support.drawing import examples
 from tests.support.hostile_values import HOSTILE, UNHURRIED
-from tests.support.own_instruments import metrics_of
 from tests.support.waiting import deadline_seconds
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def engine(clock: FakeClock) -> EngineInstruments:
     return EngineInstruments(IDENTITY, clock=clock, draft_length=4)
-
-
-def refused(engine: EngineInstruments) -> dict[str, float]:
-    """How many refusals there are, by kind; kinds without any are left out."""
-    counts = {kind: value(engine, "servescope_instrument_errors_total", kind=kind) or 0 for kind in REFUSALS}
-    return {kind: count for kind, count in counts.items() if count}
 
 
 def balance(engine: EngineInstruments) -> tuple[float, float, float]:
@@ -70,9 +62,6 @@ def record(engine: EngineInstruments, **changes: Any) -> None:
     engine.record_request(**(numbers | changes))
 
 
-# --- what a request books ---------------------------------------------------------------------------------------------
-
-
 def test_a_request_is_booked_from_its_arrival_to_its_end(engine: EngineInstruments, clock: FakeClock) -> None:
     """Time to first token, tokens as they come, and at the end durations, rates and sizes."""
     request = engine.start_request(812)
@@ -80,13 +69,10 @@ def test_a_request_is_booked_from_its_arrival_to_its_end(engine: EngineInstrumen
     assert value(engine, "input_tokens_total") == 0
     clock.advance(0.25)
     request.first_token()
-    assert value(engine, "time_to_first_token_seconds_sum") == 0.25
-    assert value(engine, "input_tokens_total") == 812
-    assert value(engine, "output_tokens_total") == 1
+    assert_values(engine, time_to_first_token_seconds_sum=0.25, input_tokens_total=812, output_tokens_total=1)
     clock.advance(0.5)
     request.tokens(5)
-    assert value(engine, "output_tokens_total") == 6
-    assert value(engine, "inter_token_latency_seconds_count") == 5
+    assert_values(engine, output_tokens_total=6, inter_token_latency_seconds_count=5)
     assert value(engine, "inter_token_latency_seconds_sum") == pytest.approx(0.5)
     assert value(engine, "inter_token_latency_seconds_bucket", le=0.1) == 5
     clock.advance(0.5)
@@ -95,27 +81,11 @@ def test_a_request_is_booked_from_its_arrival_to_its_end(engine: EngineInstrumen
     request.finish("ok")
     assert balance(engine) == (1, 1, 0)
     assert value(engine, "requests_total", outcome="ok") == 1
-    assert value(engine, "output_tokens_total") == 11
-    assert value(engine, "request_duration_seconds_sum") == pytest.approx(1.3)
-    assert value(engine, "decode_seconds_total") == pytest.approx(1.0)
-    assert value(engine, "tps_per_request_sum") == pytest.approx(10.0)
-    assert value(engine, "time_per_output_token_seconds_sum") == pytest.approx(1.05 / 10)
-    assert value(engine, "input_tokens_per_request_sum") == 812
+    assert_values(engine, output_tokens_total=11, request_duration_seconds_sum=pytest.approx(1.3))
+    assert_values(engine, decode_seconds_total=pytest.approx(1.0), tps_per_request_sum=pytest.approx(10.0))
+    assert_values(engine, time_per_output_token_seconds_sum=pytest.approx(1.05 / 10), input_tokens_per_request_sum=812)
     assert value(engine, "output_tokens_per_request_sum") == 11
     assert refused(engine) == {}
-
-
-def test_the_remainder_of_the_output_comes_with_the_end(engine: EngineInstruments, clock: FakeClock) -> None:
-    """Without `tokens`, all but the first token are booked at the end, when the last one came."""
-    request = engine.start_request(10)
-    clock.advance(1.0)
-    request.first_token()
-    clock.advance(4.0)
-    request.finish("ok", output_tokens=9)
-    assert value(engine, "output_tokens_total") == 9
-    assert value(engine, "decode_seconds_total") == 4.0
-    assert value(engine, "tps_per_request_sum") == 2.0
-    assert value(engine, "inter_token_latency_seconds_count") is None
 
 
 def test_tokens_may_stand_for_the_first_token(engine: EngineInstruments, clock: FakeClock) -> None:
@@ -126,8 +96,7 @@ def test_tokens_may_stand_for_the_first_token(engine: EngineInstruments, clock: 
     clock.advance(0.5)
     request.tokens(2)
     request.finish()
-    assert value(engine, "time_to_first_token_seconds_sum") == 1.0
-    assert value(engine, "output_tokens_total") == 3
+    assert_values(engine, time_to_first_token_seconds_sum=1.0, output_tokens_total=3)
     assert value(engine, "inter_token_latency_seconds_count") == 2
     assert refused(engine) == {}
 
@@ -136,8 +105,7 @@ def test_no_tokens_are_no_event(engine: EngineInstruments) -> None:
     """A step that gave a request nothing changes nothing."""
     request = engine.start_request(10)
     request.tokens(0)
-    assert value(engine, "output_tokens_total") == 0
-    assert value(engine, "time_to_first_token_seconds_count") == 0
+    assert_values(engine, output_tokens_total=0, time_to_first_token_seconds_count=0)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -149,9 +117,7 @@ def test_a_request_without_a_token_counts_its_outcome_and_duration(
     clock.advance(3.0)
     request.finish(outcome)
     assert value(engine, "requests_total", outcome=outcome) == 1
-    assert value(engine, "request_duration_seconds_sum") == 3.0
-    assert value(engine, "output_tokens_per_request_count") == 0
-    assert value(engine, "tps_per_request_count") == 0
+    assert_values(engine, request_duration_seconds_sum=3.0, output_tokens_per_request_count=0, tps_per_request_count=0)
     assert value(engine, "input_tokens_total") == (77 if outcome == "ok" else 0)
     assert refused(engine) == {}
 
@@ -163,10 +129,8 @@ def test_one_token_has_a_size_and_no_rate(engine: EngineInstruments, clock: Fake
     request.first_token()
     clock.advance(1.0)
     request.finish()
-    assert value(engine, "output_tokens_per_request_sum") == 1
-    assert value(engine, "tps_per_request_count") == 0
-    assert value(engine, "time_per_output_token_seconds_count") == 0
-    assert value(engine, "decode_seconds_total") == 0
+    assert_values(engine, output_tokens_per_request_sum=1, tps_per_request_count=0)
+    assert_values(engine, time_per_output_token_seconds_count=0, decode_seconds_total=0)
 
 
 def counted(engine: EngineInstruments) -> list[Sample]:
@@ -207,8 +171,7 @@ def test_tokens_after_the_first_are_paired_with_decode_seconds(engine: EngineIns
         value(engine, "output_tokens_per_request_count") or 0
     )
     assert after_first == 0 + 1 + 49
-    assert value(engine, "decode_seconds_total") == 4.0
-    assert value(engine, "output_tokens_total") == 93
+    assert_values(engine, decode_seconds_total=4.0, output_tokens_total=93)
 
 
 def test_decode_seconds_that_are_not_known_end_with_the_request(engine: EngineInstruments) -> None:
@@ -216,15 +179,6 @@ def test_decode_seconds_that_are_not_known_end_with_the_request(engine: EngineIn
     record(engine, decode_seconds=None)
     assert value(engine, "decode_seconds_total") == 2.0
     assert refused(engine) == {}
-
-
-def test_a_reading_with_an_unknown_first_token_leaves_out_what_needs_it(engine: EngineInstruments) -> None:
-    """Totals and duration are booked, rates and sizes are not, and it is counted."""
-    record(engine, time_to_first_token=None)
-    assert value(engine, "output_tokens_total") == 11
-    assert value(engine, "request_duration_seconds_count") == 1
-    assert value(engine, "output_tokens_per_request_count") == 0
-    assert refused(engine) == {"first_token_missing": 1}
 
 
 REQUESTS = st.lists(
@@ -279,9 +233,6 @@ def check_folding(requests: list[tuple[str, int, int, float, float]]) -> None:
         for edge in metric.edges:
             assert value(engine, f"{name}_bucket", le=edge) == bisect.bisect_right(values, edge)
         assert value(engine, f"{name}_bucket", le=math.inf) == len(values)
-
-
-# --- traces -----------------------------------------------------------------------------------------------------------
 
 
 def exemplars(engine: EngineInstruments, name: str) -> dict[float, tuple[str, float]]:
@@ -363,25 +314,16 @@ def test_a_trace_that_cannot_be_written_is_refused(engine: EngineInstruments, tr
     assert refused(engine) == {kind: 2}
 
 
-# --- idle, absent, off ------------------------------------------------------------------------------------------------
-
-
 def test_a_fresh_engine_shows_every_outcome_at_zero(engine: EngineInstruments) -> None:
-    """So that a rate over the first of each is right; nothing is in flight."""
+    """So that a rate over the first of each is right; what was never recorded is absent, rather than a zero."""
     for outcome in OUTCOMES:
         assert value(engine, "requests_total", outcome=outcome) == 0
     assert balance(engine) == (0, 0, 0)
-
-
-def test_what_was_never_recorded_is_absent(engine: EngineInstruments) -> None:
-    """No speculation, no queue, no cache, no resources: no series, rather than a zero."""
-    names = {sample.name for sample in engine.samples()}
-    for name in (
+    assert not {sample.name for sample in engine.samples()} & {
         "speculation_rate", "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
         "spec_decode_num_accepted_tokens_per_pos_total", "queued_requests", "kv_cache_usage", "cpu_usage",
         "memory_usage", "gpu_usage", "gpu_memory_usage", "inter_token_latency_seconds_count",
-    ):  # fmt: skip
-        assert name not in names
+    }  # fmt: skip
 
 
 def test_requests_recorded_at_their_end_leave_the_number_in_flight_unknown(engine: EngineInstruments) -> None:
@@ -415,14 +357,18 @@ def test_the_page_says_when_the_process_began() -> None:
     assert shown == engine.created_at > 1.7e9
 
 
-def test_every_metric_of_an_engine_can_be_exposed() -> None:
-    """The catalog names no engine metric that the instruments neither know nor give a reason for."""
-    engine = EngineInstruments(IDENTITY)
-    known = {metric.name for metric, _ in engine.families()}
-    assert known == metrics_of("engine")
-
-
-# --- state, speculation, resources ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kind", "component"),
+    [(EngineInstruments, "engine"), (RouterInstruments, "router"), (AutoscalerInstruments, "autoscaler")],
+)
+def test_every_metric_of_a_component_can_be_exposed(kind: Callable[[Identity], Instruments], component: str) -> None:
+    """The catalog names no metric that the instruments neither know nor have a reason for in their source map."""
+    role = "aggregated" if component == "engine" else component
+    known = {metric.name for metric, _ in kind(Identity("m", "d", "s", role=role)).families()}
+    mapped = {name: metric_map("servescope", name) for name in METRICS}
+    missing = {name for name, found in mapped.items() if found is not None and not found.alternatives}
+    every = {name for name, metric in METRICS.items() if metric.component in (component, "process")}
+    assert known == every - missing | {"servescope_instrument_errors_total"}
 
 
 def test_state_is_what_was_set_last(engine: EngineInstruments) -> None:
@@ -432,17 +378,14 @@ def test_state_is_what_was_set_last(engine: EngineInstruments) -> None:
     engine.set_kv_cache_usage(0.5)
     engine.count_preemptions()
     engine.count_preemptions(4)
-    assert value(engine, "queued_requests") == 2
-    assert value(engine, "kv_cache_usage") == 0.5
-    assert value(engine, "preemptions_total") == 5
+    assert_values(engine, queued_requests=2, kv_cache_usage=0.5, preemptions_total=5)
 
 
 def test_speculation_is_counted_by_step_and_by_request(engine: EngineInstruments) -> None:
     """Both ways add up in the same counters, by position from 0."""
     engine.record_speculation(8, (3, 1, 0, 0))
     record(engine, draft_tokens=4, accepted_by_position=(2, 1, 0, 0))
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 12
-    assert value(engine, "spec_decode_num_accepted_tokens_total") == 7
+    assert_values(engine, spec_decode_num_draft_tokens_total=12, spec_decode_num_accepted_tokens_total=7)
     assert value(engine, "spec_decode_num_accepted_tokens_per_pos_total", position="0") == 5
     assert value(engine, "spec_decode_num_accepted_tokens_per_pos_total", position="3") == 0
     assert value(engine, "speculation_rate") == 7 / 12
@@ -459,8 +402,7 @@ def test_fewer_positions_than_the_draft_length_are_accepted(engine: EngineInstru
 def test_speculation_declared_on_shows_zeros(engine: EngineInstruments) -> None:
     """Counters are there at 0, the ratio is absent: nothing was drafted."""
     engine.record_speculation(0, ())
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 0
-    assert value(engine, "speculation_rate") is None
+    assert_values(engine, spec_decode_num_draft_tokens_total=0, speculation_rate=None)
 
 
 def test_the_speculation_rate_forgets_what_left_the_window(engine: EngineInstruments, clock: FakeClock) -> None:
@@ -472,16 +414,7 @@ def test_the_speculation_rate_forgets_what_left_the_window(engine: EngineInstrum
     clock.advance(150)
     assert value(engine, "speculation_rate") == 0.1
     clock.advance(200)
-    assert value(engine, "speculation_rate") is None
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 20
-
-
-def test_the_speculation_rate_needs_no_reader_to_be_right(engine: EngineInstruments, clock: FakeClock) -> None:
-    """What was recorded long before the first reading is not in it."""
-    engine.record_speculation(10, (9,))
-    clock.advance(400)
-    engine.record_speculation(10, (1,))
-    assert value(engine, "speculation_rate") == 0.1
+    assert_values(engine, speculation_rate=None, spec_decode_num_draft_tokens_total=20)
 
 
 def test_resources_are_read_when_somebody_reads() -> None:
@@ -495,27 +428,13 @@ def test_resources_are_read_when_somebody_reads() -> None:
 
     meter = Meter()
     engine = EngineInstruments(IDENTITY, resources=meter)
-    assert value(engine, "cpu_usage") == 1.5
-    assert value(engine, "memory_usage") == 4096
+    assert_values(engine, cpu_usage=1.5, memory_usage=4096)
     assert value(engine, "gpu_usage", gpu="0") == 0.7
     assert value(engine, "gpu_usage", gpu="1") is None
     assert value(engine, "gpu_memory_usage", gpu="1") == 2048
     meter.resources = Resources()
     assert value(engine, "cpu_usage") is None
     assert value(engine, "gpu_memory_usage", gpu="1") is None
-
-
-def test_resources_that_fail_cost_only_themselves() -> None:
-    """The rest of the page is there, and the failure is counted."""
-
-    class Broken:
-        def read(self) -> Resources:
-            raise OSError("no /proc")
-
-    engine = EngineInstruments(IDENTITY, resources=Broken())
-    assert value(engine, "requests_started_total") == 0
-    assert value(engine, "cpu_usage") is None
-    assert refused(engine)["internal"] >= 1
 
 
 @pytest.mark.parametrize(
@@ -529,6 +448,7 @@ def test_resources_that_fail_cost_only_themselves() -> None:
         Resources(gpus=None),  # type: ignore[arg-type]
         Resources(gpus=(Gpu("0", math.inf, 1024),)),
         Resources(gpus=(Gpu("\ud800", 0.5, 1024),)),
+        OSError("no /proc"),
     ],
 )
 def test_impossible_resources_are_left_out(reading: Any) -> None:
@@ -538,6 +458,8 @@ def test_impossible_resources_are_left_out(reading: Any) -> None:
         resources: Any = Resources(1.5, 4096, (Gpu("0", 0.7, 1024),))
 
         def read(self) -> Resources:
+            if isinstance(self.resources, Exception):
+                raise self.resources
             return self.resources  # type: ignore[no-any-return]
 
     meter = Meter()
@@ -550,14 +472,13 @@ def test_impossible_resources_are_left_out(reading: Any) -> None:
     assert refused(engine)["internal"] >= 1
 
 
-# --- wrong at construction --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: EngineInstruments("engine-0"), "identity is 'engine-0', expected"),  # type: ignore[arg-type]
         (lambda: EngineInstruments(Identity("m", "d", "s", role="router")), "role 'router', supported: aggregated"),
+        (lambda: RouterInstruments(Identity("m", "d", "s")), "role 'aggregated', supported: router"),
+        (lambda: AutoscalerInstruments(Identity("m", "d", "s")), "role 'aggregated', supported: autoscaler"),
         (lambda: EngineInstruments(IDENTITY, draft_length=0), "draft_length is 0, expected a whole number from 1"),
         (lambda: EngineInstruments(IDENTITY, draft_length=2.5), "draft_length is 2.5"),  # type: ignore[arg-type]
         (lambda: EngineInstruments(IDENTITY, ratio_window_seconds=-1), "ratio_window_seconds is -1, expected"),
@@ -583,9 +504,6 @@ def test_importing_the_instruments_loads_neither_numpy_nor_prometheus_client() -
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=deadline_seconds()
     )
     assert printed.stdout.strip() == "[]"
-
-
-# --- wrong at observation ---------------------------------------------------------------------------------------------
 
 
 CALLS = st.lists(
@@ -688,6 +606,7 @@ def test_fewer_tokens_than_were_counted_are_refused(engine: EngineInstruments) -
         ({"duration": 1.7e9}, "out_of_range"),
         ({"duration": None}, "wrong_type"),
         ({"duration": "2.5"}, "wrong_type"),
+        ({"time_to_first_token": None}, "first_token_missing"),
         ({"time_to_first_token": -0.1}, "out_of_range"),
         ({"time_to_first_token": 3.0}, "inconsistent"),
         ({"decode_seconds": math.nan}, "out_of_range"),
@@ -730,8 +649,7 @@ def test_a_refused_setting_keeps_the_last_good_one(engine: EngineInstruments) ->
     engine.set_kv_cache_usage(0.5)
     engine.set_kv_cache_usage(85.0)
     engine.set_queued_requests(-1)
-    assert value(engine, "kv_cache_usage") == 0.5
-    assert value(engine, "queued_requests") is None
+    assert_values(engine, kv_cache_usage=0.5, queued_requests=None)
     assert refused(engine) == {"out_of_range": 2}
 
 
@@ -756,12 +674,7 @@ def test_a_broken_clock_costs_only_times(broken: Callable[[], Any]) -> None:
     request.finish("ok")
     engine.record_speculation(4, (1,))
     assert balance(engine) == (1, 1, 0)
-    assert value(engine, "output_tokens_total") == 4
-    assert value(engine, "time_to_first_token_seconds_count") == 0
-    assert value(engine, "speculation_rate") is None
-
-
-# --- threads and memory -----------------------------------------------------------------------------------------------
+    assert_values(engine, output_tokens_total=4, time_to_first_token_seconds_count=0, speculation_rate=None)
 
 
 @pytest.mark.slow
@@ -873,26 +786,19 @@ def test_requests_add_up_when_records_must_be_dropped() -> None:
 
 
 def test_kv_transfers_are_shown_by_who_sends_and_who_receives() -> None:
-    """The receiver shows how long they took, what they waited and their bytes; the sender those it still holds."""
+    """The receiver shows times, waits and bytes; the sender those it still holds; what cannot be is refused."""
     receiver, sender = EngineInstruments(IDENTITY), EngineInstruments(IDENTITY)
     assert value(receiver, "kv_transfer_bytes_total") is None
     receiver.record_kv_transfer(0.2, waited_seconds=1.5, size_bytes=10**12)
     receiver.record_kv_transfer(0.3, waited_seconds=0.0, size_bytes=500)
     sender.set_pending_kv_transfers(3)
-    assert value(receiver, "kv_transfer_seconds_sum") == pytest.approx(0.5)
-    assert value(receiver, "kv_transfer_wait_seconds_sum") == pytest.approx(1.5)
+    assert_values(receiver, kv_transfer_seconds_sum=pytest.approx(0.5), kv_transfer_wait_seconds_sum=pytest.approx(1.5))
     assert value(receiver, "kv_transfer_seconds_count") == value(receiver, "kv_transfer_wait_seconds_count") == 2
     assert value(receiver, "kv_transfer_bytes_total") == 10**12 + 500
-    assert value(sender, "kv_transfers_pending") == 3
-    assert value(sender, "kv_transfer_seconds_count") is None
-
-
-def test_impossible_kv_transfers_are_refused() -> None:
-    """A transfer of negative length or endless bytes is counted as refused, and nothing else."""
-    engine = EngineInstruments(IDENTITY)
-    engine.record_kv_transfer(-1.0, waited_seconds=0.0, size_bytes=1)
-    engine.record_kv_transfer(1.0, waited_seconds=0.0, size_bytes=2**70)
-    engine.set_pending_kv_transfers(-1)
-    assert value(engine, "kv_transfer_bytes_total") is None
-    assert value(engine, "kv_transfers_pending") is None
-    assert refused(engine) == {"out_of_range": 3}
+    assert_values(sender, kv_transfers_pending=3, kv_transfer_seconds_count=None)
+    idle = EngineInstruments(IDENTITY)
+    idle.record_kv_transfer(-1.0, waited_seconds=0.0, size_bytes=1)
+    idle.record_kv_transfer(1.0, waited_seconds=0.0, size_bytes=2**70)
+    idle.set_pending_kv_transfers(-1)
+    assert_values(idle, kv_transfer_bytes_total=None, kv_transfers_pending=None)
+    assert refused(idle) == {"out_of_range": 3}

@@ -8,11 +8,7 @@ from servescope.contract.identity import Identity
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.request import HandedOver
 from servescope.instruments.testing import FakeClock, value
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+from tests.instruments.conftest import assert_values
 
 
 @pytest.fixture
@@ -77,8 +73,7 @@ def test_what_cannot_be_handed_over_is_refused(prefill: EngineInstruments, clock
     assert ended.hand_over() is None
     assert value(prefill, "servescope_instrument_errors_total", kind="first_token_missing") == 1
     assert value(prefill, "servescope_instrument_errors_total", kind="after_finish") == 2
-    assert value(prefill, "concurrent_requests") == 0
-    assert value(prefill, "requests_started_total") == 2
+    assert_values(prefill, concurrent_requests=0, requests_started_total=2)
 
 
 def test_handed_over_request_is_another_processes_to_finish(prefill: EngineInstruments, clock: FakeClock) -> None:

@@ -21,6 +21,7 @@ from servescope.instruments.resources import ResourceMeter
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import value
 from servescope.plugins.steps import StepInstruments
+from tests.instruments.conftest import assert_values
 from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -58,8 +59,7 @@ def test_a_child_starts_from_nothing_under_its_own_replica() -> None:
     autoscaler.set_replicas({"active": 2})
 
     def claim() -> bool:
-        assert value(engine, "requests_started_total") == 0
-        assert value(engine, "queued_requests") is None
+        assert_values(engine, requests_started_total=0, queued_requests=None)
         assert value(router, "router_index_event_gaps_total") is None
         assert value(autoscaler, "replica_count_by_status", status="active") is None
         assert value(router, "kv_cache_reused_tokens_total", replica=os.getpid()) == 0
@@ -81,14 +81,11 @@ def test_instruments_of_steps_start_from_nothing_too() -> None:
     engine.samples()
 
     def claim() -> bool:
-        assert value(engine, "concurrent_requests") is None
-        assert value(engine, "kv_cache_hit_rate") is None
+        assert_values(engine, concurrent_requests=None, kv_cache_hit_rate=None)
         engine.count_tokens(input_tokens=1, output_tokens=2)
         engine.record_cache_use(eligible_tokens=10, reused_tokens=2)
         engine.count_ended("ok", 4)
-        assert value(engine, "output_tokens_total") == 2
-        assert value(engine, "kv_cache_reused_tokens_total") == 2
-        assert value(engine, "kv_cache_hit_rate") == 0.2
+        assert_values(engine, output_tokens_total=2, kv_cache_reused_tokens_total=2, kv_cache_hit_rate=0.2)
         assert value(engine, "requests_total", outcome="client_error") is None
         return value(engine, "requests_total", outcome="ok") == 4
 
@@ -120,8 +117,7 @@ def test_what_the_parent_began_is_not_ended_in_the_child() -> None:
         attempt.report(5)
         assert value(engine, "servescope_instrument_errors_total", kind="inherited") == 3
         assert value(router, "servescope_instrument_errors_total", kind="inherited") == 1
-        assert value(engine, "concurrent_requests") == 0
-        assert value(engine, "output_tokens_total") == 0
+        assert_values(engine, concurrent_requests=0, output_tokens_total=0)
         return value(router, "kv_cache_eligible_tokens_total") == 0
 
     assert in_child(claim)

@@ -28,6 +28,7 @@ from servescope.instruments.instrument import Instruments
 from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock, value
 from servescope.instruments.values import REFUSALS
+from tests.instruments.conftest import assert_values
 from tests.support.drawing import examples
 
 ENGINE = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
@@ -132,9 +133,6 @@ hostile = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -260,9 +258,6 @@ def test_an_outcome_that_cannot_be_hashed_is_an_error() -> None:
     sane(engine)
 
 
-# --- threads, signals, collection -------------------------------------------------------------------------------------
-
-
 def test_arrivals_are_outcomes_and_those_in_flight_whatever_threads_do() -> None:
     """Held in every reading, while eight threads start, feed, end and end again each other's requests."""
     engine = EngineInstruments(ENGINE)
@@ -365,9 +360,6 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
     assert value(engine, "concurrent_requests") == 0
 
 
-# --- clocks -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @hostile
 @given(
@@ -406,12 +398,8 @@ def test_a_clock_that_lies_spoils_times_and_nothing_else(times: list[Any]) -> No
     sane(engine)
     sane(router)
     assert value(engine, "requests_total", outcome="ok") == 5
-    assert value(engine, "output_tokens_total") == 20
-    assert value(engine, "spec_decode_num_draft_tokens_total") == 20
+    assert_values(engine, output_tokens_total=20, spec_decode_num_draft_tokens_total=20)
     assert value(router, "kv_cache_reused_tokens_total") == 4
-
-
-# --- growth -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import value
 from servescope.plugins.steps import StepInstruments
 from tests.conftest import ROOT
+from tests.instruments.conftest import assert_values
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = [
@@ -196,9 +197,6 @@ class Member:
             self.kill()
 
 
-# --- adding up --------------------------------------------------------------------------------------------------------
-
-
 def test_a_group_of_one_is_what_its_instruments_are(name: str) -> None:
     """The same series and values but when it began, and three about the group."""
     engine = EngineInstruments(IDENTITY)
@@ -234,11 +232,8 @@ def test_counts_and_loads_are_summed_and_shares_averaged(name: str) -> None:
             assert eventually(lambda: started(group) == 7)
             assert eventually(lambda: value(group, "spec_decode_num_draft_tokens_total") == 100)
             assert value(group, "requests_total", outcome="ok") == 6
-            assert value(group, "request_duration_seconds_count") == 6
-            assert value(group, "concurrent_requests") == 1
-            assert value(group, "queued_requests") == 7
-            assert value(group, "kv_cache_usage") == pytest.approx(0.5)
-            assert value(group, "speculation_rate") == pytest.approx(19 / 100)
+            assert_values(group, request_duration_seconds_count=6, concurrent_requests=1, queued_requests=7)
+            assert_values(group, kv_cache_usage=pytest.approx(0.5), speculation_rate=pytest.approx(19 / 100))
             assert value(group, "servescope_group_processes") == 2
             assert balanced(group)
 
@@ -270,8 +265,7 @@ def test_what_every_process_sees_alike_is_not_summed(name: str) -> None:
             assert value(group, "replica_count_by_status", status="active") == 3
             assert value(group, "router_index_state", state="degraded") == 1
             assert value(group, "router_index_state", state="exact") == 1
-            assert value(group, "kv_cache_hit_rate") == pytest.approx(0.5)
-            assert value(group, "kv_cache_hit_rate_skew") == pytest.approx(0.25)
+            assert_values(group, kv_cache_hit_rate=pytest.approx(0.5), kv_cache_hit_rate_skew=pytest.approx(0.25))
 
 
 def test_ranks_with_replicas_of_their_own_stay_apart(name: str) -> None:
@@ -360,9 +354,6 @@ def test_the_first_process_has_joined_when_it_goes_on(name: str) -> None:
         assert group._member.joined.is_set()
 
 
-# --- processes that die -----------------------------------------------------------------------------------------------
-
-
 def test_a_killed_process_stays_in_the_sums_and_its_gauges_go(name: str) -> None:
     """Sums never fall; what it had in flight ended by an error, so that arrivals still are outcomes and in flight."""
     engine = EngineInstruments(IDENTITY)
@@ -382,8 +373,7 @@ def test_a_killed_process_stays_in_the_sums_and_its_gauges_go(name: str) -> None
             assert started(group) == 6
             assert value(group, "requests_total", outcome="ok") == 4
             assert value(group, "requests_total", outcome="error") == 2
-            assert value(group, "concurrent_requests") == 0
-            assert value(group, "queued_requests") is None
+            assert_values(group, concurrent_requests=0, queued_requests=None)
             assert balanced(group)
         with forked(work):
             assert eventually(lambda: started(group) == 12)  # the next generation begins beside what stays
@@ -520,9 +510,6 @@ def test_a_keeper_that_hangs_blocks_no_page_of_the_others(name: str) -> None:
             assert eventually(lambda: member.read("servescope_group_state_age_seconds") < stale)
 
 
-# --- forks of a group -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_forks_amid_readings_join_and_add_up(name: str) -> None:
     """Children forked while others record and read begin from nothing; every request is counted once."""
@@ -546,9 +533,6 @@ def test_any_process_of_the_group_shows_all_of_it(name: str) -> None:
         assert eventually(lambda: other.send("read", "requests_started_total") == "7.0")
         one.send("requests", 1)
         assert other.read("requests_started_total") == 8  # asked anew, not as of the last interval
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_construction_is_refused(name: str) -> None:
@@ -624,9 +608,6 @@ def test_a_machine_without_abstract_sockets_is_refused(name: str, monkeypatch: p
     monkeypatch.setattr("servescope.instruments.processes.sys.platform", "darwin")
     with pytest.raises(ServescopeError, match="needs Linux"):
         ProcessGroup(name, EngineInstruments(IDENTITY))
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_code_of_the_documentation_runs(name: str) -> None:

@@ -197,9 +197,6 @@ def test_this_process_is_measured_for_real() -> None:
     assert resources.memory_bytes > 1_000_000
 
 
-# --- GPUs -------------------------------------------------------------------------------------------------------------
-
-
 class NvmlError(Exception):
     """What NVML raises."""
 

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
-from servescope.judge.case import freeze_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import RunError, current_run, start_run, write_changes, write_decision
 from servescope.judge.report.text import moment
 from servescope.judge.watching import Watcher, describe_resumption
-from servescope.settings.clock import ProgramClock
 from tests.support.commands import run
-from tests.support.cutover_evidence import Side, Story, plan_of
-from tests.support.cutover_past import MadePast, given, made_past
+from tests.support.cutover_evidence import Side, Story
+from tests.support.cutover_past import MadePast, given, made_past, watcher_of
 from tests.support.cutover_plans import LEAST_PLAN, frozen_plan
 from tests.support.judgements import AT_MS, judgement
 
 STORY = Story(past_hours=26, hours=3, v2=Side(replicas=1))
 MINUTE = 60_000
-
-
-class PastClock(ProgramClock):
-    """The time of a past that is made up."""
-
-    def __init__(self, past: MadePast) -> None:
-        super().__init__()
-        self._past = past
-
-    def now_ms(self) -> int:
-        return self._past.now_ms
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +34,6 @@ def past(made: MadePast) -> MadePast:
     """The same, at its start."""
     made.now_ms, made.fails = STORY.started_ms, ""
     return made
-
-
-@pytest.fixture
-def journal(past: MadePast, tmp_path: Path) -> Iterator[CutoverJournal]:
-    """A journal with a run of two stages."""
-    with CutoverJournal(tmp_path / "cutover.journal.db") as journal:
-        start_run(journal, freeze_plan(past, plan_of(0.25, 0.5), STORY.started_ms))
-        yield journal
-
-
-def watcher_of(past: MadePast, journal: CutoverJournal) -> Watcher:
-    """A judge that begins to watch."""
-    watched = current_run(journal, "chat")
-    assert watched is not None
-    return Watcher(past, journal, watched, PastClock(past))
 
 
 def judge_at(watcher: Watcher, past: MadePast, minute: float) -> Judgement:

@@ -1,7 +1,4 @@
-"""The judge on emulated cutovers, end to end: what is healthy, each harm, and what cannot be known.
-
-A recording has a v1 and several v2 like it, each with its own fault from the end of a day on; each pair is a cutover.
-"""
+"""The judge on emulated cutovers, end to end: what is healthy, each harm, and what cannot be known."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ HARMS: Final = {
     "small-batches": ("throughput-regression", 0.9),
 }
 ALONE: Final = "one-slow-replica"
-UNSEEN: Final = {
-    "crashing": ("replica-crash-loop", 1.0),
-    "restarting": ("counters-reset", 60.0),
-}
+UNSEEN: Final = {"crashing": ("replica-crash-loop", 1.0), "restarting": ("counters-reset", 60.0)}
 BLIND: Final = {"unreachable": "target-unreachable", "renamed": "metric-renamed"}
 FROZEN: Final = {"frozen": "engine-frozen"}
 ALIKE: Final = {"healthy": None, "other-prompts": "prompt-mix-shift"}

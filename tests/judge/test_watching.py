@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import numpy as np
@@ -18,25 +16,15 @@ from servescope.errors import ServescopeError
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.judge.case import WatchedCase, freeze_plan, judge_case
 from servescope.judge.journal.journal import CutoverJournal
-from servescope.judge.journal.runs import current_run, start_run, write_decision
+from servescope.judge.journal.runs import current_run, write_decision
 from servescope.judge.watching import Watcher, describe_resumption, serve
-from servescope.settings.clock import ProgramClock
 from servescope.web.settings import ApiSettings
 from tests.support.cutover_evidence import Side, Story, plan_of
-from tests.support.cutover_past import MadePast, made_past
+from tests.support.cutover_past import MadePast, made_past, watcher_of
 from tests.support.drawing import trials
 from tests.support.waiting import wait_for_async
 
 STORY = Story(past_hours=26, hours=5, v2=Side(replicas=1, slower=1.4))
-
-
-class PastClock(ProgramClock):
-    """The time of a past that is made up."""
-
-    past: MadePast
-
-    def now_ms(self) -> int:
-        return self.past.now_ms
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +38,7 @@ def past(made: MadePast) -> MadePast:
     """The same, at its start."""
     made.now_ms, made.fails = STORY.started_ms, ""
     made.reads.clear()
-    PastClock.past = made
     return made
-
-
-@pytest.fixture
-def journal(past: MadePast, tmp_path: Path) -> Iterator[CutoverJournal]:
-    """A journal with a run of two stages."""
-    with CutoverJournal(tmp_path / "cutover.journal.db") as journal:
-        start_run(journal, freeze_plan(past, plan_of(0.25, 0.5), STORY.started_ms))
-        yield journal
-
-
-def watcher_of(past: MadePast, journal: CutoverJournal) -> Watcher:
-    """A judge that begins to watch."""
-    run = current_run(journal, "chat")
-    assert run is not None
-    return Watcher(past, journal, run, PastClock())
 
 
 def judge_at(watcher: Watcher, past: MadePast, at_ms: int) -> Judgement:
@@ -237,7 +209,6 @@ def test_changes_are_kept_in_the_journal(past: MadePast, journal: CutoverJournal
 def test_what_fails_is_counted_and_the_gate_closes_with_age(past: MadePast, journal: CutoverJournal) -> None:
     """The last judgement is kept for as long as one may believe it; then judging goes on as if nothing had been."""
     equal = made_past(replace(STORY, v2=Side(replicas=1)))
-    PastClock.past = equal
     watcher = watcher_of(equal, journal)
     assert judge_at(watcher, equal, STORY.end_ms - 900_000).verdict == "HEALTHY"
 

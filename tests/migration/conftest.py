@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from servescope.emulator.workload.mixes import Mix
@@ -14,3 +16,8 @@ SERVED_MIX = Mix(requests_per_second=1.5)
 def served_past() -> EmulatedPast:
     """Seventy minutes of an emulated v1, to be read only."""
     return kept_past("served-past", minutes=70, mix=SERVED_MIX)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of the files there, hidden ones included."""
+    return sorted(path.name for path in folder.iterdir())

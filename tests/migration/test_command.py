@@ -13,6 +13,7 @@ import pytest
 
 from servescope.migration.document.document import LARGEST_BYTES
 from servescope.migration.report import migration_schema
+from tests.migration.conftest import names_in
 from tests.support.commands import Done, run
 
 V1 = """\
@@ -53,11 +54,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(V1, encoding="utf-8")
     return path
-
-
-def names_in(folder: Path) -> list[str]:
-    """The names of the files there, hidden ones included."""
-    return sorted(path.name for path in folder.iterdir())
 
 
 def read_json(done: Done) -> Any:
@@ -130,17 +126,6 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert run("migrate", str(link), "--write").returncode == 0
     assert link.is_symlink()
     assert target.read_text(encoding="utf-8") == V2
-
-
-def test_a_copy_of_another_file_is_not_overwritten(config: Path) -> None:
-    """Nothing is written then."""
-    kept = config.with_name("config.yaml.v1")
-    kept.write_text("mine", encoding="utf-8")
-    done = run("migrate", str(config), "--write")
-
-    assert done.returncode == 2
-    assert "would be kept as config.yaml.v1, which is there already; nothing was written" in done.stdout
-    assert (config.read_text(encoding="utf-8"), kept.read_text(encoding="utf-8")) == (V1, "mine")
 
 
 @pytest.mark.parametrize("writes", [0, 1])

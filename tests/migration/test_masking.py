@@ -125,11 +125,9 @@ def test_what_a_command_assigns_to_a_name_is_not_shown(command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "mkdir -p /app/x", "pip install -U git+https://host/x", "docker login --password-stdin reg", "max_tokens=512",
-        "serve --eos-token-id 2 --token-file /run/x", "tokenizer: meta/llama", "git clone https://host/a.git",
-        "python -m keyring", "set-tokens 5",
-    ],
+    ["mkdir -p /app/x", "pip install -U git+https://host/x", "docker login --password-stdin reg", "max_tokens=512",
+     "serve --eos-token-id 2 --token-file /run/x", "tokenizer: meta/llama", "git clone https://host/a.git",
+     "python -m keyring", "set-tokens 5"],
 )  # fmt: skip
 def test_a_harmless_command_is_shown(command: str) -> None:
     """Options and names that only look like those of secrets."""

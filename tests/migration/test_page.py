@@ -66,6 +66,33 @@ BACKEND_ROWS = re.findall(
 )
 
 
+# The parameters of the backend server: the backends that have it, the type, the default.
+BACKEND_PARAMETERS = {
+    ("context_length", "v3, v4"): ("a whole number", "–"),
+    ("gpu_memory_utilization", "v3, v4"): ("a number", "–"),
+    ("reasoning_parser", "v3"): ("one of: deepseek_r1, qwen3", "–"),
+    ("reasoning_parser", "v4"): ("one of: deepseek-r1, qwen3", "–"),
+    ("tool_call_parser", "v3"): ("one of: mistral, llama3_json, llama4_json, hermes", "–"),
+    ("tool_call_parser", "v4"): ("one of: mistral, llama4, llama3, qwen25", "–"),
+    ("max_running_requests", "v4"): ("a whole number", "–"),
+    ("max_total_tokens", "v4"): ("a whole number", "–"),
+    ("chunked_prefill_size", "v4"): ("a whole number", "–"),
+    ("max_prefill_tokens", "v4"): ("a whole number", "`16384`"),
+    ("enable_torch_compile", "v4"): ("true or false", "`false`"),
+    ("torch_compile_max_bs", "v4"): ("a whole number", "`32`"),
+    ("cuda_graph_max_bs", "v4"): ("a whole number", "`32`"),
+}
+
+
+def test_every_parameter_of_the_backends_has_a_row() -> None:
+    """With its type and its default."""
+    rows = {(row[0].rpartition(".")[2], row[1]): row[2:] for row in BACKEND_ROWS if row[0].count(".") == 2}
+    for parameter, (kind, default) in BACKEND_PARAMETERS.items():
+        found = rows[parameter]
+        assert found[0].startswith(kind), parameter
+        assert found[1] == default, parameter
+
+
 @pytest.mark.reference
 def test_every_field_of_the_backend_server_has_a_row(reference: Path) -> None:
     """Those of its tables with backend, type and default; those of its lists and samples by name; and no others."""

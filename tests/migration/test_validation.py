@@ -329,9 +329,6 @@ def test_a_merge_is_checked_as_what_it_brings() -> None:
     assert found(text) == ["1:13 resources.cpu is 4, expected a text such as '4' or '500m'"]
 
 
-# --- The Management API -----------------------------------------------------------------------------------------------
-
-
 def body_errors(text: str, *, severity: str = "error") -> list[str]:
     """The findings of a body, each as `line:column path message`."""
     findings = check_body(read_document(text, "f"))

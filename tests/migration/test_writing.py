@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.migration.conftest import names_in
 from tests.support.commands import run
 from tests.support.waiting import deadline_seconds
 
@@ -35,17 +36,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def names_in(folder: Path) -> list[str]:
-    """The names of the files there, hidden ones included."""
-    return sorted(path.name for path in folder.iterdir())
-
-
 def is_v2(path: Path) -> bool:
     """Whether the whole file was translated."""
     return "inference_stack: v2" in path.read_text(encoding="utf-8") and path.read_text(encoding="utf-8")[-1:] == "\n"
-
-
-# --- Whose a file is --------------------------------------------------------------------------------------------------
 
 
 @as_root
@@ -106,9 +99,6 @@ def test_a_file_with_other_names_is_left(config: Path) -> None:
     assert "is one of 2 names of a file (hard links), of which the others would keep the old content" in done.stdout
     assert (names_in(config.parent), config.read_text(encoding="utf-8")) == (["config.yaml", "same.yaml"], V1)
     assert run("migrate", str(config), "--check").returncode == 1
-
-
-# --- Links ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,9 +197,6 @@ def test_new_files_are_written_through_no_link(tmp_path: Path) -> None:
     assert f"config.yaml: is a link to {outside}, out of {source.parent}: it is not followed" in done.stdout
     assert "of somebody else" not in done.stdout
     assert outside.read_text(encoding="utf-8") == "of somebody else"
-
-
-# --- While it is written ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "f.json"])

@@ -11,8 +11,8 @@ from servescope.contract.identity import Identity
 from servescope.errors import UsageError
 from servescope.instruments.record_buffer import FOLD_EVERY
 from servescope.instruments.testing import FakeClock, value
-from servescope.instruments.values import REFUSALS
 from servescope.plugins.steps import MOST_AT_ONCE, StepInstruments
+from tests.instruments.conftest import assert_values, refused
 
 IDENTITY = Identity("llama-70b", "chat-v2", "v2", replica="engine-0")
 
@@ -27,11 +27,6 @@ def engine(clock: FakeClock) -> StepInstruments:
     return StepInstruments(IDENTITY, clock=clock, ratio_window_seconds=10.0, unreported_outcomes=("client_error",))
 
 
-def refused(engine: StepInstruments) -> dict[str, float]:
-    counts = {kind: value(engine, "servescope_instrument_errors_total", kind=kind) or 0 for kind in REFUSALS}
-    return {kind: count for kind, count in counts.items() if count}
-
-
 def test_nothing_is_booked_twice(engine: StepInstruments) -> None:
     """Tokens and the first token are the steps'; the request that ends adds what is made of the whole of it."""
     engine.count_tokens(input_tokens=100, output_tokens=1)
@@ -40,21 +35,17 @@ def test_nothing_is_booked_twice(engine: StepInstruments) -> None:
     engine.record_request(
         outcome="ok", input_tokens=100, output_tokens=11, time_to_first_token=0.5, duration=2.5, decode_seconds=2.0
     )
-    assert value(engine, "input_tokens_total") == 100
-    assert value(engine, "output_tokens_total") == 11
-    assert value(engine, "time_to_first_token_seconds_count") == 1
+    assert_values(engine, input_tokens_total=100, output_tokens_total=11, time_to_first_token_seconds_count=1)
     assert value(engine, "tps_per_request_sum") == 5.0
     assert value(engine, "requests_total", outcome="ok") == 1
 
 
 def test_arrivals_are_absent_and_in_flight_is_what_was_set(engine: StepInstruments) -> None:
     """Before it is set it is absent as well; it does not follow from ends."""
-    assert value(engine, "requests_started_total") is None
-    assert value(engine, "concurrent_requests") is None
+    assert_values(engine, requests_started_total=None, concurrent_requests=None)
     engine.count_ended("ok", 5)
     engine.set_concurrent_requests(3)
-    assert value(engine, "concurrent_requests") == 3
-    assert value(engine, "requests_started_total") is None
+    assert_values(engine, concurrent_requests=3, requests_started_total=None)
 
 
 def test_an_unreported_outcome_is_absent_until_it_is_reported_after_all(engine: StepInstruments) -> None:
@@ -75,9 +66,7 @@ def test_the_hit_rate_covers_its_window(engine: StepInstruments, clock: FakeCloc
     clock.advance(6)
     assert value(engine, "kv_cache_hit_rate") == 0.0
     clock.advance(6)
-    assert value(engine, "kv_cache_hit_rate") is None
-    assert value(engine, "kv_cache_eligible_tokens_total") == 200
-    assert value(engine, "kv_cache_reused_tokens_total") == 100
+    assert_values(engine, kv_cache_hit_rate=None, kv_cache_eligible_tokens_total=200, kv_cache_reused_tokens_total=100)
 
 
 def test_more_steps_than_a_buffer_holds(engine: StepInstruments) -> None:
@@ -96,8 +85,7 @@ def test_more_steps_than_a_buffer_holds(engine: StepInstruments) -> None:
 def test_a_time_that_cannot_be_costs_only_itself(engine: StepInstruments, wrong: float) -> None:
     """The others of the same step are booked."""
     engine.observe_first_tokens([0.5, wrong, 0.25])
-    assert value(engine, "time_to_first_token_seconds_count") == 2
-    assert value(engine, "time_to_first_token_seconds_sum") == 0.75
+    assert_values(engine, time_to_first_token_seconds_count=2, time_to_first_token_seconds_sum=0.75)
     assert refused(engine) == {"out_of_range": 1}
 
 

@@ -76,6 +76,11 @@ def read(module: Any, name: str, **labels: str) -> float | None:
     return found[0].value if found else None
 
 
+def assert_values(module: Any, **expected: Any) -> None:
+    """Each name has one sample of this value on the page, or none where None is expected."""
+    assert {name: read(module, name) for name in expected} == expected
+
+
 def refused(module: Any) -> dict[str, float]:
     counts = {kind: read(module, "servescope_instrument_errors_total", kind=kind) or 0 for kind in REFUSALS}
     return {kind: count for kind, count in counts.items() if count}
@@ -94,25 +99,16 @@ def test_a_request_from_its_first_token_to_its_end(plugin: Any) -> None:
         mm_cache_stats=None,
         engine_idx=0,
     )
-    assert read(plugin, "input_tokens_total") == 100
-    assert read(plugin, "output_tokens_total") == 1
-    assert read(plugin, "time_to_first_token_seconds_sum") == 0.5
-    assert read(plugin, "concurrent_requests") == 1
-    assert read(plugin, "kv_cache_usage") == 0.25
-    assert read(plugin, "request_duration_seconds_count") == 0
+    assert_values(plugin, input_tokens_total=100, output_tokens_total=1, time_to_first_token_seconds_sum=0.5)
+    assert_values(plugin, concurrent_requests=1, kv_cache_usage=0.25, request_duration_seconds_count=0)
 
     logger.record(Scheduler(), Iteration(10, Prompts(), 0, [Finished()], [], [0.2] * 10))
     assert read(plugin, "output_tokens_total") == 11
     assert read(plugin, "requests_total", outcome="ok") == 1
-    assert read(plugin, "tps_per_request_sum") == 5.0
-    assert read(plugin, "tps_per_request_count") == 1
-    assert read(plugin, "decode_seconds_total") == 2.0
-    assert read(plugin, "time_per_output_token_seconds_sum") == 0.2
-    assert read(plugin, "request_duration_seconds_sum") == 2.5
-    assert read(plugin, "input_tokens_per_request_sum") == 100
-    assert read(plugin, "output_tokens_per_request_sum") == 11
-    assert read(plugin, "inter_token_latency_seconds_count") == 10
-    assert read(plugin, "concurrent_requests") == 0
+    assert_values(plugin, tps_per_request_sum=5.0, tps_per_request_count=1, decode_seconds_total=2.0)
+    assert_values(plugin, time_per_output_token_seconds_sum=0.2, request_duration_seconds_sum=2.5)
+    assert_values(plugin, input_tokens_per_request_sum=100, output_tokens_per_request_sum=11)
+    assert_values(plugin, inter_token_latency_seconds_count=10, concurrent_requests=0)
     assert read(plugin, "time_to_first_token_seconds_count") == 1
     assert refused(plugin) == {}
 
@@ -121,8 +117,7 @@ def test_a_wall_clock_that_is_set_back_costs_no_request(plugin: Any) -> None:
     """vLLM measures from arrival by the wall clock and decoding by another: the longer one is believed."""
     logger = start(plugin)
     logger.record(None, Iteration(finished_requests=[Finished(e2e_latency=-3600.0)]))
-    assert read(plugin, "request_duration_seconds_sum") == 2.0
-    assert read(plugin, "tps_per_request_sum") == 5.0
+    assert_values(plugin, request_duration_seconds_sum=2.0, tps_per_request_sum=5.0)
     assert refused(plugin) == {}
 
 
@@ -143,9 +138,7 @@ def test_cache_reuse_is_booked_with_the_prompt(plugin: Any) -> None:
     logger = start(plugin)
     logger.record(None, Iteration(1, Prompts(100, 64), 0, [], [0.5], []))
     logger.record(None, Iteration(10, Prompts(), 0, [Finished()], [], []))
-    assert read(plugin, "kv_cache_eligible_tokens_total") == 100
-    assert read(plugin, "kv_cache_reused_tokens_total") == 64
-    assert read(plugin, "kv_cache_hit_rate") == 0.64
+    assert_values(plugin, kv_cache_eligible_tokens_total=100, kv_cache_reused_tokens_total=64, kv_cache_hit_rate=0.64)
 
 
 def test_cache_reuse_by_request_where_steps_do_not_report_it(plugin: Any) -> None:
@@ -154,9 +147,7 @@ def test_cache_reuse_by_request_where_steps_do_not_report_it(plugin: Any) -> Non
     step = SimpleNamespace(num_prompt_tokens=100, num_generation_tokens=11, finished_requests=[Finished()])
     logger.record(None, step)
     logger.record(None, SimpleNamespace(finished_requests=[Finished(num_cached_tokens=-1)]))
-    assert read(plugin, "input_tokens_total") == 100
-    assert read(plugin, "kv_cache_eligible_tokens_total") == 100
-    assert read(plugin, "kv_cache_reused_tokens_total") == 64
+    assert_values(plugin, input_tokens_total=100, kv_cache_eligible_tokens_total=100, kv_cache_reused_tokens_total=64)
     assert read(plugin, "requests_total", outcome="ok") == 2
 
 
@@ -197,8 +188,7 @@ def test_speculation_by_position(plugin: Any) -> None:
         Scheduler(spec_decoding_stats=Speculation(6, [2, 1, 1], 2)), Iteration(inter_token_latencies_iter=[0.1])
     )
     logger.record(Scheduler(spec_decoding_stats=None), None)
-    assert read(plugin, "spec_decode_num_drafts_total") == 2
-    assert read(plugin, "spec_decode_num_draft_tokens_total") == 6
+    assert_values(plugin, spec_decode_num_drafts_total=2, spec_decode_num_draft_tokens_total=6)
     assert read(plugin, "spec_decode_num_accepted_tokens_total") == 4
     assert read(plugin, "spec_decode_num_accepted_tokens_per_pos_total", position="0") == 2
     assert read(plugin, "spec_decode_num_accepted_tokens_per_pos_total", position="2") == 1
@@ -252,9 +242,7 @@ def test_waiting_requests_and_preemptions(plugin: Any) -> None:
     """Requests put off count as queued; preempted ones are counted."""
     logger = start(plugin)
     logger.record(Scheduler(2, 3, 4), Iteration(num_preempted_reqs=2))
-    assert read(plugin, "queued_requests") == 7
-    assert read(plugin, "concurrent_requests") == 9
-    assert read(plugin, "preemptions_total") == 2
+    assert_values(plugin, queued_requests=7, concurrent_requests=9, preemptions_total=2)
 
 
 @pytest.mark.parametrize(("scope", "known"), [("cgroup", True), ("process", False)])
@@ -265,14 +253,10 @@ def test_cpu_and_memory_are_the_containers_or_absent(
     resources = Resources(2.0, 1000, (Gpu("0", 0.5, 77),))
     monkeypatch.setattr(plugin, "ResourceMeter", lambda: SimpleNamespace(scope=scope, read=lambda: resources))
     logger = plugin.ServescopeStatLogger(configuration(data_parallel_size=2), engine_indexes=[0, 1])
-    assert read(plugin, "cpu_usage") == (2.0 if known else None)
-    assert read(plugin, "memory_usage") == (1000 if known else None)
+    assert_values(plugin, cpu_usage=2.0 if known else None, memory_usage=1000 if known else None)
     assert read(plugin, "gpu_memory_usage", gpu="0", replica="pod-0-dp0") == 77
     assert read(plugin, "gpu_memory_usage", gpu="0", replica="pod-0-dp1") is None
     assert logger is not None
-
-
-# --- identity, port, several engines ----------------------------------------------------------------------------------
 
 
 def test_identity_comes_from_the_configuration_unless_the_environment_names_it(
@@ -336,8 +320,7 @@ def test_several_servers_of_one_engine_have_a_port_and_a_replica_each(
     logger.record(Scheduler(1, 1, 0, 0.5), Iteration(5))
     assert f":{port}/" in plugin._PAGE._server.url
     assert read(plugin, "output_tokens_total", replica="pod-0-api2") == 5
-    assert read(plugin, "concurrent_requests") is None
-    assert read(plugin, "kv_cache_usage") is None
+    assert_values(plugin, concurrent_requests=None, kv_cache_usage=None)
 
 
 def test_the_port_closes_when_vllm_drops_its_logger(plugin: Any) -> None:
@@ -350,9 +333,6 @@ def test_the_port_closes_when_vllm_drops_its_logger(plugin: Any) -> None:
     wait_for(lambda: plugin._PAGE._server is None, "the server to close")
     with pytest.raises(URLError):
         urlopen(url, timeout=deadline_seconds())
-
-
-# --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -437,21 +417,8 @@ class Raising:
         raise RuntimeError(f"{name} is not to be had")
 
 
-HOSTILE: tuple[Any, ...] = (
-    None,
-    math.nan,
-    math.inf,
-    -1,
-    -0.5,
-    2**70,
-    "many",
-    b"\xff",
-    [],
-    {},
-    object(),
-    Raising(),
-    True,
-)
+HOSTILE: tuple[Any, ...] = (None, math.nan, math.inf, -1, -0.5, 2**70, "many", b"\xff", [], {}, object(), Raising(),
+                            True)  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", HOSTILE, ids=lambda wrong: re.sub(" at 0x.*", "", repr(wrong)))

@@ -58,18 +58,10 @@ def test_what_is_no_host_and_port_is_no_target(target: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "",
-        "[fe80::1%eth0]:80",
-        "10.0.0.0/8",
-        "10.0.0.1/8:80",
-        "10.0.0.0/33:80",
-        "a:90-80",
-        "a:0",
-        "a:80-",
-        "a b:80",
+        "", "[fe80::1%eth0]:80", "10.0.0.0/8", "10.0.0.1/8:80", "10.0.0.0/33:80", "a:90-80", "a:0", "a:80-", "a b:80",
         "http://a:80",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     """Host bits behind a network too: they are a mistake."""
     with pytest.raises(ValueError, match=r"is not HOST:PORT|has host bits set|does not appear to be"):

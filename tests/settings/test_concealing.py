@@ -141,9 +141,6 @@ def test_parts_of_a_header_are_secrets(value: str, shown: str) -> None:
     assert conceal(f"what is {shown}?", [value]) == "what is [secret]?"
 
 
-# --- What was sent ----------------------------------------------------------------------------------------------------
-
-
 def test_a_secret_that_was_exchanged_is_still_concealed(tmp_path: Path) -> None:
     """The answer to what was sent comes later than the new secret, or when there is none any more."""
     token = tmp_path / "token"

@@ -17,17 +17,7 @@ MANY = 20_000
 # A value each, in which brackets, quotes and dots nest nothing.
 INERT = st.one_of(
     st.sampled_from(
-        [
-            "1.5",
-            "'[{.'",
-            '"""[" ]""[[{"""',
-            "'''['' {\n['''",
-            '"\\"[[{"',
-            '""',
-            "''",
-            '""""""',
-            '"""[""\\""""',
-        ]
+        ["1.5", "'[{.'", '"""[" ]""[[{"""', "'''['' {\n['''", '"\\"[[{"', '""', "''", '""""""', '"""[""\\""""']
     ),
     st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12).map(quote),
 )
@@ -36,17 +26,12 @@ INERT = st.one_of(
 @pytest.mark.parametrize(
     "text",
     [
-        "a = " + "[" * MANY,
-        "a = " + "[" * MANY + "]" * MANY,
-        "a = " + "{b = " * MANY,
-        "a = " + "[{b = " * MANY + "1" + "}]" * MANY,
-        "[" * MANY,
-        "a = [\n" * MANY,
-        "\n\n" + ".".join("a" * MANY) + " = 1",
-        "[" + ".".join("a" * MANY) + "]",
+        "a = " + "[" * MANY, "a = " + "[" * MANY + "]" * MANY, "a = " + "{b = " * MANY,
+        "a = " + "[{b = " * MANY + "1" + "}]" * MANY, "[" * MANY, "a = [\n" * MANY,
+        "\n\n" + ".".join("a" * MANY) + " = 1", "[" + ".".join("a" * MANY) + "]",
         "[" + " . ".join(['"b c"'] * MANY) + "]",
     ],
-)
+)  # fmt: skip
 def test_a_document_that_nests_too_deep_is_refused_by_name(text: str) -> None:
     """Brackets, inline tables, headers and dotted keys beyond the limit end in an error with file, limit and line."""
     with pytest.raises(ConfigurationError, match=rf"^here\.toml: nested deeper than {DEEPEST} \(at line \d+\)$"):

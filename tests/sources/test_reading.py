@@ -268,9 +268,6 @@ def test_every_capture_reads_the_same_when_it_is_known(captures: Path) -> None:
     assert read >= 5
 
 
-# --- Who supplies what ------------------------------------------------------------------------------------------------
-
-
 def test_a_metric_is_taken_from_the_outermost() -> None:
     """With its target; metrics that are not further out, or were not asked for, are not in the answer."""
     supply = Supply()

@@ -28,38 +28,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collecting]:
         yield collector
 
 
-def overwrite_the_middle(path: Path) -> None:
+def overwrite(path: Path, start: int, end: int | None = None) -> None:
     with path.open("r+b") as file:
-        file.seek(_PAGE)
-        file.write(b"\xaa" * (path.stat().st_size - _PAGE))
+        file.seek(start)
+        file.write(b"\xaa" * ((path.stat().st_size if end is None else end) - start))
 
 
-def overwrite_the_head(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.write(b"\xff" * 200)
-
-
-def overwrite_the_schema(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(100)
-        file.write(b"\xaa" * 2_000)
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, 2 * _PAGE)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def remove_all(path: Path) -> None:
-    for each in path.parent.glob("servescope.db*"):
-        each.unlink()
+def remove(path: Path, *endings: str) -> None:
+    for ending in endings:
+        Path(f"{path}{ending}").unlink()
 
 
 def replace_by_an_empty_store(path: Path) -> None:
@@ -67,23 +44,19 @@ def replace_by_an_empty_store(path: Path) -> None:
     path.with_name("other.db").replace(path)
 
 
-def remove_the_log(path: Path) -> None:
-    Path(f"{path}-wal").unlink()
-
-
-def remove_the_log_and_its_index(path: Path) -> None:
-    Path(f"{path}-wal").unlink()
-    Path(f"{path}-shm").unlink()
-
-
-def truncate_the_log(path: Path) -> None:
-    os.truncate(f"{path}-wal", 0)
-
-
-def overwrite_the_log(path: Path) -> None:
-    log = Path(f"{path}-wal")
-    with log.open("r+b") as file:
-        file.write(b"\xaa" * log.stat().st_size)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "middle overwritten": lambda path: overwrite(path, _PAGE),
+    "head overwritten": lambda path: overwrite(path, 0, 200),
+    "schema overwritten": lambda path: overwrite(path, 100, 2_100),
+    "truncated": lambda path: os.truncate(path, 2 * _PAGE),
+    "emptied": lambda path: os.truncate(path, 0),
+    "removed": Path.unlink,
+    "all removed": lambda path: remove(path, "", "-lock", "-wal", "-shm"),
+    "another store": replace_by_an_empty_store,
+    "log removed": lambda path: remove(path, "-wal"),
+    "log and index removed": lambda path: remove(path, "-wal", "-shm"),
+    "log truncated": lambda path: os.truncate(f"{path}-wal", 0),
+}
 
 
 def checkpoint(path: Path) -> None:
@@ -91,32 +64,17 @@ def checkpoint(path: Path) -> None:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        overwrite_the_middle,
-        overwrite_the_head,
-        overwrite_the_schema,
-        truncate,
-        empty,
-        remove,
-        remove_all,
-        replace_by_an_empty_store,
-        remove_the_log,
-        remove_the_log_and_its_index,
-        truncate_the_log,
-    ],
-)
-def test_a_damaged_store_costs_the_store_alone(running: Collecting, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_store_costs_the_store_alone(running: Collecting, damage: str) -> None:
     """Targets are scraped and shown on, the damage is reported, and scrapes after it are in a sound store."""
     last = running.wait_for_scrapes()
     wait_for(lambda: last in running.stored(), "a scrape in the store")
-    if damage is not truncate_the_log:
+    if damage != "log truncated":
         # All of it is in the file then; the log would otherwise write over the damage.
         checkpoint(running.store)
     errors = running.own("servescope_store_errors_total")
 
-    damage(running.store)
+    DAMAGES[damage](running.store)
     running.wait_for_scrapes()
     wait_for(lambda: running.own("servescope_store_errors_total") > errors, "a report of the damage", log=running.log)
     wait_for(lambda: running.store_problem() is None, "a sound store", log=running.log)
@@ -144,7 +102,7 @@ def test_a_file_of_another_program_in_its_place_is_left_alone(running: Collectin
 
 def test_an_overwritten_log_costs_the_store_alone(running: Collecting) -> None:
     """It is not noticed before its pages are read; until then, and while it is reported, targets are scraped on."""
-    overwrite_the_log(running.store)
+    overwrite(Path(f"{running.store}-wal"), 0)
     for _ in range(3):
         running.wait_for_scrapes()
 

@@ -8,7 +8,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +54,7 @@ class Writing:
         self.written = 0
         self.step = 0
         self.writer = StoreWriter(
-            self.store,
-            on_written=self._on_written,
-            on_error=self.errors.append,
-            on_dropped=self.dropped.append,
+            self.store, on_written=self._on_written, on_error=self.errors.append, on_dropped=self.dropped.append
         )
         self.submit(WriteBatch(targets=[STATUS], settings=(NOW, RecordedSettings(300_000, 15_000, 15_000, "closed"))))
 
@@ -111,23 +108,6 @@ def test_a_full_disk_is_waited_out(writing: Writing) -> None:
     assert writing.writer.age_seconds() == 0
 
 
-def test_a_file_that_may_not_grow_is_reported_as_full(writing: Writing) -> None:
-    """By SQLite's message, with the file's name; what waited is written later."""
-    writing.scrape()
-    writing.settle()
-    with writing.store._lock:
-        writing.store._connection.execute("PRAGMA max_page_count = 1")
-    for _ in range(30):
-        writing.scrape()
-    wait_for(lambda: writing.errors, "a report")
-    with writing.store._lock:
-        writing.store._connection.execute("PRAGMA max_page_count = 1000000")
-    writing.settle()
-
-    assert str(writing.errors[0]) == f"store {writing.path}: database or disk is full"
-    assert writing.stored() == [*range(31)]
-
-
 def test_while_the_store_fails_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the backlog the oldest scrapes are dropped and reported; the youngest are stored afterwards."""
     monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 20)
@@ -149,20 +129,46 @@ def test_while_the_store_fails_memory_is_bounded(path: Path, monkeypatch: pytest
     assert len(stored) + len(writing.dropped) == 100
 
 
-def test_a_lock_of_another_process_is_waited_out(writing: Writing) -> None:
-    """A tool that locks the file for a while delays what is stored, and nothing is lost."""
+@contextmanager
+def _set(writing: Writing, pragma: str, value: int, restored: int) -> Iterator[None]:
+    for each, number in ((pragma, value), (pragma, restored)):
+        with writing.store._lock:
+            writing.store._connection.execute(f"PRAGMA {each} = {number}")
+        if number == value:
+            yield
+
+
+@contextmanager
+def _locked(writing: Writing) -> Iterator[None]:
+    with closing(sqlite3.connect(writing.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    ("refusing", "problem"),
+    [
+        (lambda writing: _set(writing, "max_page_count", 1, 1_000_000), "database or disk is full"),
+        (lambda writing: _set(writing, "query_only", 1, 0), "attempt to write a readonly database"),
+        (_locked, "database is locked"),
+    ],
+    ids=["full", "read-only", "locked"],
+)
+def test_a_file_that_refuses_what_is_written_is_waited_for(
+    writing: Writing, refusing: Callable[[Writing], AbstractContextManager[None]], problem: str
+) -> None:
+    """By SQLite's message, with the file's name, at every try; nothing is lost."""
+    writing.scrape()
     writing.settle()
-    other = sqlite3.connect(writing.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    for _ in range(5):
-        writing.scrape()
-    wait_for(lambda: len(writing.errors) >= 2, "a second try")
-    other.execute("ROLLBACK")
-    other.close()
+    with refusing(writing):
+        for _ in range(30):
+            writing.scrape()
+        wait_for(lambda: len(writing.errors) >= 2, "a second try")
     writing.settle()
 
-    assert {str(error) for error in writing.errors} == {f"store {writing.path}: database is locked"}
-    assert writing.stored() == [*range(5)]
+    assert {str(error) for error in writing.errors} == {f"store {writing.path}: {problem}"}
+    assert writing.stored() == [*range(31)]
 
 
 def _flip_head(path: Path) -> None:
@@ -265,10 +271,7 @@ def test_a_file_that_was_removed_is_begun_anew(writing: Writing) -> None:
 
 @pytest.mark.parametrize("with_reader", [False, True])
 def test_a_file_in_its_place_gets_nothing_of_the_former_log(writing: Writing, with_reader: bool) -> None:
-    """SQLite would write the former file's log to it, pages of the one among those of the other.
-
-    A reader may have the two open together before the writer notices; it reads the new file alone soon after.
-    """
+    """SQLite would write the former file's log to it, pages of the one among those of the other."""
     first = writing.scrape()
     writing.settle()
     former = writing.path.with_name("former.db")
@@ -416,18 +419,3 @@ def test_damaged_rows_of_one_target_do_not_keep_others_from_being_packed(
         assert len(store.read_scrapes("chat/r1", 0, NOW * 2)) == 240
         assert store.read_scrapes("chat/r0", 0, NOW * 2) == []
     assert len([record for record in caplog.records if "it is dropped" in record.message]) == 1
-
-
-def test_a_file_that_may_not_be_written_is_waited_for(writing: Writing) -> None:
-    """As on a file system that turned read-only: reported, and written as soon as that works again."""
-    writing.settle()
-    with writing.store._lock:
-        writing.store._connection.execute("PRAGMA query_only = 1")
-    writing.scrape()
-    wait_for(lambda: writing.errors, "a report")
-    with writing.store._lock:
-        writing.store._connection.execute("PRAGMA query_only = 0")
-    writing.settle()
-
-    assert str(writing.errors[0]) == f"store {writing.path}: attempt to write a readonly database"
-    assert writing.stored() == [0]

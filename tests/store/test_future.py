@@ -25,14 +25,7 @@ from servescope.store.future import FutureRows
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.opening import open_history, read_time
 from servescope.store.prometheus.options import OPTIONS
-from servescope.store.records import (
-    AheadError,
-    KeptAlert,
-    RecordedSettings,
-    StoreError,
-    TargetStatus,
-    UntimelyError,
-)
+from servescope.store.records import AheadError, KeptAlert, RecordedSettings, StoreError, TargetStatus, UntimelyError
 from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
 from tests.support.commands import run
 from tests.support.waiting import wait_for
@@ -321,9 +314,6 @@ def test_damaged_states_keep_nothing_from_being_dropped(store: Store) -> None:
     assert len(store.read_scrapes(TARGET, 0, EVER)) == 31
 
 
-# --- The writer -------------------------------------------------------------------------------------------------------
-
-
 class Writing:
     """A writer by a clock that a test sets, and what it reported."""
 
@@ -463,9 +453,6 @@ def test_future_rows_are_counted_by_blocks(store: Store) -> None:
         future: FutureRows = store._future
         assert future.covered_ms(at(400)) == 9 * BLOCK_MS
         pack(store)
-
-
-# --- Commands ---------------------------------------------------------------------------------------------------------
 
 
 def test_commands_read_nothing_of_later_than_now(tmp_path: Path) -> None:

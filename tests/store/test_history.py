@@ -21,8 +21,6 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Sample, Snapshot, Window, make_labels
 from servescope.sources.reader import Reader
-from servescope.store.embedded import Store
-from servescope.store.history import History
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.history import PrometheusHistory
 from servescope.store.prometheus.targets import TARGET_UP
@@ -164,13 +162,6 @@ def assert_same(table: FigureTable, past: Past, deployment: Deployment, *, gauge
                 assert math.isclose(ours[key], value, rel_tol=1e-9, abs_tol=1e-12), (key, time_ms)
                 compared += 1
     return compared
-
-
-def test_a_store_and_a_prometheus_answer_the_same_questions(past: Past, tmp_path: Path) -> None:
-    """Both are histories, as the type checker sees them."""
-    with Store(tmp_path / "s.db") as store:
-        histories: list[History] = [store, past.history]
-    assert len(histories) == 2
 
 
 def test_deployments_are_those_with_series_from_whomever(past: Past) -> None:
@@ -335,9 +326,6 @@ def test_a_prometheus_without_the_contract_has_no_deployments(prometheus: Path, 
         assert history.time_range() is None
         assert history.latest_figures() == {}
         assert not len(history.read_figures(COLLECTED, 0, 1_000_000).times)
-
-
-# --- The console ------------------------------------------------------------------------------------------------------
 
 
 def test_the_fleet_shows_what_a_prometheus_holds(past: Past, open_on_prometheus: Callable[..., AppTest]) -> None:

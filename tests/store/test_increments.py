@@ -81,9 +81,6 @@ def happened(found: TargetIncrements) -> dict[int, list[float]]:
     return {block: [each[at] for each in counts] for at, block in enumerate(found.blocks.tolist())}
 
 
-# --- When a block closes ----------------------------------------------------------------------------------------------
-
-
 def test_a_block_is_stored_with_the_first_scrape_after_it(store: Store) -> None:
     """The one on its edge is its last; series have no labels of the identity, which is there once."""
     for second in (15, 30, 300):
@@ -215,9 +212,6 @@ def test_increments_survive_the_scrapes_they_were_computed_from(store: Store) ->
     assert known(read(store)).items() >= former.items()
 
 
-# --- What it keeps ----------------------------------------------------------------------------------------------------
-
-
 def test_increments_can_be_stored_without_scrapes(store: Store) -> None:
     """Packed or not, what was appended is read; appended again it replaces what was there."""
     blocks = T0 + np.arange(600) * BLOCK_MS
@@ -305,9 +299,6 @@ def test_increments_need_little_room(store: Store) -> None:
     while store.pack_due():
         pass
     assert (store._retention.used_bytes() - before) / (40 * 288 * len(buckets)) < 2
-
-
-# --- The same as from the scrapes -------------------------------------------------------------------------------------
 
 
 EARLIER_AFTER_LATER = {1_210_000: {TOKENS: 5.0}, 1_225_000: {TOKENS: 6.0}, 1_185_000: {TOKENS: 7.0}}

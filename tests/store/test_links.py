@@ -268,8 +268,6 @@ def test_cursors_are_beside_the_file_that_a_link_leads_to(disks: Disks) -> None:
                 CursorFile(path, deliver=deliver)
 
 
-# --- Every command ----------------------------------------------------------------------------------------------------
-
 STORE_COMMANDS = {
     "collect": "collect --target http://127.0.0.1:1/metrics --listen 127.0.0.1:0 --store {db}",
     "console": "console --store {db} --no-browser --port 0",

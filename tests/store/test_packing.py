@@ -522,11 +522,7 @@ def test_the_writer_packs_in_between(path: Path, store: Store) -> None:
     failed: list[object] = []
     pruned: list[int] = []
     writer = StoreWriter(
-        store,
-        on_written=lambda _: None,
-        on_error=failed.append,
-        on_dropped=failed.append,
-        on_pruned=pruned.append,
+        store, on_written=lambda _: None, on_error=failed.append, on_dropped=failed.append, on_pruned=pruned.append
     )
     for step in range(600):
         writer.submit(WriteBatch(scrapes=[("chat/r0", NOW + step * STEP, snapshot(step))], targets=[status("r0")]))

@@ -196,17 +196,13 @@ def _error(text: str) -> str:
     [
         (422, "query processing would load too many samples into memory"),
         (503, "query timed out in expression"),
-        (
-            422,
-            "the query exceeded the maximum number of chunks (limit: 2000000 chunks) (err-mimir-max-chunks-per-query)",
-        ),
-        (
-            422,
-            "the number of matching timeseries exceeds 300000; either narrow down the search or increase -search.max*",
-        ),
+        (422,
+         "the query exceeded the maximum number of chunks (limit: 2000000 chunks) (err-mimir-max-chunks-per-query)"),
+        (422,
+         "the number of matching timeseries exceeds 300000; either narrow down the search or increase -search.max*"),
         (422, "cannot select more than -search.maxSamplesPerQuery=1000000000 samples"),
     ],
-)
+)  # fmt: skip
 def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
     """So that a caller may ask for less."""
     assert isinstance(ask(lambda request: request.reply(status, _error(reason))), TooMuchError)
@@ -217,16 +213,8 @@ def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
     [
         (lambda r: r.reply(500, "upstream is away"), PrometheusError, ("500", "upstream is away")),
         (lambda r: r.reply(502, b""), PrometheusError, ("502", "without a word")),
-        (
-            lambda r: r.reply(401, "no org id"),
-            AccessRefusedError,
-            ("401", "no org id", "X-Scope-OrgID=TENANT"),
-        ),
-        (
-            lambda r: r.reply(403, _error("tenant a|b")),
-            AccessRefusedError,
-            ("403", "tenant a|b", "--bearer-token"),
-        ),
+        (lambda r: r.reply(401, "no org id"), AccessRefusedError, ("401", "no org id", "X-Scope-OrgID=TENANT")),
+        (lambda r: r.reply(403, _error("tenant a|b")), AccessRefusedError, ("403", "tenant a|b", "--bearer-token")),
         (lambda r: r.reply(429, _error("too many outstanding requests")), PrometheusError, ("429", "outstanding")),
         (lambda r: r.reply(200, "<html><body>Grafana</body></html>"), NotPrometheusError, ("no Prometheus", "Grafana")),
         (lambda r: r.reply(404, "404 page not found"), NotPrometheusError, ("no Prometheus", "path prefix")),
@@ -236,29 +224,17 @@ def test_too_much_is_an_error_of_its_own(status: int, reason: str) -> None:
         (lambda r: r.reply(200, '{"status": "success", "data": 7}'), NotPrometheusError, ("no Prometheus",)),
         (lambda r: r.reply(200, "[" * 100_000), TooMuchError, ("more than 10000 bytes",)),
         (lambda r: r.reply(200, "[" * 9_000), NotPrometheusError, ("no Prometheus",)),
-        (
-            lambda r: r.reply(200, '{"status":"success","data":{"resultType":"vector","result":[{"metric":{}}]}}'),
-            PrometheusError,
-            ("an element that is none",),
-        ),
-        (
-            lambda r: r.reply(200, '{"status":"success","data":{"resultType":"matrix","result":[]}}'),
-            PrometheusError,
-            ("expected a 'vector'",),
-        ),
+        (lambda r: r.reply(200, '{"status":"success","data":{"resultType":"vector","result":[{"metric":{}}]}}'),
+         PrometheusError, ("an element that is none",)),
+        (lambda r: r.reply(200, '{"status":"success","data":{"resultType":"matrix","result":[]}}'), PrometheusError,
+         ("expected a 'vector'",)),
         (lambda r: r.reply(200, b"\x1f\x8b no gzip", Content_Encoding="gzip"), PrometheusError, ("gzip",)),
-        (
-            lambda r: r.reply(200, gzip.compress(b" " * 50_000_000), Content_Encoding="gzip"),
-            TooMuchError,
-            ("more than 10000 bytes",),
-        ),
-        (
-            lambda r: r.reply(200, gzip.compress(b"{}" * 900)[:-9], Content_Encoding="gzip"),
-            PrometheusError,
-            ("no whole gzip",),
-        ),
+        (lambda r: r.reply(200, gzip.compress(b" " * 50_000_000), Content_Encoding="gzip"), TooMuchError,
+         ("more than 10000 bytes",)),
+        (lambda r: r.reply(200, gzip.compress(b"{}" * 900)[:-9], Content_Encoding="gzip"), PrometheusError,
+         ("no whole gzip",)),
     ],
-)
+)  # fmt: skip
 def test_every_other_answer_has_its_error(answer: Answer, kind: type[PrometheusError], words: tuple[str, ...]) -> None:
     """It names the URL, the status and the answer; nothing is larger than allowed."""
     error = ask(answer)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -287,29 +283,6 @@ def test_layouts_in_use_survive_retention(store: Store) -> None:
     assert store.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [float(hours) for hours in range(47, 72)]
 
 
-def test_it_survives_a_restart(path: Path) -> None:
-    """Everything is there after closing and opening again, and goes on."""
-    with Store(path) as store:
-        store.set_target(status())
-        store.append_scrape("chat/r0", NOW, snapshot(1.0))
-        store.append_figures(CHAT, NOW, {"a": 1.0})
-    with Store(path) as store:
-        store.append_scrape("chat/r0", NOW + 1, snapshot(2.0))
-        store.append_figures(CHAT, NOW + 1, {"a": 2.0})
-
-        assert read_scrapes(store, "chat/r0", 0, NOW * 2) == [(NOW, samples(1.0)), (NOW + 1, samples(2.0))]
-        assert store.targets() == [status()]
-        assert store.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [1.0, 2.0]
-
-
-def test_a_second_writer_is_refused(path: Path, store: Store) -> None:
-    """One store has one writer; when that one is gone, the next may write."""
-    with pytest.raises(StoreError, match=rf"servescope.db: another collector \(process {os.getpid()}\) is writing it"):
-        Store(path)
-    store.close()
-    Store(path).close()
-
-
 def test_readers_read_while_it_is_written(path: Path, store: Store) -> None:
     """A reader sees whole transactions, and never holds up the writer."""
     store.append_figures(CHAT, NOW, {"a": 1.0})
@@ -322,16 +295,6 @@ def test_readers_read_while_it_is_written(path: Path, store: Store) -> None:
         assert (before, after) == ({CHAT: (NOW, {"a": 1.0})}, {CHAT: (NOW + 1, {"a": 2.0})})
         with pytest.raises(StoreError, match="attempt to write a readonly database"):
             reader.append_figures(CHAT, NOW, {"a": 1.0})
-
-
-def test_readers_read_when_nobody_writes(path: Path) -> None:
-    """A store whose collector ended, and took its write-ahead log along, is read like any other."""
-    with Store(path) as store:
-        store.append_figures(CHAT, NOW, {"a": 1.0})
-    with Store(path, read_only=True) as one, Store(path, read_only=True) as two:
-        assert one.latest_figures() == two.latest_figures() == {CHAT: (NOW, {"a": 1.0})}
-    with Store(path) as store:
-        store.append_figures(CHAT, NOW + 1, {"a": 1.0})
 
 
 def test_threads_may_share_a_reader(path: Path, store: Store) -> None:
@@ -458,41 +421,6 @@ def test_the_writer_writes_rounds_in_its_own_thread(path: Path, store: Store) ->
     Store(path).close()
 
 
-def test_rounds_that_cannot_be_written_wait(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the store fails rounds wait, the oldest is dropped beyond the backlog, the rest is written later."""
-    failing = threading.Event()
-    failing.set()
-    write = WriteBatch.write
-
-    def write_or_fail(round_: WriteBatch, store: Store) -> None:
-        if failing.is_set():
-            raise StoreError("disk full")
-        write(round_, store)
-
-    monkeypatch.setattr(WriteBatch, "write", write_or_fail)
-    monkeypatch.setattr("servescope.store.writer._FIRST_PAUSE_SECONDS", 0.01)
-    errors: list[StoreError] = []
-    dropped: list[WriteBatch] = []
-    tried = threading.Semaphore(0)
-
-    def on_error(error: StoreError) -> None:
-        errors.append(error)
-        tried.release()
-
-    monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 2)
-    writer = StoreWriter(store, on_written=lambda _: None, on_error=on_error, on_dropped=dropped.append)
-    for step in range(3):
-        writer.submit(WriteBatch(figures=[(CHAT, NOW + step, {"a": float(step)})]))
-        assert tried.acquire(timeout=deadline_seconds())
-    failing.clear()
-    assert writer.close(deadline_seconds())
-
-    assert len(errors) >= 3
-    assert [round_.figures[0][1] for round_ in dropped] == [NOW]
-    with Store(path, read_only=True) as reader:
-        assert reader.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [1.0, 2.0]
-
-
 def test_a_round_that_no_store_could_take_stops_no_other(path: Path, store: Store) -> None:
     """It is dropped and reported; what comes after it is written."""
     errors: list[StoreError] = []
@@ -506,86 +434,3 @@ def test_a_round_that_no_store_could_take_stops_no_other(path: Path, store: Stor
     assert ["cannot be stored" in str(error) for error in errors] == [True]
     with Store(path, read_only=True) as reader:
         assert reader.read_figures(CHAT, 0, NOW * 2).values["a"].tolist() == [1.0]
-
-
-def test_rounds_do_not_pile_up_behind_a_write_that_hangs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that does not answer costs the oldest rounds, never memory without bound."""
-    writing, answers = threading.Event(), threading.Event()
-
-    def hang(_round: WriteBatch, _store: Store) -> None:
-        writing.set()
-        answers.wait(deadline_seconds())
-
-    monkeypatch.setattr(WriteBatch, "write", hang)
-    dropped: list[WriteBatch] = []
-    monkeypatch.setattr("servescope.store.writer._MOST_ROUNDS", 2)
-    writer = StoreWriter(store, on_written=lambda _: None, on_error=lambda _: None, on_dropped=dropped.append)
-    writer.submit(WriteBatch())
-    assert writing.wait(deadline_seconds())
-    for step in range(5):
-        writer.submit(WriteBatch(figures=[(CHAT, step, {})]))
-    given_up = [round_.figures[0][1] for round_ in dropped]
-    answers.set()
-
-    assert writer.close(deadline_seconds())
-    assert given_up == [0, 1, 2]
-
-
-_WRITE_FOREVER = """
-import sys
-from servescope.store.embedded import Store
-from servescope.contract.identity import Deployment
-store = Store(sys.argv[1])
-step = 0
-while True:
-    step += 1
-    with store.transaction():
-        store.append_figures(Deployment("m", "a", "s"), step, {"x": float(step)})
-        store.append_figures(Deployment("m", "b", "s"), step, {"x": float(step)})
-    print(step, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_writer_loses_nothing_it_acknowledged(path: Path) -> None:
-    """After SIGKILL every acknowledged transaction is there, whole, and the next writer may start at once."""
-    for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", _WRITE_FOREVER, str(path)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(50)]
-        process.send_signal(signal.SIGKILL)
-        lines += process.stdout.readlines()
-        process.wait()
-        process.stdout.close()
-        acknowledged = int([line for line in lines if line.endswith(b"\n")][-1])
-        with Store(path) as store:
-            a, b = (store.read_figures(Deployment("m", name, "s"), 0, NOW) for name in "ab")
-        assert a.times.tolist() == b.times.tolist() == list(range(1, len(a.times) + 1))
-        assert len(a.times) >= acknowledged
-
-
-def _read_until(path: Path, last: int, found: multiprocessing.Queue[int]) -> None:
-    with Store(path, read_only=True) as reader:
-        seen = 0
-        while seen < last:
-            latest = reader.latest_figures()
-            seen = max((time for time, _ in latest.values()), default=0)
-        found.put(len(reader.read_figures(CHAT, 0, last).times))
-
-
-@pytest.mark.slow
-def test_other_processes_read_while_it_is_written(path: Path, store: Store) -> None:
-    """Two processes read all along while a third writes; none waits for another."""
-    context = multiprocessing.get_context("spawn")
-    found: multiprocessing.Queue[int] = context.Queue()
-    store.append_figures(CHAT, 1, {"a": 1.0})
-    readers = [context.Process(target=_read_until, args=(path, 500, found)) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for step in range(2, 501):
-        store.append_figures(CHAT, step, {"a": float(step)})
-    counts = [found.get(timeout=deadline_seconds()) for _ in readers]
-    for reader in readers:
-        reader.join(deadline_seconds())
-
-    assert counts == [500, 500]

@@ -1,7 +1,4 @@
-"""Stories of alerts in minutes: values that are well, then bad ones, then good ones again; promtool's tests of them.
-
-Rules are tested by themselves, on the recorded series they read.
-"""
+"""Stories of alerts in minutes: values that are well, then bad ones, then good ones again; promtool's tests of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What an eventful hour has beside the emulated stack: a judge of the cutover, the configured split, and other sources.
-
-The emulator has no processes of its own, its routers know their caches and report hits for all their workers, and no
-judge watches it: these series are made up, and go with what happens in the hour.
-"""
+"""What an eventful hour has beside the emulated stack: a judge, the configured split, and other sources, made up."""
 
 from __future__ import annotations
 

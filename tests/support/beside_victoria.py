@@ -1,7 +1,4 @@
-"""The same samples in a Prometheus and in a VictoriaMetrics, what our rules record in each, and their differences.
-
-Targets are scraped at seconds of their own, as scrapers do, so that no window begins and ends at a scrape of all.
-"""
+"""The same samples in a Prometheus and in a VictoriaMetrics, what our rules record in each, and their differences."""
 
 from __future__ import annotations
 

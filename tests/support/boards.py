@@ -35,6 +35,12 @@ def expressions(board: Any) -> Iterator[tuple[str, str]]:
             yield f"{board['uid']}: {annotation['name']}", annotation["target"]["expr"]
 
 
+def find_panel(name: str, title: str) -> Any:
+    """The panel of a dashboard by its title."""
+    (found,) = [each for each in panels(read_board(name)) if each["title"] == title]
+    return found
+
+
 def variable_queries(board: Any) -> Iterator[tuple[str, str]]:
     """The variables that are asked of Prometheus, with their queries."""
     for variable in board["templating"]["list"]:

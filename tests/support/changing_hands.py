@@ -1,13 +1,10 @@
-"""Two customers whose deployments change hands while the export runs, and what each may have received.
-
-That is computed of the scrapes here, with none of the code that exports.
-"""
+"""Two customers whose deployments change hands while the export runs, and what each may have received."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product
@@ -22,12 +19,12 @@ from servescope.customers.lanes.cursors import CursorFile, Gap, LaneId
 from servescope.customers.lanes.program import CustomersProgram
 from servescope.customers.policy.policy import Policy, Push, Resolution, Temporality
 from servescope.errors import ServescopeError
+from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from tests.support.customer_points import push_to
 from tests.support.otlp_backends import HttpBackend, http_backend, refusing
 from tests.support.otlp_rules import Ledger
-from tests.support.virtual_clock import VirtualClock
 
 DELTA: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 MINUTE: Final = 60_000
@@ -41,6 +38,48 @@ EDGES_MS: Final = MINUTE + 5_000 + 2 * SCRAPED_MS
 
 Action = tuple[Any, ...]
 """What happens, and its values: see `act`."""
+
+
+class VirtualClock(ProgramClock):
+    """It shows `ahead_ms` more than the time that has passed."""
+
+    def __init__(self, now_ms: int, on_time: Callable[[int], None]) -> None:
+        super().__init__()
+        self.true_ms, self.ahead_ms = now_ms, 0
+        self._on_time = on_time
+        self._sleepers: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def speed(self) -> float:
+        return 1.0
+
+    def now_ms(self) -> int:
+        return self.true_ms + self.ahead_ms
+
+    async def sleep(self, seconds: float) -> None:
+        waking = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.true_ms + max(round(seconds * 1000), 1), waking))
+        await waking
+
+    def sleeping(self) -> int:
+        """How many tasks sleep."""
+        self._sleepers = [each for each in self._sleepers if not each[1].done()]
+        return len(self._sleepers)
+
+    async def pass_ms(self, length_ms: int, tasks: Callable[[], int]) -> None:
+        """Have so much time pass; `tasks` says how many there are that sleep when they have nothing to do."""
+        until_ms = self.true_ms + length_ms
+        while True:
+            while self.sleeping() < tasks():  # noqa: ASYNC110 - of what tasks do, no event is known
+                await asyncio.sleep(0.0005)
+            next_ms = min((wake_ms for wake_ms, _ in self._sleepers), default=until_ms + 1)
+            self.true_ms = min(next_ms, until_ms)
+            self._on_time(self.true_ms)
+            if next_ms > until_ms:
+                return
+            for wake_ms, waking in self._sleepers:
+                if wake_ms <= self.true_ms:
+                    waking.set_result(None)
 
 
 @dataclass(frozen=True)

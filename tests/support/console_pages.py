@@ -22,12 +22,17 @@ def stop_clock(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
     monkeypatch.setattr(queries, "open_store", lambda path: Store(path, read_only=True, now_ms=lambda: now_ms))
 
 
-def open_view(name: str, **parameters: str) -> AppTest:
-    """A page of the console that is opened with a link's parameters, and shows no error."""
+def make_view(name: str) -> AppTest:
+    """A page of the console that is not yet run."""
     from streamlit.testing.v1 import AppTest
 
     page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-    page.switch_page(f"views/{name}.py")
+    return page.switch_page(f"views/{name}.py")
+
+
+def open_view(name: str, **parameters: str) -> AppTest:
+    """A page of the console that is opened with a link's parameters, and shows no error."""
+    page = make_view(name)
     for key, value in parameters.items():
         page.query_params[key] = value
     page.run()
@@ -36,8 +41,10 @@ def open_view(name: str, **parameters: str) -> AppTest:
 
 
 def html(page: AppTest) -> str:
-    """All tables and tiles of a page."""
-    return "\n".join(element.proto.body for element in page.get("html"))
+    """All tables and tiles of a page, in which nothing reads NaN, None or an infinity, though much may be absent."""
+    text = "\n".join(element.proto.body for element in page.get("html"))
+    assert not {"nan", "None", "inf"} & set(re.findall(r"[\w.]+", re.sub(r"<[^>]*>", " ", text))), text
+    return text
 
 
 def read(text: str) -> str:

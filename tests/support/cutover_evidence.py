@@ -16,6 +16,7 @@ from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.contract.samples import Series, format_edge, make_labels
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Evidence
+from servescope.cutover.judgement import Judgement, MetricJudgement
 from servescope.cutover.plan.files import preset_metrics
 from servescope.cutover.plan.plan import Arm, CutoverPlan, FrozenPlan, Stage
 from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
@@ -252,6 +253,11 @@ def _histogram(
         Series(f"{name}_sum", ()): np.where(count > 0, total, 0.0),
         Series(f"{name}_count", ()): count,
     }
+
+
+def metric_of(judgement: Judgement, name: str) -> MetricJudgement:
+    """One metric of a judgement."""
+    return next(each for each in judgement.metrics if each.name == name)
 
 
 def slowed(target: TargetIncrements, name: str, factors: Floats) -> TargetIncrements:

@@ -17,6 +17,10 @@ from servescope.contract.samples import Window
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.errors import ServescopeError
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
+from servescope.judge.journal.journal import CutoverJournal
+from servescope.judge.journal.runs import current_run
+from servescope.judge.watching import Watcher
+from servescope.settings.clock import ProgramClock
 from servescope.store.history import History
 from servescope.store.records import FigureTable, RecordedSettings, TargetStatus
 from tests.support.cutover_evidence import INTERVAL_MS, Story, evidence_of
@@ -138,3 +142,21 @@ def given(past: MadePast) -> Iterator[MadePast]:
         patch("servescope.store.opening.program_clock", _Clock),
     ):
         yield past
+
+
+class PastClock(ProgramClock):
+    """The time of a past that is made up."""
+
+    def __init__(self, past: MadePast) -> None:
+        super().__init__()
+        self._past = past
+
+    def now_ms(self) -> int:
+        return self._past.now_ms
+
+
+def watcher_of(past: MadePast, journal: CutoverJournal) -> Watcher:
+    """A judge that begins to watch the run of a journal."""
+    run = current_run(journal, "chat")
+    assert run is not None
+    return Watcher(past, journal, run, PastClock(past))

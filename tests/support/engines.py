@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from servescope.contract.identity import Identity
 from servescope.emulator.clock import VirtualClock
@@ -11,7 +12,7 @@ from servescope.emulator.engine.cache import CacheChanges
 from servescope.emulator.engine.costs import StepCost
 from servescope.emulator.engine.engine import Engine
 from servescope.emulator.engine.gpu import EmulatedGpu
-from servescope.emulator.engine.parameters import EngineParameters
+from servescope.emulator.engine.parameters import EngineParameters, EngineRole
 from servescope.emulator.engine.serving import Serving
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.engine import EngineInstruments
@@ -23,12 +24,26 @@ COST = StepCost(
 PLAIN = EngineParameters(block_tokens=16, cache_blocks=1000, error_share=0.0, cost=COST)
 
 
+def make_engine(
+    parameters: EngineParameters, clock: VirtualClock, *, role: EngineRole = "aggregated", **options: Any
+) -> tuple[Engine, EngineInstruments]:
+    """An engine with a GPU and instruments of its own."""
+    gpu = EmulatedGpu(clock=clock, memory_bytes=parameters.gpu_memory_bytes)
+    instruments = EngineInstruments(
+        Identity("m", "d", "v2", replica=role, role=role),
+        clock=clock.read,
+        draft_length=max(parameters.draft_length, 1),
+        resources=gpu,
+    )
+    options = {"seed": role, **options}
+    return Engine(parameters, clock=clock, instruments=instruments, gpu=gpu, role=role, **options), instruments
+
+
 @dataclass
 class Bench:
     """One engine on a virtual clock, and all that comes out of it."""
 
     parameters: EngineParameters = PLAIN
-    seed: str = "bench"
     clock: VirtualClock = field(default_factory=VirtualClock)
     changes: list[CacheChanges] = field(default_factory=list)
     reused: dict[int, int] = field(default_factory=dict)
@@ -36,22 +51,8 @@ class Bench:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        speculation = self.parameters.speculation
-        gpu = EmulatedGpu(clock=self.clock, memory_bytes=self.parameters.gpu_memory_bytes)
-        self.instruments = EngineInstruments(
-            Identity("m", "d", "v2", replica="engine-0"),
-            clock=self.clock.read,
-            draft_length=speculation.draft_length if speculation else 1,
-            resources=gpu,
-        )
-        self.engine = Engine(
-            self.parameters,
-            clock=self.clock,
-            instruments=self.instruments,
-            gpu=gpu,
-            seed=self.seed,
-            publish=self.changes.append,
-        )
+        publish = self.changes.append
+        self.engine, self.instruments = make_engine(self.parameters, self.clock, seed="bench", publish=publish)
 
     def submit(
         self,

@@ -1,8 +1,4 @@
-"""Targets that answer a scrape with the contract's metrics, and everything that goes wrong with targets.
-
-Each target walks its counters, histograms and gauges at random, from a seed, a step at every scrape. What happens to
-it is a list of incidents by the seconds since the scenario began.
-"""
+"""Targets that answer a scrape with the contract's metrics, and everything that goes wrong with targets."""
 
 from __future__ import annotations
 

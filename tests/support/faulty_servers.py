@@ -1,7 +1,4 @@
-"""Servers on loopback that do what no server should: one for each way in which a fetch can fail.
-
-They speak raw bytes, since no HTTP server lends itself to it, and hang up when they are closed.
-"""
+"""Servers on loopback that do what no server should: one for each way in which a fetch can fail."""
 
 from __future__ import annotations
 

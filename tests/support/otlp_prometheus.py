@@ -1,7 +1,4 @@
-"""The OTLP receiver of a Prometheus, which Debian's has not: the names and labels of it, in a real Prometheus.
-
-What it makes of names is checked against those of Prometheus' own code in `tests/customers/otlp_names.tsv`.
-"""
+"""The OTLP receiver of a Prometheus, which Debian's has not: the names and labels of it, in a real Prometheus."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Prometheus agents that divide targets, the translators they ask, and the Prometheus they write to: all over loopback.
-
-What each is given are the files of `deploy/prometheus/`. Changed is where things are, and durations, which are divided
-by `times` as in `make live`.
-"""
+"""Prometheus agents that divide targets, their translators, and the Prometheus they write to: all over loopback."""
 
 from __future__ import annotations
 

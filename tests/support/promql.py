@@ -1,7 +1,4 @@
-"""PromQL read back: a parser of what our files hold, and the expressions of the catalog that it means.
-
-It knows nothing of how they were written: spaces, brackets around operands and the order of matchers do not matter.
-"""
+"""PromQL read back: a parser of what our files hold, and the expressions of the catalog that it means."""
 
 from __future__ import annotations
 

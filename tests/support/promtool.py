@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.waiting import deadline_seconds
 
 _SECONDS = 120.0
-VERSIONS = pytest.mark.parametrize("version", ["promtool", pytest.param("promtool_3", marks=pytest.mark.proof)])
-"""Where the fact does not depend on which end of a range is open: the other version is left to `make proofs`."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,19 @@ def failures(promtool: Path, folder: Path, suites: Mapping[str, Suite]) -> dict[
     failed = {name: text for name, text in zip(suites, printed, strict=True) if text.startswith("FAILED:")}
     assert bool(failed) == bool(done.returncode), done.stdout
     return failed
+
+
+def unit_test(given: Mapping[str, str], checks: Iterable[Mapping[str, Any]] = (), **more: Any) -> dict[str, Any]:
+    """A test of promtool: series by their values, a step a minute, and queries with the samples they give."""
+    series = [{"series": name, "values": values} for name, values in given.items()]
+    return {"interval": "1m", "input_series": series, "promql_expr_test": [*checks], **more}
+
+
+def check_firing(alert: str, minute: int, fires: bool, *matchers: str) -> dict[str, Any]:
+    """A query of a unit test: whether one alert of the name, and of these matchers, fires at a minute."""
+    chosen = ", ".join((f'alertname="{alert}"', *matchers, 'alertstate="firing"'))
+    samples = [{"labels": "{}", "value": 1}] if fires else []
+    return {"expr": f"count(ALERTS{{{chosen}}})", "eval_time": f"{minute}m", "exp_samples": samples}
 
 
 def run(program: Path, arguments: Iterable[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -117,6 +117,13 @@ def with_snapshots(directory: Path, *, every_seconds: float = 60.0) -> RouterRun
     return replace(AT_ONCE, recovery=recovery)
 
 
+def followed(*, runtime: RouterRuntime = AT_ONCE, kept: int = 1000) -> tuple[VirtualClock, KvRouter, Worker]:
+    """A clock, a router on it, and the worker `a` whose events it gets."""
+    clock = VirtualClock()
+    router = kv_router(clock=clock, runtime=runtime)
+    return clock, router, Worker(router, "a", kept=kept)
+
+
 class Worker:
     """A worker's cache as a plain set, whose events reach a router at once unless they are `lost`."""
 
@@ -149,3 +156,9 @@ class Worker:
         event = self.events.publish(CacheChanges(stored, removed))
         if not self.lost:
             self._router.apply(self.name, event)
+
+    def miss(self, *, stored: tuple[int, ...] = (), removed: tuple[int, ...] = ()) -> None:
+        """Blocks come and go, and the router does not hear of it."""
+        self.lost = True
+        self.change(stored=stored, removed=removed)
+        self.lost = False

@@ -1,8 +1,4 @@
-"""vmagents as a cluster, two storage nodes, vmalert and vmauth, with translators and an Alertmanager, over loopback.
-
-What each is given are the files of `deploy/victoriametrics/`. Changed is where things are, and durations, which are
-divided by `times` as in `make live`.
-"""
+"""vmagents as a cluster, two storage nodes, vmalert and vmauth, with translators and an Alertmanager, over loopback."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Waiting for a condition: the one place that tests take a deadline from.
-
-A deadline is generous, as it costs nothing where the condition holds, and grows with the machine's slowness. No test
-asserts how long something took.
-"""
+"""Waiting for a condition: the one place that tests take a deadline from."""
 
 from __future__ import annotations
 

@@ -19,14 +19,9 @@ from tests.support.translating import Answered, answers, translating
 
 PAGE = "".join(
     f'vllm:{name}{{engine="0",model_name="m",namespace="chat",cluster="eu",job="x"}} 1.0\n'
-    for name in (
-        "num_requests_running",
-        "generation_tokens_total",
-        "kv_cache_usage_perc",
-        "prefix_cache_queries_total",
-        "inter_token_latency_seconds_count",
-    )
-)
+    for name in ("num_requests_running", "generation_tokens_total", "kv_cache_usage_perc", "prefix_cache_queries_total",
+                 "inter_token_latency_seconds_count")
+)  # fmt: skip
 CHAT = {"model_name": "llama", "deployment_id": "chat", "inference_stack": "v2"}
 SEARCH = CHAT | {"deployment_id": "search"}
 OTHER = CHAT | {"deployment_id": "other"}
@@ -89,17 +84,15 @@ async def test_a_target_may_claim_the_deployment_that_lists_it(tmp_path: Path) -
     ("asked", "message"),
     [
         (SEARCH, "may not claim the deployment model_name='llama', deployment_id='search', inference_stack='v2'"),
-        (
-            OTHER,
-            "claims the deployment model_name='llama', deployment_id='other', inference_stack='v2', and is among the",
-        ),
+        (OTHER,
+         "claims the deployment model_name='llama', deployment_id='other', inference_stack='v2', and is among the"),
         ({}, "claims no deployment, and is among the claims of model_name='llama', deployment_id='chat'"),
         # A part of an identity is another one.
         ({"deployment_id": "chat"}, "claims the deployment deployment_id='chat', and is among the claims of"),
         (CHAT | {"environment": "test"}, "claims the deployment .*environment='test', and is among the claims of"),
         (CHAT | {"deployment_id": "CHAT"}, "claims the deployment .*'CHAT'.*, and is among the claims of"),
     ],
-)
+)  # fmt: skip
 async def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
     tmp_path: Path, asked: Mapping[str, str], message: str
 ) -> None:
@@ -111,29 +104,18 @@ async def test_a_target_that_claims_what_is_anothers_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("claims", "where", "status"),
-    [
-        ('{ namespaces = ["chat"] }', {"namespace": "chat"}, 200),
-        ('{ namespaces = ["chat"] }', {"namespace": "evil"}, 403),
-        ('{ namespaces = ["chat"] }', {}, 403),
-        ('{ namespaces = ["chat"], jobs = ["engines"] }', {"namespace": "chat", "job": "others"}, 403),
-        ('{ clusters = ["eu"] }', {"cluster": "eu"}, 200),
-        ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', {"cluster": "us"}, 403),
-        # A collector's page is no target.
-        ('{ collectors = ["127.0.0.1:*"] }', {}, 403),
-    ],
-)
-async def test_every_restriction_has_to_fit_what_the_scraper_says(
-    tmp_path: Path, claims: str, where: Mapping[str, str], status: int
-) -> None:
-    """What it does not say fits none."""
-    answered, fetched, _ = await probed(tmp_path, {**CHAT, **where}, chat=claims)
-    assert (answered.status, len(fetched)) == (status, int(status == 200))
-
-
-@pytest.mark.parametrize(
     ("claims", "asked", "status"),
     [
+        # What the scraper does not say fits no restriction.
+        ('{ namespaces = ["chat"] }', CHAT | {"namespace": "chat"}, 200),
+        ('{ namespaces = ["chat"] }', CHAT | {"namespace": "evil"}, 403),
+        ('{ namespaces = ["chat"] }', CHAT, 403),
+        ('{ namespaces = ["chat"], jobs = ["engines"] }', CHAT | {"namespace": "chat", "job": "others"}, 403),
+        ('{ clusters = ["eu"] }', CHAT | {"cluster": "eu"}, 200),
+        ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', CHAT | {"cluster": "us"}, 403),
+        # A collector's page is no target.
+        ('{ collectors = ["127.0.0.1:*"] }', CHAT, 403),
+        # The job says who asks, and not whose the target is.
         ('{ targets = ["127.0.0.1:*"], jobs = ["engines"] }', OTHER | {"job": "others"}, 403),
         ('{ targets = ["127.0.0.1:*"], jobs = ["engines"] }', {"job": "others"}, 403),
         ('{ targets = ["127.0.0.1:*"], clusters = ["eu"] }', OTHER, 403),
@@ -142,10 +124,10 @@ async def test_every_restriction_has_to_fit_what_the_scraper_says(
         ('{ targets = ["127.0.0.1:*"], namespaces = ["chat"] }', {"namespace": "others"}, 200),
     ],
 )
-async def test_a_listed_target_is_asked_for_no_other_by_whatever_job(
+async def test_every_restriction_has_to_fit_what_the_scraper_says(
     tmp_path: Path, claims: str, asked: Mapping[str, str], status: int
 ) -> None:
-    """The job says who asks, and not whose the target is."""
+    """Of the deployment's own target, and of one that claims another deployment or none."""
     answered, fetched, _ = await probed(tmp_path, asked, chat=claims)
     assert (answered.status, len(fetched)) == (status, int(status == 200))
 

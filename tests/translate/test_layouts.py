@@ -41,14 +41,8 @@ def answered(translator: Translator, target: str, body: bytes, wanted: Wanted, *
 def test_an_answer_depends_on_its_text_alone(captures: Path) -> None:
     """Whoever was probed before, with whatever page; small caches, upgrades and broken pages change no answer."""
     chance = random.Random(17)
-    names = (
-        "vllm-0.32.0-1",
-        "vllm-0.13era-1",
-        "dynamo-frontend-1.6.1-1",
-        "dynamo-mocker-1.6.1-1",
-        "sglang-0.4.x-1",
-        "trtllm-1.2rc-1",
-    )
+    names = ("vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-frontend-1.6.1-1", "dynamo-mocker-1.6.1-1", "sglang-0.4.x-1",
+             "trtllm-1.2rc-1")  # fmt: skip
     texts = [(captures / f"{name}.txt").read_text(encoding="utf-8") for name in names]
     used = Translator(most_cached_series=1500)
     for _ in range(60):

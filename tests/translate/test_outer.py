@@ -50,10 +50,7 @@ def instruments() -> dict[str, bytes]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("front", ["router", "aggregated", *FRONTENDS])
 def test_a_metric_is_of_one_layer(front: str, engine: str, captures: Path, instruments: Mapping[str, bytes]) -> None:
-    """What is in front and what is behind it answer no metric both; and behind it nothing that a collector leaves out.
-
-    What describes each process is of each.
-    """
+    """What is in front and what is behind answer no metric both; behind it is nothing that a collector leaves out."""
     if front in FRONTENDS:
         outer, behind, role = (captures / f"{front}.txt").read_bytes(), FRONTENDS[front], "router"
     else:

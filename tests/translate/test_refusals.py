@@ -171,18 +171,14 @@ async def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, monke
     async with translating(tmp_path, {"/metrics": answer}, '[translate]\ntargets = ["engine.example:*"]\n') as stage:
         port = stage.target.rpartition(":")[2]
         refused = await stage.probe(target=f"engine.example:{port}")
-        stage.prober.apply(read_probe_configuration(_with_networks(tmp_path)))
+        networks = tmp_path / "networks.toml"
+        networks.write_text('[translate]\ntargets = ["engine.example:*"]\nnetworks = ["127.0.0.0/8"]\n')
+        stage.prober.apply(read_probe_configuration(networks))
         permitted = await stage.probe(target=f"engine.example:{port}")
     assert refused.failure() == "dns"
     assert "it leads to 127.0.0.1, which the configuration does not allow" in refused.text
     assert permitted.value("output_tokens_total") == 7.0
     assert len(fetched) == 1
-
-
-def _with_networks(folder: Path) -> Path:
-    path = folder / "networks.toml"
-    path.write_text('[translate]\ntargets = ["engine.example:*"]\nnetworks = ["127.0.0.0/8"]\n', encoding="utf-8")
-    return path
 
 
 async def test_a_translator_of_another_version_translates_nothing(tmp_path: Path) -> None:

@@ -25,14 +25,9 @@ T = TypeVar("T")
 
 PAGE = "".join(
     f'vllm:{name}{{engine="0",model_name="m"}} 1.0\n'
-    for name in (
-        "num_requests_running",
-        "generation_tokens_total",
-        "kv_cache_usage_perc",
-        "prefix_cache_queries_total",
-        "inter_token_latency_seconds_count",
-    )
-)
+    for name in ("num_requests_running", "generation_tokens_total", "kv_cache_usage_perc", "prefix_cache_queries_total",
+                 "inter_token_latency_seconds_count")
+)  # fmt: skip
 HUNG, HEALTHY = 300, 201
 
 
@@ -144,9 +139,6 @@ async def test_a_target_that_failed_late_hung(tmp_path: Path, seconds: float, en
     fleet.failing_after = None
     await fleet.hang([hung(1)])
     assert [*ended, await fleet.probe(healthy(1))] == ["ok", "status", ends]
-
-
-# --- Who ends for whom ------------------------------------------------------------------------------------------------
 
 
 class Clock:

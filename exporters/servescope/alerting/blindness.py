@@ -4,54 +4,38 @@ from __future__ import annotations
 
 from typing import Final
 
+from servescope.alerting import records
 from servescope.alerting.choices import bound
 from servescope.alerting.listing import ANY_PHASE, ENGINES, RETIRED, SENT, target_up, unseen
 from servescope.alerting.playbooks.failures import UNREACHABLE
-from servescope.alerting.records import (
-    PERCENT,
-    Alert,
-    All,
-    Any,
-    Compare,
-    Condition,
-    Count,
-    Except,
-    Extreme,
-    FirstCheck,
-    Present,
-    Quotient,
-    Runbook,
-    Scaled,
-    SelfMetric,
-    Shifted,
-    Term,
-)
 from servescope.contract.bounds import FAILING_TARGETS, SEEN_SHARE
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 from servescope.contract.own_metrics import UNSEEN_SERIES
 
-_UP: Final = Extreme("max", target_up(), IDENTITY_LABELS)
-_COUNTED_UP: Final = SelfMetric("servescope_targets", (*DEPLOYMENT_LABELS, "health"), (("health", ("up",)),))
+_UP: Final = records.Extreme("max", target_up(), IDENTITY_LABELS)
+_COUNTED_UP: Final = records.SelfMetric("servescope_targets", (*DEPLOYMENT_LABELS, "health"), (("health", ("up",)),))
 
-_FAILING: Final[Condition] = Except(
-    Except(
-        Except(
-            Compare(_UP, "==", 0.0),
+_FAILING: Final[records.Condition] = records.Except(
+    records.Except(
+        records.Except(
+            records.Compare(_UP, "==", 0.0),
             # A deployment without an engine that answers has a page of its own, unless it may be so.
-            Compare(Extreme("max", target_up(ENGINES), ANY_PHASE), "==", 0.0),
+            records.Compare(records.Extreme("max", target_up(ENGINES), ANY_PHASE), "==", 0.0),
         ),
         RETIRED,
     ),
     # Listed are more than the autoscaler wants: a scale-down that the list does not know of.
-    Compare(SENT, "<=", _COUNTED_UP),
+    records.Compare(SENT, "<=", _COUNTED_UP),
 )
 """A target whose scrapes fail though its deployment needs it, and serves."""
 
-_SEVERAL_FAIL: Final = All((_FAILING, Compare(Count(_FAILING), ">=", bound(FAILING_TARGETS))))
+_SEVERAL_FAIL: Final = records.All((_FAILING, records.Compare(records.Count(_FAILING), ">=", bound(FAILING_TARGETS))))
 
-_NOT_SEEN: Final = Any((_SEVERAL_FAIL, Present(unseen())))
-_EXPECTED: Final = Any((Compare(_UP, "==", 1.0), _NOT_SEEN))
-SEEN: Final[Term] = Shifted(Scaled(Quotient(Count(_NOT_SEEN), Count(_EXPECTED)), -1.0), 1.0)
+_NOT_SEEN: Final = records.Any((_SEVERAL_FAIL, records.Present(unseen())))
+_EXPECTED: Final = records.Any((records.Compare(_UP, "==", 1.0), _NOT_SEEN))
+SEEN: Final[records.Term] = records.Shifted(
+    records.Scaled(records.Quotient(records.Count(_NOT_SEEN), records.Count(_EXPECTED)), -1.0), 1.0
+)
 """The share of targets that are seen, of those that ought to be; absent while all are."""
 
 _LEAST: Final = bound(SEEN_SHARE)
@@ -60,12 +44,12 @@ FLEET_UNSEEN: Final = "ServescopeFleetUnseen"
 """The page on a fleet of which too little is seen."""
 
 BLINDNESS_ALERTS: Final = (
-    Alert(
+    records.Alert(
         FLEET_UNSEEN, "critical", "telemetry", "telemetry",
-        Compare(SEEN, "<", _LEAST),
+        records.Compare(SEEN, "<", _LEAST),
         "Too few targets are seen.",
-        f"Only {PERCENT} of the targets are seen: totals lack the others, and alerts on them cannot fire.",
-        Runbook(
+        f"Only {records.PERCENT} of the targets are seen: totals lack the others, and alerts on them cannot fire.",
+        records.Runbook(
             f"Fewer than {_LEAST:%} of the targets that ought to be are seen. Either nothing asks the others any more, "
             "as their agent, translator or collector is dead, or their scrapes fail one by one in deployments that "
             "still serve. A target counts until an hour after it was last scraped, and as long as an agent or a "
@@ -82,11 +66,11 @@ BLINDNESS_ALERTS: Final = (
             "collector goes on with its store. If nothing is dead, restore what the targets share: a network, a "
             "certificate, credentials. Until then read totals as those of the share that is seen.",
             "Replicas that were stopped by hand and are still listed, where no autoscaler says how many are wanted.",
-            FirstCheck(
+            records.FirstCheck(
                 SEEN,
                 f"below {_LEAST:%}, since one minute.",
                 "absent: every target is seen.",
-                Extreme("min", target_up(), ANY_PHASE),
+                records.Extreme("min", target_up(), ANY_PHASE),
                 "Each line is a deployment; 0 has a target whose scrapes fail. One without a line is not scraped at "
                 "all.",
                 lowest=True,

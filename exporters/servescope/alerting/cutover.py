@@ -31,24 +31,17 @@ from servescope.alerting.records import (
     Shifted,
     by_replica,
 )
-from servescope.contract.bounds import (
-    COMPARED_TRAFFIC,
-    SPLIT_MARGIN,
-    SPLIT_TRAFFIC,
-    WORSE_ERRORS,
-    WORSE_SPEED,
-    WORSE_TIMES,
-)
+from servescope.contract import bounds
 from servescope.contract.expressions import rate
 
 _MODEL_LABELS: Final = ("model_name", "environment")
 _OLD: Final = Name("old_stack")
 _NEW: Final = Name("new_stack")
-_FLOOR: Final = bound(COMPARED_TRAFFIC)
-_MARGIN: Final = bound(SPLIT_MARGIN)
-_TIMES: Final = bound(WORSE_TIMES)
-_ERRORS: Final = bound(WORSE_ERRORS)
-_SPEED: Final = bound(WORSE_SPEED)
+_FLOOR: Final = bound(bounds.COMPARED_TRAFFIC)
+_MARGIN: Final = bound(bounds.SPLIT_MARGIN)
+_TIMES: Final = bound(bounds.WORSE_TIMES)
+_ERRORS: Final = bound(bounds.WORSE_ERRORS)
+_SPEED: Final = bound(bounds.WORSE_SPEED)
 
 
 def _new(figure: str) -> FigureRef:
@@ -133,7 +126,7 @@ CUTOVER_ALERTS: Final = (
                 Compare(_SPLIT, ">", Shifted(_CONFIGURED, _MARGIN)),
                 Compare(_SPLIT, "<", Shifted(_CONFIGURED, -_MARGIN)),
             )),
-            Compare(AdHocExpression(_ENDED, level=_MODEL_LABELS), ">=", bound(SPLIT_TRAFFIC)),
+            Compare(AdHocExpression(_ENDED, level=_MODEL_LABELS), ">=", bound(bounds.SPLIT_TRAFFIC)),
         )),
         "The traffic split between the stacks differs from the configured one.",
         f"Stack {{{{ $labels.inference_stack }}}} gets {PERCENT} of the requests of {{{{ $labels.model_name }}}}, more "

@@ -12,38 +12,7 @@ from functools import lru_cache
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final, Protocol, assert_never
 
-from servescope.alerting.records import (
-    Absent,
-    AdHocExpression,
-    Alert,
-    All,
-    Always,
-    Any,
-    BadRatio,
-    Compare,
-    Condition,
-    Count,
-    Disappeared,
-    Except,
-    Extreme,
-    FigureRef,
-    OverTime,
-    Present,
-    Product,
-    Quotient,
-    RequestsEnded,
-    Scaled,
-    SelfMetric,
-    Shifted,
-    Subquery,
-    Term,
-    Total,
-    conditions_of,
-    is_grouped,
-    labels_of,
-    open_labels,
-    terms,
-)
+from servescope.alerting import records
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
 from servescope.contract.samples import Labels, pick_labels
@@ -55,45 +24,48 @@ _RESTRICTED: Final = 1 << 15
 class View(Protocol):
     """What an evaluation reads, at its instant; absent values are not in a vector."""
 
-    def figure(self, shown: FigureRef) -> Vector:
+    def figure(self, shown: records.FigureRef) -> Vector:
         """A figure's values, by the deployment's labels and the figure's own."""
 
-    def over(self, over: OverTime) -> Vector:
+    def over(self, over: records.OverTime) -> Vector:
         """An aggregate of a figure's values at the evaluations of a past window."""
 
-    def own(self, own: SelfMetric, before: str = "") -> Vector:
+    def own(self, own: records.SelfMetric, before: str = "") -> Vector:
         """The collector's own series now, or `before` ago."""
 
-    def highest(self, own: SelfMetric, window: str) -> Vector:
+    def highest(self, own: records.SelfMetric, window: str) -> Vector:
         """The highest values of one of the collector's own series within a past window."""
 
-    def lately(self, lately: Subquery) -> Vector:
+    def lately(self, lately: records.Subquery) -> Vector:
         """The maximum or minimum of a term over a past window."""
 
-    def measured(self, measured: AdHocExpression) -> Vector:
+    def measured(self, measured: records.AdHocExpression) -> Vector:
         """An expression over the default window, by `measured.labels`."""
 
-    def badness(self, badness: BadRatio) -> Vector:
+    def badness(self, badness: records.BadRatio) -> Vector:
         """An objective's bad share over its window."""
 
-    def ended(self, ended: RequestsEnded) -> Vector:
+    def ended(self, ended: records.RequestsEnded) -> Vector:
         """The number of requests that ended over a window of objectives."""
 
 
-def is_evaluated_by_collector(alert: Alert) -> bool:
+def is_evaluated_by_collector(alert: records.Alert) -> bool:
     """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
     read = [
-        own_family(term.name) for each in conditions_of(alert) for term in terms(each) if isinstance(term, SelfMetric)
+        own_family(term.name)
+        for each in records.conditions_of(alert)
+        for term in records.terms(each)
+        if isinstance(term, records.SelfMetric)
     ]
     # Of `up`, which Prometheus makes, the catalog says that it is about a collector.
     # What rules record of other programs does not exist for a collector.
     ours = all(
         record and record.program in ("collector", "rules") and record.name not in FOREIGN_SERIES for record in read
     )
-    return ours and not isinstance(alert.condition, Absent)
+    return ours and not isinstance(alert.condition, records.Absent)
 
 
-def active_now(alert: Alert, before: Mapping[Labels, Active], view: View) -> Vector:
+def active_now(alert: records.Alert, before: Mapping[Labels, Active], view: View) -> Vector:
     """The labels for which an alert is active now: its condition holds, or it fired `before` and `lasts`."""
     held = holding(alert.condition, view)
     fired = {labels for labels, active in before.items() if active.fired_ms is not None}
@@ -102,107 +74,107 @@ def active_now(alert: Alert, before: Mapping[Labels, Active], view: View) -> Vec
     return {**{labels: value for labels, value in holding(alert.lasts, view).items() if labels in fired}, **held}
 
 
-def holding(condition: Condition, view: View) -> Vector:
+def holding(condition: records.Condition, view: View) -> Vector:
     """The labels for which a condition holds now, with the values for notifications."""
     match condition:
-        case Compare(left, operator, right):
+        case records.Compare(left, operator, right):
             compare = OPERATORS[operator]
             if isinstance(right, float):
                 return {labels: value for labels, value in values_of(left, view).items() if compare(value, right)}
             return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
-        case Present(term):
+        case records.Present(term):
             return dict(values_of(term, view))
-        case All((first, *others)):
+        case records.All((first, *others)):
             held = holding(first, view)
             for other in others:
                 if not held:
                     break
                 held = _keep(held, first, other, view, present=True)
             return held
-        case Any(conditions):
+        case records.Any(conditions):
             found: Vector = {}
             for each in conditions:
                 found = {**holding(each, view), **found}
             return found
-        case Except(first, unless):
+        case records.Except(first, unless):
             held = holding(first, view)
             return _keep(held, first, unless, view, present=False) if held else held
-        case Disappeared(own, before):
+        case records.Disappeared(own, before):
             same = condition.on
             now = {_restrict(labels, same) for labels in view.own(own)}
             past = view.highest(own, before) if condition.at_any_time else view.own(own, before)
             return {labels: value for labels, value in past.items() if _restrict(labels, same) not in now}
-        case Absent(name):
-            return {} if view.own(SelfMetric(name)) else {(): 1.0}
-        case Always():
+        case records.Absent(name):
+            return {} if view.own(records.SelfMetric(name)) else {(): 1.0}
+        case records.Always():
             return {(): 1.0}
-        case All():
+        case records.All():
             return {}
         case _:
             assert_never(condition)
 
 
-def values_of(term: Term, view: View) -> Vector:
+def values_of(term: records.Term, view: View) -> Vector:
     """The values of a term now."""
     match term:
-        case FigureRef():
+        case records.FigureRef():
             return view.figure(term)
-        case SelfMetric():
+        case records.SelfMetric():
             return view.own(term)
-        case AdHocExpression():
+        case records.AdHocExpression():
             return view.measured(term)
-        case BadRatio():
+        case records.BadRatio():
             return view.badness(term)
-        case RequestsEnded():
+        case records.RequestsEnded():
             return view.ended(term)
-        case OverTime():
+        case records.OverTime():
             return view.over(term)
-        case Extreme(function, of, by):
+        case records.Extreme(function, of, by):
             extremes: Vector = {}
-            for labels, value in (view.figure(of) if isinstance(of, FigureRef) else view.own(of)).items():
+            for labels, value in (view.figure(of) if isinstance(of, records.FigureRef) else view.own(of)).items():
                 group = _restrict(labels, by)
                 extremes[group] = _EXTREMES[function](value, extremes.get(group, value))
             return extremes
-        case Total(shown, by):
+        case records.Total(shown, by):
             totals: Vector = {}
             for labels, value in view.figure(shown).items():
                 group = _restrict(labels, by)
                 totals[group] = totals.get(group, 0.0) + value
             return totals
-        case Subquery():
+        case records.Subquery():
             return view.lately(term)
-        case Count(condition):
+        case records.Count(condition):
             count = len(holding(condition, view))
             return {(): float(count)} if count else {}
-        case Quotient(numerator, denominator):
+        case records.Quotient(numerator, denominator):
             return {
                 labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
             }
-        case Product(left, right):
+        case records.Product(left, right):
             return {labels: value * other for labels, value, other in _paired(left, right, view)}
-        case Scaled(scaled, factor):
+        case records.Scaled(scaled, factor):
             return {labels: factor * value for labels, value in values_of(scaled, view).items()}
-        case Shifted(shifted, by_number):
+        case records.Shifted(shifted, by_number):
             return {labels: value + by_number for labels, value in values_of(shifted, view).items()}
         case _:
             assert_never(term)
 
 
-def _paired(left: Term, right: Term, view: View) -> Iterable[tuple[Labels, float, float]]:
+def _paired(left: records.Term, right: records.Term, view: View) -> Iterable[tuple[Labels, float, float]]:
     """The matching values of two terms, with the labels of the result."""
-    on = open_labels(right)
+    on = records.open_labels(right)
     others = {_restrict(labels, on): value for labels, value in values_of(right, view).items()}
-    kept = labels_of(left) if is_grouped(left, right) else open_labels(left)
+    kept = records.labels_of(left) if records.is_grouped(left, right) else records.open_labels(left)
     for labels, value in values_of(left, view).items():
         other = others.get(_restrict(labels, on))
         if other is not None:
             yield _restrict(labels, kept), value, other
 
 
-def _keep(held: Vector, first: Condition, other: Condition, view: View, *, present: bool) -> Vector:
+def _keep(held: Vector, first: records.Condition, other: records.Condition, view: View, *, present: bool) -> Vector:
     """The values for which another condition holds too, or does not hold."""
-    others = open_labels(other)
-    shared = tuple(label for label in open_labels(first) if label in others)
+    others = records.open_labels(other)
+    shared = tuple(label for label in records.open_labels(first) if label in others)
     known = {_restrict(labels, shared) for labels in holding(other, view)}
     return {labels: value for labels, value in held.items() if (_restrict(labels, shared) in known) is present}
 
@@ -238,7 +210,7 @@ class Active:
         return replace(self, since_ms=min(self.since_ms, time_ms), fired_ms=fired_ms, kept_ms=kept_ms)
 
 
-def advance(alert: Alert, before: Mapping[Labels, Active], held: Vector, at_ms: int) -> dict[Labels, Active]:
+def advance(alert: records.Alert, before: Mapping[Labels, Active], held: Vector, at_ms: int) -> dict[Labels, Active]:
     """The pending and firing alerts after an evaluation at which the condition holds for `held`.
 
     A firing alert that is not in the result is resolved.

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from servescope.alerting.records import (
-    AdHocExpression,
-    BadRatio,
-    Condition,
-    Count,
-    FigureRef,
-    RequestsEnded,
-    holds_by,
-    terms,
-)
+from servescope.alerting import records
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import COUNTED_STATUSES, METRICS, SAMPLE_FAMILIES
@@ -34,30 +25,31 @@ def _is_had(metric: MetricMap) -> bool:
     return bool(metric.alternatives) or metric.status in (*SUPPLIED, "elsewhere")
 
 
-def can_hold(condition: Condition, had: frozenset[str]) -> bool:
+def can_hold(condition: records.Condition, had: frozenset[str]) -> bool:
     """Whether the condition can hold anywhere when these metrics are all there are."""
 
-    def holds(part: Condition) -> bool:
-        counted = [term.condition for term in terms(part) if isinstance(term, Count)]
+    def holds(part: records.Condition) -> bool:
+        counted = [term.condition for term in records.terms(part) if isinstance(term, records.Count)]
         return all(can_hold(each, had) for each in counted) if counted else _read(part) <= had
 
-    return holds_by(condition, holds)
+    return records.holds_by(condition, holds)
 
 
-def _read(condition: Condition) -> set[str]:
-    """The contract's metrics that a condition reads."""
+def _read(condition: records.Condition) -> set[str]:
     names: set[str] = set()
-    for term in terms(condition):
+    for term in records.terms(condition):
         match term:
-            case FigureRef("replica_count_by_status", (("status", statuses),)) if {*statuses} <= {*COUNTED_STATUSES}:
+            case records.FigureRef("replica_count_by_status", (("status", statuses),)) if {*statuses} <= {
+                *COUNTED_STATUSES
+            }:
                 continue  # the collector counts its own targets where no source reports them
-            case FigureRef(figure, _):
+            case records.FigureRef(figure, _):
                 names |= leaves(FIGURES[figure].expression)
-            case AdHocExpression(expression):
+            case records.AdHocExpression(expression):
                 names |= leaves(expression)
-            case BadRatio(objective, _):
+            case records.BadRatio(objective, _):
                 names |= leaves(objective.bad)
-            case RequestsEnded():
+            case records.RequestsEnded():
                 names |= leaves(ENDED)
             case _:
                 continue

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from servescope.alerting.records import (
-    Compare,
-    Condition,
-    Except,
-    Extreme,
-    FigureRef,
-    OverTime,
-    Present,
-    SelfMetric,
-    Subquery,
-)
+from servescope.alerting import records
 from servescope.contract.expressions import Matchers
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
 from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, UNSEEN_SERIES
@@ -30,60 +20,66 @@ ROUTERS: Final[Matchers] = (("role", ("router",)),)
 REMEMBERED: Final = "1d"
 """How long a deployment that is no longer listed is missed."""
 
-SENT: Final = FigureRef("autoscaler_rounded_desired_scale")
-SCALED_TO_ZERO: Final = Compare(SENT, "==", 0.0)
-NONE_WANTED_LATELY: Final = Compare(OverTime("min", SENT, "20m"), "==", 0.0)
+SENT: Final = records.FigureRef("autoscaler_rounded_desired_scale")
+SCALED_TO_ZERO: Final = records.Compare(SENT, "==", 0.0)
+NONE_WANTED_LATELY: Final = records.Compare(records.OverTime("min", SENT, "20m"), "==", 0.0)
 """The autoscaler requests no replica, or did not at some time within the 20 minutes of a cold start."""
 
-RETIRED: Final = Compare(
-    SelfMetric("servescope_configured_traffic_ratio", ("model_name", "environment", "inference_stack")), "==", 0.0
+RETIRED: Final = records.Compare(
+    records.SelfMetric("servescope_configured_traffic_ratio", ("model_name", "environment", "inference_stack")),
+    "==",
+    0.0,
 )
 """The configured traffic split sends a stack no requests: no user is affected by what becomes of it."""
 
-COLLECTED: Final = Present(SelfMetric("servescope_build_info"))
+COLLECTED: Final = records.Present(records.SelfMetric("servescope_build_info"))
 """Without a collector nothing is listed: one alert reports that, and not one for each deployment."""
 
 
-def scrape_age(where: Matchers = ()) -> SelfMetric:
+def scrape_age(where: Matchers = ()) -> records.SelfMetric:
     """The series of targets that are there while a target is listed, whether or not its scrapes succeed."""
-    return SelfMetric(SCRAPE_AGE_SERIES, IDENTITY_LABELS, where)
+    return records.SelfMetric(SCRAPE_AGE_SERIES, IDENTITY_LABELS, where)
 
 
-def target_up(where: Matchers = ()) -> SelfMetric:
+def target_up(where: Matchers = ()) -> records.SelfMetric:
     """Whether the last scrape of each target succeeded; absent until it was scraped."""
-    return SelfMetric("servescope_target_up", IDENTITY_LABELS, where)
+    return records.SelfMetric("servescope_target_up", IDENTITY_LABELS, where)
 
 
-def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> Extreme:
+def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> records.Extreme:
     """The targets that nothing asks any more, or whose translator does not answer; a collector itself has none."""
-    return Extreme("max", SelfMetric(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)
+    return records.Extreme("max", records.SelfMetric(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)
 
 
-def listed(where: Matchers) -> Condition:
+def listed(where: Matchers) -> records.Condition:
     """A deployment with such targets."""
-    return Present(Extreme("min", scrape_age(where), ANY_PHASE))
+    return records.Present(records.Extreme("min", scrape_age(where), ANY_PHASE))
 
 
-def lately_listed(where: Matchers) -> Condition:
+def lately_listed(where: Matchers) -> records.Condition:
     """A deployment that has, or within a day had, such targets."""
-    return Present(Subquery("max", Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED, every="15m"))
+    return records.Present(
+        records.Subquery("max", records.Extreme("min", scrape_age(where), ANY_PHASE), REMEMBERED, every="15m")
+    )
 
 
-def unless_unused(condition: Condition) -> Condition:
+def unless_unused(condition: records.Condition) -> records.Condition:
     """The condition, without deployments that are scaled to zero or retired."""
-    return Except(Except(condition, SCALED_TO_ZERO), RETIRED)
+    return records.Except(records.Except(condition, SCALED_TO_ZERO), RETIRED)
 
 
 EXPECTED: Final = unless_unused(lately_listed(ENGINES))
 """A deployment that ought to be listed."""
 
-GONE: Final = Except(EXPECTED, listed(ENGINES))
+GONE: Final = records.Except(EXPECTED, listed(ENGINES))
 
 
-def unknown(labels: Container[str]) -> Condition:
+def unknown(labels: Container[str]) -> records.Condition:
     """Targets of one role, some of which are unseen while none is up: of a deployment, or a replica if `labels` has it.
 
     What they exposed is not known to be over.
     """
     by = (*ANY_PHASE, "role", *(["replica"] if "replica" in labels else []))
-    return Except(Present(unseen(by)), Compare(Extreme("max", target_up(), by), "==", 1.0))
+    return records.Except(
+        records.Present(unseen(by)), records.Compare(records.Extreme("max", target_up(), by), "==", 1.0)
+    )

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from servescope.alerting import records
 from servescope.alerting.choices import Choices, bound
-from servescope.alerting.records import (
-    PERCENT,
-    WHO,
-    Alert,
-    All,
-    Any,
-    BadRatio,
-    Compare,
-    Condition,
-    Product,
-    RequestsEnded,
-    Scaled,
-)
 from servescope.alerting.violations import violation_runbook
 from servescope.contract.bounds import ALL_BAD, ALL_BAD_REQUESTS, BAD_REQUESTS
 from servescope.contract.objectives import BURN_WINDOWS
@@ -33,44 +21,44 @@ _ENOUGH: Final = bound(BAD_REQUESTS)
 _ALL: Final = bound(ALL_BAD_REQUESTS)
 
 
-def objective_alerts(choices: Choices) -> tuple[Alert, ...]:
+def objective_alerts(choices: Choices) -> tuple[records.Alert, ...]:
     """The alerts on the budgets of the chosen objectives."""
     return tuple(
         _burn_alert(each, severity) for each in choices.objectives.values() for severity in ("critical", "warning")
     )
 
 
-def _burn_alert(objective: Objective, severity: str) -> Alert:
+def _burn_alert(objective: Objective, severity: str) -> records.Alert:
     rows = [row for row in BURN_WINDOWS if row.severity == severity]
     camel = "".join(word.capitalize() for word in objective.name.split("_"))
     is_fast = severity == "critical"
-    return Alert(
+    return records.Alert(
         f"Servescope{camel}Budget{'BurnsFast' if is_fast else 'Burns'}",
         "critical" if is_fast else "warning", "slo", f"slo-{objective.name.replace('_', '-')}",
-        Any(tuple(_burns(objective, row) for row in rows)),
+        records.Any(tuple(_burns(objective, row) for row in rows)),
         f"{objective.title}: the error budget is burning {'fast' if is_fast else 'too fast'}.",
-        f"{PERCENT} of the {objective.counts} of {WHO} violate the objective: {objective.promise}.",
+        f"{records.PERCENT} of the {objective.counts} of {records.WHO} violate the objective: {objective.promise}.",
         violation_runbook(objective, rows, is_fast=is_fast),
         "requests", _FIGURES[objective.name], for_="2m" if is_fast else "15m", keep_firing_for="10m",
         waits_less="both windows must burn, the longer one for an hour or more" if is_fast else "",
     )  # fmt: skip
 
 
-def _burns(objective: Objective, window: BurnWindow) -> Condition:
+def _burns(objective: Objective, window: BurnWindow) -> records.Condition:
     """The error budget burns more than `factor` times too fast over both windows, by more than a few requests."""
     limit = round(window.factor * objective.budget, 12)
-    return All((
-        Compare(BadRatio(objective, window.long), ">", limit),
-        Compare(BadRatio(objective, window.short), ">", limit),
+    return records.All((
+        records.Compare(records.BadRatio(objective, window.long), ">", limit),
+        records.Compare(records.BadRatio(objective, window.short), ">", limit),
         _are_not_few(objective, window.long),
     ))  # fmt: skip
 
 
-def _are_not_few(objective: Objective, window: str) -> Condition:
+def _are_not_few(objective: Objective, window: str) -> records.Condition:
     """Enough requests were bad over the window, or all there were: on a quiet night one among few would page."""
-    ended = RequestsEnded(window)
-    bad = Product(BadRatio(objective, window), ended)
-    return Any((
-        Compare(bad, ">=", _ENOUGH),
-        All((Compare(bad, ">=", _ALL), Compare(bad, ">=", Scaled(ended, ALL_BAD)))),
+    ended = records.RequestsEnded(window)
+    bad = records.Product(records.BadRatio(objective, window), ended)
+    return records.Any((
+        records.Compare(bad, ">=", _ENOUGH),
+        records.All((records.Compare(bad, ">=", _ALL), records.Compare(bad, ">=", records.Scaled(ended, ALL_BAD)))),
     ))  # fmt: skip

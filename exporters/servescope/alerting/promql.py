@@ -7,37 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from servescope.alerting import records
 from servescope.alerting.listing import unknown
-from servescope.alerting.records import (
-    Absent,
-    AdHocExpression,
-    Alert,
-    All,
-    Always,
-    Any,
-    BadRatio,
-    Compare,
-    Condition,
-    Count,
-    Disappeared,
-    Except,
-    Extreme,
-    FigureRef,
-    OverTime,
-    Present,
-    Product,
-    Quotient,
-    RequestsEnded,
-    Scaled,
-    SelfMetric,
-    Shifted,
-    Subquery,
-    Term,
-    Total,
-    is_grouped,
-    labels_of,
-    open_labels,
-)
 from servescope.contract.expressions import COLLECTOR_LABELS, Increase, matchers_promql, once_promql, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
@@ -48,131 +19,122 @@ _REMEMBERED: Final = "15m"
 """How long ago an alert fired last that stays active: longer than a restart of Prometheus takes."""
 
 
-def condition_promql(
-    condition: Condition,
-    window: str = DEFAULT_WINDOW,
-    scope: str = "",
-    *,
-    extra: Sequence[str] = (),
-    collectors: Sequence[str] = COLLECTOR_LABELS,
-) -> str:
-    """The condition as PromQL over the recording rules of figures over `window`.
-
-    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
-    The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
-    """
-    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).condition(condition)
+def condition_promql(condition: records.Condition, window: str) -> str:
+    """The condition as PromQL over the recording rules of figures over `window`."""
+    return _RuleCompiler(window, "", (), tuple(COLLECTOR_LABELS)).condition(condition)
 
 
 def alert_promql(
-    alert: Alert,
+    alert: records.Alert,
     window: str = DEFAULT_WINDOW,
     scope: str = "",
     *,
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
 ) -> str:
-    """When an alert is active as PromQL: its condition and what it `lasts` for, as `condition_promql` has them.
+    """When an alert is active as PromQL over recorded figures over `window`: its condition and what it `lasts` for.
 
+    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
+    The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
     One that `is_kept_unknown` is also active while it is not known to be over.
     """
     compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors))
     parts = [compiler.condition(alert.condition)]
-    labels = labels_of(alert.condition)
+    labels = records.labels_of(alert.condition)
     fired = f'max_over_time(ALERTS{{alertname="{alert.name}",alertstate="firing"}}[{_REMEMBERED}])'
     if alert.lasts is not None:
         parts.append(f"({compiler.condition(alert.lasts)}) and on ({compiler._names(labels)}) {fired}")
     if is_kept_unknown(alert):
         unseen = unknown(labels)
-        shared = [label for label in labels if label in labels_of(unseen)]
+        shared = [label for label in labels if label in records.labels_of(unseen)]
         last = f"-Inf * group by ({compiler._names(labels)}) ({fired})"
         parts.append(f"{last} and on ({compiler._names(shared)}) ({compiler.condition(unseen)})")
     return parts[0] if len(parts) == 1 else " or ".join(f"({part})" for part in parts)
 
 
-def is_kept_unknown(alert: Alert) -> bool:
+def is_kept_unknown(alert: records.Alert) -> bool:
     """Whether the alert, once it fires, stays active while its targets are `unknown`; its value is then -Inf.
 
     So do those on what targets expose, unless they have what they `lasts` for: data that are missing resolve none.
     """
-    return alert.lasts is None and alert.component != "judge" and "model_name" in labels_of(alert.condition)
+    return alert.lasts is None and alert.component != "judge" and "model_name" in records.labels_of(alert.condition)
 
 
 def term_promql(
-    term: Term,
+    term: records.Term,
     window: str = DEFAULT_WINDOW,
     scope: str = "",
     *,
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
 ) -> str:
-    """The term as PromQL, as `condition_promql` has it."""
+    """The term as PromQL, as `alert_promql` has it."""
     return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).term(term)
 
 
 class ConditionCompiler(ABC):
     """How terms and conditions are combined in PromQL; subclasses say which series the simplest terms read."""
 
-    def condition(self, condition: Condition) -> str:
+    def condition(self, condition: records.Condition) -> str:
         """The condition as an expression, with the value that notifications show."""
         match condition:
-            case Compare(left, operator, right):
+            case records.Compare(left, operator, right):
                 if isinstance(right, float):
                     return f"{self._operand(left)} {operator} {self._number(right)}"
                 return f"{self._operand(left)} {operator} {self._on(left, right)} {self._operand(right)}"
-            case Present(term):
+            case records.Present(term):
                 return self.term(term)
-            case All(conditions):
+            case records.All(conditions):
                 return self._joined("and", conditions)
-            case Any(conditions):
+            case records.Any(conditions):
                 return " or ".join(f"({self.condition(each)})" for each in conditions)
-            case Except(each, unless):
+            case records.Except(each, unless):
                 return self._joined("unless", (each, unless))
-            case Disappeared(own, before):
+            case records.Disappeared(own, before):
                 now = self._own_series(own)
                 past = f"max_over_time({now}[{before}])" if condition.at_any_time else f"{now} offset {before}"
                 return f"{self._once(own, past)} unless on ({self._names(condition.on)}) {now}"
-            case Absent() | Always():
+            case records.Absent() | records.Always():
                 return self._without_series(condition)
             case _:
                 assert_never(condition)
 
-    def term(self, term: Term) -> str:
+    def term(self, term: records.Term) -> str:
         """The term as an expression, over the alert's windows."""
         match term:
-            case FigureRef():
+            case records.FigureRef():
                 return self._shown(term)
-            case SelfMetric():
+            case records.SelfMetric():
                 return self._own(term)
-            case AdHocExpression():
+            case records.AdHocExpression():
                 return self._measured(term)
-            case BadRatio():
+            case records.BadRatio():
                 return self._badness(term)
-            case RequestsEnded():
+            case records.RequestsEnded():
                 return self._ended(term)
-            case OverTime(function, shown, window, before):
+            case records.OverTime(function, shown, window, before):
                 name = "changes" if function == "changes" else f"{function}_over_time"
                 return f"{name}({self._past(shown, window)}{_offset(before)})"
-            case Extreme(function, of, by):
+            case records.Extreme(function, of, by):
                 # An extreme is the same however many collectors there are.
                 return self._across(
-                    function, by, self._own_series(of) if isinstance(of, SelfMetric) else self._shown(of)
+                    function, by, self._own_series(of) if isinstance(of, records.SelfMetric) else self._shown(of)
                 )
-            case Total(shown, by):
+            case records.Total(shown, by):
                 return self._across("sum", by, self._shown(shown))
-            case Subquery(function, of, window, every, before):
+            case records.Subquery(function, of, window, every, before):
                 return f"{function}_over_time(({self.term(of)})[{window}:{every}]{_offset(before)})"
-            case Count(condition):
+            case records.Count(condition):
                 by_names = self._names(())
                 return f"count{f' by ({by_names})' if by_names else ''} ({self.condition(condition)})"
-            case Quotient(numerator, denominator):
+            case records.Quotient(numerator, denominator):
                 below = f"({self._operand(denominator)} > 0)"
                 return f"{self._operand(numerator)} / {self._on(numerator, denominator)} {below}"
-            case Product(left, right):
+            case records.Product(left, right):
                 return f"{self._operand(left)} * {self._on(left, right)} {self._operand(right)}"
-            case Scaled(scaled, factor):
+            case records.Scaled(scaled, factor):
                 return f"{self._number(factor)} * {self._operand(scaled)}"
-            case Shifted(shifted, by_number):
+            case records.Shifted(shifted, by_number):
                 sign = "-" if by_number < 0 else "+"
                 return f"{self._operand(shifted)} {sign} {self._number(abs(by_number))}"
             case _:
@@ -181,29 +143,30 @@ class ConditionCompiler(ABC):
     def _across(self, function: str, by: Sequence[str], values: str) -> str:
         return f"{function} by ({self._names(by)}) ({values})"
 
-    def _joined(self, word: str, conditions: Sequence[Condition]) -> str:
+    def _joined(self, word: str, conditions: Sequence[records.Condition]) -> str:
         first, *others = conditions
         text = f"({self.condition(first)})"
         for other in others:
-            shared = [label for label in open_labels(first) if label in open_labels(other)]
+            shared = [label for label in records.open_labels(first) if label in records.open_labels(other)]
             text += f" {word} on ({self._names(shared)}) ({self.condition(other)})"
         return text
 
-    def _operand(self, term: Term) -> str:
+    def _operand(self, term: records.Term) -> str:
         text = self.term(term)
         return f"({text})" if self._is_compound(term) else text
 
-    def _is_compound(self, term: Term) -> bool:
+    def _is_compound(self, term: records.Term) -> bool:
         """Whether the term as an operand is written in parentheses."""
-        return isinstance(term, Quotient | Product | Scaled | Shifted | AdHocExpression)
+        return isinstance(
+            term, records.Quotient | records.Product | records.Scaled | records.Shifted | records.AdHocExpression
+        )
 
-    def _on(self, left: Term, right: Term) -> str:
+    def _on(self, left: records.Term, right: records.Term) -> str:
         """The matching of two terms: on the labels that identify the right one's values."""
-        grouped = " group_left ()" if is_grouped(left, right) else ""
-        return f"on ({self._names(open_labels(right))}){grouped}"
+        grouped = " group_left ()" if records.is_grouped(left, right) else ""
+        return f"on ({self._names(records.open_labels(right))}){grouped}"
 
-    def _past(self, shown: FigureRef, window: str) -> str:
-        """The values of a figure over a past window."""
+    def _past(self, shown: records.FigureRef, window: str) -> str:
         return f"{self._shown(shown)}[{window}]"
 
     @abstractmethod
@@ -214,13 +177,13 @@ class ConditionCompiler(ABC):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
     @abstractmethod
-    def _shown(self, shown: FigureRef) -> str: ...
+    def _shown(self, shown: records.FigureRef) -> str: ...
 
-    def _own(self, own: SelfMetric) -> str:
+    def _own(self, own: records.SelfMetric) -> str:
         """One of the collector's own series; what several collectors say of the same is said once."""
         return self._own_series(own) if own.increase_over else self._once(own, self._own_series(own))
 
-    def _once(self, own: SelfMetric, series: str) -> str:
+    def _once(self, own: records.SelfMetric, series: str) -> str:
         if not own.by or set(own.by) & set(self._collectors()) or own.name in FOREIGN_SERIES:
             return series
         # The collector that has scraped a target last knows the most of it.
@@ -231,19 +194,19 @@ class ConditionCompiler(ABC):
         """The labels in which the series of several collectors differ."""
 
     @abstractmethod
-    def _own_series(self, own: SelfMetric) -> str: ...
+    def _own_series(self, own: records.SelfMetric) -> str: ...
 
     @abstractmethod
-    def _measured(self, measured: AdHocExpression) -> str: ...
+    def _measured(self, measured: records.AdHocExpression) -> str: ...
 
     @abstractmethod
-    def _badness(self, badness: BadRatio) -> str: ...
+    def _badness(self, badness: records.BadRatio) -> str: ...
 
     @abstractmethod
-    def _ended(self, ended: RequestsEnded) -> str: ...
+    def _ended(self, ended: records.RequestsEnded) -> str: ...
 
     @abstractmethod
-    def _without_series(self, condition: Absent | Always) -> str:
+    def _without_series(self, condition: records.Absent | records.Always) -> str:
         """A condition whose value has no series of its own."""
 
 
@@ -256,7 +219,7 @@ class _RuleCompiler(ConditionCompiler):
     extra: tuple[str, ...]
     collectors: tuple[str, ...]
 
-    def _shown(self, shown: FigureRef) -> str:
+    def _shown(self, shown: records.FigureRef) -> str:
         return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
 
     def _names(self, labels: Iterable[str]) -> str:
@@ -265,27 +228,27 @@ class _RuleCompiler(ConditionCompiler):
     def _collectors(self) -> Sequence[str]:
         return self.collectors
 
-    def _own_series(self, own: SelfMetric) -> str:
+    def _own_series(self, own: records.SelfMetric) -> str:
         scope = self._scope(own.name)
         if own.increase_over:
             increase = Increase(own.name, own.where)
             return promql(increase, window=own.increase_over, by=(*own.by, *self.extra), scope=scope, collectors=())
         return f"{own.name}{matchers_promql(own.where, scope)}"
 
-    def _measured(self, measured: AdHocExpression) -> str:
+    def _measured(self, measured: records.AdHocExpression) -> str:
         return promql(
             measured.expression, window=self.window, by=(*measured.labels, *self.extra), scope=self.scope,
             collectors=self.collectors,
         )  # fmt: skip
 
-    def _badness(self, badness: BadRatio) -> str:
+    def _badness(self, badness: records.BadRatio) -> str:
         return badness.objective.record(badness.window)
 
-    def _ended(self, ended: RequestsEnded) -> str:
+    def _ended(self, ended: records.RequestsEnded) -> str:
         return record_ended(ended.window)
 
-    def _without_series(self, condition: Absent | Always) -> str:
-        if isinstance(condition, Always):
+    def _without_series(self, condition: records.Absent | records.Always) -> str:
+        if isinstance(condition, records.Always):
             return "vector(1) == 1"
         return f"absent({condition.name}{matchers_promql((), self._scope(condition.name))}) == 1"
 

@@ -87,7 +87,6 @@ def _out_of_routing(book: Runbook) -> Iterator[str]:
 
 
 def _parts(term: Term) -> str:
-    """What each value of a term is of."""
     return "replica" if "replica" in labels_of(term) else "deployment"
 
 

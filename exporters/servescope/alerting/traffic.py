@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from servescope.alerting import listing
 from servescope.alerting.choices import bound
-from servescope.alerting.listing import (
-    ANY_PHASE,
-    NONE_WANTED_LATELY,
-    REMEMBERED,
-    RETIRED,
-    ROUTERS,
-    lately_listed,
-    target_up,
-    unless_unused,
-)
 from servescope.alerting.playbooks.routing import ROUTER
 from servescope.alerting.records import (
     WHO,
@@ -40,12 +31,12 @@ _IN_FLIGHT: Final = Total(FigureRef("concurrent_requests"), MODEL_LABELS)
 # Without the minutes in which the rate fell to 0.
 _HOUR_BEFORE: Final = Subquery("min", _SERVED, "1h", every="1m", before="15m")
 _KNOWN_FOR_AN_HOUR: Final = Present(Subquery("max", _SERVED, "5m", every="1m", before="75m"))
-_ROUTERS_UP: Final = Extreme("max", target_up(ROUTERS), ANY_PHASE)
+_ROUTERS_UP: Final = Extreme("max", listing.target_up(listing.ROUTERS), listing.ANY_PHASE)
 
 TRAFFIC_ALERTS: Final = (
     Alert(
         "ServescopeRouterDown", "critical", "telemetry", "telemetry",
-        Except(Except(Compare(_ROUTERS_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED),
+        Except(Except(Compare(_ROUTERS_UP, "==", 0.0), listing.NONE_WANTED_LATELY), listing.RETIRED),
         "No router of a deployment can be scraped.",
         f"The scrapes of all routers of {WHO} fail.",
         Runbook(
@@ -66,7 +57,7 @@ TRAFFIC_ALERTS: Final = (
                 _ROUTERS_UP,
                 "0: no router of the deployment answers.",
                 "1: at least one answers again.",
-                target_up(ROUTERS),
+                listing.target_up(listing.ROUTERS),
                 "Each line is a router. All at 0 at the same minute: a change or the network. One after the other: "
                 "load or memory.",
                 lowest=True,
@@ -77,7 +68,7 @@ TRAFFIC_ALERTS: Final = (
             "The request rate of the engines is as before.",
         ),
         "health", "servescope_target_up", for_="5m", keep_firing_for="5m",
-        lasts=Except(unless_unused(lately_listed(ROUTERS)), Compare(_ROUTERS_UP, "==", 1.0)),
+        lasts=Except(listing.unless_unused(listing.lately_listed(listing.ROUTERS)), Compare(_ROUTERS_UP, "==", 1.0)),
     ),
     Alert(
         "ServescopeTrafficGone", "critical", "traffic", "traffic",
@@ -118,7 +109,7 @@ TRAFFIC_ALERTS: Final = (
         ),
         "requests", "request_rate", for_="5m", keep_firing_for="5m", panel="Requests",
         lasts=Except(
-            Except(Compare(Subquery("max", _SERVED, REMEMBERED), ">", 0.0), Compare(_SERVED, ">", 0.0)),
+            Except(Compare(Subquery("max", _SERVED, listing.REMEMBERED), ">", 0.0), Compare(_SERVED, ">", 0.0)),
             Compare(_IN_FLIGHT, ">", 0.0),
         ),
     ),

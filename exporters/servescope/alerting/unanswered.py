@@ -25,26 +25,18 @@ from servescope.alerting.records import (
     Shifted,
     by_replica,
 )
-from servescope.contract.bounds import (
-    ABORTS_MORE,
-    ABORTS_MOST,
-    ABORTS_TRAFFIC,
-    GROWN_TIMES,
-    HANGING_FLOOR,
-    HANGING_SHARE,
-    HANGING_TIMES,
-)
+from servescope.contract import bounds
 
 _ABORTED: Final = FigureRef("client_abort_share")
 _ABORTED_BEFORE: Final = OverTime("avg", _ABORTED, "1d", before="1h")
-_MORE: Final = bound(ABORTS_MORE)
-_MOST: Final = bound(ABORTS_MOST)
+_MORE: Final = bound(bounds.ABORTS_MORE)
+_MOST: Final = bound(bounds.ABORTS_MOST)
 
 _IN_FLIGHT: Final = FigureRef("concurrent_requests")
-_TIMES: Final = bound(HANGING_TIMES)
-_SHARE: Final = bound(HANGING_SHARE)
-_FLOOR: Final = bound(HANGING_FLOOR)
-_GROWN: Final = bound(GROWN_TIMES)
+_TIMES: Final = bound(bounds.HANGING_TIMES)
+_SHARE: Final = bound(bounds.HANGING_SHARE)
+_FLOOR: Final = bound(bounds.HANGING_FLOOR)
+_GROWN: Final = bound(bounds.GROWN_TIMES)
 _ACCOUNTED_FOR: Final = Product(
     OverTime("avg", FigureRef("request_rate"), "15m"), OverTime("avg", FigureRef("request_duration_mean"), "15m")
 )
@@ -60,7 +52,7 @@ UNANSWERED_ALERTS: Final = (
                     Compare(OverTime("avg", _ABORTED, "15m"), ">", _MOST), Present(_ABORTED_BEFORE)
                 ),
             )),
-            Compare(FigureRef("request_rate"), ">=", bound(ABORTS_TRAFFIC)),
+            Compare(FigureRef("request_rate"), ">=", bound(bounds.ABORTS_TRAFFIC)),
         )),
         "Many clients hang up before they are answered.",
         f"{PERCENT} of the requests of {WHO} end because their client goes away, far more than over the day before.",

@@ -135,7 +135,6 @@ class _TargetLines:
         self._texts: list[str] = ["" for _ in self._spans]
 
     def update(self, values: NDArray[np.float64]) -> None:
-        """Write the lines whose value is not the one they have."""
         ordered = values[self._order]
         changed = ~((ordered == self._values) | (np.isnan(ordered) & np.isnan(self._values)))
         for position, value in zip(np.flatnonzero(changed).tolist(), ordered[changed].tolist(), strict=True):

@@ -112,7 +112,6 @@ class TargetRegistry:
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
 
     def _recent_scrapes(self, target: Target) -> RecentScrapes:
-        """An empty memory for the scrapes of a target."""
         return RecentScrapes(
             self.settings.window_ms, 2 * target.scraping.interval_ms, max_series=self.settings.max_held_series
         )

@@ -72,7 +72,6 @@ class Telemetry(ApiTelemetry):
         ProcessCollector(registry=registry)
 
     def _register_alerting(self, registry: CollectorRegistry) -> None:
-        """What is measured of alerts and notifications."""
         self.alerting_seconds = make_histogram("servescope_alerting_duration_seconds", registry)
         self._left_out = make_counter("servescope_alerts_left_out_total", registry)
         self.notification_seconds = make_histogram("servescope_notification_duration_seconds", registry)

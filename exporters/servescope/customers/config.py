@@ -147,8 +147,6 @@ def find_policy(policies: Sequence[Policy], name: str) -> Policy:
 
 
 class _Reader:
-    """Reads one `[[customers]]` table."""
-
     def __init__(self, table: Table, directory: Path) -> None:
         self._table, self._directory = table, directory
 
@@ -158,7 +156,6 @@ class _Reader:
         return Policy(self._name(), deployments, since_ms=since_ms)
 
     def policy(self) -> Policy:
-        """All of the customer."""
         table = self._table
         name = self._name()
         resolution = cast("Resolution", table.choice("resolution", get_args(Resolution), "deployment"))

@@ -17,14 +17,7 @@ from servescope.contract.expressions import Matchers
 from servescope.contract.identity import DEPLOYMENT_LABELS, GROUP_LABELS, Deployment
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.samples import format_edge
-from servescope.customers.points.naming import (
-    RESOURCE_LABELS,
-    describe_figure,
-    describe_metric,
-    exported_labels,
-    label_name,
-    service_name,
-)
+from servescope.customers.points import naming
 from servescope.customers.points.points import Descriptor
 from servescope.customers.points.prometheus_series import safe_name
 from servescope.customers.policy.policy import OtlpBackend, Policy, Pull, Push
@@ -77,11 +70,11 @@ class StoredNames:
     def series(self, name: str) -> str:
         """The name of a series of the contract, or of a histogram."""
         family = SAMPLE_FAMILIES[name]
-        return self.stored(describe_metric(self.policy, family)) + name.removeprefix(family)
+        return self.stored(naming.describe_metric(self.policy, family)) + name.removeprefix(family)
 
     def figure(self, name: str) -> str:
         """The name of a derived figure."""
-        return self.stored(describe_figure(self.policy, name))
+        return self.stored(naming.describe_figure(self.policy, name))
 
     def stored(self, metric: Descriptor) -> str:
         """The name of a metric that is sent with this header."""
@@ -93,23 +86,23 @@ class StoredNames:
 
     def label(self, label: str) -> str:
         """The name of an exported label, where `has` it."""
-        name = label_name(self.policy, label)
+        name = naming.label_name(self.policy, label)
         return safe_name(name) if self.translation is None or self.translation.escapes else name
 
     def has(self, label: str) -> bool:
         """Whether series have an exported label, as they have not all of those that describe a resource."""
-        return not self.has_jobs or label not in RESOURCE_LABELS
+        return not self.has_jobs or label not in naming.RESOURCE_LABELS
 
     def deployment_labels(self) -> list[str]:
         """The labels by which series of deployments differ."""
-        labels = [label for label in exported_labels(self.policy) if label in DEPLOYMENT_LABELS]
+        labels = [label for label in naming.exported_labels(self.policy) if label in DEPLOYMENT_LABELS]
         return [JOB] if self.has_jobs else [self.label(label) for label in labels]
 
     def of_deployment(self, deployment: Deployment) -> Matchers:
         """The labels of all series of a deployment, in whatever phase of a rollout it is."""
         labels = dict(deployment.labels())
         if self.has_jobs:
-            return ((JOB, (service_name(self.policy, labels),)),)
+            return ((JOB, (naming.service_name(self.policy, labels),)),)
         exported = [label for label in GROUP_LABELS if label in self.policy.labels]
         return tuple((self.label(label), (labels.get(label, ""),)) for label in exported)
 

@@ -10,16 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from servescope.customers.config import find_policy, read_policies, read_usable_policies
+from servescope.customers.documents import statements
 from servescope.customers.documents.checking import check
 from servescope.customers.documents.documents import document
 from servescope.customers.documents.probe import send_probe
-from servescope.customers.documents.statements import (
-    describe_statement,
-    describe_statuses,
-    read_statement,
-    read_statuses,
-    remove_customer,
-)
 from servescope.customers.lanes.cursors import CursorFile, LaneId, find_cursors, lanes_of
 from servescope.customers.running import serve_customers
 from servescope.errors import UsageError
@@ -41,11 +35,11 @@ def status(arguments: argparse.Namespace) -> int:
         policies = read_policies(arguments.config, cursors.removed())
         configured = [lane for policy in policies for lane in lanes_of(policy)]
         others = [lane for lane in cursors.lanes() if lane not in configured]
-        statuses = read_statuses(cursors, [*configured, *others], program_clock().now_ms())
+        statuses = statements.read_statuses(cursors, [*configured, *others], program_clock().now_ms())
     if arguments.format == "json":
         print_json([each.to_json() for each in statuses])
     else:
-        sys.stdout.write(describe_statuses(statuses))
+        sys.stdout.write(statements.describe_statuses(statuses))
     return 0
 
 
@@ -59,11 +53,11 @@ def statement(arguments: argparse.Namespace) -> int:
     with CursorFile(_cursors_of(arguments)) as cursors:
         policy = find_policy(read_policies(arguments.config, cursors.removed()), arguments.customer)
         lanes = {*lanes_of(policy), *(lane for lane in cursors.lanes() if lane.customer == policy.name)}
-        found = [read_statement(cursors, lane, start_ms, end_ms) for lane in sorted(lanes, key=_by_name)]
+        found = [statements.read_statement(cursors, lane, start_ms, end_ms) for lane in sorted(lanes, key=_by_name)]
     if arguments.format == "json":
         print_json([each.to_json() for each in found])
     else:
-        sys.stdout.write("".join(map(describe_statement, found)))
+        sys.stdout.write("".join(map(statements.describe_statement, found)))
     return 0
 
 
@@ -86,7 +80,7 @@ def remove(arguments: argparse.Namespace) -> int:
         if name not in known:
             raise UsageError(f"no customer {name!r}, known: {', '.join(sorted(known)) or 'none'}")
         keys = [Path(policy.key.path)] if policy is not None and policy.key is not None else []
-        removal = remove_customer(cursors, name, keys, program_clock().now_ms())
+        removal = statements.remove_customer(cursors, name, keys, program_clock().now_ms())
     sys.stdout.write(removal.describe())
     if policy is not None:
         sys.stdout.write(f"Now delete the table of {name} from {arguments.config}.\n")

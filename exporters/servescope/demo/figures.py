@@ -88,7 +88,6 @@ class _BlockSums:
         return np.asarray(np.nanmean(found, axis=0) if kind == "avg" else np.nanmax(found, axis=0))
 
     def quantiles(self, leaf: int, quantile: float) -> Floats:
-        """The quantile of the buckets."""
         name = self._leaves[leaf].name
         edges = sorted({float(dict(each.labels)["le"]) for each in self._counters.series if each.name == name})
         if not edges:
@@ -97,6 +96,5 @@ class _BlockSums:
         return bucket_quantiles(quantile, np.array(edges), counts)
 
     def buckets(self, leaf: int, edge: float) -> Floats:
-        """What was counted in the buckets of an edge a second."""
         found = self._counters.find(self._leaves[leaf].name, lambda labels: float(labels["le"]) == edge)
         return found.sum(axis=0) / (BLOCK_MS / 1000) if len(found) else self._none

@@ -137,7 +137,6 @@ class _DeploymentPast:
         return cls(deployment, first, blocks[first:], drawn, load.started_ms, counters, gains)
 
     def write(self, store: Store) -> None:
-        """Write the increments of each target, and the figures of all."""
         for moments, drawn, identity in self.drawn:
             store.append_increments(moments.increments(drawn, identity, self.blocks, self.started_ms))
         gauges = [each for moments, _, _ in self.drawn for each in moments.gauges]
@@ -291,7 +290,6 @@ class _Moments:
     def increments(
         self, drawn: _Drawn, identity: Identity, blocks: NDArray[np.int64], started_ms: int
     ) -> TargetIncrements:
-        """What was drawn, as a target's increments."""
         judged = [row for row, each in enumerate(self.gauges) if each.name in JUDGED_GAUGES]
         none = np.zeros(len(blocks), dtype=np.int64)
         return TargetIncrements(

@@ -172,7 +172,6 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _build_stack(arguments: argparse.Namespace) -> tuple[EmulatedStack, Sequence[Fault]]:
-    """The stack of the arguments, and the faults of its scenario."""
     if arguments.scenario is None:
         return _build_preset(arguments), ()
     from servescope.emulator.scenario.scenario import read_scenario

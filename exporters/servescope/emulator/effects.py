@@ -89,8 +89,8 @@ class ExpositionEffects:
     """What is wrong with one target's `/metrics`, whatever it counts.
 
     `unreachable` closes the connection without an answer; `delay_seconds` are of the wall clock; `kept_share` of the
-    text arrives before the connection ends; `renamed` maps metric names; `clock_offset_seconds` adds timestamps to
-    samples, that far from now; `duplicated` repeats series within the text.
+    text arrives before the connection ends; `renamed` maps metric names, which an engine's prefix may precede;
+    `clock_offset_seconds` adds timestamps to samples, that far from now; `duplicated` repeats series within the text.
     """
 
     unreachable: bool = False

@@ -17,7 +17,6 @@ from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Sample
-from servescope.contract.types import Figure
 from servescope.emulator.deployment.deployment import EmulatedDeployment
 from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.sizing import WorkerSettings, size_for_trace
@@ -366,14 +365,10 @@ def _derive(samples: Sequence[Sample], seconds: float) -> dict[str, dict[str, fl
     """The figures that say something of the whole time, by name, and by their labels within; empty without data."""
     figures: dict[str, dict[str, float]] = {}
     for name, figure in FIGURES.items():
-        if not _is_of_now(figure):
+        if not any(name in METRICS and METRICS[name].kind == "gauge" for name in leaves(figure.expression)):
             found = evaluate_increases(figure.expression, samples, by=figure.by, seconds=seconds)
             figures[name] = {figure_key(name, dict(labels)): value for labels, value in found.items()}
     return figures
-
-
-def _is_of_now(figure: Figure) -> bool:
-    return any(name in METRICS and METRICS[name].kind == "gauge" for name in leaves(figure.expression))
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

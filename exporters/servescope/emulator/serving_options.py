@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from servescope.emulator.server.faces import FACES, OWN, make_pages
 from servescope.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument(
         "--metrics",
-        choices=("servescope", "vllm"),
-        default="servescope",
-        help="metric names of the engines' /metrics: servescope's own, or those of vLLM 0.32 (default: %(default)s)",
+        choices=tuple(FACES),
+        default=OWN,
+        help=f"metric names of the engines' /metrics: {', or '.join(FACES.values())} (default: %(default)s)",
     )
     parser.add_argument(
         "--api-key",
@@ -62,12 +63,10 @@ def prepare(arguments: argparse.Namespace, stack: EmulatedStack) -> Served:
     """What the arguments ask for. Raises UsageError."""
     from servescope.emulator.block_contents import BlockContents
     from servescope.emulator.openai import api as openai_api
-    from servescope.emulator.server.server import OwnPages
-    from servescope.emulator.server.vllm_names import VllmPages
 
     contents = BlockContents() if arguments.kv_events else None
     settings = openai_api.OpenAiSettings(api_key=_read_key(arguments), seed=arguments.seed, contents=contents)
-    pages = VllmPages(stack.deployments) if arguments.metrics == "vllm" else OwnPages()
+    pages = make_pages(arguments.metrics, stack.deployments)
     add_api: RouteAdder = partial(openai_api.add_routes, settings=settings)
     if contents is None:
         if arguments.kv_events_replay or arguments.kv_events_topic:

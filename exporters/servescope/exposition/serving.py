@@ -106,7 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Send the page, or say where it is."""
         found = self.path.partition("?")[0] == PATH
         asked = (", ".join(self.headers.get_all(name) or ()) or None for name in ("Accept", "Accept-Encoding"))
         self._send(refusal(self.command, found=found, where=PATH) or self.server.pages.response(*asked))

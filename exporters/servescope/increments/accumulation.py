@@ -219,7 +219,6 @@ class _Layout:
 
 @lru_cache(maxsize=32)
 def _without(identity: Identity, series: tuple[Series, ...]) -> tuple[Series, ...]:
-    """The series without the labels of an identity."""
     own = frozenset(identity.labels())
     return tuple(Series(name, tuple(pair for pair in labels if pair not in own)) for name, labels in series)
 

@@ -236,7 +236,6 @@ class Instruments(Exposed):
         self._log_once(kind, reason)
 
     def _refuse_error(self, error: Exception) -> None:
-        """Refuse for an exception that a value caused."""
         if isinstance(error, Refused):
             self._refuse(error.kind, str(error))
         else:

@@ -54,8 +54,6 @@ async def _expect_nothing(_: web.Request) -> None:
 
 
 class _Pages:
-    """The handlers."""
-
     def __init__(self, latest: Latest, telemetry: JudgeTelemetry, clock: ProgramClock) -> None:
         self._latest, self._telemetry, self._clock = latest, telemetry, clock
 

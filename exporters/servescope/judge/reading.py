@@ -129,7 +129,6 @@ def _interval_ms(history: History, targets: Sequence[TargetIncrements], at_ms: i
 
 
 def _closed(target: TargetIncrements, until_ms: int) -> TargetIncrements:
-    """The blocks of a target that were closed by then."""
     closed = int(np.searchsorted(target.blocks, until_ms - BLOCK_MS, side="right"))
     return target if closed == target.blocks.size else target.at(slice(0, closed))
 

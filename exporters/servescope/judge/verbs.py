@@ -22,25 +22,11 @@ from servescope.judge.arguments import (
 )
 from servescope.judge.case import forecast_case, freeze_plan, judge_case, resume_case
 from servescope.judge.checkpoints.checkpoints import Checkpoint
+from servescope.judge.journal import runs
 from servescope.judge.journal.journal import CutoverJournal
-from servescope.judge.journal.runs import (
-    CutoverRun,
-    next_stage,
-    start_run,
-    summarise,
-    write_changes,
-    write_decision,
-)
 from servescope.judge.journal.written import with_written_harm
+from servescope.judge.report import text
 from servescope.judge.report.report import Recorded, render_report
-from servescope.judge.report.text import (
-    CONFIGURED,
-    describe_forecast,
-    describe_judgement,
-    explain_judgement,
-    moment,
-    share,
-)
 from servescope.judge.verifying import verify
 from servescope.settings.json_text import print_json
 from servescope.store.opening import DEFAULT_STORE, open_history, read_time
@@ -62,7 +48,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         shown = [{**asdict(stage), "seconds": stage.seconds, "sentence": stage.sentence} for stage in stages]
         print_json({"plan": plan.name, "stages": shown})
     else:
-        print(describe_forecast(stages), end="")
+        print(text.describe_forecast(stages), end="")
     return 0
 
 
@@ -72,16 +58,16 @@ def _start(arguments: argparse.Namespace) -> int:
         raise UsageError("--replace ends a run: it needs --by NAME and --reason TEXT")
     with open_history(arguments) as history, CutoverJournal(find_journal(arguments)) as journal:
         frozen = freeze_plan(history, plan, at_ms)
-        run = start_run(journal, frozen, by=arguments.by, reason=arguments.reason, replace=arguments.replace)
+        run = runs.start_run(journal, frozen, by=arguments.by, reason=arguments.reason, replace=arguments.replace)
     if arguments.format == "json":
         print_json({"run": run.number, "journal": str(journal.path), "frozen": frozen.to_json()})
         return 0
     print(
-        f"run {run.number} of plan {plan.name!r} begins at {moment(at_ms)} with stage 1 of {len(plan.stages)}, "
-        f"{share(plan.stages[0].share)} on v2\nfrozen plan {frozen.hash()}\njournal {journal.path}"
+        f"run {run.number} of plan {plan.name!r} begins at {text.moment(at_ms)} with stage 1 of {len(plan.stages)}, "
+        f"{text.share(plan.stages[0].share)} on v2\nfrozen plan {frozen.hash()}\njournal {journal.path}"
     )
     for name, found in plan.configurations.items():
-        print(f"configuration of {CONFIGURED[name]} {found}")
+        print(f"configuration of {text.CONFIGURED[name]} {found}")
     uncalibrated = uncalibrated_of(frozen)
     if uncalibrated:
         print(f"not calibrated, as v1's past is too short or has one replica: {', '.join(uncalibrated)}")
@@ -99,11 +85,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print_json(judgement.to_json())
     else:
-        print(describe_judgement(judgement), end="")
+        print(text.describe_judgement(judgement), end="")
     return EXIT_CODES[judgement.verdict]
 
 
-def _checkpoint(arguments: argparse.Namespace, run: CutoverRun | None) -> Checkpoint | None:
+def _checkpoint(arguments: argparse.Namespace, run: runs.CutoverRun | None) -> Checkpoint | None:
     """What is kept of a run that is judged now; None where another time is judged, or no run."""
     if run is None or arguments.at is not None:
         return None
@@ -114,7 +100,7 @@ def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judge
     """Keep the changes of a run's judgement in its journal, unless an earlier time was judged."""
     if case.run is not None and case.journal is not None and arguments.at is None:
         with case.journal as journal:
-            write_changes(journal, case.run, judgement)
+            runs.write_changes(journal, case.run, judgement)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -128,7 +114,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
     else:
-        print(explain_judgement(judgement, case.frozen, arguments.metric), end="")
+        print(text.explain_judgement(judgement, case.frozen, arguments.metric), end="")
     return 0
 
 
@@ -151,8 +137,7 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _decided_on(run: CutoverRun) -> list[tuple[Decision, str]]:
-    """Each decision with the verdict it was made on."""
+def _decided_on(run: runs.CutoverRun) -> list[tuple[Decision, str]]:
     entries = [entry for entry in run.entries if entry.kind != "judgement"]
     verdicts = [str(entry.body.get("judgement", {}).get("verdict", "")) for entry in entries]
     return list(zip(run.decisions, verdicts, strict=True))
@@ -164,10 +149,10 @@ def _decide(arguments: argparse.Namespace) -> int:
     journal, run = open_run(arguments, plan, edited=arguments.kind == "rollback")
     decision = _read_decision(arguments, run, at_ms)
     judgement, problem = _judge_now(arguments, run, at_ms)
-    evidence = {"problem": problem} if judgement is None else summarise(judgement)
+    evidence = {"problem": problem} if judgement is None else runs.summarise(judgement)
     with journal:
         known = () if judgement is None else judgement.changes
-        run = write_decision(journal, run, decision, evidence, changes=known, force=arguments.force)
+        run = runs.write_decision(journal, run, decision, evidence, changes=known, force=arguments.force)
     if problem:
         print(f"servescope: decided without a judgement: {problem}", file=sys.stderr)
     if arguments.format == "json":
@@ -178,13 +163,13 @@ def _decide(arguments: argparse.Namespace) -> int:
     print(f"run {run.number} of plan {plan.name!r}: {decision.kind} by {decision.by}{on}")
     stage = plan.stages[run.stage]
     if decision.kind == "advance":
-        print(f"stage {run.stage + 1} of {len(plan.stages)} begins: {share(stage.share)} on v2")
+        print(f"stage {run.stage + 1} of {len(plan.stages)} begins: {text.share(stage.share)} on v2")
         if stage.share > 1.0 - plan.holdback:
-            print(f"v1 keeps less than {share(plan.holdback)}: without a control nothing can be proven")
+            print(f"v1 keeps less than {text.share(plan.holdback)}: without a control nothing can be proven")
     return 0
 
 
-def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> Decision:
+def _read_decision(arguments: argparse.Namespace, run: runs.CutoverRun, at_ms: int) -> Decision:
     kind: DecisionKind = next(each for each in get_args(DecisionKind) if each == arguments.kind)
     bounds = [None if each is None else read_time(name, each) for name, each in
               (("--from", arguments.from_), ("--to", arguments.to))]  # fmt: skip
@@ -195,11 +180,11 @@ def _read_decision(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -
     if kind == "exclude" and arguments.at is not None:
         # Harm that is known by now would not have been known then.
         raise UsageError("--at does not go with `exclude`: what is known now stays known, so that it is decided now")
-    stage = next_stage(run) if kind == "advance" else None
+    stage = runs.next_stage(run) if kind == "advance" else None
     return Decision(kind, at_ms, arguments.by, arguments.reason, stage, *bounds)
 
 
-def _judge_now(arguments: argparse.Namespace, run: CutoverRun, at_ms: int) -> tuple[Judgement | None, str]:
+def _judge_now(arguments: argparse.Namespace, run: runs.CutoverRun, at_ms: int) -> tuple[Judgement | None, str]:
     """The judgement that a decision is made on, or why there is none: one has to be able to decide all the same."""
     try:
         with open_history(arguments) as history:

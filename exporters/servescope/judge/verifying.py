@@ -80,7 +80,6 @@ class _Proof:
 
     @property
     def sentence(self) -> str:
-        """What was proven."""
         if not self.parts:
             return f"{self.checkpoint.path}: nothing is kept of this run yet, all of it is judged from the samples"
         if self.unproven:

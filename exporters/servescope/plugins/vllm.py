@@ -127,8 +127,6 @@ class ServescopeStatLogger(_Base):  # type: ignore[misc]  # vLLM is not installe
 
 
 class _EngineReader:
-    """Reads one engine's statistics into its instruments."""
-
     def __init__(self, instruments: StepInstruments, *, draft_length: int, counts_engine: bool) -> None:
         self.instruments = instruments
         self._draft_length = draft_length
@@ -326,7 +324,6 @@ class _EngineResources:
         self._meter = meter
 
     def read(self) -> Resources:
-        """The resources in use now."""
         resources = self._meter.read()
         return resources if self._meter.scope != "process" else Resources(gpus=resources.gpus)
 

@@ -235,7 +235,6 @@ def _decode_pair(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _spell(secret: str, is_whole: bool) -> Iterator[_Form]:
-    """The forms of a secret."""
     size = len(secret)
     if size < SHORTEST:
         return

@@ -139,8 +139,6 @@ def learn_page(
 
 
 class _Learner:
-    """Reads one body line by line."""
-
     def __init__(self, cache: SeriesCache, limits: PageLimits | None) -> None:
         self._cache, self._limits = cache, limits
         self.values: list[float] = []

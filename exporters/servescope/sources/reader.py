@@ -148,7 +148,6 @@ class Reader:
     # --- Parse --------------------------------------------------------------------------------------------------------
 
     def _read_values(self, body: bytes, limits: PageLimits) -> tuple[LearnedPage, NDArray[np.float64]]:
-        """The page of a text, and its values."""
         if self._page is not None and limits == self._limits:
             values = self._page.read(body, limits)
             if values is not None:
@@ -180,7 +179,6 @@ class Reader:
 
     @property
     def _configured_source(self) -> Source | None:
-        """The source that the configuration sets."""
         return load_sources()[self._configured] if self._configured is not None else None
 
     def _identify(self, series_plan: SeriesPlan) -> Source:

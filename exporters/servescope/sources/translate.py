@@ -236,7 +236,6 @@ class _Labelling:
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
 
     def relabel(self, native: Labels, term: Term) -> Labels:
-        """The contract labels of a native series."""
         own = dict(native)
         given = {
             label: next((rule.value for rule in rules if _agree(own, rule.when)), "") for label, rules in term.labels

@@ -13,18 +13,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from servescope.settings.closing import Closing
-from servescope.store.file import (
-    check_file,
-    describe,
-    file_identity,
-    file_size,
-    lock_for_writing,
-    open_file,
-    remove_file,
-    replace_by_copy,
-    resolve_links,
-    set_aside,
-)
+from servescope.store import file
 from servescope.store.records import StoreError
 from servescope.store.schema import latest_ms
 
@@ -48,7 +37,7 @@ def guarded(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
             try:
                 return method(self, *args, **kwargs)
             except sqlite3.Error as error:
-                raise describe(self.path, error) from error
+                raise file.describe(self.path, error) from error
 
     return run
 
@@ -68,7 +57,7 @@ class StoreConnection(Closing):
         opened: bool = True,
         now_ms: Callable[[], int] = latest_ms,
     ) -> None:
-        self.path = resolve_links(path)
+        self.path = file.resolve_links(path)
         self.read_only = read_only
         self.now_ms = now_ms
         self._lock = threading.RLock()
@@ -96,7 +85,7 @@ class StoreConnection(Closing):
             store._open()
         except StoreError as error:
             if error.damaged:
-                _logger.error("%s; it is now %s, and a new store is begun", error, set_aside(store.path))  # noqa: TRY400
+                _logger.error("%s; it is now %s, and a new store is begun", error, file.set_aside(store.path))  # noqa: TRY400
                 store._open()
             elif error.retryable:
                 _logger.error("%s; what is scraped waits to be stored", error)  # noqa: TRY400
@@ -124,7 +113,7 @@ class StoreConnection(Closing):
         So is a symbolic link: the log of the file it leads to lies elsewhere.
         """
         # SQLite meets an emptied file only when it next reads a page that it does not hold, which may be never.
-        return not file_size(self.path) or file_identity(self.path) != self._file or self.path.is_symlink()
+        return not file.file_size(self.path) or file.file_identity(self.path) != self._file or self.path.is_symlink()
 
     def lacks_log(self) -> bool:
         """Whether the write-ahead log was removed or replaced, so that other processes no longer share it."""
@@ -133,7 +122,7 @@ class StoreConnection(Closing):
 
     def has_shorter_log(self) -> bool:
         """Whether the write-ahead log is shorter than when this was last asked; it may have been truncated in use."""
-        former, self._log_bytes = self._log_bytes, file_size(f"{self.path}-wal")
+        former, self._log_bytes = self._log_bytes, file.file_size(f"{self.path}-wal")
         return self._log_bytes < former
 
     @guarded
@@ -155,8 +144,8 @@ class StoreConnection(Closing):
         """Open the file that is at the path now, a new one when there is none. Raises StoreError."""
         if self._closed:
             return
-        is_same = file_identity(self.path) == self._file and not self.path.is_symlink()
-        is_emptied = is_same and not file_size(self.path)
+        is_same = file.file_identity(self.path) == self._file and not self.path.is_symlink()
+        is_emptied = is_same and not file.file_size(self.path)
         if not self.read_only and self.is_open and not is_same:
             self._remove_log()
         self._disconnect()
@@ -165,27 +154,27 @@ class StoreConnection(Closing):
             self._release_writer_lock()
             if is_emptied:
                 # Whoever still has the emptied file open would keep a new store from being begun in it.
-                set_aside(self.path)
+                file.set_aside(self.path)
         self._open()
 
     @guarded
     def restore_log(self) -> None:
         """Replace the file by a copy of all that was written, whose log other processes see. Raises StoreError."""
-        replace_by_copy(self._connection, self.path)
+        file.replace_by_copy(self._connection, self.path)
         self.reopen()
 
     @guarded
     def set_aside(self) -> Path:
         """Close a damaged file and rename it; returns the new name. `reopen` creates a new one."""
         self._disconnect()
-        return set_aside(self.path)
+        return file.set_aside(self.path)
 
     def _open(self) -> None:
         # Also where a link has taken the file's place since.
-        self.path = resolve_links(self.path)
-        check_file(self.path)
+        self.path = file.resolve_links(self.path)
+        file.check_file(self.path)
         if not self.read_only:
-            self._writer_lock = lock_for_writing(self.path)
+            self._writer_lock = file.lock_for_writing(self.path)
         try:
             self._connect()
         except BaseException:
@@ -193,8 +182,8 @@ class StoreConnection(Closing):
             raise
 
     def _connect(self) -> None:
-        self._connection = open_file(self.path, read_only=self.read_only)
-        self._file = file_identity(self.path)
+        self._connection = file.open_file(self.path, read_only=self.read_only)
+        self._file = file.file_identity(self.path)
         self._log = self._log_files()
         self.was_open = True
         self._forget()
@@ -215,11 +204,11 @@ class StoreConnection(Closing):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         for ending, former in zip(_LOG_ENDINGS, self._log, strict=True):
             log = Path(f"{self.path}{ending}")
-            if former is not None and file_identity(log) == former:
-                remove_file(log)
+            if former is not None and file.file_identity(log) == former:
+                file.remove_file(log)
 
     def _log_files(self) -> list[tuple[int, int] | None]:
-        return [file_identity(f"{self.path}{ending}") for ending in _LOG_ENDINGS]
+        return [file.file_identity(f"{self.path}{ending}") for ending in _LOG_ENDINGS]
 
     def _release_writer_lock(self) -> None:
         if self._writer_lock is not None:
@@ -227,7 +216,6 @@ class StoreConnection(Closing):
             self._writer_lock = None
 
     def _forget(self) -> None:
-        """Forget all that was known of the file."""
         raise NotImplementedError
 
     def _settle(self) -> None:

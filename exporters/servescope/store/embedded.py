@@ -23,6 +23,7 @@ from servescope.contract.samples import Series, Snapshot, Window
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, believed_ms
 from servescope.settings.values import format_instant
+from servescope.store import records
 from servescope.store.alerts import AlertTables, Sums
 from servescope.store.block_increments import BlockIncrements
 from servescope.store.connection import StoreConnection, guarded
@@ -37,16 +38,6 @@ from servescope.store.owners import Owners
 from servescope.store.packer import Owner, Packer
 from servescope.store.packing import Keys
 from servescope.store.recent import RecentRows
-from servescope.store.records import (
-    AheadError,
-    FigureTable,
-    KeptAlert,
-    RecordedSettings,
-    RefusedError,
-    StoreError,
-    TargetStatus,
-    TooLargeError,
-)
 from servescope.store.retention import Retention
 from servescope.store.rows import OwnedRows
 from servescope.store.runs import Packs
@@ -77,7 +68,6 @@ class Store(StoreConnection, History):
     """
 
     def _forget(self) -> None:
-        """Forget all that was known of the file."""
         self._owners = Owners(self._connection, self.path)
         self._alerts = AlertTables(self._connection, self.path)
         self._settings = SettingsTable(self._connection, self.path)
@@ -184,7 +174,7 @@ class Store(StoreConnection, History):
             return None
         covered_ms = self._future.covered_ms(now_ms)
         if covered_ms > BELIEVED_AFTER_MS and not believed:
-            raise AheadError(
+            raise records.AheadError(
                 f"store {self.path}: the clock shows {format_instant(now_ms)}, but {covered_ms / 3_600_000:.1f} hours "
                 f"of what is stored are later, until {format_instant(self._times.newest_ms())}"
             )
@@ -206,7 +196,7 @@ class Store(StoreConnection, History):
         return believed_ms(now_ms, max((last for last in lasts if last is not None), default=None))
 
     @guarded
-    def set_target(self, status: TargetStatus) -> None:
+    def set_target(self, status: records.TargetStatus) -> None:
         """Keep the latest status of a target, in place of its former one."""
         self._owners.keep_target(status)
 
@@ -216,12 +206,12 @@ class Store(StoreConnection, History):
         self._layouts.forget(self._owners.unlist(keep))
 
     @guarded
-    def record_settings(self, time_ms: int, settings: RecordedSettings) -> None:
+    def record_settings(self, time_ms: int, settings: records.RecordedSettings) -> None:
         """Keep how figures are derived from a time on, now at the latest; nothing is written while it is the same."""
         self._settings.record(self._times.until(time_ms), settings)
 
     @guarded
-    def write_alerts(self, alerts: Iterable[KeptAlert]) -> None:
+    def write_alerts(self, alerts: Iterable[records.KeptAlert]) -> None:
         """Keep the state of alerts, in place of the former one; none of it is later than now."""
         now_ms = self.now_ms()
         self._alerts.write_alerts([each.known_at(now_ms) for each in alerts])
@@ -254,7 +244,7 @@ class Store(StoreConnection, History):
             try:
                 for found in self._blocks.compute(*due):
                     self._append_block(due[0], found, 0)
-            except StoreError as error:
+            except records.StoreError as error:
                 if error.damaged:
                     raise
                 _logger.error("%s; the increments of its block are not stored in %s", error, self.path)  # noqa: TRY400
@@ -332,7 +322,7 @@ class Store(StoreConnection, History):
         *,
         names: Sequence[str] | None = None,
         max_points: int | None = None,
-    ) -> FigureTable:
+    ) -> records.FigureTable:
         """A deployment's figures from start to end, both included; empty when nothing was stored.
 
         `names` are figure keys, all when None. With `max_points` the time is cut into at most so many equal buckets, of
@@ -352,16 +342,16 @@ class Store(StoreConnection, History):
         rows = {str(key): row for key, row in zip(keys, values, strict=True)}
         if names is None:
             # A key that is absent at every instant read is left out: it belongs to other instants.
-            return FigureTable(times, {key: rows[key] for key in sorted(rows) if not np.isnan(rows[key]).all()})
-        return FigureTable(times, {name: rows.get(name, np.full(len(times), np.nan)) for name in names})
+            return records.FigureTable(times, {key: rows[key] for key in sorted(rows) if not np.isnan(rows[key]).all()})
+        return records.FigureTable(times, {name: rows.get(name, np.full(len(times), np.nan)) for name in names})
 
     @guarded
-    def targets(self) -> list[TargetStatus]:
+    def targets(self) -> list[records.TargetStatus]:
         """The latest status of every target of the running configuration, by target id."""
         with self._snapshot():
             return [self._known(status) for status in self._owners.statuses()]
 
-    def _known(self, status: TargetStatus) -> TargetStatus:
+    def _known(self, status: records.TargetStatus) -> records.TargetStatus:
         """A status as of now, where it is of later."""
         until_ms = self._times.until(LATEST_MS)
         if not status.is_later_than(until_ms):
@@ -477,13 +467,13 @@ class Store(StoreConnection, History):
         return self._rows.ends(kind, self._owners.rows(kind), self.now_ms())
 
     @guarded
-    def settings_at(self, time_ms: int) -> RecordedSettings | None:
+    def settings_at(self, time_ms: int) -> records.RecordedSettings | None:
         """How the figures of a time were derived; the first known when it is older, None when nothing is known."""
         with self._snapshot():
             return self._settings.at(self._times.until(time_ms))
 
     @guarded
-    def read_alerts(self) -> list[KeptAlert]:
+    def read_alerts(self) -> list[records.KeptAlert]:
         """The last state of alerts; raises StoreError when that is damaged."""
         with self._snapshot():
             now_ms = self.now_ms()
@@ -504,17 +494,17 @@ class Store(StoreConnection, History):
     def _assemble(self, segments: Iterable[Segment], most: int) -> Segment:
         try:
             return assemble(segments, most=most)
-        except TooLargeError as error:
-            raise TooLargeError(f"store {self.path}: {error}") from None
+        except records.TooLargeError as error:
+            raise records.TooLargeError(f"store {self.path}: {error}") from None
 
 
 def _check_finite(values: NDArray[np.float64], owner: str) -> None:
     if not np.isfinite(values).all():
-        raise RefusedError(f"a value of {owner!r} is not finite; absent values are left out instead")
+        raise records.RefusedError(f"a value of {owner!r} is not finite; absent values are left out instead")
 
 
 def _bucket_width(span_ms: int, max_points: int) -> int:
     """The width of a bucket in milliseconds; a range that starts inside one touches one more than fit into it."""
     if max_points < 1:
-        raise StoreError(f"max_points {max_points!r} is below 1")
+        raise records.StoreError(f"max_points {max_points!r} is below 1")
     return max(span_ms, 0) // max(max_points - 1, 1) + 1 if max_points > 1 else 1 << TIME_BITS

@@ -122,5 +122,4 @@ class Packer:
 
 
 def _rows_due(kind: int) -> int:
-    """How many recent rows of an owner are packed."""
     return _BLOCKS_DUE if kind == INCREMENTS else PACK_ROWS

@@ -15,18 +15,10 @@ from servescope.contract.events import Event
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
 from servescope.settings.clock import BELIEVED_AFTER_MS
+from servescope.store import records
 from servescope.store.alerts import Sums
 from servescope.store.embedded import Store
 from servescope.store.memory import release_freed_memory
-from servescope.store.records import (
-    AheadError,
-    KeptAlert,
-    RecordedSettings,
-    RefusedError,
-    StoreError,
-    TargetStatus,
-    UntimelyError,
-)
 
 _logger = logging.getLogger(__name__)
 
@@ -72,15 +64,15 @@ class WriteBatch:
 
     scrapes: list[tuple[str, int, Snapshot | None]] = field(default_factory=list)
     figures: list[tuple[Deployment, int, Mapping[str, float]]] = field(default_factory=list)
-    targets: Sequence[TargetStatus] = ()
+    targets: Sequence[records.TargetStatus] = ()
     listed: frozenset[str] | None = None
-    settings: tuple[int, RecordedSettings] | None = None
-    alerts: Sequence[KeptAlert] | None = None
+    settings: tuple[int, records.RecordedSettings] | None = None
+    alerts: Sequence[records.KeptAlert] | None = None
     events: Sequence[Event] = ()
     sums: tuple[int, Sums] | None = None
     forgotten_sums: Sequence[int] = ()
     keep: RetentionLimits | None = None
-    refused: list[UntimelyError] = field(default_factory=list)
+    refused: list[records.UntimelyError] = field(default_factory=list)
 
     @property
     def samples(self) -> int:
@@ -99,7 +91,7 @@ class WriteBatch:
         def attempt(append: Callable[..., None], *what: Any) -> None:
             try:
                 append(*what, follows=True)
-            except UntimelyError as error:
+            except records.UntimelyError as error:
                 self.refused.append(error)
 
         if self.settings is not None:
@@ -143,11 +135,11 @@ class StoreWriter:
         store: Store,
         *,
         on_written: Callable[[float], None],
-        on_error: Callable[[StoreError], None],
+        on_error: Callable[[records.StoreError], None],
         on_dropped: Callable[[WriteBatch], None],
         on_pruned: Callable[[int], None] = lambda _rows: None,
         on_set_back: Callable[[Event], None] = lambda _event: None,
-        on_refused: Callable[[Sequence[UntimelyError]], None] = lambda _errors: None,
+        on_refused: Callable[[Sequence[records.UntimelyError]], None] = lambda _errors: None,
     ) -> None:
         self._store = store
         self._on_written, self._on_error, self._on_dropped = on_written, on_error, on_dropped
@@ -161,8 +153,8 @@ class StoreWriter:
         self._samples = 0
         self._closing = False
         # What is written to a new file first, and whether that is still to be done.
-        self._statuses: dict[str, TargetStatus] = {}
-        self._settings: tuple[int, RecordedSettings] | None = None
+        self._statuses: dict[str, records.TargetStatus] = {}
+        self._settings: tuple[int, records.RecordedSettings] | None = None
         self._is_new = False
         self._verify_at = 0.0
         self._pause_seconds = 0.0
@@ -234,7 +226,7 @@ class StoreWriter:
                 self._check_file()
                 self._follow_clock()
                 self._write(batch)
-            except StoreError as error:
+            except records.StoreError as error:
                 self._put_back()
                 self._recover(error)
                 return
@@ -272,9 +264,9 @@ class StoreWriter:
             with self._store.transaction():
                 for _, round_ in batch:
                     round_.write(self._store)
-        except RefusedError:
+        except records.RefusedError:
             self._write_one_by_one(batch)
-        except StoreError:
+        except records.StoreError:
             raise
         except Exception:
             # Not the store's fault: which round it was shows when each is written by itself.
@@ -291,10 +283,10 @@ class StoreWriter:
             try:
                 with self._store.transaction():
                     round_.write(self._store)
-            except RefusedError as error:
+            except records.RefusedError as error:
                 self._on_error(error)
                 self._on_dropped(round_)
-            except StoreError:
+            except records.StoreError:
                 raise
             except Exception as error:
                 # Trying again is of no use, and the rounds behind it shall be written.
@@ -318,7 +310,7 @@ class StoreWriter:
 
     # --- When the file fails ------------------------------------------------------------------------------------------
 
-    def _recover(self, error: StoreError) -> None:
+    def _recover(self, error: records.StoreError) -> None:
         """Report it, and try again after a pause that grows; a damaged file is set aside."""
         self._on_error(error)
         self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
@@ -327,7 +319,7 @@ class StoreWriter:
         try:
             aside = self._store.set_aside()
             self._begin_anew(f"the damaged file is now {aside}; a new one is begun")
-        except StoreError as failure:
+        except records.StoreError as failure:
             self._on_error(failure)
         else:
             self._pause_seconds = 0.001
@@ -355,7 +347,7 @@ class StoreWriter:
             event = self._store.drop_future(
                 believed=since is not None and time.monotonic() - since >= _BELIEVED_SECONDS
             )
-        except AheadError as error:
+        except records.AheadError as error:
             self._held_since = time.monotonic() if since is None else since
             self._follow_at = time.monotonic() + _VERIFY_SECONDS
             self.held = f"{error}; nothing is stored until the clock is past that, or has stayed so for an hour"
@@ -378,7 +370,7 @@ class StoreWriter:
         self._is_new = False
 
     def _report(self, problem: str) -> None:
-        self._on_error(StoreError(f"store {self._store.path}: {problem}"))
+        self._on_error(records.StoreError(f"store {self._store.path}: {problem}"))
 
     # --- Tidying ------------------------------------------------------------------------------------------------------
 
@@ -389,7 +381,7 @@ class StoreWriter:
             return
         try:
             self._untidy = self._tidy_a_piece()
-        except StoreError as error:
+        except records.StoreError as error:
             self._recover(error)
         except Exception as error:
             # What is not packed or deleted today stays readable; the next rounds must be written.

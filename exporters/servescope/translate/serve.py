@@ -52,8 +52,6 @@ def _bounds_of(configuration: ProbeConfiguration) -> Bounds:
 
 
 class _Pages:
-    """The handlers."""
-
     def __init__(self, prober: Prober) -> None:
         self._prober, self._probes = prober, 0
 

@@ -149,7 +149,6 @@ class _Connection(asyncio.Protocol):
         self.busy, self.since, self._unanswered_bytes = True, time.monotonic(), 0
 
     def finish(self) -> None:
-        """Its answer was read, or abandoned."""
         self.busy, self.since = False, time.monotonic()
 
     def end(self) -> None:

@@ -41,10 +41,7 @@ def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "read", "rules": [rule]}]}))
     given = {f"a b/{number}?ü&=+~*": value for number, value in enumerate(_values())}
     expected = [
-        {
-            "exp_labels": {"n": number},
-            "exp_annotations": {"description": render(template, {"n": number}, float(value))},
-        }
+        {"exp_labels": {"n": number}, "exp_annotations": {"description": render(template, {"n": number}, float(value))}}
         for number, value in given.items()
     ]
     test = {

@@ -1,16 +1,11 @@
-"""A real Prometheus evaluates the alerts on its own clock; the collector, replaying its scrapes, finds the same states.
-
-Five minutes of `for` and `keep_firing_for` are a second here; the windows of conditions are not shortened.
-"""
+"""The collector, replaying what a real Prometheus scraped, finds the states of alerts that this Prometheus found."""
 
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +24,7 @@ from servescope.collector.collector import Collector
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
 from servescope.contract.samples import Labels, Series, Window, make_labels
+from tests.support.answering import Handler, answering
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.replay import replay
 from tests.support.waiting import wait_for
@@ -66,33 +62,19 @@ COMPARED = [
 class Target:
     """One engine, router and autoscaler whose numbers follow the scrapes since `begin`, one for each interval."""
 
+    address: str
+
     def __init__(self) -> None:
         self._has_begun = False
         self.seconds = 0.0
         self._counted: dict[str, float] = {}
-        target = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                text = target.page()
-                self.send_response(200 if text else 500)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    def answer(self, request: Handler) -> None:
+        text = self.page()
+        request.reply(200 if text else 500, text, Content_Type="text/plain")
 
     def begin(self) -> None:
         self._has_begun = True
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def page(self) -> bytes:
         """What a scrape gets now; nothing while the target fails."""
@@ -138,8 +120,9 @@ class Target:
 def target() -> Iterator[Target]:
     """The target, on a free port."""
     found = Target()
-    yield found
-    found.close()
+    with answering(found.answer) as url:
+        found.address = url.removeprefix("http://")
+        yield found
 
 
 def test_alerts_have_the_states_of_a_prometheus_that_evaluates_them(

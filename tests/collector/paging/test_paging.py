@@ -221,48 +221,34 @@ async def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("alerting", "error"),
     [
-        (
-            '[alerting]\nonly = ["ServescopeReplicasFaild"]',
-            "alerting.only: unknown alert 'ServescopeReplicasFaild'; did",
-        ),
+        ('[alerting]\nonly = ["ServescopeReplicasFaild"]',
+         "alerting.only: unknown alert 'ServescopeReplicasFaild'; did"),
         ('[alerting]\ndisable = ["Other"]', "alerting.disable: unknown alert 'Other'; known: Servescope"),
         ("[alerting]\nalertmanager = []", "unknown key 'alerting.alertmanager'; did you mean 'alertmanagers'?"),
         ('[alerting]\nresend_interval = "0s"', "alerting.resend_interval: '0s' is wrong, expected a duration above 0"),
         ('[alerting]\nexternal_labels = { severity = "x" }', "alerts already have a label 'severity'"),
         ('[alerting]\nexternal_labels = { "a-b" = "x" }', "'a-b' is not a label's name"),
         ('[alerting]\nwebhooks = ["http://x"]', "alerting.webhooks: ['http://x'] is wrong, expected tables"),
-        (
-            '[alerting]\nonly = ["ServescopeCollectorGone"]',
-            "alerting.only: a collector cannot evaluate 'ServescopeCollectorGone', expected some of: Servescope",
-        ),
-        (
-            '[alerting]\nonly = ["ServescopeWatchdog"]\ndisable = ["ServescopeWatchdog"]',
-            "alerting.disable: disables every alert of 'alerting.only', expected one to be left: ServescopeWatchdog",
-        ),
+        ('[alerting]\nonly = ["ServescopeCollectorGone"]',
+         "alerting.only: a collector cannot evaluate 'ServescopeCollectorGone', expected some of: Servescope"),
+        ('[alerting]\nonly = ["ServescopeWatchdog"]\ndisable = ["ServescopeWatchdog"]',
+         "alerting.disable: disables every alert of 'alerting.only', expected one to be left: ServescopeWatchdog"),
         ('[alerting]\nexternal_url = "collector"', "alerting.external_url: 'collector' is wrong, expected a URL"),
         ('[alerting]\nrunbooks = "runbooks"', "alerting.runbooks: 'runbooks' is wrong, expected a URL such as"),
         ('[alerting]\ngrafana = "grafana:3000"', "alerting.grafana: 'grafana:3000' is wrong, expected a URL such as"),
-        (
-            '[[alerting.alertmanagers]]\nurl = "http://x/api/v2/alerts"',
-            "alerting.alertmanagers[0].url: expected the base URL of an Alertmanager, without '/api/…' and '?…'",
-        ),
-        (
-            '[[alerting.alertmanagers]]\nurl = "http://x"\n[[alerting.alertmanagers]]\nurl = "http://x/"',
-            "alerting.alertmanagers: the same url is listed twice",
-        ),
-        (
-            '[[alerting.webhooks]]\nurl = "http://x"\nseverities = ["page"]',
-            "alerting.webhooks[0].severities: ['page'] is wrong, expected some of critical, warning, info, none",
-        ),
+        ('[[alerting.alertmanagers]]\nurl = "http://x/api/v2/alerts"',
+         "alerting.alertmanagers[0].url: expected the base URL of an Alertmanager, without '/api/…' and '?…'"),
+        ('[[alerting.alertmanagers]]\nurl = "http://x"\n[[alerting.alertmanagers]]\nurl = "http://x/"',
+         "alerting.alertmanagers: the same url is listed twice"),
+        ('[[alerting.webhooks]]\nurl = "http://x"\nseverities = ["page"]',
+         "alerting.webhooks[0].severities: ['page'] is wrong, expected some of critical, warning, info, none"),
         ("[[alerting.webhooks]]\n", "alerting.webhooks[0]: 'url' is missing"),
         ('[[alerting.webhooks]]\nurl = "hook"', "alerting.webhooks[0].url: the URL is not a URL"),
         ('[[alerting.webhooks]]\nurl = "http://u:p@x/y"', "alerting.webhooks[0].url: the URL carries credentials"),
-        (
-            '[[alerting.alertmanagers]]\nurl = "http://x"\nbearer_token_file = "gone"',
-            "alerting.alertmanagers[0]: secret file 'gone' cannot be read",
-        ),
+        ('[[alerting.alertmanagers]]\nurl = "http://x"\nbearer_token_file = "gone"',
+         "alerting.alertmanagers[0]: secret file 'gone' cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_wrong_settings_are_refused(tmp_path: Path, alerting: str, error: str) -> None:
     """The message names file, key, value and what was expected, and shows no secret."""
     path = tmp_path / "servescope.toml"

@@ -1,8 +1,4 @@
-"""The content of generated files and of the catalog as facts, which are compared one by one.
-
-The key of a fact is its file and its subject. Files are read with parsers of their own: nothing of what wrote them is
-used.
-"""
+"""The content of generated files and of the catalog as facts, which are compared one by one."""
 
 from __future__ import annotations
 

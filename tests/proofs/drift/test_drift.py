@@ -1,7 +1,4 @@
-"""Rules, dashboards, runbooks and the page of metrics agree with the catalog, without anything more or less.
-
-They are read back by parsers of their own and compared in structure, so a mistake of what writes them is seen too.
-"""
+"""Rules, dashboards, runbooks and the page of metrics agree with the catalog, without anything more or less."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from servescope.contract.own_metrics import own_family
 from tests.conftest import ROOT
 from tests.proofs.drift.catalog import numbers_of_the_catalog, read_catalog, required_numbers
 from tests.proofs.drift.facts import BOARDS, PAGE, RULES, Facts, differences, read_files, shown_series
-from tests.support.promql import NotReadError, parse, read_expression
 
 # Edges of bands that no alert compares with, and why.
 NOT_ALERTED = {
@@ -119,21 +115,6 @@ def test_one_number_that_drifts_is_reported(copied: Path, file: str, said: str, 
     assert any(Path(file).name in each.partition(": ")[0] or Path(file).stem in each for each in found), found
 
 
-@pytest.mark.slow
-def test_what_a_file_lacks_is_reported(copied: Path) -> None:
-    """A rule and a runbook that are gone."""
-    path = copied / RULES / "recording.rules.yml"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:-2]), encoding="utf-8")
-    (copied / RULES / "runbooks" / "ServescopeQueueGrowing.md").unlink()
-    files = read_files(copied)
-
-    found = "\n".join(differences(files, read_catalog(files)))
-
-    assert "gpu_memory_usage" in found
-    assert "ServescopeQueueGrowing.md" in found
-
-
 def test_alerts_compare_with_the_catalogs_numbers_alone(committed: Facts) -> None:
     """Each is a step of a band, a bound, or a burnt budget; each of these is compared with, or has a reason."""
     compared = {
@@ -184,24 +165,3 @@ def test_dashboards_show_every_figure_and_nothing_that_is_unknown() -> None:
     read = {SAMPLE_FAMILIES.get(name, name) for figure in FIGURES.values() for name in leaves(figure.expression)}
     read |= {SAMPLE_FAMILIES[name] for name in shown if name in SAMPLE_FAMILIES}
     assert METRICS.keys() - read <= NOT_READ.keys()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["sum by (a) (rate(x[5m])", "sum by (a) (rate(x[5m])) / sum by (b) (rate(y[5m]))", "min by (a) (x)", 'x{a="b"', ""],
-)
-def test_what_no_expression_of_the_catalog_is_like_is_refused(text: str) -> None:
-    """Half an expression, groups that differ, and functions the catalog does not have."""
-    with pytest.raises(NotReadError):
-        read_expression(text)
-
-
-@pytest.mark.parametrize(("left", "right"), [
-    ("a - 1 > 2 and on (x) b", "((a - 1) > 2) and on (x) (b)"),
-    ("avg_over_time((a > bool on (x) b)[1h:15s])", "avg_over_time( ( (a) >bool on(x) (b) )[1h:15s] )"),
-    ("a * b ^ 2 / c", "((a * (b ^ 2)) / c)"),
-    ('sum by (m) (rate(c{b="2",a="1"}[5m]))', 'sum  by(m)(rate(c{a="1", b="2"}[5m]))'),
-])  # fmt: skip
-def test_how_an_expression_is_written_does_not_matter(left: str, right: str) -> None:
-    """Brackets, spaces and the order of matchers."""
-    assert parse(left) == parse(right)

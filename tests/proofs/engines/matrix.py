@@ -159,10 +159,7 @@ def make_matrix(
         asked = [panel for _, panel in shown]
         lines = tuple(
             Line(
-                name,
-                panel["title"],
-                _declared(name, panel),
-                {each.name: asker.judge(panel, each) for each in columns},
+                name, panel["title"], _declared(name, panel), {each.name: asker.judge(panel, each) for each in columns}
             )
             for name, panel in shown
         )

@@ -1,9 +1,4 @@
-"""The generated rules and Alertmanager's configuration with all their durations divided: hours that pass in minutes.
-
-Nothing else of the documents changes: names, thresholds, labels and texts are those that are released. A threshold in
-seconds that is compared with what a program says of itself stays what it is: a program's own clock is not faster. The
-wait for agents, whose scrapes are as much faster, is divided by those that run agents.
-"""
+"""The generated rules and Alertmanager's configuration with all their durations divided: hours that pass in minutes."""
 
 from __future__ import annotations
 

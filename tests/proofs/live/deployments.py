@@ -1,8 +1,4 @@
-"""The emulated deployments of the running stack: small, alike, and each for a fault of its own.
-
-Nothing of what one has shows in another: the traffic is shared out, and each has a model of its own, but for the pair
-of a cutover.
-"""
+"""The emulated deployments of the running stack: small, alike, and each for a fault of its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How each alert is triggered in the running stack: by which fault, where, and with which other alerts.
-
-An episode makes something wrong, waits until each of its alerts has reached its receiver, undoes it, and waits until
-each is resolved there. Those of one lane follow one another, lanes go on side by side.
-"""
+"""How each alert is triggered in the running stack: by which fault, where, and with which other alerts."""
 
 from __future__ import annotations
 

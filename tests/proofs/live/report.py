@@ -19,10 +19,10 @@ from servescope.errors import ServescopeError
 from tests.proofs.live.campaign import Health, Outcome
 from tests.proofs.live.episodes import NOT_SHOWN, Episode
 from tests.proofs.live.stack import EVALUATION_INTERVAL, ROOT, SCRAPE_INTERVAL
+from tests.support.markers import Markers
 
 PAGE: Final = ROOT / "docs" / "alerts.md"
-BEGIN: Final = "<!-- live: written by `make live`, do not edit -->"
-END: Final = "<!-- end of live -->"
+MARKERS: Final = Markers("<!-- live: written by `make live`, do not edit -->", "<!-- end of live -->")
 _RUNBOOKS: Final = "../alerts/generated/runbooks"
 
 
@@ -64,25 +64,20 @@ def render(run: Run) -> str:
     return "\n".join([*_head(run), "", *_table(run)]) + "\n"
 
 
-def write(run: Run, page: Path = PAGE, *, rows_of: Sequence[str] = ()) -> None:
+def write(run: Run, *, rows_of: Sequence[str] = ()) -> None:
     """Put the head and the table between the page's markers, or the rows of these alerts in place of theirs.
 
     Raises ServescopeError when the page has no markers.
     """
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ServescopeError(f"{page}: expected the markers {BEGIN!r} and {END!r}")
     if rows_of:
-        page.write_text(_replace_rows(text, run, rows_of), encoding="utf-8")
-        return
-    page.write_text(f"{before}{BEGIN}\n\n{render(run)}\n{END}{after}", encoding="utf-8")
+        PAGE.write_text(_replace_rows(PAGE.read_text(encoding="utf-8"), run, rows_of), encoding="utf-8")
+    else:
+        MARKERS.write(PAGE, render(run))
 
 
-def never_run(page: Path = PAGE) -> list[str]:
+def never_run() -> list[str]:
     """The alerts of which the page has no row."""
-    text = page.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     return [name for name in ALERTS if f"\n| [{name}](" not in text]
 
 

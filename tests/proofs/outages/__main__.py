@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from servescope.alerting.blindness import FLEET_UNSEEN
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import UsageError
 from tests.proofs.outages.figures import Compared, compare, read_recorded
 from tests.proofs.outages.systems import SYSTEMS, WAIT_SECONDS, Running, Scale, now_ms
+from tests.support.markers import Markers
 from tests.support.past_one_machine import ROOT, kill
 from tests.support.proofs import run_in_folder
 from tests.support.recorded_targets import RecordedTargets, Recording, serving_recordings
@@ -93,7 +94,7 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
         print(render(result), flush=True)
         # Before the next one runs: a report of half an hour is not lost with that.
         if arguments.write:
-            write(result, PAGE)
+            markers(result.system).write(PAGE, f"{render(result)}\n")
         problems += [f"{name}: {problem}" for problem in result.problems]
     for problem in problems:
         print(f"not as it should be: {problem}", file=sys.stderr)
@@ -223,20 +224,10 @@ def render(result: Result) -> str:
     )
 
 
-def write(result: Result, page: Path) -> None:
-    """Put the report between its system's markers in a page; raises ServescopeError where they are not there."""
-    begin, end = markers(result.system)
-    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found or not found_end:
-        raise ServescopeError(f"{page}: expected the markers {begin!r} and {end!r}")
-    page.write_text(f"{before}{begin}\n\n{render(result)}\n\n{end}{after}", encoding="utf-8")
-
-
-def markers(system: str) -> tuple[str, str]:
+def markers(system: str) -> Markers:
     """Before and after a system's report in the page."""
     command = f"python -m tests.proofs.outages --system {system} --write"
-    return f"<!-- outages of {system}: written by `{command}`, do not edit -->", f"<!-- end of {system} -->"
+    return Markers(f"<!-- outages of {system}: written by `{command}`, do not edit -->", f"<!-- end of {system} -->")
 
 
 if __name__ == "__main__":

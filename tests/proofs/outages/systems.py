@@ -117,11 +117,7 @@ def agents(groups: Groups, folder: Path, scale: Scale) -> Iterator[Running]:
         running.parts = [
             Part("agent", agent, _fires(running, "ServescopeAgentDown"), _starter(agent), blinds=True),
             Part(
-                "translator",
-                translator,
-                _fires(running, "ServescopeTranslatorDown"),
-                _starter(translator),
-                blinds=True,
+                "translator", translator, _fires(running, "ServescopeTranslatorDown"), _starter(translator), blinds=True
             ),
             Part(
                 "receiver",

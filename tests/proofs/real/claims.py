@@ -1,7 +1,4 @@
-"""What must hold: each contract value beside what the client counted, exact where the engine makes it so.
-
-An engine counts a request whose client left as it sees fit: there the claim is a range, and `why` gives the reason.
-"""
+"""What must hold: each contract value beside what the client counted, exact where the engine makes it so."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the real engines need on a machine without a GPU: a virtual environment each, and a tiny model to serve.
-
-Everything is built once under one folder and recognised by a marker file that names its versions.
-"""
+"""What the real engines need on a machine without a GPU: a virtual environment each, and a tiny model to serve."""
 
 from __future__ import annotations
 

@@ -307,10 +307,7 @@ def _claim_impatient(names: str, patient: Load, impatient: Load, emulator: Emula
 _HIT_RATE_OFF = {"servescope": 1e-9, "vllm": 0.02}
 _WHY_OFF = {"servescope": "", "vllm": "three engines, the increase of each extrapolated to the window"}
 
-_RUNNING = {
-    "servescope": ("concurrent_requests",),
-    "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
-}
+_RUNNING = {"servescope": ("concurrent_requests",), "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting")}
 
 
 def _claim_events(names: str, subscriber: subprocess.Popen[str], emulator: Emulator) -> Section:

@@ -1,7 +1,4 @@
-"""Write a tiny Llama and its tokenizer to a folder: `python model.py FOLDER VOCABULARY`.
-
-Runs inside an engine's environment, which holds transformers. The engines draw the weights at random when they load.
-"""
+"""Write a tiny Llama and its tokenizer to a folder: `python model.py FOLDER VOCABULARY`."""
 
 from __future__ import annotations
 

@@ -108,12 +108,7 @@ async def _send_all(base: str, prompts: Sequence[Prompt]) -> None:
 
 
 async def _send(session: aiohttp.ClientSession, prompt: Prompt) -> None:
-    body = {
-        "model": MODEL_NAME,
-        "prompt": list(prompt.tokens),
-        "max_tokens": prompt.output_tokens,
-        "ignore_eos": True,
-    }
+    body = {"model": MODEL_NAME, "prompt": list(prompt.tokens), "max_tokens": prompt.output_tokens, "ignore_eos": True}
     async with session.post("/v1/completions", json=body) as response:
         answer = await response.text()
         if response.status != 200:

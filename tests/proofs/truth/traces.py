@@ -21,9 +21,7 @@ def replay_emulated(setting: TraceSetting, trace: Path) -> float:
     """Our hit rate; requests arrive when the trace says, as they do in Dynamo's replay."""
     plan = plan_workers(ReplaySettings(engine=WorkerSettings(blocks=setting.cache_blocks)), survey_trace(trace))
     plan = replace(
-        plan,
-        routing=KvRouterParameters(setting.weight, setting.temperature),
-        engine=replace(plan.engine, cost=COST),
+        plan, routing=KvRouterParameters(setting.weight, setting.temperature), engine=replace(plan.engine, cost=COST)
     )
     stack = EmulatedStack.of([(plan, 1.0)], traffic=ReplayedTraffic(trace, jitter_seconds=0.0), seed=1)
     (deployment,) = stack.deployments

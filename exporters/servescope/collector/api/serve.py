@@ -16,24 +16,9 @@ from typing import get_args
 from aiohttp import web
 
 from servescope import __version__
-from servescope.collector.api import shapes
+from servescope.collector.api import parameters, shapes
 from servescope.collector.api.events import MOST_EVENTS_SHOWN, event_json, events_json, read_deploy
 from servescope.collector.api.openapi import describe
-from servescope.collector.api.parameters import (
-    DEFAULT_EVENTS_RANGE_MS,
-    DEFAULT_POINTS,
-    DEFAULT_RANGE_MS,
-    DEFAULT_SAMPLES_RANGE_MS,
-    MOST_POINTS,
-    MOST_SAMPLES_RANGE_MS,
-    QueryRange,
-    check_parameters,
-    choose_deployments,
-    read_figure_names,
-    read_metric_names,
-    read_range,
-    read_whole_number,
-)
 from servescope.collector.collector import Collector
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.fleet import Health
@@ -90,8 +75,6 @@ async def _expect_nothing(_: web.Request) -> None:
 
 
 class _Pages:
-    """The handlers."""
-
     def __init__(self, collector: Collector, gate: Gate) -> None:
         self._collector, self._gate, self._bounds = collector, gate, gate.bounds
         self._reads = Reads(gate.bounds, gate.telemetry)
@@ -167,7 +150,7 @@ class _Pages:
 
     async def reload(self, request: web.Request) -> web.Response:
         """Read the configuration anew; one that is wrong is answered with 400, and the former stays."""
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         try:
             # Shielded: cancelled half-way, it would leave parts of the former configuration in place.
             loading = await asyncio.shield(self._collector.reload())
@@ -180,16 +163,18 @@ class _Pages:
     # --- What is stored -----------------------------------------------------------------------------------------------
 
     async def deployments(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         return json_answer(
             await self._reads.run(lambda: shapes.deployments_json(self._collector.recorder.history.latest_figures()))
         )
 
     async def figures(self, request: web.Request) -> web.Response:
-        check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES, "max_points"))
-        asked = read_range(request, self._collector.clock.now_ms, default_ms=DEFAULT_RANGE_MS)
-        points = read_whole_number(request, "max_points", DEFAULT_POINTS, least=1, most=MOST_POINTS)
-        names = read_figure_names(request)
+        parameters.check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES, "max_points"))
+        asked = parameters.read_range(request, self._collector.clock.now_ms, default_ms=parameters.DEFAULT_RANGE_MS)
+        points = parameters.read_whole_number(
+            request, "max_points", parameters.DEFAULT_POINTS, least=1, most=parameters.MOST_POINTS
+        )
+        names = parameters.read_figure_names(request)
         tables, numbers = [], 0
         for deployment in await self._choose(request):
             table, size = await self._reads.run(self._read_figures, deployment, asked, names, points)
@@ -199,7 +184,7 @@ class _Pages:
         return json_answer(shapes.figures_json(*asked, tables))
 
     def _read_figures(
-        self, deployment: Deployment, asked: QueryRange, names: frozenset[str], points: int
+        self, deployment: Deployment, asked: parameters.QueryRange, names: frozenset[str], points: int
     ) -> tuple[bytes, int]:
         """A deployment's figures of the names as JSON, and how many numbers that are."""
         table = self._collector.recorder.history.read_figures(deployment, *asked, max_points=points)
@@ -212,22 +197,26 @@ class _Pages:
         return shapes.table_json(deployment, table), numbers
 
     async def samples(self, request: web.Request) -> web.Response:
-        check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES))
+        parameters.check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES))
         now_ms = self._collector.clock.now_ms
-        asked = read_range(request, now_ms, default_ms=DEFAULT_SAMPLES_RANGE_MS, most_ms=MOST_SAMPLES_RANGE_MS)
-        names = read_metric_names(request)
+        asked = parameters.read_range(
+            request, now_ms, default_ms=parameters.DEFAULT_SAMPLES_RANGE_MS, most_ms=parameters.MOST_SAMPLES_RANGE_MS
+        )
+        names = parameters.read_metric_names(request)
         points: dict[Deployment, shapes.Points] = {deployment: {} for deployment in await self._choose(request)}
         numbers = 0
         for deployment, collected in points.items():
             for start_ms in range(asked.start_ms, asked.end_ms + 1, _STRETCH_MS):
                 end_ms = min(start_ms + _STRETCH_MS - 1, asked.end_ms)
                 numbers += 2 * await self._reads.run(
-                    self._read_samples, collected, deployment, names, QueryRange(start_ms, end_ms)
+                    self._read_samples, collected, deployment, names, parameters.QueryRange(start_ms, end_ms)
                 )
                 self._check_numbers(numbers, "fewer metrics (name), or a shorter time")
         return json_answer(await self._reads.run(shapes.samples_json, *asked, points))
 
-    def _read_samples(self, points: shapes.Points, deployment: Deployment, names: list[str], asked: QueryRange) -> int:
+    def _read_samples(
+        self, points: shapes.Points, deployment: Deployment, names: list[str], asked: parameters.QueryRange
+    ) -> int:
         try:
             windows = self._collector.recorder.history.read_samples(deployment, names, *asked)
         except TooLargeError as error:
@@ -235,7 +224,9 @@ class _Pages:
         return shapes.collect_points(points, windows)
 
     async def _choose(self, request: web.Request) -> list[Deployment]:
-        return choose_deployments(await self._reads.run(self._collector.recorder.history.deployments), request.query)
+        return parameters.choose_deployments(
+            await self._reads.run(self._collector.recorder.history.deployments), request.query
+        )
 
     def _check_numbers(self, numbers: int, less: str) -> None:
         if numbers > self._bounds.answer_values:
@@ -244,7 +235,7 @@ class _Pages:
     # --- The collector itself -----------------------------------------------------------------------------------------
 
     async def targets(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         collector = self._collector
         targets = [
             shapes.TargetShown(each.status, each.target.scraping.interval_ms, each.next_scrape_ms)
@@ -255,12 +246,12 @@ class _Pages:
         return json_answer(await self._reads.run(shapes.targets_json, targets, collector.problems, lists, loading))
 
     async def catalog(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         window = format_duration(self._collector.fleet.settings.window_ms)
         return json_answer(shapes.catalog_json(window))
 
     async def status(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         collector, settings = self._collector, self._collector.fleet.settings
         health = Counter(collector.fleet.health(watched) for watched in collector.fleet.watched)
         shown = {
@@ -283,7 +274,7 @@ class _Pages:
         return json_answer(json_bytes(shown))
 
     async def alerts(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         alerts, evaluation = self._collector.alerts, self._collector.evaluating.last
         shown = {
             "evaluated_ms": evaluation.at_ms if evaluation is not None else None,
@@ -294,16 +285,18 @@ class _Pages:
         return json_answer(await self._reads.run(json_bytes, shown))
 
     async def events(self, request: web.Request) -> web.Response:
-        check_parameters(request, _TIMES[:2])
-        asked = read_range(request, self._collector.clock.now_ms, default_ms=DEFAULT_EVENTS_RANGE_MS)
+        parameters.check_parameters(request, _TIMES[:2])
+        asked = parameters.read_range(
+            request, self._collector.clock.now_ms, default_ms=parameters.DEFAULT_EVENTS_RANGE_MS
+        )
         return json_answer(await self._reads.run(self._read_events, asked))
 
-    def _read_events(self, asked: QueryRange) -> bytes:
+    def _read_events(self, asked: parameters.QueryRange) -> bytes:
         return events_json(asked, self._collector.recorder.history.read_events(*asked, most=MOST_EVENTS_SHOWN))
 
     async def report_deploy(self, request: web.Request) -> web.Response:
         """Add a deploy to the event log, which is evidence: never without a token."""
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         if not self._gate.needs_token:
             message = (
                 "deploys are accepted only with a bearer token; configure [api] bearer_token_file or bearer_token_env"
@@ -324,5 +317,5 @@ class _Pages:
         return {"bytes": history.size_bytes(), "oldest_ms": oldest, "newest_ms": newest, "problem": problem}
 
     async def openapi(self, request: web.Request) -> web.Response:
-        check_parameters(request, ())
+        parameters.check_parameters(request, ())
         return json_answer(self._description)

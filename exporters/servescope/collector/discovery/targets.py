@@ -18,17 +18,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from servescope.collector.config import Configuration
-from servescope.collector.targets.deployments import (
-    DeploymentSettings,
-    HttpDiscoverySettings,
-    ListSettings,
-    Parameters,
-    ScrapeSettings,
-    TargetSettings,
-    check_url,
-    host_and_port,
-    with_parameters,
-)
+from servescope.collector.targets import deployments
 from servescope.collector.targets.relabel import Rule, relabel
 from servescope.collector.targets.rights import Rights
 from servescope.collector.targets.target import Target
@@ -51,7 +41,7 @@ class ListKey(NamedTuple):
     """One list of targets: whose it is, how it is read, its file or URL. Equal keys bring equal targets."""
 
     deployment: Deployment
-    settings: ListSettings
+    settings: deployments.ListSettings
     place: str
 
 
@@ -142,7 +132,7 @@ class Discovery:
 
     def http_lists(self) -> list[ListKey]:
         """The lists that have to be asked for; their settings are HttpDiscoverySettings."""
-        return [key for key in self._listings if isinstance(key.settings, HttpDiscoverySettings)]
+        return [key for key in self._listings if isinstance(key.settings, deployments.HttpDiscoverySettings)]
 
     def read_answer(self, key: ListKey, body: bytes) -> Listing:
         """What an http_sd's answer lists; changes nothing, so it may run in another thread."""
@@ -174,7 +164,7 @@ class Discovery:
             ),
             *(
                 ListStatus(
-                    "http_sd" if isinstance(key.settings, HttpDiscoverySettings) else "file_sd",
+                    "http_sd" if isinstance(key.settings, deployments.HttpDiscoverySettings) else "file_sd",
                     key.place,
                     key.deployment.deployment_id,
                     len(listing.targets),
@@ -260,7 +250,7 @@ class Discovery:
 class _Static(NamedTuple):
     """The targets written in one deployment's table, and how many of them relabelling dropped."""
 
-    settings: DeploymentSettings
+    settings: deployments.DeploymentSettings
     targets: tuple[Target, ...]
     dropped: int
 
@@ -289,17 +279,20 @@ def _read_static(configuration: Configuration) -> list[_Static]:
 
 
 def _static_target(
-    target: TargetSettings, settings: DeploymentSettings, default: ScrapeSettings, window_ms: int
+    target: deployments.TargetSettings,
+    settings: deployments.DeploymentSettings,
+    default: deployments.ScrapeSettings,
+    window_ms: int,
 ) -> Target | None:
     scraping = target.scraping or default
     if not settings.relabel:
         labels = {name: value for name, value in settings.deployment.labels() if value}
-        identity = Identity(**labels, replica=target.replica or host_and_port(target.url), role=target.role)
+        identity = Identity(**labels, replica=target.replica or deployments.host_and_port(target.url), role=target.role)
         return Target(target.url, identity, target.source, target.access, scraping)
     scheme, _, rest = target.url.partition("://")
     address, _, path = rest.partition("/")
     path, _, query = path.partition("?")
-    listed = ListSettings(
+    listed = deployments.ListSettings(
         role=target.role,
         source=target.source,
         scheme=scheme,
@@ -313,7 +306,7 @@ def _static_target(
     return make_target(address, replica, settings.deployment, listed, window_ms=window_ms)
 
 
-def _parameters(query: str) -> Parameters:
+def _parameters(query: str) -> deployments.Parameters:
     values: dict[str, list[str]] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         values.setdefault(name, []).append(value)
@@ -360,7 +353,7 @@ def _doubled_problem(pairs: Sequence[tuple[Target, Target]]) -> str:
 
 
 def make_target(
-    address: str, labels: Mapping[str, str], deployment: Deployment, listed: ListSettings, *, window_ms: int
+    address: str, labels: Mapping[str, str], deployment: Deployment, listed: deployments.ListSettings, *, window_ms: int
 ) -> Target | None:
     """The target of one address, None when relabelling drops it; its labels win over the configuration's.
 
@@ -374,7 +367,7 @@ def make_target(
         url = _url(found, listed.params)
         # What rules took away and no target can be without is the configuration's.
         without = dict.fromkeys(IDENTITY_LABELS, "") | _required_labels(deployment, listed)
-        without["replica"] = host_and_port(url)
+        without["replica"] = deployments.host_and_port(url)
         identity = {name: found.get(name, value) for name, value in without.items()}
         return Target(url, Identity(**identity), listed.source, listed.access, _scraping(found, listed, window_ms))
     except (ValueError, ServescopeError) as error:
@@ -382,7 +375,7 @@ def make_target(
         raise DiscoveryError(f"target{shown}: {error}") from None
 
 
-def _first_labels(deployment: Deployment, listed: ListSettings) -> dict[str, str]:
+def _first_labels(deployment: Deployment, listed: deployments.ListSettings) -> dict[str, str]:
     """What a target's labels are before its list has its say."""
     return {
         "__scheme__": listed.scheme,
@@ -395,7 +388,7 @@ def _first_labels(deployment: Deployment, listed: ListSettings) -> dict[str, str
     }
 
 
-def _required_labels(deployment: Deployment, listed: ListSettings) -> dict[str, str]:
+def _required_labels(deployment: Deployment, listed: deployments.ListSettings) -> dict[str, str]:
     return {
         "model_name": deployment.model_name,
         "deployment_id": deployment.deployment_id,
@@ -404,7 +397,7 @@ def _required_labels(deployment: Deployment, listed: ListSettings) -> dict[str, 
     }
 
 
-def _url(labels: Mapping[str, str], params: Parameters) -> str:
+def _url(labels: Mapping[str, str], params: deployments.Parameters) -> str:
     address, scheme = labels.get("__address__", ""), labels.get("__scheme__", "http")
     if scheme not in ("http", "https"):
         raise ValueError(f"__scheme__ {scheme!r}, expected http or https")
@@ -419,13 +412,15 @@ def _url(labels: Mapping[str, str], params: Parameters) -> str:
             parameter = name.removeprefix(_PARAMETER)
             # A label is the first value of a parameter; the others are the configuration's.
             chosen[parameter] = (value, *chosen.get(parameter, ())[1:])
-    url = with_parameters(check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
+    url = deployments.with_parameters(deployments.check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
     if len(url) > _MOST_URL_CHARACTERS:
         raise ValueError(f"has a URL of {len(url)} characters, expected at most {_MOST_URL_CHARACTERS}")
     return url
 
 
-def _scraping(labels: Mapping[str, str], listed: ListSettings, window_ms: int) -> ScrapeSettings:
+def _scraping(
+    labels: Mapping[str, str], listed: deployments.ListSettings, window_ms: int
+) -> deployments.ScrapeSettings:
     settings = listed.scraping
     interval = _duration(labels, "__scrape_interval__", settings.interval_ms)
     timeout = _duration(labels, "__scrape_timeout__", settings.timeout_ms)
@@ -453,13 +448,13 @@ def _duration(labels: Mapping[str, str], name: str, default_ms: int) -> int:
     return milliseconds
 
 
-def _key(settings: DeploymentSettings, listed: ListSettings, place: str) -> ListKey:
+def _key(settings: deployments.DeploymentSettings, listed: deployments.ListSettings, place: str) -> ListKey:
     rules: tuple[Rule, ...] = (*listed.relabel, *settings.relabel)
     return ListKey(settings.deployment, replace(listed, relabel=rules), place)
 
 
 def _http_problem(key: ListKey, cause: str) -> str:
-    if isinstance(key.settings, HttpDiscoverySettings):
+    if isinstance(key.settings, deployments.HttpDiscoverySettings):
         cause = key.settings.list_access.conceal(cause)
     return f"http_sd {key.place!r}: {cause}"
 
@@ -485,7 +480,7 @@ def _log_ignored_labels(key: ListKey, pairs: Sequence[tuple[str, Mapping[str, st
         _logger.info("%s: labels %s%s are not identity labels and are left out", key.place, shown, more)
 
 
-def _name(settings: DeploymentSettings) -> str:
+def _name(settings: deployments.DeploymentSettings) -> str:
     return repr(settings.deployment.deployment_id)
 
 

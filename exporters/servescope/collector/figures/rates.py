@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes, ScrapeRange
-from servescope.increments.extrapolation import (
-    Changes,
-    Floats,
-    Range,
-    add_resets,
-    extrapolation_factors,
-    measure_spans,
-    sample_changes,
-)
+from servescope.increments import extrapolation
 
 
 class RowReadings(NamedTuple):
@@ -30,15 +22,15 @@ class RowReadings(NamedTuple):
     NaN where there is none.
     """
 
-    changes: Changes
-    levels: Floats
+    changes: extrapolation.Changes
+    levels: extrapolation.Floats
 
 
-def read_recent(recents: Sequence[RecentScrapes], within: Range) -> RowReadings:
+def read_recent(recents: Sequence[RecentScrapes], within: extrapolation.Range) -> RowReadings:
     """The readings of all targets over a range."""
     if not recents:
         nothing = np.zeros(0)
-        return RowReadings(Changes(nothing, nothing), nothing)
+        return RowReadings(extrapolation.Changes(nothing, nothing), nothing)
     stretches = [recent.stretch(within) for recent in recents]
     lengths = np.array([len(stretch.first) for stretch in stretches], dtype=np.intp)
     offsets = np.concatenate(([0], np.cumsum(lengths)[:-1]))
@@ -46,20 +38,22 @@ def read_recent(recents: Sequence[RecentScrapes], within: Range) -> RowReadings:
     with np.errstate(over="ignore", invalid="ignore"):
         deltas = np.concatenate([stretch.last for stretch in stretches]) - firsts
         of_each = zip(offsets.tolist(), stretches, strict=True)
-        add_resets(deltas, ((each.rows + offset, each.before) for offset, own in of_each for each in own.resets))
+        extrapolation.add_resets(
+            deltas, ((each.rows + offset, each.before) for offset, own in of_each for each in own.resets)
+        )
     times = np.array([stretch[2:5] for stretch in stretches], dtype=np.int64)
-    spans = measure_spans(times[:, 0], times[:, 1], times[:, 2], within).repeated(lengths)
-    changes = Changes(deltas, extrapolation_factors(deltas, firsts, spans, within.bounds))
+    spans = extrapolation.measure_spans(times[:, 0], times[:, 1], times[:, 2], within).repeated(lengths)
+    changes = extrapolation.Changes(deltas, extrapolation.extrapolation_factors(deltas, firsts, spans, within.bounds))
     _read_turned(changes, recents, stretches, offsets, within)
     return RowReadings(changes, np.concatenate([stretch.levels for stretch in stretches]))
 
 
 def _read_turned(
-    changes: Changes,
+    changes: extrapolation.Changes,
     recents: Sequence[RecentScrapes],
     stretches: Sequence[ScrapeRange],
     offsets: NDArray[np.intp],
-    within: Range,
+    within: extrapolation.Range,
 ) -> None:
     """Read the rows that were not in all scrapes sample by sample, those of all targets in one table."""
     turned = [
@@ -79,4 +73,4 @@ def _read_turned(
         scraped, samples = recent.samples(within, own)
         times[start:end, : len(scraped)], values[start:end, : len(scraped)] = scraped, samples.T
     places = np.concatenate([own + offset for _, own, offset in turned])
-    changes.deltas[places], changes.factors[places] = sample_changes(times, values, within)
+    changes.deltas[places], changes.factors[places] = extrapolation.sample_changes(times, values, within)

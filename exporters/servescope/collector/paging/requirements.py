@@ -7,21 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+from servescope.alerting import records
 from servescope.alerting.evaluation import duration_ms
-from servescope.alerting.records import (
-    AdHocExpression,
-    Alert,
-    BadRatio,
-    Disappeared,
-    FigureRef,
-    OverTime,
-    RequestsEnded,
-    SelfMetric,
-    Subquery,
-    conditions_of,
-    terms,
-    within,
-)
 from servescope.collector.figures.derive import ExtraExpression
 from servescope.contract.expressions import Increase, Level, Rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
@@ -43,34 +30,34 @@ class Requirements:
     """
 
     figures: frozenset[str]
-    pasts: Mapping[FigureRef, int]
+    pasts: Mapping[records.FigureRef, int]
     asked: tuple[ExtraExpression, ...]
-    measured: Mapping[AdHocExpression, str]
-    badness: Mapping[BadRatio, str]
-    budgets: Mapping[BadRatio | RequestsEnded, int]
+    measured: Mapping[records.AdHocExpression, str]
+    badness: Mapping[records.BadRatio, str]
+    budgets: Mapping[records.BadRatio | records.RequestsEnded, int]
     own: Mapping[str, int]
     counters: Mapping[str, int]
-    lately: tuple[Subquery, ...]
+    lately: tuple[records.Subquery, ...]
 
 
-def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
+def requirements_of(alerts: Iterable[records.Alert], window_ms: int) -> Requirements:
     """The requirements of these alerts, for figures over `window_ms`."""
-    conditions = [condition for alert in alerts for condition in conditions_of(alert)]
-    found = [term for condition in conditions for term in terms(condition)]
-    pasts: dict[FigureRef, int] = {}
+    conditions = [condition for alert in alerts for condition in records.conditions_of(alert)]
+    found = [term for condition in conditions for term in records.terms(condition)]
+    pasts: dict[records.FigureRef, int] = {}
     own: dict[str, int] = {}
     counters: dict[str, int] = {}
     for term in found:
         match term:
-            case OverTime(_, shown, window, before):
+            case records.OverTime(_, shown, window, before):
                 _raise_to(pasts, shown, duration_ms(window) + duration_ms(before))
-            case SelfMetric(name, _, _, increase_over) if name not in FOREIGN_SERIES:
+            case records.SelfMetric(name, _, _, increase_over) if name not in FOREIGN_SERIES:
                 _raise_to(counters if increase_over else own, name, duration_ms(increase_over))
-    for part in (each for condition in conditions for each in within(condition)):
-        if isinstance(part, Disappeared) and part.own.name not in FOREIGN_SERIES:
+    for part in (each for condition in conditions for each in records.within(condition)):
+        if isinstance(part, records.Disappeared) and part.own.name not in FOREIGN_SERIES:
             _raise_to(own, part.own.name, duration_ms(part.before))
-    measured = {term: f"measured {number}" for number, term in enumerate(_each(found, AdHocExpression))}
-    badness = {term: duration_ms(term.window) for term in _each(found, BadRatio)}
+    measured = {term: f"measured {number}" for number, term in enumerate(_each(found, records.AdHocExpression))}
+    badness = {term: duration_ms(term.window) for term in _each(found, records.BadRatio)}
     held_ms = max(window_ms, LOOKBACK_MS)
     short = {
         term: f"{term.objective.name} over {term.window}" for term, span_ms in badness.items() if span_ms <= held_ms
@@ -80,27 +67,27 @@ def requirements_of(alerts: Iterable[Alert], window_ms: int) -> Requirements:
     asked = [ExtraExpression(name, term.expression, term.by) for term, name in measured.items()]
     asked += [ExtraExpression(name, term.objective.bad, (), badness[term]) for term, name in short.items()]
     return Requirements(
-        frozenset(term.figure for term in found if isinstance(term, FigureRef)),
+        frozenset(term.figure for term in found if isinstance(term, records.FigureRef)),
         MappingProxyType(pasts),
         tuple(asked),
         MappingProxyType(measured),
         MappingProxyType(short),
         MappingProxyType(
             {term: span_ms for term, span_ms in badness.items() if term not in short}
-            | {term: duration_ms(term.window) for term in _each(found, RequestsEnded)}
+            | {term: duration_ms(term.window) for term in _each(found, records.RequestsEnded)}
         ),
         MappingProxyType(own),
         MappingProxyType(counters),
-        tuple(_each(found, Subquery)),
+        tuple(_each(found, records.Subquery)),
     )
 
 
 def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
     """The objectives that are read over windows longer than scrapes are kept."""
-    return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, BadRatio)))
+    return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, records.BadRatio)))
 
 
-def _check_adds_up(term: AdHocExpression) -> None:
+def _check_adds_up(term: records.AdHocExpression) -> None:
     """Only sums can be added up over several deployments."""
     adds_up = isinstance(term.expression, Rate | Increase) or (
         isinstance(term.expression, Level) and term.expression.over == "sum"

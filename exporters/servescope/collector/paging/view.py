@@ -9,17 +9,8 @@ from itertools import chain
 
 import numpy as np
 
+from servescope.alerting import records
 from servescope.alerting.evaluation import duration_ms, values_of
-from servescope.alerting.records import (
-    AdHocExpression,
-    BadRatio,
-    FigureRef,
-    OverTime,
-    RequestsEnded,
-    SelfMetric,
-    Subquery,
-    labels_of,
-)
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
@@ -40,14 +31,14 @@ class CollectorView:
         self._bounds = bounds
         longest_ms = max(requirements.budgets.values(), default=0)
         self.budgets = Budgets(objectives_of(requirements), longest_ms)
-        self._pasts: dict[FigureRef, RecentValues[Labels]] = {
+        self._pasts: dict[records.FigureRef, RecentValues[Labels]] = {
             shown: RecentValues(span_ms) for shown, span_ms in requirements.pasts.items()
         }
         self._owns: dict[str, RecentValues[Labels]] = {
             name: RecentValues(span_ms + LOOKBACK_MS) for name, span_ms in requirements.own.items() if span_ms
         }
         self._counters: RecentValues[Series] = RecentValues(max(requirements.counters.values(), default=0))
-        self._samples: dict[Subquery, RecentValues[Labels]] = {
+        self._samples: dict[records.Subquery, RecentValues[Labels]] = {
             lately: RecentValues(span_ms_of(lately)) for lately in requirements.lately
         }
         self._labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
@@ -115,12 +106,12 @@ class CollectorView:
             for at_ms in sorted(instants):
                 past.append(at_ms, instants[at_ms])
 
-    def restore_samples(self, lately: Subquery, figure: str, tables: Mapping[Deployment, FigureTable]) -> None:
+    def restore_samples(self, lately: records.Subquery, figure: str, tables: Mapping[Deployment, FigureTable]) -> None:
         """Restore what is sampled for a term, as the sums of a figure by the term's labels, at each `every`.
 
         Of a deployment the last value within each `every` counts.
         """
-        by, every_ms = labels_of(lately), duration_ms(lately.every)
+        by, every_ms = records.labels_of(lately), duration_ms(lately.every)
         instants: dict[int, Vector] = {}
         for deployment, table in tables.items():
             group = tuple(pair for pair in deployment.labels() if pair[0] in by)
@@ -134,7 +125,7 @@ class CollectorView:
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    def figure(self, shown: FigureRef) -> Vector:
+    def figure(self, shown: records.FigureRef) -> Vector:
         """A figure's values now."""
         found = self._figures.get(shown.figure, {})
         if not shown.where:
@@ -145,7 +136,7 @@ class CollectorView:
             self._known[shown] = known
         return known
 
-    def over(self, over: OverTime) -> Vector:
+    def over(self, over: records.OverTime) -> Vector:
         """An aggregate of a figure over a past window."""
         known = self._known.get(over)
         if known is None:
@@ -156,14 +147,14 @@ class CollectorView:
             known = self._known[over] = past.by_key(reduced(over.function, values))
         return known
 
-    def own(self, own: SelfMetric, before: str = "") -> Vector:
+    def own(self, own: records.SelfMetric, before: str = "") -> Vector:
         """A series of the collector's own now, or at the last evaluation at least `before` ago; or its increase."""
         known = self._known.get((own, before))
         if known is None:
             known = self._known[own, before] = self._increase(own) if own.increase_over else self._current(own, before)
         return known
 
-    def highest(self, own: SelfMetric, window: str) -> Vector:
+    def highest(self, own: records.SelfMetric, window: str) -> Vector:
         """The highest values of a series of the collector's own at the evaluations of a past window."""
         track = self._owns.get(own.name)
         if track is None:
@@ -172,13 +163,13 @@ class CollectorView:
         found = track.by_key(reduced("max", track.between(within.first_ms, self.at_ms)[1]))
         return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
 
-    def lately(self, lately: Subquery) -> Vector:
+    def lately(self, lately: records.Subquery) -> Vector:
         """The maximum or minimum of a term at the samples of a past window."""
         samples, end_ms = self._samples[lately], self.at_ms - duration_ms(lately.before)
         within = Range(end_ms, duration_ms(lately.window), self._bounds)
         return samples.by_key(reduced(lately.function, samples.between(within.first_ms, end_ms)[1]))
 
-    def measured(self, measured: AdHocExpression) -> Vector:
+    def measured(self, measured: records.AdHocExpression) -> Vector:
         """An expression over the figures' window, summed where it spans several deployments."""
         known = self._known.get(measured)
         if known is None:
@@ -187,7 +178,7 @@ class CollectorView:
             self._known[measured] = known
         return known
 
-    def badness(self, badness: BadRatio) -> Vector:
+    def badness(self, badness: records.BadRatio) -> Vector:
         """An objective's bad share: from held scrapes where the window is short enough, else from `Budgets`."""
         name = self.requirements.badness.get(badness)
         if name is not None:
@@ -198,7 +189,7 @@ class CollectorView:
             shares = self._shares[window_ms] = self.budgets.shares(window_ms, self.at_ms)
         return shares[badness.objective]
 
-    def ended(self, ended: RequestsEnded) -> Vector:
+    def ended(self, ended: records.RequestsEnded) -> Vector:
         """The number of requests that ended over a window of objectives."""
         known = self._known.get(ended)
         if known is None:
@@ -208,7 +199,7 @@ class CollectorView:
     def _asked(self, name: str) -> Iterable[tuple[Labels, float]]:
         return chain.from_iterable(each.asked.get(name, {}).items() for each in self._derivations)
 
-    def _current(self, own: SelfMetric, before: str) -> Vector:
+    def _current(self, own: records.SelfMetric, before: str) -> Vector:
         found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
         if not own.where:
             return found
@@ -221,7 +212,7 @@ class CollectorView:
             return {}
         return track.by_key(found[1])
 
-    def _increase(self, own: SelfMetric) -> Vector:
+    def _increase(self, own: records.SelfMetric) -> Vector:
         window_ms = duration_ms(own.increase_over)
         increases = self._increases.get(window_ms)
         if increases is None:
@@ -238,12 +229,12 @@ class CollectorView:
         return _summed(meant, own.by)
 
 
-def span_ms_of(lately: Subquery) -> int:
+def span_ms_of(lately: records.Subquery) -> int:
     """How far back a term is read, in milliseconds."""
     return duration_ms(lately.window) + duration_ms(lately.before)
 
 
-def _is_due(lately: Subquery, samples: RecentValues[Labels], at_ms: int) -> bool:
+def _is_due(lately: records.Subquery, samples: RecentValues[Labels], at_ms: int) -> bool:
     """Whether a step of `every` began since the last sample; one that is later than now was of another clock."""
     every_ms, times = duration_ms(lately.every), samples.times
     return not len(times) or int(times[-1]) // every_ms != at_ms // every_ms

@@ -95,7 +95,6 @@ class RecentScrapes:
         self._clear()
 
     def _clear(self) -> None:
-        """Hold no series."""
         self.version += 1
         self._row_of: dict[Series, int] = {}
         # By row; None where it waits to be given away.
@@ -316,7 +315,7 @@ class RecentScrapes:
         self._row_of = {series: row for row, series in enumerate(self._series) if series is not None}
         self._free = []
         self._resets = [_move_reset(reset, moved) for reset in self._resets]
-        self._turns = [PresenceChange(turn.scrape, _moved(turn.rows, moved)) for turn in self._turns]
+        self._turns = [PresenceChange(turn.scrape, moved[turn.rows][moved[turn.rows] >= 0]) for turn in self._turns]
         self._placed = self._placed._replace(rows=moved[self._placed.rows])
         self._resize(kept, max(_FIRST_ROWS, len(kept) + len(kept) // 8))
 
@@ -420,10 +419,6 @@ def _placed(offered: tuple[Series, ...], rows: Rows) -> _Placed:
     series = offered if kept is None else tuple(offered[position] for position in kept.tolist())
     counters = np.array([at for at, each in enumerate(series) if each.name not in _GAUGES], dtype=np.intp)
     return _Placed(offered, series, kept, rows, counters)
-
-
-def _moved(rows: Rows, moved: Rows) -> Rows:
-    return moved[rows][moved[rows] >= 0]
 
 
 def _move_reset(reset: Reset, moved: Rows) -> Reset:

@@ -107,7 +107,6 @@ class TargetState:
         )
 
     def _warnings(self) -> list[str]:
-        """What is wrong with a scrape that succeeded."""
         left_out = self.recent.left_out
         warnings = [self.target.access.conceal(each) for each in self.reader.warnings]
         if not left_out:
@@ -138,7 +137,6 @@ class TargetState:
         self._log_missing(now_ms)
 
     def _log_missing(self, now_ms: int) -> None:
-        """Log which metrics are missing, and which are back."""
         missing = self.reader.missing
         if not missing and not self.missed:
             return

@@ -234,8 +234,6 @@ def slowest_interval_ms(deployments: Sequence[DeploymentSettings], default_ms: i
 
 
 class _Reader:
-    """Reads the tables below `[[deployments]]`."""
-
     def __init__(self, directory: Path, scraping: ScrapeSettings, window_ms: int) -> None:
         self._directory, self._scraping, self._window_ms = directory, scraping, window_ms
 

@@ -8,21 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-from servescope.contract.expressions import (
-    Difference,
-    Expression,
-    FractionAbove,
-    Increase,
-    Level,
-    Quantile,
-    Rate,
-    Ratio,
-    leaves,
-    name_promql,
-    promql,
-    rename,
-    selector_promql,
-)
+from servescope.contract import expressions
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES
@@ -101,7 +87,7 @@ def customer_alerts(names: StoredNames) -> Iterator[CustomerAlert]:
             shown = " ".join(f'{{{{ index $labels "{label}" }}}}' for label, _ in labels)
             yield CustomerAlert(
                 f"{_camel(policy.name)}MetricsMissing",
-                f"absent_over_time({selector_promql(family, labels)}[{span}])",
+                f"absent_over_time({expressions.selector_promql(family, labels)}[{span}])",
                 "warning",
                 f"no {family} of {shown or policy.name} arrived for {span}; ask the provider for a delivery statement",
             )
@@ -196,22 +182,22 @@ def _query(names: StoredNames, figure: Figure) -> str | None:
     if any(label not in policy.labels for label in figure.by):
         return None
     if figure.name in policy.figures:
-        return selector_promql(names.figure(figure.name))
+        return expressions.selector_promql(names.figure(figure.name))
     return (
         _promql(names, figure.expression, RATE_INTERVAL, figure.by) if _is_exported(policy, figure.expression) else None
     )
 
 
-def _is_exported(policy: Policy, expression: Expression) -> bool:
+def _is_exported(policy: Policy, expression: expressions.Expression) -> bool:
     """Whether all that an expression reads is exported, with the labels that it selects by."""
-    read = {SAMPLE_FAMILIES[name] for name in leaves(expression)}
+    read = {SAMPLE_FAMILIES[name] for name in expressions.leaves(expression)}
     return read <= set(policy.metrics) and all(label in (*policy.labels, "le") for label in _selected(expression))
 
 
-def _promql(names: StoredNames, expression: Expression, window: str, by: Sequence[str] = ()) -> str:
-    renamed = rename(expression, label=names.label, series=names.series)
-    labels = [name_promql(label) for label in (*names.deployment_labels(), *map(names.label, by))]
-    return promql(renamed, window=window, by=labels, collectors=(), edge_text=names.edge)
+def _promql(names: StoredNames, expression: expressions.Expression, window: str, by: Sequence[str] = ()) -> str:
+    renamed = expressions.rename(expression, label=names.label, series=names.series)
+    labels = [expressions.name_promql(label) for label in (*names.deployment_labels(), *map(names.label, by))]
+    return expressions.promql(renamed, window=window, by=labels, collectors=(), edge_text=names.edge)
 
 
 def _presence(names: StoredNames) -> str | None:
@@ -223,13 +209,13 @@ def _presence(names: StoredNames) -> str | None:
     return names.figure(figure) if (figure := next(figures, None)) else None
 
 
-def _selected(expression: Expression) -> set[str]:
+def _selected(expression: expressions.Expression) -> set[str]:
     match expression:
-        case Rate(_, where) | Increase(_, where) | Level(_, _, where):
+        case expressions.Rate(_, where) | expressions.Increase(_, where) | expressions.Level(_, _, where):
             return {label for label, _ in where}
-        case Ratio(left, right) | Difference(left, right):
+        case expressions.Ratio(left, right) | expressions.Difference(left, right):
             return _selected(left) | _selected(right)
-        case Quantile() | FractionAbove():
+        case expressions.Quantile() | expressions.FractionAbove():
             return set()
         case _:
             assert_never(expression)

@@ -10,13 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from servescope.customers.config import find_policy, read_policies
-from servescope.customers.documents.explaining import (
-    GEN_AI,
-    Explanation,
-    PolicyChange,
-    compare_explanations,
-    explain_policy,
-)
+from servescope.customers.documents import explaining
 from servescope.customers.lanes.claimed_past import claim_past
 from servescope.customers.lanes.prometheus_past import warn_of_prometheus
 from servescope.customers.points.quotas import most_series
@@ -39,12 +33,14 @@ def check(arguments: argparse.Namespace) -> int:
         history = claim_past(history, arguments.config, policies)
         warn_of_prometheus(history, policies)
         time_ms = _newest(history, read_time("--at", arguments.at))
-        explained = [explain_policy(policy, history, time_ms) for policy in policies]
+        explained = [explaining.explain_policy(policy, history, time_ms) for policy in policies]
         if arguments.diff is None:
             _print_explanations(arguments, policies, explained)
         else:
             old = [each for each in former if arguments.customer in (None, each.name)]
-            changes = compare_explanations([explain_policy(each, history, time_ms) for each in old], explained)
+            changes = explaining.compare_explanations(
+                [explaining.explain_policy(each, history, time_ms) for each in old], explained
+            )
             _print_changes(arguments, changes)
     return 0
 
@@ -56,7 +52,7 @@ def _newest(history: History, time_ms: int) -> int:
 
 
 def _print_explanations(
-    arguments: argparse.Namespace, policies: Sequence[Policy], explained: Sequence[Explanation]
+    arguments: argparse.Namespace, policies: Sequence[Policy], explained: Sequence[explaining.Explanation]
 ) -> None:
     if arguments.format == "json":
         print_json([_to_json(each) for each in explained])
@@ -64,10 +60,10 @@ def _print_explanations(
     for policy, explanation in zip(policies, explained, strict=True):
         sys.stdout.writelines(f"{line}\n" for line in describe_policy(policy))
         lines = summarize(explanation) if arguments.summary else describe_explanation(explanation)
-        sys.stdout.writelines(f"{line}\n" for line in (*lines, f"  {GEN_AI}", ""))
+        sys.stdout.writelines(f"{line}\n" for line in (*lines, f"  {explaining.GEN_AI}", ""))
 
 
-def _print_changes(arguments: argparse.Namespace, changes: Sequence[PolicyChange]) -> None:
+def _print_changes(arguments: argparse.Namespace, changes: Sequence[explaining.PolicyChange]) -> None:
     if arguments.format == "json":
         print_json([asdict(each) for each in changes])
         return
@@ -93,7 +89,7 @@ def describe_policy(policy: Policy) -> Iterator[str]:
         yield f"  pull: /customers/{policy.name}/metrics, at most {policy.pull.requests_per_minute} requests a minute"
 
 
-def describe_explanation(explanation: Explanation) -> Iterator[str]:
+def describe_explanation(explanation: explaining.Explanation) -> Iterator[str]:
     """Every series that is received, and every one that is withheld, with its reason."""
     yield _head(explanation)
     for each in explanation.received:
@@ -106,7 +102,7 @@ def describe_explanation(explanation: Explanation) -> Iterator[str]:
     yield from _labels(explanation)
 
 
-def summarize(explanation: Explanation) -> Iterator[str]:
+def summarize(explanation: explaining.Explanation) -> Iterator[str]:
     """How many series are received of each metric, and withheld for each reason."""
     yield _head(explanation)
     by_name: Counter[str] = Counter()
@@ -121,13 +117,13 @@ def summarize(explanation: Explanation) -> Iterator[str]:
     yield from _labels(explanation)
 
 
-def _head(explanation: Explanation) -> str:
+def _head(explanation: explaining.Explanation) -> str:
     time = format_instant(explanation.time_ms)
     rate = f"{explanation.samples_per_minute:g}"
     return f"  receives {explanation.series} series, {rate} samples a minute, as of {time}:"
 
 
-def _labels(explanation: Explanation) -> Iterator[str]:
+def _labels(explanation: explaining.Explanation) -> Iterator[str]:
     if explanation.labels:
         yield "  labels that are not exported:"
         yield from (f"    {name}: {reason}" for name, reason in explanation.labels)
@@ -137,11 +133,11 @@ def _name(text: str) -> str:
     return text.partition("{")[0]
 
 
-def _to_json(explanation: Explanation) -> dict[str, Any]:
+def _to_json(explanation: explaining.Explanation) -> dict[str, Any]:
     return {
         **asdict(explanation),
         "labels": dict(explanation.labels),
         "series": explanation.series,
         "samples_per_minute": explanation.samples_per_minute,
-        "gen_ai": GEN_AI,
+        "gen_ai": explaining.GEN_AI,
     }

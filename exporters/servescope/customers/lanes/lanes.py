@@ -131,7 +131,6 @@ class Lane:
     # --- What is owed -----------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Go on from the cursor, or begin."""
         self._begun_ms = self._cursors.begin(self.id, self._clock.now_ms())
         cursor = self._cursors.cursor(self.id)
         if cursor is None:

@@ -78,8 +78,6 @@ async def _expect_nothing(_: web.Request) -> None:
 
 
 class _Pages:
-    """The handlers."""
-
     def __init__(
         self, accesses: Mapping[str, PullAccess], telemetry: CustomersTelemetry, monotonic: Callable[[], float]
     ) -> None:

@@ -16,19 +16,10 @@ from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, make_labels
+from servescope.customers.points import naming
 from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
 from servescope.customers.points.hashing import ReplicaHash
 from servescope.customers.points.layout import ExportedObject, ExportLayout, Value
-from servescope.customers.points.naming import (
-    KEY_LABEL,
-    RESOURCE_LABELS,
-    WINDOW_LABEL,
-    describe_figure,
-    describe_metric,
-    exported_labels,
-    rename_labels,
-    service_attributes,
-)
 from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
 from servescope.customers.points.quotas import SeriesQuota
 from servescope.customers.points.totals import StreamKey, StreamTotal, Totals, add_histograms
@@ -37,21 +28,16 @@ from servescope.settings.values import format_duration
 
 _logger = logging.getLogger(__name__)
 
-WITHHELD: Final = ("foreign", "ratio", "label", "incomplete", "quota")
-"""Why a series that was read is not exported.
-
-It is of no deployment of the customer; a ratio of several series, which cannot be added up; the label that
-distinguishes figures is not exported; a histogram lacks a part; the quota is used up.
-"""
 FORGET_MS: Final = 86_400_000
 """How long the total of a stream that ended is kept, so that it goes on when it comes back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The points of a boundary, in order of time for each stream; what was withheld, in series, by reason of
-    `WITHHELD`.
+    """The points of a boundary, in order of time for each stream; what was withheld, in series, by reason.
 
+    `foreign` is of no deployment of the customer; `ratio` one of several series, which cannot be added up; `label`: the
+    label that distinguishes figures is not exported; `incomplete`: a histogram lacks a part; `quota`: it is used up.
     `totals` are what the next boundary goes on from, once the points are acknowledged.
     """
 
@@ -91,9 +77,9 @@ class Projector:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._labels = frozenset(exported_labels(policy))
-        self._metrics = {name: describe_metric(policy, name) for name in policy.metrics}
-        self._figures = {name: describe_figure(policy, name) for name in policy.figures}
+        self._labels = frozenset(naming.exported_labels(policy))
+        self._metrics = {name: naming.describe_metric(policy, name) for name in policy.metrics}
+        self._figures = {name: naming.describe_figure(policy, name) for name in policy.figures}
         hashes = policy.replicas == "hashed" and "replica" in self._labels
         self._hash = ReplicaHash(policy.key.path, policy.name) if hashes and policy.key else None
         self._quota = SeriesQuota(policy)
@@ -152,18 +138,18 @@ class Projector:
         if self._hash is None or not isinstance(identity, Identity):
             return labels
         hashed = self._hash.name(identity.replica, key_id) if identity.replica else ""
-        return [*((name, hashed if name == "replica" else value) for name, value in labels), (KEY_LABEL, key_id)]
+        return [*((name, hashed if name == "replica" else value) for name, value in labels), (naming.KEY_LABEL, key_id)]
 
     def _stream(self, key: StreamKey, descriptor: Descriptor) -> Stream:
         known = self._streams.get(key)
         if known is None:
-            resource = {name: value for name, value in key.labels if name in RESOURCE_LABELS}
-            attributes = {name: value for name, value in key.labels if name not in RESOURCE_LABELS}
+            resource = {name: value for name, value in key.labels if name in naming.RESOURCE_LABELS}
+            attributes = {name: value for name, value in key.labels if name not in naming.RESOURCE_LABELS}
             known = self._streams[key] = Stream(
                 descriptor,
-                rename_labels(self._policy, resource),
-                rename_labels(self._policy, attributes),
-                service_attributes(self._policy, resource),
+                naming.rename_labels(self._policy, resource),
+                naming.rename_labels(self._policy, attributes),
+                naming.service_attributes(self._policy, resource),
             )
         return known
 
@@ -263,7 +249,7 @@ class Projector:
                 if any(label not in self._labels for label, _ in own):
                     withheld["label"] += 1
                     continue
-                key = StreamKey(name, make_labels((*resource, *own, (WINDOW_LABEL, window))))
+                key = StreamKey(name, make_labels((*resource, *own, (naming.WINDOW_LABEL, window))))
                 shown.add(key)
                 points.append(StreamPoint(self._stream(key, self._figures[name]), None, snapshot.time_ms, value))
         gone = [key for key in sorted(before - shown) if key.metric in self._figures]
@@ -274,7 +260,6 @@ class Projector:
 
 
 def _gather(planned: Sequence[tuple[TargetInterval, _Plan]]) -> dict[StreamKey, list[_Source]]:
-    """The series of all targets that are part of each stream."""
     gathered: dict[StreamKey, list[_Source]] = {}
     for target, plan in planned:
         layout = plan.layout

@@ -16,7 +16,6 @@ from servescope.contract.samples import Series, Window
 from servescope.customers.points.edges import Floats, TargetInterval
 from servescope.increments.accumulation import SAME_START_MS, ScrapeGains, count_gains, order_objects
 
-Times = NDArray[np.int64]
 Indexes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 

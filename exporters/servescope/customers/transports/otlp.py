@@ -79,7 +79,6 @@ def _resource(stream: Stream) -> Labels:
 
 
 def _add_metric(scope: ScopeMetrics, metric: Descriptor, temporality: Temporality) -> Any:
-    """The points of a new metric."""
     added = scope.metrics.add(name=metric.name, description=metric.help, unit=metric.unit)
     if metric.kind == "gauge":
         added.gauge.SetInParent()

@@ -84,7 +84,6 @@ def count_bytes(points: Iterable[StreamPoint]) -> Iterator[int]:
 
 
 def _named(metric: Descriptor, labels: Labels, line: SeriesLine) -> Labels:
-    """All labels of a series, sorted, its name among them."""
     return tuple(sorted((("__name__", metric.family + line.suffix), *with_le(labels, line.le))))
 
 

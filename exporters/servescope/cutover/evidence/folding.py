@@ -212,7 +212,6 @@ class _Reading:
         self.edges = edges
 
     def families(self) -> set[str]:
-        """The metrics of the contract that are read."""
         parts = [part for cells in (self.counters, self.gauges) for each in cells.values() for part in each]
         return {SAMPLE_FAMILIES[part.series] for part in parts} | set(self.histograms)
 

@@ -22,22 +22,9 @@ from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.evidence.folding import ArmArrays, ReplicaSums, fold, judged_metric
 from servescope.cutover.evidence.stages import section_part
 from servescope.cutover.plan.plan import FrozenPlan, MetricPlan, Noise, Stage
+from servescope.cutover.statistics import effects, sequences
 from servescope.cutover.statistics.change import schedule
 from servescope.cutover.statistics.counts import BETTER_RATIOS, WORSE_RATIOS
-from servescope.cutover.statistics.effects import (
-    ENOUGH_REQUESTS,
-    FEWEST_REQUESTS,
-    MOST_MERGED,
-    ratio_effects,
-    replica_variance,
-)
-from servescope.cutover.statistics.sequences import (
-    Floats,
-    half_width,
-    information_to_settle,
-    lasting_information,
-    split_alpha,
-)
 from servescope.cutover.verdict import wording
 from servescope.increments.blocks import BLOCK_MS
 
@@ -143,7 +130,7 @@ def forecast_stages(frozen: FrozenPlan, evidence: Evidence) -> tuple[StageForeca
     """What every stage of a frozen plan is expected to settle, with the traffic that v1 had before it was frozen."""
     start_ms = frozen.started_ms - round(frozen.plan.calibration_hours * 3_600_000)
     past = fold(frozen.plan, evidence.targets, start_ms, min(frozen.started_ms, evidence.observed_until_ms))
-    weights = split_alpha([stage.share for stage in frozen.plan.stages])
+    weights = sequences.split_alpha([stage.share for stage in frozen.plan.stages])
     return tuple(
         _forecast_stage(frozen, past, index, stage, weights[index] * section_part(0))
         for index, stage in enumerate(frozen.plan.stages)
@@ -256,18 +243,18 @@ def _forecast_effect(
         else noise.cv2 * (1.0 - (slope.explained if slope else 0))
     )
     below = np.nan_to_num(counted.below).sum(axis=0)
-    enough = least_below(judged) if judged.kind == "ratio" else ENOUGH_REQUESTS
-    least = least_below(judged) if judged.kind == "ratio" else FEWEST_REQUESTS
+    enough = least_below(judged) if judged.kind == "ratio" else effects.ENOUGH_REQUESTS
+    least = least_below(judged) if judged.kind == "ratio" else effects.FEWEST_REQUESTS
     rate = float(_information(noise, sampling, below[below > 0.0], stage, enough, least).mean())
     if rate <= 0.0:
         return _answer(frozen, metric, None, None, "too few requests in any quarter of an hour")
-    persistent = float(replica_variance(noise.pod_tau2, stage.v1_replicas, stage.v2_replicas))
+    persistent = float(effects.replica_variance(noise.pod_tau2, stage.v1_replicas, stage.v2_replicas))
     margin, wanted = math.log1p(metric.margin or 0.0), noise.information_wanted
     by_mean = 1.0 - EDGES_WEIGHT if judged.kind == "mean" and frozen.edges.get(metric.name) else 1.0
-    a_day = float(lasting_information(np.array(rate * _DAY_BLOCKS), persistent))
-    harm, material = (float(half_width(a_day, by_mean * level, wanted)) for level in levels)
+    a_day = float(sequences.lasting_information(np.array(rate * _DAY_BLOCKS), persistent))
+    harm, material = (float(sequences.half_width(a_day, by_mean * level, wanted)) for level in levels)
     detectable = math.expm1(max(harm, math.log1p(metric.floor or 0.0) + material))
-    needed = information_to_settle(margin, health, wanted)
+    needed = sequences.information_to_settle(margin, health, wanted)
     if needed * persistent >= 1.0:
         replicas = math.ceil(stage.v2_replicas * needed * persistent * _MORE_REPLICAS)
         reason = f"replicas differ too much for good: it needs about {replicas} of v2, and as many of v1"
@@ -281,12 +268,14 @@ _MORE_REPLICAS: Final = 1.25
 """With just as many replicas as the bound needs, it would take for ever."""
 
 
-def _information(noise: Noise, sampling: float, below: Floats, stage: _Stage, enough: float, least: float) -> Floats:
+def _information(
+    noise: Noise, sampling: float, below: sequences.Floats, stage: _Stage, enough: float, least: float
+) -> sequences.Floats:
     """The information of each block of the past if it were divided as in the stage, (B,)."""
     v1, v2 = below * (1.0 - stage.share), below * stage.share
     smaller = np.minimum(v1, v2)
     with np.errstate(divide="ignore"):
-        merged = np.clip(np.ceil(enough / np.maximum(smaller, 1e-9)), 1.0, MOST_MERGED)
+        merged = np.clip(np.ceil(enough / np.maximum(smaller, 1e-9)), 1.0, effects.MOST_MERGED)
         variance = sampling * (1.0 / v1 + 1.0 / v2) + float(scaled_tau2(noise, stage.spread))
     return np.where(smaller * merged >= least, 1.0 / np.where(np.isfinite(variance), variance, np.inf), 0.0)
 
@@ -294,7 +283,7 @@ def _information(noise: Noise, sampling: float, below: Floats, stage: _Stage, en
 def _ratio_cv2(counted: ReplicaSums, least: float) -> float:
     """What the delta method's variance of an arm's ratio is, times what is below the line: as of one observation."""
     part, whole = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
-    blocks = ratio_effects(part, whole, part, whole, least_whole=least, most=1)
+    blocks = effects.ratio_effects(part, whole, part, whole, least_whole=least, most=1)
     below = whole.sum(axis=0)[blocks.last]
     known = np.isfinite(blocks.sampling)
     return float((0.5 * blocks.sampling[known] * below[known]).mean()) if known.any() else math.inf

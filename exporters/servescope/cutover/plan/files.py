@@ -8,16 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Final, Literal
 
+from servescope.contract import judged
 from servescope.contract.identity import IDENTITY_LABELS, Identity
-from servescope.contract.judged import (
-    DEFAULT_ALPHA_HARM,
-    DEFAULT_ALPHA_HEALTH,
-    DEFAULT_CALIBRATION_DAYS,
-    DEFAULT_COVERAGE,
-    DEFAULT_HOLDBACK,
-    JUDGED,
-    JudgedMetric,
-)
 from servescope.cutover.plan.plan import CONFIGURATIONS, LEAST_MARGIN, Arm, CutoverPlan, MetricPlan, Stage
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.tables import REQUIRED, Setting, Table
@@ -26,10 +18,10 @@ PRESETS: Final = ("documented", "none")
 
 _PLAN_SETTINGS = (
     Setting("name", "the name of the file"), Setting("preset", '"documented"'), Setting("arms", REQUIRED),
-    Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", f"{DEFAULT_ALPHA_HARM}"),
-    Setting("alpha_health", f"{DEFAULT_ALPHA_HEALTH}"), Setting("holdback", f"{DEFAULT_HOLDBACK}"),
-    Setting("calibration", f'"{DEFAULT_CALIBRATION_DAYS}d"'), Setting("configurations", "{}"),
-    Setting("checklist", "[]"), Setting("coverage", f"{DEFAULT_COVERAGE}"),
+    Setting("stages", REQUIRED), Setting("metrics", "[]"), Setting("alpha_harm", f"{judged.DEFAULT_ALPHA_HARM}"),
+    Setting("alpha_health", f"{judged.DEFAULT_ALPHA_HEALTH}"), Setting("holdback", f"{judged.DEFAULT_HOLDBACK}"),
+    Setting("calibration", f'"{judged.DEFAULT_CALIBRATION_DAYS}d"'), Setting("configurations", "{}"),
+    Setting("checklist", "[]"), Setting("coverage", f"{judged.DEFAULT_COVERAGE}"),
 )  # fmt: skip
 _ARM_SETTINGS = (Setting("v1", REQUIRED), Setting("v2", REQUIRED))
 _STAGE_SETTINGS = (Setting("share", REQUIRED), Setting("least_hours", "0"))
@@ -59,13 +51,13 @@ def parse_plan(document: Mapping[str, object], origin: str) -> CutoverPlan:
         v2=v2,
         stages=_read_stages(table),
         metrics=_read_metrics(table),
-        alpha_harm=_number(table, "alpha_harm", DEFAULT_ALPHA_HARM, 0.0, 0.5, more=True),
-        alpha_health=_number(table, "alpha_health", DEFAULT_ALPHA_HEALTH, 0.0, 0.5, more=True),
-        holdback=_number(table, "holdback", DEFAULT_HOLDBACK, 0.0, 0.5),
-        calibration_hours=table.duration("calibration", DEFAULT_CALIBRATION_DAYS * 86_400_000) / 3_600_000,
+        alpha_harm=_number(table, "alpha_harm", judged.DEFAULT_ALPHA_HARM, 0.0, 0.5, more=True),
+        alpha_health=_number(table, "alpha_health", judged.DEFAULT_ALPHA_HEALTH, 0.0, 0.5, more=True),
+        holdback=_number(table, "holdback", judged.DEFAULT_HOLDBACK, 0.0, 0.5),
+        calibration_hours=table.duration("calibration", judged.DEFAULT_CALIBRATION_DAYS * 86_400_000) / 3_600_000,
         configurations=_read_configurations(table),
         checklist=tuple(table.strings("checklist", [])),
-        coverage=_number(table, "coverage", DEFAULT_COVERAGE, 0.0, 1.0),
+        coverage=_number(table, "coverage", judged.DEFAULT_COVERAGE, 0.0, 1.0),
     )
 
 
@@ -77,7 +69,7 @@ _EXAMPLES: Final = {
 
 def preset_metrics() -> tuple[MetricPlan, ...]:
     """The documented expectations, as a plan has them that says nothing of its metrics."""
-    return tuple(_default(metric) for metric in JUDGED.values() if metric.preset)
+    return tuple(_default(metric) for metric in judged.JUDGED.values() if metric.preset)
 
 
 def check_arms(plan: CutoverPlan, identities: Iterable[Identity]) -> None:
@@ -167,13 +159,13 @@ def _read_metrics(table: Table) -> tuple[MetricPlan, ...]:
     own: set[str] = set()
     for each in table.tables("metrics", _METRIC_SETTINGS):
         name = each.string("name", None)
-        if name not in JUDGED:
-            near = difflib.get_close_matches(name, JUDGED, n=1)
-            raise each.wrong("name", f"{near[0]!r}" if near else f"one of {', '.join(JUDGED)}")
+        if name not in judged.JUDGED:
+            near = difflib.get_close_matches(name, judged.JUDGED, n=1)
+            raise each.wrong("name", f"{near[0]!r}" if near else f"one of {', '.join(judged.JUDGED)}")
         if name in own:
             raise each.wrong("name", "each metric once")
         own.add(name)
-        metrics[name] = _read_metric(each, JUDGED[name])
+        metrics[name] = _read_metric(each, judged.JUDGED[name])
     if not any(metric.required for metric in metrics.values()):
         raise ConfigurationError(f"{table.origin}: no metric is required: nothing could ever be proven healthy")
     required = [name for name, metric in metrics.items() if metric.required]
@@ -185,14 +177,14 @@ def _read_metrics(table: Table) -> tuple[MetricPlan, ...]:
     return tuple(metrics.values())
 
 
-def _default(metric: JudgedMetric) -> MetricPlan:
+def _default(metric: judged.JudgedMetric) -> MetricPlan:
     return MetricPlan(
         metric.name, metric.kind, metric.better, metric.required, metric.margin, metric.floor, metric.low, metric.high,
         guard=metric.guard and not metric.required,
     )  # fmt: skip
 
 
-def _read_metric(table: Table, metric: JudgedMetric) -> MetricPlan:
+def _read_metric(table: Table, metric: judged.JudgedMetric) -> MetricPlan:
     default = _default(metric)
     required = table.boolean("required", default=default.required)
     guard = table.boolean("guard", default=default.guard and not required)
@@ -212,7 +204,7 @@ def _read_metric(table: Table, metric: JudgedMetric) -> MetricPlan:
     return MetricPlan(metric.name, metric.kind, metric.better, required, margin, floor, None, None, edges, guard)
 
 
-def _read_band(table: Table, metric: JudgedMetric, *, required: bool, guard: bool) -> MetricPlan:
+def _read_band(table: Table, metric: judged.JudgedMetric, *, required: bool, guard: bool) -> MetricPlan:
     for key in ("margin", "floor", "edges"):
         if key in table.values:
             raise table.wrong(key, f"no {key!r}: {metric.name} is judged by its band, from 'low' to 'high'")
@@ -223,7 +215,7 @@ def _read_band(table: Table, metric: JudgedMetric, *, required: bool, guard: boo
     return MetricPlan(metric.name, "band", None, required, low=low, high=high, guard=guard)
 
 
-def _read_edges(table: Table, metric: JudgedMetric) -> tuple[float, ...]:
+def _read_edges(table: Table, metric: judged.JudgedMetric) -> tuple[float, ...]:
     edges = table.values.get("edges", [])
     good = isinstance(edges, list) and all(
         isinstance(edge, int | float) and not isinstance(edge, bool) and edge > 0 for edge in edges

@@ -16,6 +16,7 @@ import numpy as np
 
 from servescope.contract.judged import JudgedMetric
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.cutover import judgement
 from servescope.cutover.comparison.paths import ArmSums
 from servescope.cutover.comparison.spans import Span
 from servescope.cutover.conditions.warmth import OLD_SECONDS
@@ -25,39 +26,11 @@ from servescope.cutover.evidence.evidence import Decision, Evidence
 from servescope.cutover.evidence.folding import ArmArrays, fold, joined
 from servescope.cutover.evidence.stages import Course, StageSpan, course_of
 from servescope.cutover.evidence.windows import cut, window_of
-from servescope.cutover.judgement import (
-    SEVERE,
-    Advice,
-    ArmFigures,
-    ComparedBlocks,
-    Decided,
-    EdgeJudgement,
-    EffectSpan,
-    Exclusion,
-    FiringAlert,
-    Incidents,
-    Judgement,
-    MetricJudgement,
-    OverallRatio,
-    SensitivityJudgement,
-    Verdict,
-    VerdictChange,
-)
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.statistics.slow_fractions import SlowFractions, latest_difference, slow_fractions
-from servescope.cutover.verdict import wording
+from servescope.cutover.verdict import context, wording
 from servescope.cutover.verdict.alarms import firing_pages
-from servescope.cutover.verdict.context import (
-    arm_state,
-    evidence_parts,
-    last_scrape,
-    load_note,
-    missed_spans,
-    notes_of,
-    prompt_mix,
-    stage_state,
-)
 from servescope.cutover.verdict.efficiency import compare_efficiency
 from servescope.cutover.verdict.ended import EndedStages, Harm, decided_before
 from servescope.cutover.verdict.overall import overall_ratio
@@ -74,7 +47,7 @@ _LONGEST_SECONDS: Final = 90 * 86_400.0
 NOTHING_ENDED: Final = EndedStages()
 
 
-def judge(frozen: FrozenPlan, evidence: Evidence, decisions: Sequence[Decision], at_ms: int) -> Judgement:
+def judge(frozen: FrozenPlan, evidence: Evidence, decisions: Sequence[Decision], at_ms: int) -> judgement.Judgement:
     """The judgement of a cutover at `at_ms`, from everything that was observed and decided until then."""
     return judge_folded(frozen, fold_evidence(frozen, evidence, decisions, at_ms), evidence, decisions, at_ms)
 
@@ -130,7 +103,7 @@ def _distinct(evidence: Evidence) -> tuple[list[TargetIncrements], list[str]]:
 def judge_folded(
     frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, decisions: Sequence[Decision], at_ms: int,
     ended: EndedStages = NOTHING_ENDED,
-) -> Judgement:  # fmt: skip
+) -> judgement.Judgement:  # fmt: skip
     """The judgement from evidence that is folded already (`fold_evidence`).
 
     Of stages that have `ended`, as far as they are known, the blocks need not be there.
@@ -153,13 +126,13 @@ def judge_folded(
     )
     live, reason = _overall(stage, metrics, stale)
     latched_ms = run.latched_ms
-    verdict: Verdict = "DEGRADED" if latched_ms is not None else live
+    verdict: judgement.Verdict = "DEGRADED" if latched_ms is not None else live
     severity = _severity(live, stage, run)
     if latched_ms is not None and live != "DEGRADED":
         reason = f"{_latched(run.latched_reason)}; now it would be {live}: {reason}"
     elif latched_ms is not None and severity == "beyond margin" and not _is_severe(stage, stage.blocks.size - 1):
         reason = f"{_latched(run.latched_reason)}; what is proven now is not beyond the margin"
-    if verdict == "HEALTHY" and load_note(frozen, stage) is not None:
+    if verdict == "HEALTHY" and context.load_note(frozen, stage) is not None:
         reason = f"{reason}, at the load seen"
     if verdict != "DEGRADED" and rolled_back is not None:
         reason = f"the run was rolled back, and was {verdict} until then: {reason}"
@@ -169,37 +142,37 @@ def judge_folded(
     incomparable = {
         track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
     }
-    return Judgement(
+    return judgement.Judgement(
         verdict=verdict,
         reason=reason,
         at_ms=at_ms,
         plan=frozen.plan.name,
         plan_hash=frozen.hash(),
-        stage=stage_state(frozen, stage),
+        stage=context.stage_state(frozen, stage),
         metrics=metrics,
         advice=_advice(verdict, live, severity, alerts),
         severity=severity,
         live=live,
         latched_since_ms=latched_ms,
-        v1=arm_state(folded.v1, evidence, stage, 0),
-        v2=arm_state(folded.v2, evidence, stage, 1),
-        mix=prompt_mix(frozen, stage),
+        v1=context.arm_state(folded.v1, evidence, stage, 0),
+        v2=context.arm_state(folded.v2, evidence, stage, 1),
+        mix=context.prompt_mix(frozen, stage),
         efficiency=compare_efficiency(folded, stage),
         changes=run.changes,
-        missed=missed_spans(scraped, folded.v1.end_ms(), course),
+        missed=context.missed_spans(scraped, folded.v1.end_ms(), course),
         incomparable=incomparable,
-        notes=notes_of(frozen, folded, stage, evidence, course),
+        notes=context.notes_of(frozen, folded, stage, evidence, course),
         alerts=alerts,
         waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" and rolled_back is None else "",
         rolled_back=_decided(rolled_back),
         acknowledged=_decided(_acknowledged(decisions, run.changes, at_ms)),
         excluded_harm=_excluded_harm(course, run.changes),
-        scope=scope_of(frozen, metrics, incomparable, load_note(frozen, stage)),
+        scope=scope_of(frozen, metrics, incomparable, context.load_note(frozen, stage)),
     )
 
 
 def _acknowledged(
-    decisions: Sequence[Decision], changes: Sequence[VerdictChange], at_ms: int
+    decisions: Sequence[Decision], changes: Sequence[judgement.VerdictChange], at_ms: int
 ) -> Decision | None:  # fmt: skip
     """The last acknowledgement of harm that had been proven by then."""
     harm_ms = min((each.at_ms for each in changes if each.verdict == "DEGRADED"), default=math.inf)
@@ -207,11 +180,11 @@ def _acknowledged(
     return next(found, None)
 
 
-def _decided(decision: Decision | None) -> Decided | None:
-    return None if decision is None else Decided(decision.at_ms, decision.by, decision.reason)
+def _decided(decision: Decision | None) -> judgement.Decided | None:
+    return None if decision is None else judgement.Decided(decision.at_ms, decision.by, decision.reason)
 
 
-def _waits_for(stage: StageTrack, metrics: Sequence[MetricJudgement]) -> str:
+def _waits_for(stage: StageTrack, metrics: Sequence[judgement.MetricJudgement]) -> str:
     """What the required metrics wait for beside data, each thing once."""
     causes = dict.fromkeys(each.cause for each in metrics if each.required and each.verdict == "INCONCLUSIVE")
     return "; ".join(filter(None, (waiting_for(stage, cause) for cause in causes))) if stage.blocks.size else ""
@@ -231,7 +204,7 @@ def _problems(folded: ArmArrays) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    changes: tuple[VerdictChange, ...]
+    changes: tuple[judgement.VerdictChange, ...]
     latched_ms: int | None
     latched_reason: str
     latched_severe: bool
@@ -273,7 +246,7 @@ def _former(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course: C
 
 def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Course) -> _Run:
     """The run up to the end of a stage, from what the stages before it left."""
-    changes: list[VerdictChange] = list(before.changes)
+    changes: list[judgement.VerdictChange] = list(before.changes)
     began = before.harm.began_ms
     latched = before.harm.latched_ms
     latched_reason, severe = before.harm.reason, before.harm.severe
@@ -292,10 +265,10 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
                 latched, latched_reason, severe = end_ms, _reason_at(stage, block), _is_severe(stage, block)
             elif latched is not None and not severe and _is_severe(stage, block):
                 latched_reason, severe = _reason_at(stage, block), True
-        shown: Verdict = "DEGRADED" if latched is not None else CODES[code]
+        shown: judgement.Verdict = "DEGRADED" if latched is not None else CODES[code]
         if not changes or changes[-1].verdict != shown or changes[-1].stage != stage.span.index:
             reason = _reason_at(stage, block) if code == DEGRADED or shown != "DEGRADED" else _latched(latched_reason)
-            changes.append(VerdictChange(end_ms, stage.span.index, shown, reason))
+            changes.append(judgement.VerdictChange(end_ms, stage.span.index, shown, reason))
     harm = Harm(began, latched, latched_reason, severe)
     if latched is not None and any(latched <= each for each in acknowledged):
         latched = None
@@ -305,7 +278,7 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
 def _is_severe(stage: StageTrack, block: int) -> bool:
     """Whether harm is beyond the margin after a block."""
     return bool(stage.outage[block]) or any(
-        track.plan.required and track.causes[block] in SEVERE for track in stage.tracks.values()
+        track.plan.required and track.causes[block] in judgement.SEVERE for track in stage.tracks.values()
     )
 
 
@@ -313,7 +286,7 @@ def _latched(reason: str) -> str:
     return f"harm was proven and nobody has acknowledged it: {reason}"
 
 
-def _excluded_harm(course: Course, changes: Sequence[VerdictChange]) -> tuple[Exclusion, ...]:
+def _excluded_harm(course: Course, changes: Sequence[judgement.VerdictChange]) -> tuple[judgement.Exclusion, ...]:
     """The spans that were left out when harm had been proven since they began, or was proven when they did."""
     ends = [*(each.at_ms for each in changes[1:]), math.inf]
     harm = [(each.at_ms, end) for each, end in zip(changes, ends, strict=False) if each.verdict == "DEGRADED"]
@@ -342,7 +315,7 @@ def _reason_at(stage: StageTrack, block: int) -> str:
         return f"{wording.explain(first, block)}{others}: a guard, which keeps the verdict from being HEALTHY"
     if not deciding:
         return "all required metrics are proven within their margins, and the stage has to last longer"
-    first = max(deciding, key=lambda track: (track.causes[block] in SEVERE, _weight(track, block)))
+    first = max(deciding, key=lambda track: (track.causes[block] in judgement.SEVERE, _weight(track, block)))
     more = len(deciding) - 1
     others = f" (and {more} more)" if more else ""
     return f"{wording.explain(first, block)}{others}"
@@ -377,7 +350,7 @@ def find_stale(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course
     for arm, name in ((folded.v1, "v1"), (folded.v2, "v2")):
         if not arm.replicas or (whole and name == "v1"):
             continue
-        last = last_scrape(arm, evidence) or evidence.observed_until_ms
+        last = context.last_scrape(arm, evidence) or evidence.observed_until_ms
         if at_ms - last > limit:
             return f"{name} was last scraped {wording.span((at_ms - last) / 1000)} ago"
     if at_ms - evidence.observed_until_ms > BLOCK_MS + limit:
@@ -385,7 +358,9 @@ def find_stale(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course
     return ""
 
 
-def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) -> tuple[Verdict, str]:
+def _overall(
+    stage: StageTrack, metrics: Sequence[judgement.MetricJudgement], stale: str
+) -> tuple[judgement.Verdict, str]:
     if not stage.blocks.size:
         return ("NO DATA", f"{stale}") if stale else (
             "INCONCLUSIVE", "the stage has only begun: its first block of five minutes is not complete yet"
@@ -404,16 +379,16 @@ def _overall(stage: StageTrack, metrics: Sequence[MetricJudgement], stale: str) 
 
 
 def _advice(
-    verdict: Verdict, live: Verdict, severity: Literal["beyond margin", "probable"] | None,
-    alerts: Sequence[FiringAlert],
-) -> Advice:  # fmt: skip
+    verdict: judgement.Verdict, live: judgement.Verdict, severity: Literal["beyond margin", "probable"] | None,
+    alerts: Sequence[judgement.FiringAlert],
+) -> judgement.Advice:  # fmt: skip
     """Harm beyond the margin that nobody has acknowledged is gone back from, unless health has been proven since."""
     if live == "HEALTHY":
         return "hold" if verdict != "HEALTHY" or any(each.arm == "v2" for each in alerts) else "go on"
     return "roll back" if severity == "beyond margin" else "hold"
 
 
-def _severity(live: Verdict, stage: StageTrack, run: _Run) -> Literal["beyond margin", "probable"] | None:
+def _severity(live: judgement.Verdict, stage: StageTrack, run: _Run) -> Literal["beyond margin", "probable"] | None:
     """That of the worst harm that nobody has acknowledged, else of harm that is proven now."""
     if live != "DEGRADED" and run.latched_ms is None:
         return None
@@ -422,9 +397,9 @@ def _severity(live: Verdict, stage: StageTrack, run: _Run) -> Literal["beyond ma
 
 
 def _metric(
-    frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str, overall: OverallRatio | None,
+    frozen: FrozenPlan, stage: StageTrack, track: MetricTrack, stale: str, overall: judgement.OverallRatio | None,
     *, is_over: bool,
-) -> MetricJudgement:  # fmt: skip
+) -> judgement.MetricJudgement:  # fmt: skip
     """The judgement of a metric after the last block of a stage; of a run that is over nothing is settled any more."""
     plan, judged = track.plan, track.judged
     band = (plan.low, plan.high) if judged.kind == "band" else None
@@ -435,7 +410,7 @@ def _metric(
     }  # fmt: skip
     if not stage.blocks.size:
         reason = f"{judged.title}: no block of this stage is complete yet"
-        return MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
+        return judgement.MetricJudgement(verdict="INCONCLUSIVE", cause="needs data", reason=reason, **shared)
     block = stage.blocks.size - 1
     verdict, cause = CODES[int(track.codes[block])], track.causes[block]
     eta, wanted = (None, None) if cause.startswith("explained") else _eta(track, block)
@@ -449,7 +424,7 @@ def _metric(
     if stale and verdict != "DEGRADED":
         verdict, cause, reason = "NO DATA", "stale", f"{judged.title}: {stale}"
     ratio, low, high = _ratios(track, shown)
-    return MetricJudgement(
+    return judgement.MetricJudgement(
         verdict=verdict, cause=cause, reason=reason, ratio=ratio, low=low, high=high,
         information=0.0 if path is None else float(path.information[block]), information_wanted=wanted,
         eta_seconds=eta if verdict == "INCONCLUSIVE" else None,
@@ -457,7 +432,7 @@ def _metric(
         edges=_edges(frozen, track), flips="" if is_over else _flips(stage, track, verdict, eta),
         notes=(*track.notes, *wording.sensitivity_notes(track, block)), sensitivity=_sensitivity(track, block),
         compared=_compared(track, shown, stage),
-        spans=tuple(EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
+        spans=tuple(judgement.EffectSpan(*_times(track, each), *_ratios(track, each)) for each in parts), **shared,
     )  # fmt: skip
 
 
@@ -469,7 +444,7 @@ def _counted(judged: JudgedMetric) -> str:
     return METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.below else "thousands of tokens"
 
 
-def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
+def _sensitivity(track: MetricTrack, block: int) -> judgement.SensitivityJudgement | None:
     found = track.sensitivity
     if found is None:
         return None
@@ -482,13 +457,13 @@ def _sensitivity(track: MetricTrack, block: int) -> SensitivityJudgement | None:
     )  # fmt: skip
     sign = -1.0 if track.plan.better == "higher" else 1.0
     by_reuse, by_load = (math.exp(sign * float(each[block])) for each in (found.paths.by_reuse, found.paths.by_load))
-    return SensitivityJudgement(
+    return judgement.SensitivityJudgement(
         v1_reused, v2_reused, v1_load, v2_load, by_reuse, by_load, ratio, low, high,
         explained=bool(found.explained[block]), harmful=bool(found.harmful[block]),
     )  # fmt: skip
 
 
-def _flips(stage: StageTrack, track: MetricTrack, verdict: Verdict, eta: float | None) -> str:
+def _flips(stage: StageTrack, track: MetricTrack, verdict: judgement.Verdict, eta: float | None) -> str:
     """What would change the verdict: what is waited for before any limit counts."""
     block = stage.blocks.size - 1
     waits = waiting_for(stage, track.causes[block]) if verdict == "INCONCLUSIVE" else ""
@@ -499,8 +474,12 @@ def _times(track: MetricTrack, span: Span) -> tuple[int, int]:
     return track.begins_ms + span.first * BLOCK_MS, track.begins_ms + span.end * BLOCK_MS
 
 
-def _compared(track: MetricTrack, shown: Span | None, stage: StageTrack) -> ComparedBlocks | None:
-    return None if shown is None else ComparedBlocks(*_times(track, shown), shown.blocks, int(stage.usable.sum()))
+def _compared(track: MetricTrack, shown: Span | None, stage: StageTrack) -> judgement.ComparedBlocks | None:
+    return (
+        None
+        if shown is None
+        else judgement.ComparedBlocks(*_times(track, shown), shown.blocks, int(stage.usable.sum()))
+    )
 
 
 def _ratios(track: MetricTrack, shown: Span | None) -> tuple[float | None, float | None, float | None]:
@@ -531,14 +510,14 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     return (eta if eta < _LONGEST_SECONDS else None), wanted
 
 
-def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
+def _figures(track: MetricTrack, shown: Span | None, arm: int) -> judgement.ArmFigures:
     """What an arm did in the blocks that are shown, and beside it in everything."""
     sums = (track.v1, track.v2)[arm]
-    covered, rejected = evidence_parts(track, arm)
+    covered, rejected = context.evidence_parts(track, arm)
     if shown is None:
         below = float(sums.below.sum())
         level = float(track.value[-1]) if track.value.size and math.isfinite(track.value[-1]) else None
-        return ArmFigures(level, below, covered=covered, rejected=rejected)
+        return judgement.ArmFigures(level, below, covered=covered, rejected=rejected)
     value: float | None = shown.v1
     if arm == 1:
         change = -shown.cost if track.plan.better == "higher" else shown.cost
@@ -547,7 +526,7 @@ def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
     if value is None and events is not None and count > 0.0:
         value = events / count
     above, whole = (0.0, 0.0) if track.everything is None else track.everything[arm]
-    return ArmFigures(
+    return judgement.ArmFigures(
         value if value is not None and math.isfinite(value) else None, count, events,
         _incidents(sums, slice(shown.first, shown.end)) if events is not None else None,
         everything=above / whole if whole > 0.0 else None, everything_count=whole,
@@ -555,15 +534,15 @@ def _figures(track: MetricTrack, shown: Span | None, arm: int) -> ArmFigures:
     )  # fmt: skip
 
 
-def _incidents(sums: ArmSums, within: slice) -> Incidents:
+def _incidents(sums: ArmSums, within: slice) -> judgement.Incidents:
     happened, served = sums.above[:, within] > 0.0, sums.below[:, within] > 0.0
-    return Incidents(
+    return judgement.Incidents(
         int(happened.sum()), int((happened | served).sum()),
         int(happened.any(axis=1).sum()), int((happened | served).any(axis=1).sum()),
     )  # fmt: skip
 
 
-def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
+def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[judgement.EdgeJudgement, ...]:
     if track.v1.slow is None or track.v2.slow is None:
         return ()
     found = []
@@ -577,7 +556,7 @@ def _edges(frozen: FrozenPlan, track: MetricTrack) -> tuple[EdgeJudgement, ...]:
         )
         if math.isfinite(low):
             shares_above = _slow_shares(strata, n1, slow1)
-            found.append(EdgeJudgement(edge.edge, *shares_above, difference, low, high, low > edge.floor))
+            found.append(judgement.EdgeJudgement(edge.edge, *shares_above, difference, low, high, low > edge.floor))
     return tuple(found)
 
 

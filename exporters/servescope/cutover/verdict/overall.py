@@ -126,7 +126,6 @@ def _joined(parts: Sequence[_T]) -> _T:
 
 
 def _chosen(table: _T, rows: slice | NDArray[np.bool_]) -> _T:
-    """Some rows of a table of arrays."""
     return type(table)(*(getattr(table, each.name)[rows] for each in fields(table)))
 
 

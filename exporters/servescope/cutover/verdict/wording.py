@@ -110,7 +110,6 @@ def _rate(track: MetricTrack, shown: Span) -> str:
 
 
 def _time(track: MetricTrack, block: int) -> str:
-    """When a block of the stage begins."""
     return f"{datetime.fromtimestamp((track.begins_ms + block * BLOCK_MS) / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -285,7 +284,6 @@ def _least(coverage: MetricCoverage, block: int) -> float:
 
 
 def _names(replicas: tuple[str, ...], requests: Floats) -> str:
-    """The replicas that miss most, by name."""
     order = [int(replica) for replica in np.argsort(-requests, kind="stable") if requests[replica] > 0.0]
     named = ", ".join(replicas[replica].split("#")[0] for replica in order[:_MOST_NAMES])
     return f"{named} and {len(order) - _MOST_NAMES} more" if len(order) > _MOST_NAMES else named

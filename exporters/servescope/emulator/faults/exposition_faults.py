@@ -33,7 +33,7 @@ def distort(page: bytes, effects: ExpositionEffects, *, now_seconds: float) -> b
         if sample is not None:
             lines += [_spell_sample(sample, names, time)] * copies
         else:
-            lines.append(_rename_comment(line, effects.renamed))
+            lines.append(_rename_comment(line, names))
     return b"\n".join(lines)
 
 
@@ -43,21 +43,25 @@ def keep_beginning(page: bytes, kept_share: float) -> bytes:
 
 
 def _spell_sample(sample: re.Match[bytes], names: Mapping[bytes, bytes], time: bytes | None) -> bytes:
-    name = names.get(sample["name"], sample["name"])
+    name = _rename(sample["name"], names)
     shown = (sample["time"] or b"") if time is None else b" " + time
     return name + (sample["labels"] or b"") + b" " + sample["value"] + shown + (sample["exemplar"] or b"")
 
 
-def _rename_comment(line: bytes, renamed: Mapping[str, str]) -> bytes:
+def _rename_comment(line: bytes, names: Mapping[bytes, bytes]) -> bytes:
     comment = _COMMENT.fullmatch(line)
-    other = renamed.get(comment["name"].decode()) if comment is not None else None
-    if comment is None or other is None:
+    if comment is None:
         return line
-    return b"# " + comment["word"] + b" " + other.encode() + comment["rest"]
+    return b"# " + comment["word"] + b" " + _rename(comment["name"], names) + comment["rest"]
+
+
+def _rename(name: bytes, names: Mapping[bytes, bytes]) -> bytes:
+    """The new name, behind the engine's prefix where there is one, such as `engine:`."""
+    prefix, colon, own = name.rpartition(b":")
+    return prefix + colon + names.get(own, own)
 
 
 def _sample_names(renamed: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Every name that samples of the renamed metrics can have."""
     return {old.encode() + suffix: new.encode() + suffix for old, new in renamed.items() for suffix in _SUFFIXES}
 
 

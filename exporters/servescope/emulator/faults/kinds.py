@@ -132,11 +132,6 @@ def _share(meaning: str, default: float, lowest: float = 0.01, highest: float = 
     return Intensity(meaning, default, lowest, highest)
 
 
-def _rename(name: str, other: str) -> Mapping[str, str]:
-    """In servescope's own names and in vLLM's."""
-    return {name: other, f"vllm:{name}": f"vllm:{other}"}
-
-
 def _from(intensity: float, least: float, *truths: Truth) -> tuple[Truth, ...]:
     """The truths, where the intensity is at least that."""
     return truths if intensity >= least else ()
@@ -495,7 +490,7 @@ _EXPOSITION: Final = (
         "time_to_first_token_seconds is called ttft_seconds, as after an upgrade that broke a name.",
         None,
         lambda _: Effects(
-            exposition=ExpositionEffects(renamed=_rename("time_to_first_token_seconds", "ttft_seconds"))
+            exposition=ExpositionEffects(renamed={"time_to_first_token_seconds": "ttft_seconds"})
         ),
         lambda _: (Truth("time_to_first_token_p50", absent=True), _unmoved("request_rate")),
     ),

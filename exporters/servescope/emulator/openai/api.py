@@ -20,18 +20,10 @@ from aiohttp import web
 
 from servescope.emulator.block_contents import BlockContents
 from servescope.emulator.deployment.deployment import EmulatedDeployment
-from servescope.emulator.openai import answers, errors
+from servescope.emulator.openai import answers, errors, requests
 from servescope.emulator.openai.answers import ChatShape, CompletionShape, Shape
 from servescope.emulator.openai.errors import ApiError
 from servescope.emulator.openai.flights import Choice, ChoiceProgress, ChoicesInFlight, plan_choices, plan_inputs
-from servescope.emulator.openai.requests import (
-    ApiLimits,
-    Generation,
-    parse_body,
-    read_chat,
-    read_completion,
-    read_embedding,
-)
 from servescope.emulator.server.server import RunningEmulator
 from servescope.emulator.tokens import embed
 
@@ -40,7 +32,7 @@ _logger = logging.getLogger(__name__)
 _BODY_SECONDS = 30.0
 _DEPLOYMENT_HEADER = "X-Servescope-Deployment"
 
-_Read = Callable[[Mapping[str, Any], ApiLimits], Generation]
+_Read = Callable[[Mapping[str, Any], requests.ApiLimits], requests.Generation]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -54,7 +46,7 @@ class OpenAiSettings:
 
     api_key: str | None = None
     seed: int = 1
-    limits: ApiLimits = field(default_factory=ApiLimits)
+    limits: requests.ApiLimits = field(default_factory=requests.ApiLimits)
     contents: BlockContents | None = None
 
 
@@ -75,8 +67,6 @@ def add_routes(application: web.Application, emulator: RunningEmulator, settings
 
 
 class _Api:
-    """The handlers."""
-
     def __init__(self, emulator: RunningEmulator, settings: OpenAiSettings) -> None:
         self._emulator = emulator
         self._settings = settings
@@ -170,16 +160,13 @@ class _Api:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     async def health(self, _: web.Request) -> web.StreamResponse:
-        """Whether the emulation runs."""
         await self._emulator.call(lambda: None)
         return web.Response()
 
     async def models(self, request: web.Request) -> web.StreamResponse:
-        """The models that can be asked."""
         return web.json_response({"object": "list", "data": list(self._models(request).values())})
 
     async def model(self, request: web.Request) -> web.StreamResponse:
-        """One model."""
         models, name = self._models(request), request.match_info["model"]
         if name not in models:
             raise errors.unknown_model(name, tuple(models))
@@ -193,18 +180,15 @@ class _Api:
         return {name: answers.describe_model(name, tokens) for name, tokens in longest.items()}
 
     async def nothing(self, request: web.Request) -> web.StreamResponse:
-        """What there is not."""
         raise errors.unknown_url(request.method, request.path)
 
     # --- generating ---------------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """A chat completion."""
-        return await self._generate(request, read_chat, ChatShape)
+        return await self._generate(request, requests.read_chat, ChatShape)
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
-        """A completion."""
-        return await self._generate(request, read_completion, CompletionShape)
+        return await self._generate(request, requests.read_completion, CompletionShape)
 
     async def _generate(
         self, request: web.Request, read: _Read, make_shape: Callable[[int, str], Shape]
@@ -212,7 +196,7 @@ class _Api:
         async with self._taken():
             body = await self._read(request)
             # Long prompts take a while to read, and others wait for their tokens meanwhile.
-            generation = await asyncio.to_thread(lambda: read(parse_body(body), self._limits))
+            generation = await asyncio.to_thread(lambda: read(requests.parse_body(body), self._limits))
             deployment = self._choose(request, generation.model)
             settings = self._settings
             choices = await asyncio.to_thread(
@@ -232,7 +216,7 @@ class _Api:
                 return web.json_response(shape.whole(choices, usage), headers=_headers(deployment))
 
     async def _stream(
-        self, request: web.Request, flight: ChoicesInFlight, shape: Shape, generation: Generation
+        self, request: web.Request, flight: ChoicesInFlight, shape: Shape, generation: requests.Generation
     ) -> web.StreamResponse:
         # Until something is generated, an error is reported by the status.
         first = await flight.follow()
@@ -249,10 +233,11 @@ class _Api:
         return response
 
     async def embeddings(self, request: web.Request) -> web.StreamResponse:
-        """Vectors for texts."""
         async with self._taken():
             body = await self._read(request)
-            embedding = await asyncio.to_thread(lambda: read_embedding(parse_body(body), self._limits))
+            embedding = await asyncio.to_thread(
+                lambda: requests.read_embedding(requests.parse_body(body), self._limits)
+            )
             deployment = self._choose(request, embedding.model)
             choices = await asyncio.to_thread(plan_inputs, embedding, deployment, contents=self._settings.contents)
             async with ChoicesInFlight(self._emulator, deployment, choices, source="input") as flight:
@@ -265,10 +250,8 @@ class _Api:
 
 
 class _Stream:
-    """One answer, streamed token by token."""
-
     def __init__(
-        self, response: web.StreamResponse, flight: ChoicesInFlight, shape: Shape, generation: Generation
+        self, response: web.StreamResponse, flight: ChoicesInFlight, shape: Shape, generation: requests.Generation
     ) -> None:
         self._response = response
         self._flight = flight
@@ -278,7 +261,6 @@ class _Stream:
         self._generated = [0] * len(flight.choices)
 
     async def run(self, progress: ChoiceProgress) -> None:
-        """Send all chunks, beginning with this progress."""
         for chunk in self._shape.begin(len(self._flight.choices)):
             await self._write(chunk)
         while True:

@@ -326,7 +326,6 @@ class KvRouter:
         return self._parameters.router_temperature if replaced is None else replaced
 
     def _choose(self, costs: list[float]) -> int:
-        """Position of the worker to take."""
         lowest, highest = min(costs), max(costs)
         temperature = self._temperature
         if temperature == 0:

@@ -189,7 +189,6 @@ class StackRecorder:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _flush(self, now_ms: int) -> None:
-        """Write all blocks that have ended."""
         end_ms = now_ms // BLOCK_MS * BLOCK_MS
         with self._store.transaction():
             for scraped in self._scraped.values():
@@ -211,7 +210,6 @@ class _ScrapedTarget:
         self._error: str | None = None
 
     def scrape(self, target: EmulatedTarget, faults: Faults, now_ms: int) -> None:
-        """Read its page as it is now."""
         effects = faults.exposition(target)
         snapshot = None
         if effects.unreachable or effects.delay_seconds * 1000 > self._interval_ms:

@@ -118,7 +118,6 @@ class _Page:
             self._decode.observe(now - serving.first_token_at)
 
     def render(self) -> bytes:
-        """The page."""
         return "".join(f"{line}\n" for line in self._lines()).encode()
 
     def _lines(self) -> Iterator[str]:
@@ -275,8 +274,6 @@ class _Page:
 
 
 class _Histogram:
-    """Counts of values by edge."""
-
     def __init__(self, edges: Sequence[float]) -> None:
         self._edges = edges
         self._counts = [0] * (len(edges) + 1)

@@ -63,7 +63,6 @@ class _Conversation:
 
     @property
     def tokens(self) -> int:
-        """The length of the prompt so far."""
         return self.segments[-1][0]
 
     def extend(self, tokens: int) -> None:
@@ -249,7 +248,6 @@ class Conversations:
         self._branch(conversation)
 
     def _branch(self, conversation: _Conversation) -> None:
-        """Begin a new stream."""
         self._streams += 1
         conversation.segments.append((conversation.tokens, self._streams))
 

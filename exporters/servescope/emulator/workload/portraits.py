@@ -80,7 +80,6 @@ class _Server:
         self._served: list[_Served] = []
 
     def send(self, request: WorkloadRequest, finished: Finished) -> None:
-        """Answer a request."""
         if not request.block_ids and request.input_tokens == self._mix.oversized_tokens:
             finished("client_error")
             return

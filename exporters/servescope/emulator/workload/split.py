@@ -96,7 +96,6 @@ class Split:
 
 
 def _normalise(known: Collection[str], shares: Mapping[str, float]) -> dict[str, float]:
-    """The shares, scaled so that they add up to 1."""
     if set(known) != shares.keys():
         raise UsageError(f"the traffic split is of {sorted(shares)}, expected of {sorted(known)}")
     for name, share in shares.items():

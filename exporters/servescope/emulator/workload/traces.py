@@ -99,8 +99,6 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
 
 
 class _Lines:
-    """The lines of a trace, and the position of the reader."""
-
     def __init__(self, path: Path) -> None:
         self.format: Format = "mooncake"
         self._path = path

@@ -132,7 +132,6 @@ class Traffic:
         return replace(mix, requests_per_second=self._mix.requests_per_second)
 
     def _mix_in(self, deployment_id: str) -> Mix:
-        """The mix of one deployment's conversations."""
         effects = self._effects_in.get(deployment_id, self._effects)
         return self._mix_of(effects, self._mixes.get(deployment_id, self._mix))
 

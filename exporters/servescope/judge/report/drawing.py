@@ -156,8 +156,6 @@ def draw_course(
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """An axis of time."""
-
     start_ms: int
     end_ms: int
 

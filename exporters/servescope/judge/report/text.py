@@ -344,7 +344,6 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
 
 
 def _blocks(metric: MetricJudgement) -> str:
-    """Which blocks a ratio is of."""
     found = metric.compared
     if found is None or not found.blocks:
         return ""

@@ -304,7 +304,6 @@ class EditedMapping:
 
     @property
     def _open(self) -> int:
-        """The position of the opening brace."""
         if self._text[self._node.start] == "{":
             return self._node.start
         match = re.compile(r"(?:[&!]\S*\s+)+").match(self._text, self._node.start)
@@ -315,7 +314,6 @@ class EditedMapping:
         return self._node.end - 1
 
     def _separator(self, at: int) -> int | None:
-        """The comma after an entry."""
         end = max(self._entries[at].value.end, self._entries[at].key.end)
         blank = _BLANK_OR_COMMENT.match(self._text, end)
         position = blank.end() if blank else end

@@ -9,14 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from servescope.migration.document.document import (
-    DEEPEST,
-    LARGEST_BYTES,
-    MOST_VALUES,
-    Document,
-    DocumentError,
-    read_document,
-)
+from servescope.migration.document import document
 from servescope.migration.document.nodes import DocumentNode, MappingEntry
 
 _BREAK: Final = re.compile(r"\r\n|[\n\r]")
@@ -29,9 +22,9 @@ _NAMES: Final = {"true": True, "false": False, "null": None}
 _LONGEST_SHOWN: Final = 40
 
 
-def read_named(text: str, origin: str) -> Document:
+def read_named(text: str, origin: str) -> document.Document:
     """A document by the name of its file: JSON where it ends in `.json`, else YAML; raises DocumentError."""
-    return read_json(text, origin) if is_named_json(origin) else read_document(text, origin)
+    return read_json(text, origin) if is_named_json(origin) else document.read_document(text, origin)
 
 
 def is_named_json(origin: str) -> bool:
@@ -39,15 +32,17 @@ def is_named_json(origin: str) -> bool:
     return origin.lower().endswith(".json")
 
 
-def read_json(text: str, origin: str) -> Document:
+def read_json(text: str, origin: str) -> document.Document:
     """A document of a JSON text; raises DocumentError with the place, and what was expected there.
 
     Beyond broken JSON, refused are duplicate keys, halves of surrogate pairs, numbers that are infinite, and what
     exceeds the limits of YAML documents. A byte order mark is skipped.
     """
-    if len(text) > LARGEST_BYTES:
-        raise DocumentError(origin, 0, 0, f"has {len(text)} characters, expected at most {LARGEST_BYTES}")
-    return Document(text, origin, _Parser(text, origin).read())
+    if len(text) > document.LARGEST_BYTES:
+        raise document.DocumentError(
+            origin, 0, 0, f"has {len(text)} characters, expected at most {document.LARGEST_BYTES}"
+        )
+    return document.Document(text, origin, _Parser(text, origin).read())
 
 
 class _Parser:
@@ -89,8 +84,8 @@ class _Parser:
 
     def _node(self, kind: Any, start: int) -> DocumentNode:
         self._nodes += 1
-        if self._nodes > MOST_VALUES:
-            self._refuse(start, f"more than {MOST_VALUES} values", prefix="")
+        if self._nodes > document.MOST_VALUES:
+            self._refuse(start, f"more than {document.MOST_VALUES} values", prefix="")
         line, column = self._place(start)
         return DocumentNode(kind, start, self._at, line, column, is_flow=True)
 
@@ -126,8 +121,8 @@ class _Parser:
     def _within(self, node: DocumentNode) -> Iterator[None]:
         """Between the brackets of a node, whose end is known afterwards."""
         self._depth += 1
-        if self._depth > DEEPEST:
-            self._refuse(node.start, f"nested deeper than {DEEPEST}", prefix="")
+        if self._depth > document.DEEPEST:
+            self._refuse(node.start, f"nested deeper than {document.DEEPEST}", prefix="")
         self._at += 1
         yield
         self._depth -= 1
@@ -217,4 +212,4 @@ class _Parser:
         return line, at - self._lines[line - 1] + 1
 
     def _refuse(self, at: int, what: str, prefix: str = "not JSON: ") -> NoReturn:
-        raise DocumentError(self._origin, *self._place(at), f"{prefix}{what}")
+        raise document.DocumentError(self._origin, *self._place(at), f"{prefix}{what}")

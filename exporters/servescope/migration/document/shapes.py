@@ -197,11 +197,8 @@ class ListShape(ValueShape):
 
 @dataclass(frozen=True, slots=True)
 class _MappingShape(ValueShape):
-    """A mapping, whose entries the shapes below check."""
-
     @property
     def text(self) -> str:
-        """What is expected, in words."""
         return "a mapping"
 
     def _check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:

@@ -54,7 +54,6 @@ class _Scalar(ValueShape):
 
     @property
     def text(self) -> str:
-        """What is expected, in words."""
         return "a text"
 
     def _check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
@@ -68,7 +67,6 @@ class _Placeholder(ValueShape):
 
     @property
     def text(self) -> str:
-        """What is expected, in words."""
         return "null"
 
     def _check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:

@@ -317,7 +317,6 @@ def _is_secret(key: str) -> bool:
 
 
 def _comments(document: Document) -> Iterator[tuple[tuple[int, int], str]]:
-    """The comments with a secret in them."""
     text, at = document.text, 0
     scalars = [node for node in (document.root.walk() if document.root else ()) if node.kind == "scalar"]
     for start, end in [*((node.start, node.end) for node in scalars), (len(text), len(text))]:

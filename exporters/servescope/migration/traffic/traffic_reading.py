@@ -151,7 +151,6 @@ class _TrafficReading:
             self._add_histograms(batch, share, outermost)
 
     def traffic(self, deployments: tuple[Deployment, ...], remarks: tuple[str, ...]) -> ServedTraffic:
-        """All that was added."""
         sums = {name: _known(rows)[0] for name, (_, rows) in self._sums.shared().items()}
         unknown = np.full(self._blocks.size, np.nan)
         usage, reporting = (sums.pop(name, unknown) for name in ("kv_cache_usage", _REPORTING))

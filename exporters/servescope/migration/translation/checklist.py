@@ -102,7 +102,6 @@ def _had(*, drafted: bool) -> frozenset[str]:
 
 @cache
 def _has(*, drafts: bool, phased: bool) -> frozenset[str]:
-    """The metrics that v2 has as it is configured."""
     return _without((*(() if drafts else _DRAFTED), *(() if phased else _PHASED)))
 
 

@@ -75,11 +75,9 @@ class _Steps:
         return found
 
     def anything(self, expression: str) -> Flags:
-        """Where any series was there at all."""
         return self.presence(expression, lambda _: ()).get((), self.nowhere())
 
     def nowhere(self) -> Flags:
-        """At no step."""
         return np.zeros(len(self.times), dtype=bool)
 
     def turns(self, present: Flags, known: Flags) -> Iterator[tuple[int, bool]]:
@@ -161,7 +159,6 @@ def _changes_of(steps: _Steps, labels: Labels, kinds: NDArray[np.intp], infos: l
 
 
 def _named(labels: Labels) -> Labels:
-    """The labels of a target with its id."""
     try:
         return make_labels((*labels, ("target_id", Identity(**dict(labels)).target_id)))
     except (IdentityError, TypeError):

@@ -21,15 +21,7 @@ from servescope.contract.types import Figure
 from servescope.increments.blocks import TargetIncrements
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.history import History
-from servescope.store.prometheus.client import (
-    MAX_STEPS,
-    MAX_WARNINGS,
-    LateError,
-    Prometheus,
-    PrometheusError,
-    TooMuchError,
-    Track,
-)
+from servescope.store.prometheus import client
 from servescope.store.prometheus.events import read_events
 from servescope.store.prometheus.figure_queries import figures_queries, matchers
 from servescope.store.prometheus.increments import read_increments
@@ -124,7 +116,7 @@ class PrometheusHistory(History):
     Answers are cached for a few seconds. Safe from several threads.
     """
 
-    def __init__(self, prometheus: Prometheus, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, prometheus: client.Prometheus, *, clock: Callable[[], float] = time.time) -> None:
         self.prometheus = prometheus
         self._whole = prometheus.only_whole()
         self.clock = clock
@@ -160,7 +152,7 @@ class PrometheusHistory(History):
         """The same without those that a partial answer lacks, which `partial` reports."""
         return self._keep("listed", _LIST_SECONDS, lambda: self._find_deployments(self.prometheus))
 
-    def _find_deployments(self, prometheus: Prometheus) -> list[Deployment]:
+    def _find_deployments(self, prometheus: client.Prometheus) -> list[Deployment]:
         now = self._now_ms
         # One series for each target, so that weeks of them are few.
         wanted = [TARGET_UP, REPLICA_START_TIME]
@@ -217,7 +209,7 @@ class PrometheusHistory(History):
         wanted = selector(names=_IDENTIFYING, extra='{deployment_id!="",window=""}')
         try:
             return self.prometheus.series([wanted], start_ms=start_ms, end_ms=end_ms, by=DEPLOYMENT_LABELS)
-        except TooMuchError:
+        except client.TooMuchError:
             # Their number alone is too large: then those that are there now.
             query = f"group by ({', '.join(DEPLOYMENT_LABELS)}) ({wanted})"
             return [point.labels for point in self.prometheus.query(query, at_ms=end_ms)]
@@ -299,7 +291,7 @@ class PrometheusHistory(History):
             # Steps are multiples of their length, so that a graph does not change shape while its range moves on.
             first, last = -(-start_ms // step_ms) * step_ms, end_ms // step_ms * step_ms
 
-            def ask_one(query: str) -> list[Track]:
+            def ask_one(query: str) -> list[client.Track]:
                 tracks = self._range(query, first, last, step_ms) if first <= last else []
                 return [
                     *tracks,
@@ -316,17 +308,17 @@ class PrometheusHistory(History):
         least_ms = COMPUTED_STEP_MS if kind == "computed" else STEP_MS
         return max(1, -(-span_ms // max(1, max_points) // least_ms)) * least_ms
 
-    def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> list[Track]:
+    def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> list[client.Track]:
         """The query at every step, however many there are, in parts that are not too much."""
-        tracks: list[Track] = []
-        reach = (MAX_STEPS - 1) * step_ms
+        tracks: list[client.Track] = []
+        reach = (client.MAX_STEPS - 1) * step_ms
         while first_ms <= last_ms:
             end_ms = min(first_ms + reach, last_ms)
             try:
                 tracks += self.prometheus.query_range(query, start_ms=first_ms, end_ms=end_ms, step_ms=step_ms)
-            except LateError:
+            except client.LateError:
                 raise
-            except TooMuchError:
+            except client.TooMuchError:
                 if end_ms == first_ms:
                     raise
                 reach = (end_ms - first_ms) // step_ms // 2 * step_ms
@@ -403,7 +395,7 @@ class PrometheusHistory(History):
         settled_ms = min(end_ms, self._now_ms - _SETTLED_MS)
         found, problems = read_increments(self._whole, deployment, names, start_ms, settled_ms)
         with self._lock:
-            self._unidentified |= dict.fromkeys(problems[: MAX_WARNINGS - len(self._unidentified)])
+            self._unidentified |= dict.fromkeys(problems[: client.MAX_WARNINGS - len(self._unidentified)])
         return found
 
     def read_events(self, start_ms: int, end_ms: int) -> list[Event]:
@@ -463,7 +455,7 @@ class PrometheusHistory(History):
         """What is not in a Prometheus, and what was not read or was warned of in increments and events."""
         try:
             unevaluated = (_NO_ALERTS,) if ALERT_RULES in self.missing_rules() else ()
-        except PrometheusError as error:
+        except client.PrometheusError as error:
             unevaluated = (str(error),)
         unread = (f"not read: {problem}" for problem in self._unidentified)
         return _UNHELD, *unevaluated, *unread, *self.prometheus.warnings, *self._whole.warnings

@@ -53,7 +53,6 @@ class _Reading:
         self._processes: dict[Labels, Process | None] = {}
 
     def collected(self) -> dict[Process, TargetStatus]:
-        """The processes with a health by a collector or a rule."""
         queries = (
             TARGET_UP,
             f"timestamp({TARGET_UP})",

@@ -188,7 +188,6 @@ def _identified(found: Iterable[Labels], problems: dict[str, None]) -> Iterator[
 def _ups_by_place(
     prometheus: Prometheus, places: Iterable[Labels], start_ms: int, end_ms: int
 ) -> dict[Labels, list[Labels]]:
-    """The labels of every `up` by where it is from."""
     jobs = sorted({values["job"] for place in places if (values := dict(place)).keys() >= {"job", "instance"}})
     if not jobs:
         return {}

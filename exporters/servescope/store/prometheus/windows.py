@@ -9,17 +9,10 @@ from dataclasses import dataclass, replace
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Labels, Window, escape_label_value
 from servescope.errors import IdentityError
+from servescope.store.prometheus import scrapes
 from servescope.store.prometheus.batches import AskedTargets, read_in_parts
 from servescope.store.prometheus.client import Prometheus, Track
 from servescope.store.prometheus.places import Key, far_of, key_of, names_apart, place_of
-from servescope.store.prometheus.scrapes import (
-    MARGIN_MS,
-    interval_of,
-    place_samples,
-    read_all_samples,
-    read_samples_each,
-    scrape_times,
-)
 from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.steps import SizedQuery
 from servescope.store.prometheus.targets import HEALTH, UP, Place, ScrapedTarget, by_place, make_target
@@ -89,7 +82,7 @@ def _renamed(read: TargetWindow, identity: Identity) -> TargetWindow:
 def _read_batch(
     prometheus: Prometheus, batch: AskedTargets, names: Sequence[str], start_ms: int, end_ms: int, admits: Admits
 ) -> Iterator[tuple[Place, TargetWindow]]:
-    found = _by_key(read_all_samples(prometheus, batch.select(names), start_ms, end_ms))
+    found = _by_key(scrapes.read_all_samples(prometheus, batch.select(names), start_ms, end_ms))
     samples = {key: tracks for key, tracks in found.items() if admits(key[1], len(tracks))}
     scraping = _Scraping(prometheus, batch, [place for _, place in samples], start_ms, end_ms)
     for key, tracks in sorted(samples.items()):
@@ -98,7 +91,7 @@ def _read_batch(
             continue  # series without an identity, which an import reports
         target = scraping.target(place)
         target = replace(target, identity=target.process)
-        window = place_samples(target, tracks, scraping.clock(target, key)).window
+        window = scrapes.place_samples(target, tracks, scraping.clock(target, key)).window
         yield (
             (target.identity, far_of(place[1])),
             TargetWindow(target.identity, window, scraping.interval_ms(target, key)),
@@ -121,8 +114,11 @@ class _Scraping:
     ) -> None:
         self._prometheus, self._start_ms, self._end_ms = prometheus, start_ms, end_ms
         wanted = [_select_ups(places), *(batch.select([name]) for name in HEALTH.values())]
-        ups, *healths = read_samples_each(
-            prometheus, [SizedQuery(each, len(places)) for each in wanted], start_ms - MARGIN_MS, end_ms + MARGIN_MS
+        ups, *healths = scrapes.read_samples_each(
+            prometheus,
+            [SizedQuery(each, len(places)) for each in wanted],
+            start_ms - scrapes.MARGIN_MS,
+            end_ms + scrapes.MARGIN_MS,
         )
         self._ups: dict[Labels, list[Track]] = {}
         for track in ups:
@@ -135,18 +131,16 @@ class _Scraping:
         )
 
     def target(self, place: Place) -> ScrapedTarget:
-        """The target at a place."""
         return make_target(place, self._up_labels, self._exposed, self._probed)
 
     def clock(self, target: ScrapedTarget, key: Key) -> dict[int, bool] | None:
-        """When it was scraped."""
         ups, health = self._tracks(target, key)
-        return scrape_times(self._prometheus, target, ups, health, self._start_ms, self._end_ms)
+        return scrapes.scrape_times(self._prometheus, target, ups, health, self._start_ms, self._end_ms)
 
     def interval_ms(self, target: ScrapedTarget, key: Key) -> int:
         """The usual distance of its scrapes."""
         tracks = next((found for found in self._tracks(target, key) if found), [])
-        return interval_of(sorted({time_ms for track in tracks for time_ms in track.times.tolist()}))
+        return scrapes.interval_of(sorted({time_ms for track in tracks for time_ms in track.times.tolist()}))
 
     def _tracks(self, target: ScrapedTarget, key: Key) -> tuple[list[Track], list[Track]]:
         attached = set(target.attached)

@@ -1,0 +1,51 @@
+"""What the tests of the emulator share: deployments on a virtual clock, and clients of their traffic."""
+
+from __future__ import annotations
+
+from servescope.emulator.clock import VirtualClock
+from servescope.emulator.deployment.deployment import EmulatedDeployment
+from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.workload.requests import Finished, WorkloadRequest
+
+
+def deploy(plan: DeploymentPlan) -> tuple[EmulatedDeployment, VirtualClock]:
+    """A deployment on a clock of its own."""
+    clock = VirtualClock()
+    return EmulatedDeployment(plan, clock=clock, seed=1), clock
+
+
+def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
+    """How many replicas are in each status that any is in."""
+    return {status: count for status, count in deployment.count_replicas().items() if count}
+
+
+def forget(outcome: str) -> None:
+    """What a client does that does not care."""
+
+
+class Client:
+    """Answers every request after `seconds`, by outcomes that come in turn; remembers what came when."""
+
+    def __init__(self, clock: VirtualClock, outcomes: tuple[str, ...] = ("ok",), seconds: float = 3.0) -> None:
+        self.clock = clock
+        self.requests: list[tuple[float, WorkloadRequest]] = []
+        self._outcomes, self._seconds = outcomes, seconds
+
+    def send(self, request: WorkloadRequest, finished: Finished) -> None:
+        self.requests.append((self.clock.now, request))
+        outcome = self._outcomes[len(self.requests) % len(self._outcomes)]
+        self.clock.schedule(self._seconds, lambda: finished(outcome))
+
+    def since(self, seconds: float) -> list[WorkloadRequest]:
+        """The requests that came from then on."""
+        return [request for moment, request in self.requests if moment >= seconds]
+
+    @property
+    def sent(self) -> list[WorkloadRequest]:
+        """All requests, in the order in which they came."""
+        return [request for _, request in self.requests]
+
+
+def prompt_blocks(request: WorkloadRequest, block_tokens: int) -> tuple[int, ...]:
+    """Ids of the full blocks of a prompt."""
+    return tuple(request.block_ids[: request.input_tokens // block_tokens])

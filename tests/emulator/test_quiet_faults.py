@@ -298,6 +298,31 @@ def test_all_at_once_are_the_same_each_time(plan: DeploymentPlan) -> None:
     assert b"requests_total{" in b"".join(first)
 
 
+@pytest.mark.slow
+def test_the_worker_that_decodes_ends_a_request_as_the_one_that_prefilled_it_drew() -> None:
+    """Answers are short, and the lost ones uncounted, where another worker generates all but their first token."""
+
+    def count(*faults: str) -> dict[str, float]:
+        mix = Mix(requests_per_second=2.0, abort_share=0.0)
+        stack = EmulatedStack.of([(DISAGGREGATED, 1.0)], traffic=GeneratedTraffic(mix), seed=3)
+        Faults(stack, [parse_fault(text) for text in faults])
+        stack.clock.run_until(120.0)
+        samples = [
+            each for replica in stack.deployments[0].replicas.values() for each in replica.engine.instruments.samples()
+        ]
+        return {
+            name: sum(each.value for each in samples if each.name == name)
+            for name in ("output_tokens_per_request_sum", "output_tokens_per_request_count", "concurrent_requests")
+        }
+
+    usual, short, lost = count(), count("answers-short:0.25"), count("requests-lost:0.5")
+    tokens, fewer = (
+        seen["output_tokens_per_request_sum"] / seen["output_tokens_per_request_count"] for seen in (usual, short)
+    )
+    assert fewer == pytest.approx(tokens / 4, rel=0.15)
+    assert lost["concurrent_requests"] > usual["concurrent_requests"] + 40
+
+
 def test_two_of_a_kind_add_up() -> None:
     """Shares combine as chances, factors multiply, leaks add, and the more frequent restarts count."""
     kinds = [parse_fault(name).effects for name in QUIET]

@@ -38,6 +38,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "router-losing-events": FaultWords("Router loses cache events", ("ServescopeCacheEventGaps",)),
     "cache-churn": FaultWords("Cache churns", ("ServescopeCacheChurn", "ServescopeCacheHitRateDropped")),
     "router-balances": FaultWords("Router trades hits for balance", ("ServescopeRoutingInefficient",)),
+    "router-hot-spot": FaultWords("Router prefers one replica"),
     "router-down": FaultWords("Router is down", ("ServescopeRouterDown",)),
     "autoscaler-pinned": FaultWords("Autoscaler is pinned to a bound", ("ServescopeAutoscalerPinned",)),
     "autoscaler-frozen": FaultWords("Autoscaler reads no load", ("ServescopeAutoscalerFrozen",)),
@@ -48,6 +49,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "replica-crash-loop": FaultWords(
         "Replicas crash again and again", ("ServescopeReplicaCrashLoop", "ServescopeReplicasFailed")
     ),
+    "restarts": FaultWords("Replicas restart several times a day"),
     "engine-frozen": FaultWords("Engine is up and not serving", ("ServescopeUpButNotServing",)),
     "gpu-lost": FaultWords("GPU is lost", ("ServescopeGpuGone", "ServescopeUpButNotServing")),
     "latency-regression": FaultWords(
@@ -59,6 +61,14 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     ),
     "error-burst": FaultWords("Requests fail", ("ServescopeRequestsBudgetBurnsFast",)),
     "requests-hang": FaultWords("Requests hang", ("ServescopeRequestsHang",)),
+    "requests-lost": FaultWords("Requests leak", ("ServescopeRequestsHang",)),
+    "client-errors": FaultWords("Requests are refused as mistakes"),
+    "client-cuts": FaultWords("Streams are cut", ("ServescopeClientAbortsHigh",)),
+    "answers-short": FaultWords("All answers end early"),
+    "answers-truncated": FaultWords("Some answers end early"),
+    "tail-slow": FaultWords("Few requests are slow"),
+    "gpu-waste": FaultWords("More GPUs for the same service"),
+    "kv-creep": FaultWords("KV cache leaks", ("ServescopeKvCacheFull",)),
     "bad-replica": FaultWords("One slow replica"),
     "kv-transfer-slow": FaultWords("KV transfers take longer", ("ServescopeKvTransfersSlow",)),
     "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
@@ -80,6 +90,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
 
 _DOSES: Final[Mapping[str, Dose]] = {
     "share": Dose("%", 100.0), "times": Dose("×"), "seconds": Dose("s"), "replicas": Dose("replicas"),
+    "restarts": Dose("a day"),
 }  # fmt: skip
 
 

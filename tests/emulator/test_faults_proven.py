@@ -25,6 +25,8 @@ BESIDE = {
     "cold-start-slow": "traffic-surge:3", "autoscaler-frozen": "traffic-surge:3",
     "orchestrator-stuck": "autoscaler-pinned:1",
 }  # fmt: skip
+# Kinds whose harm outlasts them, until the processes restart.
+LASTING = ("requests-lost", "kv-creep")
 # One of each group, so that the fast suite knows when a group's faults no longer reach what they are in.
 FAST = (
     "draft-misaligned", "router-losing-events", "replica-crash-loop", "error-burst", "client-aborts",
@@ -41,7 +43,10 @@ STRENGTHS = (
     "autoscaler-pinned:2", "cold-start-slow:30", "replica-crash-loop:2", "latency-regression:0.2",
     "latency-regression:3", "throughput-regression:0.7", "error-burst:0.05", "error-burst:1", "bad-replica:10",
     "kv-transfer-slow:3", "kv-transfer-slow:100", "client-aborts:0.1", "client-aborts:0.9", "traffic-surge:2",
-    "slow-exposition:60", "truncated-exposition:0.05", "counters-reset:60", "clock-skew:3600",
+    "router-hot-spot:0.6", "restarts:1440", "requests-lost:0.01", "requests-lost:0.3", "client-errors:0.6",
+    "client-cuts:0.5", "answers-short:0.8", "answers-short:0.1", "answers-truncated:0.5", "answers-truncated:1",
+    "tail-slow:0.1", "tail-slow:0.3", "gpu-waste:8", "kv-creep:1", "kv-creep:6", "slow-exposition:60",
+    "truncated-exposition:0.05", "counters-reset:60", "clock-skew:3600",
 )  # fmt: skip
 
 
@@ -69,6 +74,10 @@ def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> No
 
     for each in (on, *beside):
         stack.faults.switch_off(each.number)
+    if fault.kind.name in LASTING:
+        for restarted in stack.stack.deployments:
+            for name in list(restarted.replicas):
+                restarted.restart(name)
     stack.run(RECOVERY_SECONDS)
     after = stack.see(deployment)
     still = [truth.describe() for truth in moving if truth.holds(after.get(truth.key), before=before.get(truth.key))]

@@ -19,6 +19,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from servescope.emulator.deployment.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
+from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.openai import api as openai_api
 from servescope.emulator.openai.api import OpenAiSettings
 from servescope.emulator.openai.requests import ApiLimits
@@ -441,6 +442,27 @@ def test_failure_of_the_engine_is_a_500(tmp_path: Path) -> None:
         with pytest.raises(openai.APIError, match="The server had an error"):
             for _ in chat(client, max_tokens=400, stream=True, extra_body={"ignore_eos": True}):
                 pass
+
+
+def test_answers_that_end_early_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Text, tokens and reason are those of what was generated, in one piece and streamed."""
+    stack = make_stack()
+    running = start(tmp_path, stack)
+    try:
+        with OpenAI(base_url=f"{running.url}/chat-v2/v1", api_key="x", max_retries=0) as client:
+            whole = chat(client, max_tokens=40, seed=1)
+            fault = make_fault("answers-short", 0.25)
+            running.runner.call(lambda: Faults(stack).switch_on(fault)).result(deadline_seconds())
+            short = chat(client, max_tokens=40, seed=1)
+            pieces = [chunk.choices[0] for chunk in chat(client, max_tokens=40, seed=1, stream=True)]
+    finally:
+        running.close()
+    text = short.choices[0].message.content
+    assert (whole.usage.completion_tokens, short.usage.completion_tokens) == (40, 10)
+    assert (whole.choices[0].finish_reason, short.choices[0].finish_reason) == ("length", "stop")
+    assert whole.choices[0].message.content.startswith(text)
+    assert text == "".join(piece.delta.content or "" for piece in pieces)
+    assert pieces[-1].finish_reason == "stop"
 
 
 def test_emulation_that_breaks_fails_those_who_wait(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SLOW_FACTOR = 5.0
+"""Times as long as the others a slow request takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineEffects:
@@ -19,7 +22,15 @@ class EngineEffects:
     positions after it. `error_share` of the requests fail beside those that do anyway. `hang_share` of those that
     arrive are accepted and never queued; their clients hang up when it is 0 again. While `frozen` no step begins:
     requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
-    idle cached blocks are lost each second. With `gpu_lost` nothing reads a GPU.
+    idle cached blocks are lost each second. With `gpu_lost` nothing reads a GPU; else as many are read as ever times
+    `gpu_factor`, a whole number, each as busy as one is.
+
+    Of the requests that arrive, `client_error_share` are refused at once. Answers have `answer_factor` (above 0, at
+    most 1) times the tokens asked for, and `truncated_share` of them end well at a random token. `cut_share` are cut
+    off at a random token, as if their client had hung up; of `lost_share`, which leave at a random token too, the end
+    is not counted. `slow_share` take `SLOW_FACTOR` times as long for the first token and for each after it.
+
+    `leak_per_hour` is the share of the whole cache that is lost each hour until the process ends; it may be above 1.
     """
 
     prefill_factor: float = 1.0
@@ -31,6 +42,14 @@ class EngineEffects:
     frozen: bool = False
     churn_share: float = 0.0
     gpu_lost: bool = False
+    gpu_factor: int = 1
+    client_error_share: float = 0.0
+    answer_factor: float = 1.0
+    truncated_share: float = 0.0
+    cut_share: float = 0.0
+    lost_share: float = 0.0
+    slow_share: float = 0.0
+    leak_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,7 @@ class RouterEffects:
     `event_loss_share` of the workers' events never arrive (1: it is deaf), the others `event_delay_seconds` later.
     With `removals_lost` those that arrive report no block that left a cache. `overlap_score_weight` and `temperature`
     replace the configured ones where they are given. Without `recovers` it does not resynchronise after a gap.
+    `hot_share` of the requests go to the worker that it has known for longest, whatever its load.
     """
 
     event_loss_share: float = 0.0
@@ -48,6 +68,7 @@ class RouterEffects:
     overlap_score_weight: float | None = None
     temperature: float | None = None
     recovers: bool = True
+    hot_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

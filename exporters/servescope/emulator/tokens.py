@@ -100,6 +100,12 @@ class Answer:
         begin = self._ends[first - 1] if first else 0
         return self.text[begin : self._ends[last - 1]] if last > first else ""
 
+    def end_after(self, tokens: int) -> Answer:
+        """The answer if it had ended by itself after so many of its tokens."""
+        if tokens >= len(self.tokens):
+            return self
+        return Answer(self.tokens[:tokens], self.text_of(0, tokens), "stop", self._ends[:tokens])
+
 
 def compose_answer(key: str, *, natural: int | None, limit: int, stop: Sequence[str] = ()) -> Answer:
     """An answer that the same `key` composes again, which would end by itself after `natural` tokens, None for never.

@@ -56,13 +56,14 @@ class BlockCache:
         self._holders: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
         self._private = 0
+        self._leaked = 0
         self._changes: dict[int, bool] = {}  # block id -> is cached, where that changed
         self.parents: dict[int, int | None] | None = None
 
     @property
     def held(self) -> int:
-        """Blocks that sequences hold now."""
-        return len(self._holders) + self._private
+        """Blocks that sequences hold now, and those that leaked."""
+        return len(self._holders) + self._private + self._leaked
 
     @property
     def occupied(self) -> int:
@@ -71,7 +72,7 @@ class BlockCache:
 
     @property
     def usage(self) -> float:
-        """Share of the capacity that sequences hold now, 0 to 1; idle blocks can be had, so they do not count."""
+        """Share of the capacity that is held now, 0 to 1; idle blocks can be had, so they do not count."""
         return self.held / self.capacity
 
     def cached_blocks(self) -> set[int]:
@@ -157,6 +158,12 @@ class BlockCache:
             stored=tuple(block for block, cached in changes.items() if cached),
             removed=tuple(block for block, cached in changes.items() if not cached),
         )
+
+    def leak(self, blocks: int) -> None:
+        """Lose room for so many blocks, fewer when sequences hold what is left, evicting idle ones for it."""
+        lost = min(blocks, self.capacity - self.held)
+        self._evict(lost - (self.capacity - self.occupied))
+        self._leaked += lost
 
     def _hold(self, block: int) -> None:
         self._idle.pop(block, None)

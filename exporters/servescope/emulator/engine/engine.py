@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from servescope.emulator.clock import VirtualClock
-from servescope.emulator.effects import EngineEffects
+from servescope.emulator.effects import SLOW_FACTOR, EngineEffects
 from servescope.emulator.engine.cache import CacheChanges
 from servescope.emulator.engine.gpu import EmulatedGpu
 from servescope.emulator.engine.parameters import EngineParameters, EngineRole
 from servescope.emulator.engine.scheduler import Scheduler
-from servescope.emulator.engine.serving import Prefilled, Serving
+from servescope.emulator.engine.serving import Fate, Prefilled, Serving
 from servescope.emulator.engine.stretch import StepStretch, count_by_position, plan_stretch
 from servescope.emulator.engine.token_counts import InFlightTokens, TokenCounts
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
@@ -21,6 +21,9 @@ from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
 
 _CHURN_SECONDS = 1.0
+_LEAK_SECONDS = 10.0
+# How often a request that is held asks whether the engine computes again.
+_FROZEN_SECONDS = 1.0
 # How often a draft's alignment follows its drift, which is slow.
 _DRIFT_SECONDS = 60.0
 
@@ -64,6 +67,7 @@ class Engine:
         self._seed = seed
         self._churn_random = random.Random(f"churn-{seed}")
         self._hang_random = random.Random(f"hang-{seed}")
+        self._fate_random = random.Random(f"fate-{seed}")
         # Accepted, and lost before the queue.
         self._hanging: list[Serving] = []
         self._publish = publish
@@ -76,6 +80,8 @@ class Engine:
         self._failed = False
         self._effects = EngineEffects()
         self._churning = False
+        self._leaking = False
+        self._leaked = 0.0
         self._watchers: list[Callable[[Serving, str], None]] = []
         self._change_watchers: list[Callable[[CacheChanges], None]] = []
         self.reused_tokens = 0
@@ -162,7 +168,7 @@ class Engine:
                 handed_over=handed_over,
             )
         )
-        serving.fails_at = self._draw_failure(serving)
+        serving.fate = self._draw_fate(serving)
         self._accept(serving, is_full=self._stepping and self.queued >= self.parameters.max_queue)
         return serving
 
@@ -184,7 +190,7 @@ class Engine:
         )
         serving.generated = prefilled.generated
         serving.cached_tokens = prefilled.cached_tokens
-        serving.fails_at = prefilled.fails_at
+        serving.fate = prefilled.fate
         serving.arrives_computed = True
         self._accept(serving, is_full=False)
         return serving
@@ -200,7 +206,7 @@ class Engine:
             handed_over=handed_over,
             cached_tokens=serving.cached_tokens or 0,
             generated=serving.generated,
-            fails_at=serving.fails_at,
+            fate=serving.fate,
         )
         serving.ended = True
         self._scheduler.remove(serving)
@@ -245,12 +251,16 @@ class Engine:
         if effects.churn_share > 0 and not self._churning:
             self._churning = True
             self._clock.schedule(_CHURN_SECONDS, self._churn)
+        if effects.leak_per_hour > 0 and not self._leaking:
+            self._leaking = True
+            self._clock.schedule(_LEAK_SECONDS, self._leak)
         self._go_on()
         self._show_state()
 
     def _follow_effects(self) -> None:
         effects, speculation = self._effects, self.parameters.speculation
         self._gpu.is_lost = effects.gpu_lost
+        self._gpu.count = effects.gpu_factor
         age_seconds = self._clock.now - self._born_at
         self._reach = speculation.reach(effects.acceptance_factors, age_seconds=age_seconds) if speculation else []
         self._scheduler.largest_batch = max(int(self.parameters.max_batch_size * effects.batch_factor), 1)
@@ -274,6 +284,20 @@ class Engine:
         self._publish_changes()
         self._clock.schedule(_CHURN_SECONDS, self._churn)
 
+    def _leak(self) -> None:
+        share = self._effects.leak_per_hour
+        if share <= 0 or self._failed:
+            self._leaking = False
+            return
+        self._interrupt()
+        self._leaked += self.parameters.cache_blocks * share * _LEAK_SECONDS / 3600
+        blocks = int(self._leaked)
+        self._leaked -= blocks
+        self.cache.leak(blocks)
+        self._publish_changes()
+        self._show_state()
+        self._clock.schedule(_LEAK_SECONDS, self._leak)
+
     # --- arrival ------------------------------------------------------------------------------------------------------
 
     def _next_seed(self) -> str:
@@ -289,7 +313,7 @@ class Engine:
         """Queue the request, or end it at once."""
         if self._failed:
             self._end(serving, "error")
-        elif not self._scheduler.can_ever_serve(serving.request):
+        elif not self._scheduler.can_ever_serve(serving.request) or self._is_refused(serving):
             self._end(serving, "client_error")
         elif is_full:
             self._end(serving, "rejected")
@@ -300,11 +324,29 @@ class Engine:
             self._go_on()
         self._show_state()
 
-    def _draw_failure(self, serving: Serving) -> int | None:
-        """After how many tokens the request fails, None when it does not."""
-        if serving.random.random() >= self._error_share:
-            return None
-        return serving.random.randrange(max(serving.request.output_tokens, 1))
+    def _is_refused(self, serving: Serving) -> bool:
+        # One whose prompt another engine has computed was accepted there.
+        return not serving.arrives_computed and self._strikes(self._effects.client_error_share)
+
+    def _draw_fate(self, serving: Serving) -> Fate:
+        effects, tokens = self._effects, serving.request.output_tokens
+        if effects.answer_factor < 1:
+            tokens = max(round(tokens * effects.answer_factor), 1)
+        slow = self._strikes(effects.slow_share)
+        if serving.random.random() < self._error_share:
+            return Fate(serving.random.randrange(max(tokens, 1)), "error", slow=slow)
+        for share, outcome, lost in (
+            (effects.lost_share, "client_abort", True),
+            (effects.cut_share, "client_abort", False),
+            (effects.truncated_share, "ok", False),
+        ):
+            if self._strikes(share):
+                return Fate(self._fate_random.randint(1, max(tokens, 1)), outcome, lost, slow)
+        return Fate(tokens, slow=slow)
+
+    def _strikes(self, share: float) -> bool:
+        """Whether a fault of a share of the requests hits the next one; nothing is drawn for a share of 0."""
+        return share > 0 and self._fate_random.random() < share
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -356,8 +398,8 @@ class Engine:
         """The step to take now, and those after it that will be like it, unless it is to stay `alone`."""
         base = self._decode_base(decodes) if decodes else 0.0
         per_context_token = self.parameters.cost.per_context_token * self._effects.decode_factor * self._pace
-        # A client that reads every token needs each step at its time.
-        alone = alone or not self._leaps or bool(prefills)
+        # A client that reads every token needs each step at its time, and a slow request waits after each.
+        alone = alone or not self._leaps or bool(prefills) or any(serving.fate.slow for serving in decodes)
         if not alone and all(serving.request.on_tokens is None for serving in decodes):
             return plan_stretch(
                 decodes,
@@ -410,7 +452,7 @@ class Engine:
         for serving, tokens in stretch.prefills:
             if not serving.ended:
                 self._end_prefill_chunk(serving, tokens)
-        self._end_decodes([serving for serving in stretch.decodes if not serving.ended])
+        self._end_decodes([serving for serving in stretch.decodes if not serving.ended], stretch.seconds[-1])
         if self._failed:
             return
         self._begin_step()
@@ -422,14 +464,39 @@ class Engine:
         self._scheduler.tokens.prefilled += tokens
         self._scheduler.commit(serving)
         if serving.generated == 0 and serving.tokens_to_prefill == 0:
-            self._emit(serving, 1)
+            if serving.fate.slow:
+                self._hold(serving, (SLOW_FACTOR - 1) * (self._clock.now - serving.arrived_at))
+            else:
+                self._emit(serving, 1)
 
-    def _end_decodes(self, decodes: Sequence[Serving]) -> None:
+    def _hold(self, serving: Serving, seconds: float) -> None:
+        """Leave a running request out of the batch for so long; its first token comes at the end of that."""
+        until = serving.held_until = self._clock.now + seconds
+
+        def go_on() -> None:
+            # One that was preempted meanwhile is computed again, and held again.
+            if serving.held_until != until or serving.ended:
+                return
+            if self._effects.frozen:
+                self._clock.schedule(_FROZEN_SECONDS, go_on)
+                return
+            self._interrupt()
+            serving.held_until = None
+            if serving.generated == 0:
+                self._emit(serving, 1)
+            self._go_on()
+            self._show_state()
+
+        self._clock.schedule_at(until, go_on)
+
+    def _end_decodes(self, decodes: Sequence[Serving], seconds: float) -> None:
         accepted = [self._count_accepted(serving) for serving in decodes]
         for serving, count in zip(decodes, accepted, strict=True):
             # The callback of one token may have aborted another request.
             if not serving.ended:
                 self._emit(serving, 1 + count)
+            if serving.fate.slow and serving.lease is not None:
+                self._hold(serving, (SLOW_FACTOR - 1) * seconds)
         if self._reach and decodes:
             by_position = count_by_position(accepted, len(self._reach))
             self.instruments.record_speculation(len(decodes) * len(self._reach), by_position)
@@ -465,7 +532,7 @@ class Engine:
         if serving.ended:
             return  # hung up on its first token
         if serving.generated >= last:
-            self._end(serving, "ok" if serving.fails_at is None else "error")
+            self._end(serving, serving.fate.outcome)
         elif first and serving.handed_over is not None:
             self._scheduler.hand_over(serving)
             serving.handed_over(serving)
@@ -477,9 +544,12 @@ class Engine:
         self._scheduler.remove(serving)
         if serving in self._hanging:
             self._hanging.remove(serving)
-        serving.observed.finish(outcome, serving.generated)
-        for watch in self._watchers:
-            watch(serving, outcome)
+        if not serving.fate.lost:
+            serving.observed.finish(outcome, serving.generated)
+            for watch in self._watchers:
+                watch(serving, outcome)
+        if serving.request.on_end is not None:
+            serving.request.on_end(serving.generated)
         serving.finished(outcome)
 
     def _publish_changes(self) -> None:

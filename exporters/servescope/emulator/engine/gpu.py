@@ -11,7 +11,8 @@ from servescope.instruments.resources import LEAST_SECONDS, Gpu, Resources
 class EmulatedGpu:
     """One device, read as a real one is; the host is not emulated, so CPU and memory are unknown.
 
-    `memory_bytes` are taken from the start, as engines reserve their cache, and stay so.
+    `memory_bytes` are taken from the start, as engines reserve their cache, and stay so. `count` are read in its place,
+    all alike.
     """
 
     def __init__(self, *, clock: VirtualClock, memory_bytes: int) -> None:
@@ -24,6 +25,7 @@ class EmulatedGpu:
         self._busy_ratio = 0.0
         self._before_reading: Callable[[], object] = lambda: None
         self.is_lost = False
+        self.count = 1
 
     def watch_reading(self, before: Callable[[], object]) -> None:
         """Have `before` called before each reading, so that the engine can record its work so far."""
@@ -48,4 +50,6 @@ class EmulatedGpu:
             # Floating point may find a nanosecond more work than time, or less than none.
             self._busy_ratio = min(max((worked - self._worked_at_read) / (now - self._read_at), 0.0), 1.0)
             self._read_at, self._worked_at_read = now, worked
-        return Resources(gpus=(Gpu("0", self._busy_ratio, self._memory_bytes),))
+        return Resources(
+            gpus=tuple(Gpu(str(index), self._busy_ratio, self._memory_bytes) for index in range(self.count))
+        )

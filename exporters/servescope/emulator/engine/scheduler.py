@@ -107,6 +107,7 @@ class Scheduler:
         self.tokens.dropped += serving.computed
         serving.lease = None
         serving.computed = 0
+        serving.held_until = None
 
     # --- the next step ------------------------------------------------------------------------------------------------
 
@@ -127,6 +128,8 @@ class Scheduler:
         while position < len(self.running):
             serving = self.running[position]
             position += 1
+            if serving.held_until is not None:
+                continue
             missing = serving.tokens_to_prefill
             tokens = self._chunk(missing, budget) if missing else self._parameters.tokens_per_decode
             if tokens == 0 or tokens > budget:

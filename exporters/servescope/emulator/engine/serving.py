@@ -5,24 +5,38 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from servescope.emulator.engine.cache import Lease
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.instruments.request import HandedOver, Request
 
 
+class Fate(NamedTuple):
+    """How a request will end of itself: after how many tokens, with which outcome.
+
+    One that is `lost` ends for the engine and its client, and nothing counts the end. Between the tokens of a `slow`
+    one it is left out of the batch.
+    """
+
+    last_token: int
+    outcome: str = "ok"
+    lost: bool = False
+    slow: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Prefilled:
     """A request whose prompt is computed and whose first token came, on its way to the engine that decodes the rest.
 
-    `generated` tokens were sent to the client. With `fails_at` it fails after that many tokens.
+    `generated` tokens were sent to the client.
     """
 
     request: WorkloadRequest
     handed_over: HandedOver
     cached_tokens: int
     generated: int
-    fails_at: int | None
+    fate: Fate
 
 
 class Serving:
@@ -30,13 +44,14 @@ class Serving:
 
     `computed` tokens have their KV in the cache; `generated` were sent to the client. `lease` is None while it waits.
     With `arrives_computed` the KV of all but the newest token comes from another engine, once there is room.
-    `arrived_at`, `admitted_at` (None while it has never run) and `first_token_at` are times of the emulation.
+    `arrived_at`, `admitted_at` (None while it has never run) and `first_token_at` are times of the emulation. While it
+    runs, no step computes it before `held_until`, None when it is not held.
     """
 
     __slots__ = (
-        "admitted_at", "arrived_at", "arrives_computed", "cached_tokens", "computed", "draws", "ended", "fails_at",
-        "finished", "first_token", "first_token_at", "generated", "handed_over", "lease", "observed", "preempted",
-        "random", "request",
+        "admitted_at", "arrived_at", "arrives_computed", "cached_tokens", "computed", "draws", "ended", "fate",
+        "finished", "first_token", "first_token_at", "generated", "handed_over", "held_until", "lease", "observed",
+        "preempted", "random", "request",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +72,7 @@ class Serving:
         # Its own, so that what is drawn for it does not depend on what else the engine does.
         self.random = random.Random(seed)
         self.draws: list[float] = []
-        self.fails_at: int | None = None
+        self.fate = Fate(request.output_tokens)
         self.lease: Lease | None = None
         self.computed = 0
         self.generated = 0
@@ -65,6 +80,7 @@ class Serving:
         self.arrived_at = 0.0
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
+        self.held_until: float | None = None
         self.arrives_computed = False
         self.preempted = False
         self.ended = False
@@ -78,7 +94,7 @@ class Serving:
     @property
     def last_token(self) -> int:
         """How many tokens it will have generated when it ends of itself."""
-        return self.request.output_tokens if self.fails_at is None else self.fails_at
+        return self.fate.last_token
 
     def draw(self) -> float:
         """A number in [0, 1): how well its next draft does."""

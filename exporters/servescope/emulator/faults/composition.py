@@ -23,7 +23,8 @@ T = TypeVar("T")
 class Effects:
     """What one fault, or several together, do to every kind of part.
 
-    Every `restart_seconds` one of the replicas is restarted, in turn; none is while it is None.
+    Every `restart_seconds` one of the replicas is restarted, in turn, or each of them every `restart_each_seconds`;
+    none is while both are None.
     """
 
     engine: EngineEffects = field(default_factory=EngineEffects)
@@ -32,6 +33,7 @@ class Effects:
     traffic: TrafficEffects = field(default_factory=TrafficEffects)
     exposition: ExpositionEffects = field(default_factory=ExpositionEffects)
     restart_seconds: float | None = None
+    restart_each_seconds: float | None = None
 
 
 def compose(effects: Iterable[Effects]) -> Effects:
@@ -52,6 +54,7 @@ def _both(first: Effects, second: Effects) -> Effects:
         traffic=_traffic(first.traffic, second.traffic),
         exposition=_exposition(first.exposition, second.exposition),
         restart_seconds=_either(min, first.restart_seconds, second.restart_seconds),
+        restart_each_seconds=_either(min, first.restart_each_seconds, second.restart_each_seconds),
     )
 
 
@@ -66,6 +69,14 @@ def _engine(first: EngineEffects, second: EngineEffects) -> EngineEffects:
         frozen=first.frozen or second.frozen,
         churn_share=_shares(first.churn_share, second.churn_share),
         gpu_lost=first.gpu_lost or second.gpu_lost,
+        gpu_factor=first.gpu_factor * second.gpu_factor,
+        client_error_share=_shares(first.client_error_share, second.client_error_share),
+        answer_factor=first.answer_factor * second.answer_factor,
+        truncated_share=_shares(first.truncated_share, second.truncated_share),
+        cut_share=_shares(first.cut_share, second.cut_share),
+        lost_share=_shares(first.lost_share, second.lost_share),
+        slow_share=_shares(first.slow_share, second.slow_share),
+        leak_per_hour=first.leak_per_hour + second.leak_per_hour,
     )
 
 
@@ -77,6 +88,7 @@ def _router(first: RouterEffects, second: RouterEffects) -> RouterEffects:
         overlap_score_weight=_last(first.overlap_score_weight, second.overlap_score_weight),
         temperature=_last(first.temperature, second.temperature),
         recovers=first.recovers and second.recovers,
+        hot_share=_shares(first.hot_share, second.hot_share),
     )
 
 

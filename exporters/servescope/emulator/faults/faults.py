@@ -194,8 +194,8 @@ class Faults:
         self._switched = 0
         self._applied: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         self._traffic: tuple[TrafficEffects, dict[str, TrafficEffects]] = TrafficEffects(), {}
-        # By deployment: seconds from one restart to the next, None while there are none.
-        self._paces: dict[str, float | None] = {}
+        # By deployment: seconds from one restart to the next, of all replicas and of each, None while there are none.
+        self._paces: dict[str, tuple[float | None, float | None]] = {}
         # How often each of these has changed, so that actions planned before can be recognised.
         self._rounds: dict[str, int] = {}
         for deployment in stack.deployments:
@@ -347,28 +347,32 @@ class Faults:
 
     def _pace_restarts(self, deployment: EmulatedDeployment, whole: Effects) -> None:
         name = deployment.plan.identity.deployment_id
-        if self._paces.get(name) == whole.restart_seconds:
+        pace = whole.restart_seconds, whole.restart_each_seconds
+        if self._paces.get(name, (None, None)) == pace:
             return
-        self._paces[name] = whole.restart_seconds
+        self._paces[name] = pace
         self._rounds[name] = self._rounds.get(name, 0) + 1
-        if whole.restart_seconds is not None:
+        if pace != (None, None):
             # Not at once: the parts are still getting their effects.
             self._stack.clock.schedule(0.0, partial(self._restart_next, deployment, self._rounds[name], 0))
 
     def _restart_next(self, deployment: EmulatedDeployment, number: int, turn: int) -> None:
         """One restart of a round, and the next one when it is due; nothing once another round has begun."""
         name = deployment.plan.identity.deployment_id
-        pace_seconds = self._paces[name]
-        if self._rounds[name] != number or pace_seconds is None:
+        if self._rounds[name] != number or self._paces[name] == (None, None):
             return
+        of_all, of_each = self._paces[name]
         due = [replica for replica in deployment.replicas.values() if self._is_restarted(name, replica)]
         if due:
             deployment.restart(due[turn % len(due)].name)
+        paces = [of_all, of_each and of_each / max(len(due), 1)]
+        pace_seconds = min(pace for pace in paces if pace is not None)
         self._stack.clock.schedule(pace_seconds, partial(self._restart_next, deployment, number, turn + 1))
 
     def _is_restarted(self, deployment: str, replica: Replica) -> bool:
         effects = compose(each.fault.effects for each in self._in(deployment, replica.name))
-        return replica.status == "active" and effects.restart_seconds is not None
+        paces = effects.restart_seconds, effects.restart_each_seconds
+        return replica.status == "active" and paces != (None, None)
 
     # --- places -------------------------------------------------------------------------------------------------------
 

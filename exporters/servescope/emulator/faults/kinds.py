@@ -141,6 +141,8 @@ def _unmoved(figure: str) -> Truth:
     return Truth(figure, above_times=0.6, below_times=1.6, unmoved=True)
 
 
+_FEW_ERRORS: Final = Truth("request_error_share", below=0.05, unmoved=True)
+
 _SPECULATION: Final = (
     FaultKind(
         "draft-misaligned",
@@ -231,6 +233,19 @@ _ROUTING: Final = (
         part=KV_ROUTER,
     ),
     FaultKind(
+        "router-hot-spot",
+        "The router sends requests to one replica of several, the one it has known for longest, whatever its load.",
+        _share("share of the requests that go there; the others go where they would have gone", 1.0, lowest=0.1),
+        lambda share: Effects(router=RouterEffects(hot_share=share)),
+        lambda share: (
+            *_from(share, 0.5, Truth("time_to_first_token_mean", above_times=1.5)),
+            *_from(share, 0.9, Truth("request_rejected_share", above=0.1)),
+        ),
+        scopes=_DEPLOYMENTS,
+        needs="traffic that is too much for one replica",
+        shows_after_seconds=120.0,
+    ),
+    FaultKind(
         "router-down",
         "The router no longer answers, neither clients nor scrapes; the engines behind it are healthy and idle.",
         None,
@@ -305,6 +320,14 @@ _SCALING: Final = (
         scopes=_DEPLOYMENTS,
         shows_after_seconds=120.0,
     ),
+    FaultKind(
+        "restarts",
+        "The process of each replica restarts some times a day, the replicas in turn and spread over the day: its "
+        "counters begin at zero, its cache is empty, its requests in flight fail uncounted.",
+        Intensity("restarts of each replica in 24 hours", 6, 1, 1440),
+        lambda count: Effects(restart_each_seconds=86_400 / count),
+        lambda _: (_unmoved("request_rate"), Truth(TARGETS_UP, above=0.99, unmoved=True)),
+    ),
 )  # fmt: skip
 
 _SERVING: Final = (
@@ -369,6 +392,90 @@ _SERVING: Final = (
             share, 0.1, Truth("concurrent_requests", above_times=1.3), Truth("request_unended_share", above=0.3 * share)
         ),
         shows_after_seconds=180.0,
+    ),
+    FaultKind(
+        "requests-lost",
+        "Some requests start and never end: their client leaves in the middle of the answer, the engine frees what "
+        "they held, and nothing counts the end. They stay in flight until the process restarts.",
+        _share("share of the requests whose end is not counted", 0.03),
+        lambda share: Effects(engine=EngineEffects(lost_share=share)),
+        lambda share: (
+            Truth("concurrent_requests", above_times=1.5),
+            *_from(share, 0.2, Truth("request_unended_share", above=0.3 * share)),
+        ),
+        shows_after_seconds=600.0,
+    ),
+    FaultKind(
+        "client-errors",
+        "Requests are refused as their client's mistake when they arrive, as after a change of the longest context.",
+        _share("share of the requests that are refused", 0.18),
+        lambda share: Effects(engine=EngineEffects(client_error_share=share)),
+        lambda share: (
+            _unmoved("request_rate"),
+            _FEW_ERRORS,
+            *_from(share, 0.5, Truth("output_tokens_per_second", below_times=1 - 0.4 * share)),
+        ),
+    ),
+    FaultKind(
+        "client-cuts",
+        "Streams are cut in the middle of the answer on the side of the stack, and counted as aborted by clients.",
+        _share("share of the requests that are cut", 0.1),
+        lambda share: Effects(engine=EngineEffects(cut_share=share)),
+        lambda share: (
+            # A minute holds too few requests to show less.
+            *_from(share, 0.1, Truth("client_abort_share", above=0.4 * share)),
+            _FEW_ERRORS,
+        ),
+    ),
+    FaultKind(
+        "answers-short",
+        "All answers end early, and well: the model stops sooner than before.",
+        _share("share of its tokens that is left of each answer", 0.5, highest=0.95),
+        lambda share: Effects(engine=EngineEffects(answer_factor=share)),
+        lambda share: (
+            *((Truth("output_tokens_per_request", below_times=(1 + share) / 2),) if share <= 0.8 else ()),
+            _FEW_ERRORS,
+        ),
+    ),
+    FaultKind(
+        "answers-truncated",
+        "Some answers end at a random token of theirs, and count as complete.",
+        _share("share of the answers that end there", 0.1),
+        lambda share: Effects(engine=EngineEffects(truncated_share=share)),
+        lambda share: (
+            *_from(share, 0.5, Truth("output_tokens_per_request", below_times=1 - 0.2 * share)),
+            _FEW_ERRORS,
+        ),
+    ),
+    FaultKind(
+        "tail-slow",
+        "Few requests take five times as long for the first token and for each after it; the others are as fast as "
+        "before.",
+        _share("share of the requests that are slow", 0.01, lowest=0.001, highest=0.5),
+        lambda share: Effects(engine=EngineEffects(slow_share=share)),
+        lambda share: (
+            *_from(share, 0.1, Truth("time_per_output_token_p95", above_times=1.5)),
+            *((Truth("time_per_output_token_p50", below_times=1.4, unmoved=True),) if share <= 0.2 else ()),
+        ),
+    ),
+    FaultKind(
+        "gpu-waste",
+        "A replica takes more GPUs than before for the same service: each is as busy and as full as the one was.",
+        Intensity("times as many GPUs of each replica", 2, 2, 64, whole=True),
+        lambda factor: Effects(engine=EngineEffects(gpu_factor=int(factor))),
+        lambda factor: (Truth("gpu_memory_usage", above_times=1 + 0.7 * (factor - 1)),),
+    ),
+    FaultKind(
+        "kv-creep",
+        "Blocks of the KV cache leak, until it is full of them: what remains gets smaller hour by hour, and a restart "
+        "brings all of it back.",
+        _share("share of the whole cache that leaks each hour", 0.05, highest=100.0),
+        lambda share: Effects(engine=EngineEffects(leak_per_hour=share)),
+        lambda share: (
+            *_from(share, 1.0, Truth("kv_cache_usage", above=min(0.25 * share, 0.8))),
+            *((_unmoved("request_rate"),) if share < 1 else ()),
+        ),
+        shows_after_seconds=1200.0,
     ),
     FaultKind(
         "bad-replica",

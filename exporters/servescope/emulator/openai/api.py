@@ -211,9 +211,9 @@ class _Api:
                     return await self._stream(request, flight, shape, generation)
                 while not flight.ended:
                     await flight.follow()
-                generated = sum(choice.output_tokens for choice in choices)
-                usage = answers.count_usage(choices, flight.cached_tokens, generated)
-                return web.json_response(shape.whole(choices, usage), headers=_headers(deployment))
+                generated = sum(choice.output_tokens for choice in flight.choices)
+                usage = answers.count_usage(flight.choices, flight.cached_tokens, generated)
+                return web.json_response(shape.whole(flight.choices, usage), headers=_headers(deployment))
 
     async def _stream(
         self, request: web.Request, flight: ChoicesInFlight, shape: Shape, generation: requests.Generation

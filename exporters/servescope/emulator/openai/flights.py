@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import count
 
@@ -104,6 +104,7 @@ def _draw_length(key: str) -> int:
 class ChoicesInFlight:
     """The choices of one request while they are served by a deployment; leave it, and those that have not ended do.
 
+    Of `choices`, one whose answer the engine ended early has that answer once it has ended.
     `source` names the parameter of the prompts. Without `follow` only the ends are reported. For one
     handler of the server.
     """
@@ -120,7 +121,7 @@ class ChoicesInFlight:
         follow: bool = False,
     ) -> None:
         self.deployment = deployment
-        self.choices = choices
+        self.choices = list(choices)
         self.cached_tokens = [0] * len(choices)
         self._emulator = emulator
         self._source = source
@@ -183,6 +184,7 @@ class ChoicesInFlight:
                 priority=choice.priority,
                 on_first_token=self._on_cached(number),
                 on_tokens=self._on_tokens(number) if self._follow else None,
+                on_end=self._on_generated(number),
             )
             self._cancels.append(self.deployment.send(request, self._on_end(number)))
 
@@ -195,6 +197,14 @@ class ChoicesInFlight:
             self.cached_tokens[number] = tokens
 
         return note
+
+    def _on_generated(self, number: int) -> Callable[[int], None]:
+        def shorten(tokens: int) -> None:
+            choice = self.choices[number]
+            if choice.answer is not None and 0 < tokens < choice.output_tokens:
+                self.choices[number] = replace(choice, answer=choice.answer.end_after(tokens), output_tokens=tokens)
+
+        return shorten
 
     def _on_tokens(self, number: int) -> Callable[[int], None]:
         return lambda tokens: self._report(ChoiceProgress(number, tokens=tokens))

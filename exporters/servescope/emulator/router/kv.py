@@ -22,7 +22,7 @@ from servescope.emulator.router.events import BlockEvent, WorkerLink
 from servescope.emulator.router.following import IndexFollower
 from servescope.emulator.router.index import BlockIndex
 from servescope.emulator.router.loads import InFlight, Prompt, WorkerLoad
-from servescope.emulator.router.placement import Placed, Placement, check_name
+from servescope.emulator.router.placement import Placed, Placement, check_name, is_hot
 from servescope.emulator.router.snapshots import SnapshotFile
 from servescope.emulator.router.waiting import SaturationQueue, Waiting
 from servescope.emulator.workload.requests import WorkloadRequest
@@ -56,6 +56,7 @@ class KvRouter:
         self._clock = clock
         self._block_tokens = block_tokens
         self._random = random.Random(seed)
+        self._hot_random = random.Random(f"hot-{seed}")
         self._effects = RouterEffects()
         self._share = share
         recovery = self._runtime.recovery
@@ -277,6 +278,8 @@ class KvRouter:
                 for worker, overlap in zip(candidates, overlaps, strict=True)
             ]
         )
+        if is_hot(self._effects, self._hot_random):
+            chosen = 0
         attempt = self.instruments.route(
             eligible_tokens=request.input_tokens,
             predicted_tokens=overlaps[chosen] * self._block_tokens,

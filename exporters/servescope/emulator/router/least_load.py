@@ -9,7 +9,7 @@ from servescope.emulator.clock import VirtualClock
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.configuration import UNBOUNDED, WorkerCapacity
 from servescope.emulator.router.events import BlockEvent, WorkerLink
-from servescope.emulator.router.placement import Placed, Placement, check_name
+from servescope.emulator.router.placement import Placed, Placement, check_name, is_hot
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.instruments.router import RouterInstruments
 
@@ -27,6 +27,8 @@ class LeastLoadRouter:
         self.instruments = instruments
         self._clock = clock
         self._random = random.Random(seed)
+        self._hot_random = random.Random(f"hot-{seed}")
+        self._effects = RouterEffects()
         self._requests: dict[str, int] = {}
         self._births: dict[str, int] = {}
         self._paused: set[str] = set()
@@ -74,7 +76,8 @@ class LeastLoadRouter:
         """Nothing: it does not look at caches."""
 
     def apply_effects(self, effects: RouterEffects) -> None:
-        """Nothing: it has no index, no weight and no temperature."""
+        """Send requests to one worker where the effects say so; it has no index, no weight and no temperature."""
+        self._effects = effects
 
     def submit(self, request: WorkloadRequest, placed: Placed) -> Callable[[], None]:
         """Find a worker, at once when there is one."""
@@ -111,6 +114,8 @@ class LeastLoadRouter:
         workers = self._workers()
         fewest = min(self._requests[worker] for worker in workers)
         worker = self._random.choice([worker for worker in workers if self._requests[worker] == fewest])
+        if is_hot(self._effects, self._hot_random):
+            worker = workers[0]
         attempt = self.instruments.route(
             eligible_tokens=request.input_tokens,
             predicted_tokens=None,

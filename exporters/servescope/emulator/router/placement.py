@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -91,6 +92,11 @@ class Router(Protocol):
 
     def apply_effects(self, effects: RouterEffects) -> None:
         """Replace the effects of faults; those of parts that the router does not have are ignored."""
+
+
+def is_hot(effects: RouterEffects, chance: random.Random) -> bool:
+    """Whether the next request goes to the worker known for longest; nothing is drawn for a share of 0."""
+    return effects.hot_share > 0 and chance.random() < effects.hot_share
 
 
 def check_name(name: str, processes: Iterable[str]) -> None:

@@ -13,8 +13,8 @@ class WorkloadRequest:
     `block_ids` are chained ids of the full blocks of the prompt and of the output that will follow it.
     `output_tokens` is what the model would generate before it stops. `patience_seconds` is when the client hangs up,
     None when it waits to the end. Where requests queue, those of higher `priority` go first. A client that wants to
-    follow gets the prompt tokens found in the cache with the first token, and the number of tokens each time some are
-    generated, the first one included.
+    follow gets the prompt tokens found in the cache with the first token, the number of tokens each time some are
+    generated, the first one included, and at the end, before its outcome, the number of all of them.
     """
 
     number: int
@@ -25,6 +25,7 @@ class WorkloadRequest:
     priority: int = 0
     on_first_token: Callable[[int], None] | None = field(default=None, compare=False)
     on_tokens: Callable[[int], None] | None = field(default=None, compare=False)
+    on_end: Callable[[int], None] | None = field(default=None, compare=False)
 
 
 Finished = Callable[[str], None]

@@ -29,13 +29,24 @@ def count(
     *,
     started_ms: int = EPOCH_MS - 7 * BLOCKS_PER_DAY * BLOCK_MS,
     saturated: bool = False,
+    gpus: int = 1,
+    creep: Floats | float = 0.0,
+    restarts_ms: Floats | None = None,
 ) -> tuple[TargetIncrements, ...]:
-    """The increments of each replica."""
+    """The increments of each replica, which has so many `gpus`.
+
+    `creep` is what its cache holds besides requests, (blocks,), `restarts_ms` when its process began last, (replicas,
+    blocks), NaN before it ever began anew.
+    """
     replicas, blocks = requests.replicas, len(requests.blocks)
     cell = requests.replica * blocks + requests.block
     failed = requests.failed
     aborted = requests.chance > 1 - setting.abort_share
-    served = ~failed
+    ended = np.ones(failed.size, dtype=np.bool_) if requests.lost is None else ~requests.lost
+    if requests.left is not None:
+        aborted |= requests.left
+    failed = failed & ended
+    served = ~failed & ended
     done = cell[served]
     first, per_token = requests.first_token[served], requests.per_token[served]
     output, prompt = requests.output[served], requests.prompt[served]
@@ -86,8 +97,10 @@ def count(
             requests.blocks,
             series,
             gains[:, replica],
-            _gauges(busy[replica], saturated=saturated),
-            lives.started_ms[replica],
+            _gauges(busy[replica], creep, gpus, saturated=saturated),
+            lives.started_ms[replica]
+            if restarts_ms is None
+            else np.where(np.isnan(restarts_ms[replica]), lives.started_ms[replica], restarts_ms[replica]),
         ).at(_span(lives.alive[replica]))
         for replica in range(replicas)
     )
@@ -109,14 +122,21 @@ def _histogram(name: str, values: Floats, cell: Whole, cells: int) -> tuple[Floa
     return np.cumsum(counts, axis=0, dtype=np.float64), sums
 
 
-def _gauges(busy: Floats, *, saturated: bool) -> Mapping[str, tuple[Floats, Floats]]:
+def _gauges(
+    busy: Floats, creep: Floats | float, gpus: int, *, saturated: bool
+) -> Mapping[Series, tuple[Floats, Floats]]:
     """The levels of a replica's gauges, and the share of scrapes above the level at which it is saturated."""
     full = np.full(len(busy), float(saturated))
     none = np.full(len(busy), math.nan)
+    used = np.minimum(np.minimum(0.3 + 0.01 * busy, 0.85) + creep, 1.0 - 0.1 * full)
     return {
-        "queued_requests": (6.0 * full, full),
-        "kv_cache_usage": (np.minimum(0.3 + 0.01 * busy, 0.85) + 0.1 * full, full),
-        "concurrent_requests": (busy + 6.0 * full, none),
+        Series("queued_requests", ()): (6.0 * full, full),
+        Series("kv_cache_usage", ()): (used + 0.1 * full, full),
+        Series("concurrent_requests", ()): (busy + 6.0 * full, none),
+        **{
+            Series("gpu_usage", make_labels({"gpu": str(number)})): (np.full(len(busy), 0.6), none)
+            for number in range(gpus)
+        },
     }
 
 
@@ -125,13 +145,14 @@ def make_target(
     blocks: Whole,
     series: tuple[Series, ...],
     gains: Floats,
-    gauges: Mapping[str, tuple[Floats, Floats]],
-    started_ms: float,
+    gauges: Mapping[Series, tuple[Floats, Floats]],
+    started_ms: Floats | float,
 ) -> TargetIncrements:
     none = np.zeros(len(blocks), dtype=np.int64)
     return TargetIncrements(
-        identity.target_id, identity, blocks, series, gains, tuple(Series(name, ()) for name in gauges),
+        identity.target_id, identity, blocks, series, gains, tuple(gauges),
         np.stack([levels for levels, _ in gauges.values()]), np.stack([above for _, above in gauges.values()]),
-        np.full(len(blocks), float(started_ms)), Tallies(none + BLOCK_MS // SCRAPE_INTERVAL_MS, none, none, none, none),
+        np.broadcast_to(started_ms, len(blocks)).astype(float),
+        Tallies(none + BLOCK_MS // SCRAPE_INTERVAL_MS, none, none, none, none),
         source="servescope",
     )  # fmt: skip

@@ -109,7 +109,8 @@ class Requests:
 
     `blocks` are the starts of the blocks. `surprise` is how much slower a first token is than its prompt explains, in
     standard deviations; `chance` is uniform and decides the outcome and which requests a partial harm affects.
-    `reused` are the prompt's tokens that were cached, None where that is not reported.
+    `reused` are the prompt's tokens that were cached, None where that is not reported. `left` are those that their
+    clients leave besides the usual, `lost` those that begin and never end, None of none.
     """
 
     stack: str
@@ -126,6 +127,8 @@ class Requests:
     chance: Floats
     reused: Floats | None = None
     lives: Lives | None = None
+    left: Flags | None = None
+    lost: Flags | None = None
 
 
 # --- Levels: how slow a replica is in a block

@@ -25,6 +25,7 @@ from benchmarks._judge_requests import (
     BLOCKS_PER_HOUR,
     CALM,
     EPOCH_MS,
+    Flags,
     Floats,
     Requests,
     Setting,
@@ -37,10 +38,14 @@ from benchmarks._judge_requests import (
     own_sigma,
 )
 from servescope.contract.identity import Identity
+from servescope.contract.samples import Series
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 
-HarmKind = Literal["none", "mean", "tail", "bimodal", "one pod", "drift", "step", "errors", "tps"]
+HarmKind = Literal[
+    "none", "mean", "tail", "bimodal", "one pod", "drift", "step", "errors", "tps",
+    "short", "truncated", "unended", "left", "gpus", "slowest", "restarts", "creep",
+]  # fmt: skip
 
 PAST_BLOCKS: Final = 2 * BLOCKS_PER_DAY
 LEAD_BLOCKS: Final = 2 * BLOCKS_PER_HOUR
@@ -59,6 +64,10 @@ class Harm:
     `one replica` one replica, each so much that the mean rises by `size` where replicas are equal; `drift` grows by
     `size` an hour; `step` is a `mean` from `hour` on; `errors` multiplies errors by 1 + `size`; `tps` lowers tokens per
     second by it.
+
+    Of what guards look at, `short` lowers the tokens of an answer by `size`, `truncated` halves that share of answers,
+    `unended` loses it of requests, `left` has clients leave it, `slowest` makes it five times slower; `gpus` gives each
+    replica so many times as many, `restarts` so many restarts a day, and `creep` fills caches by it an hour.
     """
 
     kind: HarmKind = "none"
@@ -228,12 +237,25 @@ def show_past(cutover: Cutover) -> Evidence:
 
 
 def _show_v2(cutover: Cutover, harm: Harm) -> tuple[TargetIncrements, ...]:
+    hours = np.maximum(0.0, (cutover.v2.blocks - cutover.stage_ms) / 3_600_000)
     return count(
         suffer(cutover, harm),
         cutover.past.setting,
         started_ms=cutover.stage_ms - (0 if cutover.confounder.warm_up_minutes else 3 * LEAD_BLOCKS * BLOCK_MS),
         saturated="v2" in cutover.confounder.saturated,
+        gpus=round(harm.size) if harm.kind == "gpus" else 1,
+        creep=harm.size * hours if harm.kind == "creep" else 0.0,
+        restarts_ms=_restarts(cutover.v2, harm.size * hours / 24.0) if harm.kind == "restarts" else None,
     )
+
+
+def _restarts(v2: Requests, turns: Floats) -> Floats:
+    """When each replica's process began last, (replicas, blocks), which all do in turn within one of `turns`."""
+    rows = np.floor(turns + np.arange(v2.replicas)[:, np.newaxis] / v2.replicas)
+    anew = np.diff(rows, axis=1, prepend=rows[:, :1]) > 0.0
+    began = np.where(anew, v2.blocks + 1_000.0, -np.inf)
+    latest = np.maximum.accumulate(began, axis=1)
+    return np.where(np.isfinite(latest), latest, np.nan)
 
 
 def _evidence(targets: tuple[TargetIncrements, ...], until_ms: int) -> Evidence:
@@ -256,6 +278,8 @@ def suffer(cutover: Cutover, harm: Harm) -> Requests:
     if harm.kind == "tps":
         slower = np.where(during, requests.per_token / (1 - harm.size), requests.per_token)
         return replace(requests, per_token=slower)
+    if harm.kind in OF_GUARDS:
+        return _suffer_quietly(requests, harm, during)
     if harm.kind in ("mean", "step"):
         factor = 1 + harm.size * during
     elif harm.kind == "drift":
@@ -272,6 +296,32 @@ def suffer(cutover: Cutover, harm: Harm) -> Requests:
         weight = NormalDist().cdf(own_sigma(setting) - NormalDist().inv_cdf(0.95))
         factor = 1 + harm.size / weight * (during & slow)
     return replace(requests, first_token=requests.first_token * factor)
+
+
+OF_GUARDS: Final = frozenset({"short", "truncated", "unended", "left", "gpus", "slowest", "restarts", "creep"})
+
+
+def _suffer_quietly(requests: Requests, harm: Harm, during: Flags) -> Requests:
+    """What no time or error shows, or of few requests only."""
+    chosen = during & (np.mod(requests.chance, 0.1) < 0.1 * harm.size)
+    match harm.kind:
+        case "short":
+            shorter = np.maximum(1.0, np.rint(requests.output * (1 - harm.size)))
+            return replace(requests, output=np.where(during, shorter, requests.output))
+        case "truncated":
+            return replace(
+                requests, output=np.where(chosen, np.maximum(1.0, np.rint(requests.output / 2)), requests.output)
+            )
+        case "unended":
+            return replace(requests, lost=chosen)
+        case "left":
+            return replace(requests, left=chosen)
+        case "slowest":
+            factor = np.where(chosen, 5.0, 1.0)
+            return replace(
+                requests, first_token=requests.first_token * factor, per_token=requests.per_token * factor
+            )  # fmt: skip
+    return requests
 
 
 def truncate(target: TargetIncrements, until_ms: int) -> TargetIncrements:
@@ -307,8 +357,8 @@ def _autoscaler(cutover: Cutover) -> TargetIncrements:
     )
     none = np.full(len(blocks), math.nan)
     gauges = {
-        "autoscaler_avg_in_flight_tokens": (workers * 80_000 * (load / load.mean()) ** 0.4, none),
-        "autoscaler_avg_num_workers": (workers, none),
+        Series("autoscaler_avg_in_flight_tokens", ()): (workers * 80_000 * (load / load.mean()) ** 0.4, none),
+        Series("autoscaler_avg_num_workers", ()): (workers, none),
     }
     identity = Identity("llama-3.3-70b", "chat-v2", "v2", replica="autoscaler", role="autoscaler")
     return make_target(identity, blocks, (), np.empty((0, len(blocks))), gauges, int(blocks[0]))

@@ -22,6 +22,7 @@ from benchmarks._judge_rivals import judge_by_rivals, observe, usual_p95
 from benchmarks._judge_traffic import (
     CLEAN,
     LEAD_BLOCKS,
+    OF_GUARDS,
     PAST_BLOCKS,
     Confounder,
     Harm,
@@ -69,6 +70,7 @@ class Trial:
 
     `hour` is the hour of the day at which it began, `cause` why it was DEGRADED first, or is what it is at the end.
     `looks` are the shares of the day's looks at which no verdict was given, by the verdict and its first cause.
+    `guards` are when harm of each guard was proven first, and `last` is the verdict at the end.
     """
 
     share: float
@@ -84,6 +86,8 @@ class Trial:
     rivals: Mapping[str, float | None] = field(default_factory=dict)
     world: str = CLEAN.name
     looks: Mapping[str, float] = field(default_factory=dict)
+    guards: Mapping[str, float] = field(default_factory=dict)
+    last: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,9 @@ def _trial(
         share=share, past=past_seed, seed=seed, hour=int(stage.blocks[0] // 3_600_000 % 24), harm=harm,
         confounder=confounder, degraded=when(stage.codes == DEGRADED), healthy=when(stage.codes == HEALTHY),
         cause=causes(stage), metrics=metric_trials(stage, harm), rivals=rivals, looks=_looks(stage),
+        guards={name: found for name, track in stage.tracks.items() if track.plan.role == "guard"
+                and (found := when(track.codes == DEGRADED)) is not None},
+        last=CODES[int(stage.codes[-1])],
     )  # fmt: skip
 
 
@@ -254,6 +261,8 @@ def true_cost(harm: Harm, metric: str) -> float | None:
     touched = {
         "errors": ("request_error_share",), "tps": (*speed, "request_duration_seconds"),
     }.get(harm.kind, ("time_to_first_token_seconds", "request_duration_seconds"))  # fmt: skip
+    if harm.kind in OF_GUARDS and metric != "request_error_share":
+        return None
     if harm.kind == "none" or metric not in touched:
         return 0.0
     # One replica alone is left out, so that no truth is of all replicas.

@@ -15,6 +15,7 @@ from benchmarks import _judge_experiments as experiments
 from benchmarks import _judge_recordings as recordings
 from benchmarks._judge_curves import draw_all
 from benchmarks._judge_errors import errors_alone
+from benchmarks._judge_guards import print_guards
 from benchmarks._judge_memory import measure_memory
 from benchmarks._judge_reuse import compare_left
 from benchmarks._judge_speed import measure_speed
@@ -64,6 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--traces", type=Path, metavar="FOLDER", help="compare the worlds with the traces in a folder instead"
     )
+    group.add_argument(
+        "--guards",
+        action="store_true",
+        help="only what guards find, and withhold, on so many --days after each of --pasts",
+    )
     group.add_argument("--rivals", action="store_true", help="with --worlds: other judges on the same requests, too")
     group.add_argument("--pictures", action="store_true", help="draw the curves into docs/pictures")
 
@@ -78,6 +84,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.traces is not None:
         print("\n".join([*compare_traces(arguments.traces), "", *compare_left(arguments.traces)]))
+        return
+    if arguments.guards:
+        print_guards(arguments.pasts, arguments.days, arguments.shares)
         return
     if arguments.worlds is not None:
         names = [name for name in arguments.worlds if name != "all"] or list(WORLDS)

@@ -49,7 +49,7 @@ ALERT_COLORS: Mapping[str, str] = MappingProxyType(
 )
 """The states of alerts in the collector and in Alertmanager, whose `active` is not that of a replica."""
 
-_DASHES = ((1, 0), (6, 3), (2, 3), (9, 3, 2, 3))
+_DASHES = ((1, 0), (6, 3), (2, 3), (9, 3, 2, 3), (14, 4), (9, 3, 2, 3, 2, 3))
 _READINGS = {
     **dict.fromkeys(("p99", "1h", "prefill", "drafted", "inventory"), _DASHES[1]),
     **dict.fromkeys(("p50", "6h", "1d", "3d"), _DASHES[2]),

@@ -229,6 +229,23 @@ _JUDGED = (
         required=False,
     ),
     _time("inter_token_latency_seconds", "Inter-token latency", preset=False),
+    _band(
+        "in_flight_tokens_per_worker", "In-flight tokens per worker", "tokens",
+        Ratio(Level("autoscaler_avg_in_flight_tokens", "max"), Level("autoscaler_avg_num_workers", "max")),
+        IN_FLIGHT_TOKENS_PER_WORKER,
+    ),
+    _band(
+        "speculation_rate", "Speculation rate", "ratio", _ratio("speculation_rate"),
+        _range(SPECULATION_BAND, ("good", "warning")),
+    ),
+    _band(
+        "kv_cache_hit_rate_skew", "Hit rate skew", "ratio", _ratio("kv_cache_hit_rate_skew"),
+        _range(SKEW_BAND, ("good",)),
+    ),
+    _band(
+        "kv_cache_hit_rate_efficiency", "Routing efficiency", "ratio", _ratio("kv_cache_hit_rate_efficiency"),
+        _range(EFFICIENCY_BAND, ("good",)),
+    ),
     JudgedMetric(
         "request_unended_share", "Requests that never end", "ratio", "events", "lower", None, required=False,
         guard=True, made_of=("requests_started_total", "requests_total"), margin=DEFAULT_EVENTS_MARGIN, floor=0.0,
@@ -248,23 +265,6 @@ _JUDGED = (
     JudgedMetric(
         CACHE_IN_A_DAY, "KV cache use in a day", "ratio", "band", None, None, required=False, guard=True,
         made_of=("kv_cache_usage",), high=1.0,
-    ),
-    _band(
-        "in_flight_tokens_per_worker", "In-flight tokens per worker", "tokens",
-        Ratio(Level("autoscaler_avg_in_flight_tokens", "max"), Level("autoscaler_avg_num_workers", "max")),
-        IN_FLIGHT_TOKENS_PER_WORKER,
-    ),
-    _band(
-        "speculation_rate", "Speculation rate", "ratio", _ratio("speculation_rate"),
-        _range(SPECULATION_BAND, ("good", "warning")),
-    ),
-    _band(
-        "kv_cache_hit_rate_skew", "Hit rate skew", "ratio", _ratio("kv_cache_hit_rate_skew"),
-        _range(SKEW_BAND, ("good",)),
-    ),
-    _band(
-        "kv_cache_hit_rate_efficiency", "Routing efficiency", "ratio", _ratio("kv_cache_hit_rate_efficiency"),
-        _range(EFFICIENCY_BAND, ("good",)),
     ),
 )  # fmt: skip
 

@@ -31,14 +31,14 @@ from servescope.cutover.evidence.folding import ArmArrays, ArmFold, BucketCounts
 from servescope.cutover.plan.files import check_arms
 from servescope.cutover.plan.plan import ComparedEdge, CutoverPlan, FrozenPlan, MetricPlan, Noise, Sensitivity
 from servescope.cutover.statistics.counts import dispersion
-from servescope.cutover.statistics.effects import BlockEffects, mean_effects, ratio_effects
+from servescope.cutover.statistics.effects import BlockEffects, mean_effects, ratio_effects, steadied
 from servescope.cutover.statistics.mix import Prompts, PromptSlope, adjusted_effects, feature, learn_slope
 from servescope.cutover.statistics.sequences import Floats, information_wanted, zero_unknown
 from servescope.cutover.statistics.slow_fractions import choose_edges, slow_fractions
 
 LEAST_DECODING: Final = 60.0
 """Seconds of decoding in a block below which its ratio is too rough."""
-_LEAST_TOKENS: Final = 1.0
+_LEAST_TOKENS: Final = 5.0
 """Thousands of tokens below which a block shows no cost."""
 _MOST_DISPERSION_REPLICAS: Final = 2
 
@@ -136,7 +136,7 @@ def _noise(
             0.0, 0.0, 0.0, wanted, seen, calibrated=True, dispersion=_dispersion(known), pairs=pairs_in(known)
         )  # fmt: skip
     if judged.kind == "ratio":
-        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_replicas, least_below(judged))
+        cv2, found = 1.0, _ratio_noise(counted, wanted, v2_replicas, least_below(judged), steady=bool(judged.made_of))
     else:
         cv2 = _coefficient2(past, judged.histogram, counted)
         found = calibrate_means(
@@ -179,11 +179,12 @@ def _coefficient2(past: ArmArrays, histogram: str, counted: ReplicaSums) -> floa
 _LEAST_VARIATION: Final = 0.01
 
 
-def _ratio_noise(counted: ReplicaSums, wanted: float, v2_replicas: int, least: float) -> Noise | None:
+def _ratio_noise(counted: ReplicaSums, wanted: float, v2_replicas: int, least: float, *, steady: bool) -> Noise | None:
     above, below = np.nan_to_num(counted.above), np.nan_to_num(counted.below)
 
     def split(group: NDArray[np.bool_]) -> BlockEffects:
-        return ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=least)
+        blocks = ratio_effects(above[~group], below[~group], above[group], below[group], least_whole=least)
+        return steadied(blocks, below[~group].sum(axis=0), below[group].sum(axis=0)) if steady else blocks
 
     return calibrate(split, below, 1.0, wanted, v2_replicas=v2_replicas)
 

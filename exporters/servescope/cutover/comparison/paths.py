@@ -219,16 +219,23 @@ def _slow_low(edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: L
 
 def ratio_path(
     metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, least_below: float,
-    slope: PromptSlope | None = None,
+    slope: PromptSlope | None = None, steady: bool = False,
 ) -> MetricPath:  # fmt: skip
-    """The path of a ratio of two counters' sums."""
-    blocks = ratio_blocks(v1, v2, slope, least_below=least_below)
+    """The path of a ratio of two counters' sums; `steady` as in `ratio_blocks`."""
+    blocks = ratio_blocks(v1, v2, slope, least_below=least_below, steady=steady)
     return path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels)
 
 
-def ratio_blocks(v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float) -> BlockEffects:
-    """The effects of a ratio of two counters' sums, adjusted as those of a mean."""
+def ratio_blocks(
+    v1: ArmSums, v2: ArmSums, slope: PromptSlope | None, *, least_below: float, steady: bool = False
+) -> BlockEffects:
+    """The effects of a ratio of two counters' sums, adjusted as those of a mean.
+
+    With `steady` what is above the line hardly varies: seconds that a replica is there.
+    """
     blocks = effects.ratio_effects(v1.above, v1.below, v2.above, v2.below, least_whole=least_below)
+    if steady:
+        blocks = effects.steadied(blocks, v1.count, v2.count)
     return _adjusted(blocks, v1, v2, slope)
 
 

@@ -121,6 +121,28 @@ def ratio_effects(v1_part: Floats, v1_whole: Floats, v2_part: Floats, v2_whole: 
     )
 
 
+def steadied(blocks: BlockEffects, v1_whole: Floats, v2_whole: Floats) -> BlockEffects:
+    """The effects of ratios whose parts hardly vary, so that all noise is that of what is below the line, (B,) each.
+
+    What few replicas leave says little of the variance of one block, and blocks that seem to have none would weigh
+    most. So it is taken as κ·(1/W1 + 1/W2), with κ the mean so far; and by half of κ/W, which the logarithm of a sum
+    of few is low, the ratio is too high.
+    """
+    firsts = blocks.last - blocks.merged + 1
+    v1, v2 = (merged_sums(each, firsts, blocks.last) for each in (v1_whole, v2_whole))
+    known = np.isfinite(blocks.sampling) & (v1 > 0.0) & (v2 > 0.0)
+    parts = [np.divide(1.0, each, out=np.zeros_like(each), where=known) for each in (v1, v2)]
+    both = np.where(known, parts[0] + parts[1], 1.0)
+    seen = np.cumsum(known)
+    each = np.where(known, blocks.sampling, 0.0) / both
+    kappa = np.divide(np.cumsum(each), seen, out=np.zeros_like(each), where=seen > 0)
+    effects = blocks.effects - 0.5 * kappa * (parts[1] - parts[0])
+    return replace(
+        blocks, effects=np.where(known, effects, 0.0),
+        sampling=np.where(known, np.maximum(kappa * both, _LEAST_VARIANCE), np.inf),
+    )  # fmt: skip
+
+
 def _ratio(part: Floats, whole: Floats, least_whole: float) -> tuple[Floats, Floats]:
     """The logarithm of one arm's ratio per block, and its variance: (K,) each."""
     replicas = whole.shape[0]

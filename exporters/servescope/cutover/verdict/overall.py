@@ -83,7 +83,9 @@ def stage_effects(frozen: FrozenPlan, stage: StageTrack, name: str) -> StageEffe
         return StageEffects(size, happened, None, np.zeros((2, 0)))
     v1, v2 = (kept_sums(sums, stage.relation.free) for sums in (track.v1, track.v2))
     if track.judged.kind == "ratio":
-        blocks = paths.ratio_blocks(v1, v2, slope, least_below=least_below(track.judged))
+        blocks = paths.ratio_blocks(
+            v1, v2, slope, least_below=least_below(track.judged), steady=bool(track.judged.made_of)
+        )
     else:
         blocks = paths.mean_blocks(noise, v1, v2, slope)
     blocks = _chosen(blocks, blocks.last - blocks.merged >= stage.own - 1)

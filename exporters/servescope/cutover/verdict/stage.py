@@ -411,7 +411,10 @@ def _candidate(
         if judged.kind == "events":
             return paths.events_path(metric, noise, one, other, levels, of_requests=judged.of_requests)
         if judged.kind == "ratio":
-            return paths.ratio_path(metric, noise, one, other, levels, least_below=least_below(judged), slope=slope)
+            return paths.ratio_path(
+                metric, noise, one, other, levels, least_below=least_below(judged), slope=slope,
+                steady=bool(judged.made_of),
+            )  # fmt: skip
         if metric.better is None:
             return paths.two_sided_path(metric, noise, one, other, levels, slope=slope)
         return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)

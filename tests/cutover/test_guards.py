@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from benchmarks import _judge_trials
+from benchmarks._judge_guards import HARMS
+from benchmarks._judge_traffic import Harm
+from benchmarks._judge_trials import Order, run_trials
 from servescope.cutover.evidence.derived import cache_in_a_day
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.verdict.judge import judge
 from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
+from tests.support.drawing import trials
 
 pytestmark = pytest.mark.slow
 
@@ -86,3 +93,29 @@ def test_without_a_control_a_morning_is_no_leak() -> None:
     v2 = np.tile(np.linspace(0.1, 0.8, 144), (3, 1))
 
     assert cache_in_a_day(np.full((0, 144), np.nan), v2)[-1] < 1.0
+
+
+@trials("days", 6, 300)
+@pytest.mark.parametrize("share", [pytest.param(0.05, marks=pytest.mark.proof), 0.25])
+def test_equal_stacks_are_seldom_withheld(
+    days: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Harm of a guard is called proven within a day in at most one cutover of twenty of two equal stacks."""
+    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
+    equal = [trial for past in range(days // 6) for trial in run_trials(share, past, [Order(6, (Harm(),))])]
+
+    assert len(equal) == days
+    assert sum(bool(trial.guards) for trial in equal) <= 0.05 * days + 2.0 * (0.05 * days) ** 0.5
+
+
+@trials("days", 2, 100)
+@pytest.mark.parametrize("harm", HARMS, ids=HARMS.values())
+def test_most_quiet_harm_is_found_within_a_day(
+    days: int, harm: Harm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a guard, or as harm of what is required, in nine cutovers of ten; and hardly any ends HEALTHY."""
+    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
+    found = [trial for past in range(days // 2) for trial in run_trials(0.25, past, [Order(2, (harm,))])]
+
+    assert sum(bool(trial.guards) or trial.degraded is not None for trial in found) >= 0.9 * days
+    assert sum(trial.last != "HEALTHY" for trial in found) >= 0.9 * days

@@ -47,12 +47,12 @@ FIRST_TOKEN_PART: Final = 3.0
 """Rare events and noisy first tokens show harm last, the others many times sooner: so these have larger parts."""
 DEFAULT_EVENTS_MARGIN: Final = 1.0
 """Twice as many events as on v1."""
-DEFAULT_LENGTH_MARGIN: Final = 0.03
-DEFAULT_LENGTH_FLOOR: Final = 0.01
+DEFAULT_LENGTH_MARGIN: Final = 0.04
+DEFAULT_LENGTH_FLOOR: Final = 0.02
 """Relative changes of how long answers are: where one in ten is half as long, the mean is 5 % less."""
-DEFAULT_COST_MARGIN: Final = 0.25
-DEFAULT_COST_FLOOR: Final = 0.10
-"""Relative changes of what a token costs."""
+DEFAULT_COST_MARGIN: Final = 0.50
+DEFAULT_COST_FLOOR: Final = 0.25
+"""Relative changes of what a token costs; clients whose answers are short cost more for each token on either stack."""
 DEFAULT_TAIL_FLOOR: Final = 0.25
 """A tail moves by more than the mean where replicas differ: so much more of it does not matter."""
 IN_FLIGHT_TOKENS_PER_WORKER: Final = (50_000.0, 150_000.0)
@@ -102,8 +102,13 @@ class JudgedMetric:
 
     @property
     def warms(self) -> bool:
-        """Whether it is worse of a replica that warms up, or of one that alone is slow."""
+        """Whether replicas are warm once it no longer falls, and one that alone is slow is found by it."""
         return self.kind in ("mean", "ratio") and not self.guard
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is worse of a replica that warms up, or of one that alone is slow."""
+        return self.warms or bool(self.made_of and self.histogram)
 
     @property
     def families(self) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ def _counted_metrics(context: StageContext) -> dict[str, _Counted]:
                 for arm, each in zip(arms, prompts, strict=True)
             )
             counted[name] = _Counted(
-                (v1.of(warm[0]), v2.of(warm[1])) if judged.warms else (v1, v2),
+                (v1.of(warm[0]), v2.of(warm[1])) if judged.timed else (v1, v2),
                 (in_v1, in_v2),
                 (v1.count, v2.count),
                 ((float(v1.above.sum()), float(v1.below.sum())), (float(v2.above.sum()), float(v2.below.sum()))),
@@ -290,7 +290,7 @@ def _judge_metrics(
             tracks[metric.name] = track_band(metric, judged, v2, value, conditions_of_v2(context), found, covered)
         else:
             arms = counted[metric.name].compared
-            if judged.warms:
+            if judged.timed:
                 arms = arms[0].of(alone[0].kept), arms[1].of(alone[1].kept)
             candidates[metric.name] = _candidate(context, metric, judged, found, arms)
     for role in get_args(MetricRole):

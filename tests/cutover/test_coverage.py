@@ -14,7 +14,7 @@ from servescope.cutover.evidence.folding import fold, read_families
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import Arm
 from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
-from servescope.increments.batches import read_histogram
+from servescope.increments.batches import Processes, read_histogram
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.store.embedded import Store
 from tests.support.captures import OF_EACH_ERA
@@ -456,7 +456,7 @@ def test_no_real_engine_contradicts_itself(captures: Path, era: str) -> None:
     assert not arm.rejected.any()
     assert not arm.torn.any()
     for histogram in batch.histograms:
-        found = read_histogram(batch.batch, histogram)
+        found = read_histogram(batch.batch, histogram, Processes(batch.batch, {}))
         assert found is not None
         assert not found.torn.any(), histogram
 

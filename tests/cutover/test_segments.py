@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import pytest
 
+from app.verdicts import draw_segments
 from servescope.contract.metrics import SEGMENT
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence
@@ -22,6 +24,7 @@ from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
 from servescope.cutover.verdict.stage import judge_stage
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.checkpoints.fold_codec import decode, encode
+from servescope.judge.report.report import render_report
 from servescope.judge.report.text import describe_judgement
 from tests.support.cutover_evidence import Side, Story, plan_of
 from tests.support.segmented_evidence import Tenant, segmented, tenants_of, without_segments
@@ -48,7 +51,21 @@ def test_harm_in_one_tenant_is_named_and_withholds_healthy(slow: Evidence) -> No
     assert judgement.reason.startswith("harm in segment 'tenant b': ")
     assert "% of v2's requests" in judgement.reason
     assert [each.name for each in judgement.segments if each.finding == "harm"] == ["tenant b"]
-    assert "harm in segment 'tenant b'" in describe_judgement(judgement)
+    (line,) = [each for each in describe_judgement(judgement).splitlines() if each.startswith("tenant b ")]
+    assert re.search(r" harm  .*  Time to first token  2\.0\d  ", line)
+
+
+def test_the_report_and_the_console_list_every_segment(slow: Evidence) -> None:
+    frozen = freeze(plan_of(STORY.share), slow, STORY.started_ms)
+    judgement = judged(slow)
+    report = render_report(judgement, frozen, ())
+    shown = draw_segments(judgement)
+
+    for page in (report, shown):
+        text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+        assert all(each.name in text for each in judgement.segments)
+        assert re.findall(r"(tenant \w+) harm \d", text) == ["tenant b"]
+    assert draw_segments(judged(without_segments(slow))) == ""
 
 
 def test_what_is_found_is_how_much_slower_and_how_large_the_tenant_is(slow: Evidence) -> None:
@@ -106,7 +123,8 @@ def test_without_segments_nothing_else_is_judged(slow: Evidence) -> None:
     assert other.segments == ()
     for whole, summed in zip(one.metrics, other.metrics, strict=True):
         assert (whole.verdict, whole.cause) == (summed.verdict, summed.cause)
-        assert (whole.ratio, whole.low) == (pytest.approx(summed.ratio), pytest.approx(summed.low))
+        assert whole.ratio == pytest.approx(summed.ratio)
+        assert whole.low == pytest.approx(summed.low)
 
 
 def test_a_segment_of_one_arm_alone_is_no_data_and_blocks_nothing() -> None:

@@ -239,10 +239,17 @@ class SegmentMetricJudgement:
 
     name: str
     title: str
+    better: Literal["higher", "lower"]
     ratio: float | None
     low: float | None
     high: float | None
     harmful: bool
+
+    @property
+    def cost(self) -> float:
+        """By how much v2 is worse, as a logarithm; −∞ where there is no ratio."""
+        change = math.log(self.ratio) if self.ratio else -math.inf
+        return -change if self.better == "higher" and self.ratio else change
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +267,12 @@ class SegmentJudgement:
     v1_share: float | None
     v2_share: float | None
     metrics: tuple[SegmentMetricJudgement, ...] = ()
+
+    @property
+    def worst(self) -> SegmentMetricJudgement | None:
+        """The metric that harms, or is worst, of those that have a ratio."""
+        known = [each for each in self.metrics if each.ratio is not None]
+        return max(known, key=lambda each: (each.harmful, each.cost), default=None)
 
 
 @dataclass(frozen=True, slots=True)

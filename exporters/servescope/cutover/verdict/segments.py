@@ -124,6 +124,7 @@ def _metrics(found: Segments, place: int) -> tuple[SegmentMetricJudgement, ...]:
             SegmentMetricJudgement(
                 name,
                 JUDGED[name].title,
+                "higher" if JUDGED[name].better == "higher" else "lower",
                 limits[0],
                 low if limits[0] is not None else None,
                 high,

@@ -19,7 +19,8 @@ class EngineEffects:
     positions after it. `error_share` of the requests fail beside those that do anyway. `hang_share` of those that
     arrive are accepted and never queued; their clients hang up when it is 0 again. While `frozen` no step begins:
     requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
-    idle cached blocks are lost each second. With `gpu_lost` nothing reads a GPU.
+    idle cached blocks are lost each second. The requests of `SMALL_TENANT` wait for `tenant_wait_seconds` before they
+    are queued. With `gpu_lost` nothing reads a GPU.
     """
 
     prefill_factor: float = 1.0
@@ -31,6 +32,7 @@ class EngineEffects:
     frozen: bool = False
     churn_share: float = 0.0
     gpu_lost: bool = False
+    tenant_wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def _engine(first: EngineEffects, second: EngineEffects) -> EngineEffects:
         frozen=first.frozen or second.frozen,
         churn_share=_shares(first.churn_share, second.churn_share),
         gpu_lost=first.gpu_lost or second.gpu_lost,
+        tenant_wait_seconds=first.tenant_wait_seconds + second.tenant_wait_seconds,
     )
 
 

@@ -68,7 +68,7 @@ def test_a_tenant_that_waits_is_found_in_an_emulated_cutover(tmp_path: Path) -> 
     record(scenario, tmp_path / "recorded.db", hours=PAST_HOURS + HOURS, scrape_seconds=60.0)
     started_ms = START_MS + PAST_HOURS * 3_600_000
     with Store(tmp_path / "recorded.db", read_only=True) as store:
-        frozen = freeze_plan(store, parse_plan(_PLAN, "plan.toml"), started_ms)
+        frozen = freeze_plan(store, parse_plan(tomllib.loads(_PLAN), "plan.toml"), started_ms)
         decisions = (Decision("start", started_ms, stage=0),)
         judgement = judge_case(store, frozen, decisions, started_ms + HOURS * 3_600_000)
 

@@ -8,6 +8,7 @@ what HEALTHY excludes of all requests together. Few errors are made over all seg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover.comparison import paths
-from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath
+from servescope.cutover.comparison import clusters, floods, paths
+from servescope.cutover.comparison.paths import ArmSums, Levels
 from servescope.cutover.evidence.folding import ArmFold, ReplicaSums
 from servescope.cutover.evidence.segments import REQUESTS
 from servescope.cutover.evidence.shares import CONVERSATION
 from servescope.cutover.plan.plan import MetricPlan, Noise
-from servescope.cutover.statistics import effects
+from servescope.cutover.statistics import change, effects
 from servescope.cutover.statistics.discoveries import discoveries
 from servescope.cutover.statistics.mix import log_evidence_of_difference
-from servescope.cutover.statistics.sequences import Floats, zero_unknown
+from servescope.cutover.statistics.sequences import Floats, accumulate, zero_unknown
 
 MOST_JUDGED: Final = 30
 """Segments that are compared, those with the most requests: each costs all others a little."""
@@ -52,6 +53,16 @@ class SegmentMetric:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SegmentPath:
+    """One metric of one segment after each of B blocks, (B,): the evidence, as the logarithm of an e-value, that its
+    cost is beyond the margin, and the estimate, NaN where there is none; with the `limits` of the last."""
+
+    beyond: Floats
+    cost: Floats
+    limits: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Segments:
     """S segments through a stage of B blocks, those with the most requests first.
 
@@ -64,7 +75,7 @@ class Segments:
     names: tuple[str, ...]
     requests: tuple[Floats, Floats]
     compared: tuple[int, ...]
-    paths: Mapping[str, tuple[MetricPath, ...]]
+    paths: Mapping[str, tuple[SegmentPath, ...]]
     harmful: Mapping[str, NDArray[np.bool_]]
     apart: float | None
 
@@ -115,17 +126,48 @@ def _requests(sums: ReplicaSums | None, within: slice, usable: NDArray[np.bool_]
 
 def _path(
     metric: SegmentMetric, arms: tuple[ArmFold, ArmFold], name: str, within: slice, usable: NDArray[np.bool_]
-) -> MetricPath:
+) -> SegmentPath:
     v1, v2 = (
         _sums(arm.segments.get(metric.judged.histogram or metric.plan.name, {}).get(name), kept & metric.kept & usable,
               within)
         for arm, kept in zip(arms, metric.arms, strict=True)
     )  # fmt: skip
-    if metric.judged.kind == "events":
-        return paths.events_path(metric.plan, metric.noise, v1, v2, metric.levels)
-    blocks = effects.mean_effects(v1.count, v1.total, v2.count, v2.total, metric.noise.cv2, most=_MOST_MERGED)
-    compared = paths.compare_effects(metric.plan, metric.noise, blocks, v1, v2, metric.levels)
-    return paths.path_of_effects(metric.plan, compared, metric.levels)
+    return _events_path(metric, v1, v2) if metric.judged.kind == "events" else _mean_path(metric, v1, v2)
+
+
+def _events_path(metric: SegmentMetric, v1: ArmSums, v2: ArmSums) -> SegmentPath:
+    """As `paths.events_path`, of harm beyond the margin alone."""
+    replicas = ReplicaSums(v1.above, v1.below), ReplicaSums(v2.above, v2.below)
+    arms = clusters.cluster(*replicas, metric.noise.dispersion, metric.noise.pairs)
+    margin = 1.0 + (metric.plan.margin or 0.0)
+    lasting = floods.log_evidence_of_flood(*replicas, floods.flooded(*replicas, margin))
+    (beyond,) = paths.harm_of_events(arms, (margin,), lasting, metric.levels)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cost = np.log(paths.rate_so_far(v2) / paths.rate_so_far(v1))
+    return SegmentPath(beyond, np.where(np.isfinite(cost), cost, np.nan), (-math.inf, math.inf))
+
+
+def _mean_path(metric: SegmentMetric, v1: ArmSums, v2: ArmSums) -> SegmentPath:
+    """As `paths.mean_path`, of harm beyond the margin alone, and with blocks that are merged for longer."""
+    noise, levels, size = metric.noise, metric.levels, v1.count.size
+    blocks = effects.mean_effects(v1.count, v1.total, v2.count, v2.total, noise.cv2, most=_MOST_MERGED)
+    if metric.plan.better == "higher":
+        blocks = effects.reversed_effects(blocks)
+    replicas1, replicas2 = v1.replicas[blocks.last], v2.replicas[blocks.last]
+    persistent = effects.replica_variance(noise.pod_tau2, replicas1, replicas2)
+    variances = paths.block_variances(blocks, noise, 1.0 / replicas1 + 1.0 / replicas2)
+    starts, weights = change.schedule(size, stage_weight=levels.weight)
+    beyond = change.log_evidence_of_harm(
+        blocks, variances, bound=math.log1p(metric.plan.margin or 0.0), alpha=levels.harm,
+        wanted=noise.information_wanted, starts=starts, weights=weights, persistent=persistent,
+    )  # fmt: skip
+    path = accumulate(blocks.effects, variances, persistent)
+    cost = np.where(path.information > 0.0, path.estimate, np.nan)
+    limits = (-math.inf, math.inf)
+    if cost.size and path.information[-1] > 0.0:
+        low, high = path.at(np.array([cost.size - 1])).limits((levels.low, levels.high), noise.information_wanted)
+        limits = float(low[0]), float(high[0])
+    return SegmentPath(paths.by_block(beyond, blocks, size, 0.0), paths.by_block(cost, blocks, size, math.nan), limits)
 
 
 def _sums(sums: ReplicaSums | None, kept: NDArray[np.bool_], within: slice) -> ArmSums:
@@ -137,7 +179,7 @@ def _sums(sums: ReplicaSums | None, kept: NDArray[np.bool_], within: slice) -> A
 
 
 def _find_harm(
-    found: Mapping[str, tuple[MetricPath, ...]], metrics: Sequence[SegmentMetric], requests: Sequence[Floats],
+    found: Mapping[str, tuple[SegmentPath, ...]], metrics: Sequence[SegmentMetric], requests: Sequence[Floats],
     hidden: NDArray[np.bool_],
 ) -> dict[str, NDArray[np.bool_]]:  # fmt: skip
     """Where each metric of each compared segment is proven to be beyond its margin, (C, B)."""

@@ -40,8 +40,10 @@ def stage_segments(
     for metric in frozen.plan.metrics:
         judged, found = judged_metric(metric.name, frozen.histograms), tracks[metric.name].comparability
         reports_the_same = found is None or found.finding == "note"
-        if metric.required and reports_the_same and judged.kind in {"mean", "events"}:
-            is_event = judged.kind == "events"
+        is_event = judged.kind == "events"
+        # Without a past, how much blocks differ by themselves is not known of segments.
+        known = is_event or (judged.kind == "mean" and frozen.noise[metric.name].calibrated)
+        if metric.required and reports_the_same and known:
             arms = [np.ones_like(each) if is_event else each for each in warm]
             kept = every if is_event else context.harm_counts
             metrics.append(
@@ -118,7 +120,7 @@ def _metrics(found: Segments, place: int) -> tuple[SegmentMetricJudgement, ...]:
     judged = []
     for name, by_segment in found.paths.items():
         path = by_segment[place]
-        limits = [_ratio(name, float(each[-1])) for each in (path.cost, path.low, path.high)]
+        limits = [_ratio(name, each) for each in (float(path.cost[-1]), *path.limits)]
         low, high = limits[1:] if JUDGED[name].better == "lower" else limits[:0:-1]
         judged.append(
             SegmentMetricJudgement(

@@ -17,7 +17,7 @@ from servescope.store.embedded import Store
 
 pytestmark = pytest.mark.proof
 
-PAST_HOURS = 12
+PAST_HOURS = 24
 HOURS = 4
 _DEPLOYMENT = """
 [[deployments]]
@@ -38,7 +38,7 @@ max_replica = {replicas}
 _SCENARIO = f"""
 seed = 3
 [traffic]
-requests_per_second = 4.0
+requests_per_second = 2.5
 output_tokens = 60
 output_range = [8, 300]
 burst_factor = 1
@@ -56,7 +56,7 @@ start = "{PAST_HOURS}h"
 """
 _PLAN = """
 name = "slow-tenant"
-calibration = "12h"
+calibration = "1d"
 arms = { v1 = { deployment_id = "old" }, v2 = { deployment_id = "new" } }
 stages = [{ share = 0.25 }]
 """

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.judged import JudgedMetric
-from servescope.cutover.comparison import clusters, floods, paths
+from servescope.cutover.comparison import calibration, clusters, floods, paths
 from servescope.cutover.comparison.paths import ArmSums, Levels
 from servescope.cutover.evidence.folding import ArmFold, ReplicaSums
 from servescope.cutover.evidence.segments import REQUESTS
@@ -148,20 +148,29 @@ def _events_path(metric: SegmentMetric, v1: ArmSums, v2: ArmSums) -> SegmentPath
 
 
 def _mean_path(metric: SegmentMetric, v1: ArmSums, v2: ArmSums) -> SegmentPath:
-    """As `paths.mean_path`, of harm beyond the margin alone, and with blocks that are merged for longer."""
+    """As `paths.mean_path`, of harm beyond the margin alone; where the noise is known, blocks are merged for longer."""
     noise, levels, size = metric.noise, metric.levels, v1.count.size
-    blocks = effects.mean_effects(v1.count, v1.total, v2.count, v2.total, noise.cv2, most=_MOST_MERGED)
+    if noise.calibrated:
+        blocks = effects.mean_effects(v1.count, v1.total, v2.count, v2.total, noise.cv2, most=_MOST_MERGED)
+    else:
+        blocks = paths.mean_blocks(noise, v1, v2, None)
     if metric.plan.better == "higher":
         blocks = effects.reversed_effects(blocks)
+    margin = math.log1p(metric.plan.margin or 0.0)
     replicas1, replicas2 = v1.replicas[blocks.last], v2.replicas[blocks.last]
     persistent = effects.replica_variance(noise.pod_tau2, replicas1, replicas2)
-    variances = paths.block_variances(blocks, noise, 1.0 / replicas1 + 1.0 / replicas2)
-    starts, weights = change.schedule(size, stage_weight=levels.weight)
-    beyond = change.log_evidence_of_harm(
-        blocks, variances, bound=math.log1p(metric.plan.margin or 0.0), alpha=levels.harm,
-        wanted=noise.information_wanted, starts=starts, weights=weights, persistent=persistent,
-    )  # fmt: skip
-    path = accumulate(blocks.effects, variances, persistent)
+    if noise.calibrated:
+        variances = paths.block_variances(blocks, noise, 1.0 / replicas1 + 1.0 / replicas2)
+        path = accumulate(blocks.effects, variances, persistent)
+        starts, weights = change.schedule(size, stage_weight=levels.weight)
+        beyond = change.log_evidence_of_harm(
+            blocks, variances, bound=margin, alpha=levels.harm, wanted=noise.information_wanted, starts=starts,
+            weights=weights, persistent=persistent,
+        )  # fmt: skip
+    else:
+        path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
+        evidence = path.log_evidence_above(margin, levels.harm, noise.information_wanted)
+        beyond = change.log_mixed(evidence[None], np.array([levels.weight]))
     cost = np.where(path.information > 0.0, path.estimate, np.nan)
     limits = (-math.inf, math.inf)
     if cost.size and path.information[-1] > 0.0:

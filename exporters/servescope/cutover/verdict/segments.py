@@ -41,9 +41,7 @@ def stage_segments(
         judged, found = judged_metric(metric.name, frozen.histograms), tracks[metric.name].comparability
         reports_the_same = found is None or found.finding == "note"
         is_event = judged.kind == "events"
-        # Without a past, how much blocks differ by themselves is not known of segments.
-        known = is_event or (judged.kind == "mean" and frozen.noise[metric.name].calibrated)
-        if metric.required and reports_the_same and known:
+        if metric.required and reports_the_same and (is_event or judged.kind == "mean"):
             arms = [np.ones_like(each) if is_event else each for each in warm]
             kept = every if is_event else context.harm_counts
             metrics.append(

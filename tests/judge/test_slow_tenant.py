@@ -50,7 +50,7 @@ tenants = 5
 {_DEPLOYMENT.format(name="new", share=0.25, replicas=2)}
 [[faults]]
 kind = "tenant-slow"
-intensity = 2
+intensity = 0.7
 deployment = "new"
 start = "{PAST_HOURS}h"
 """

@@ -52,7 +52,7 @@ def test_harm_in_one_tenant_is_named_and_withholds_healthy(slow: Evidence) -> No
     assert "% of v2's requests" in judgement.reason
     assert [each.name for each in judgement.segments if each.finding == "harm"] == ["tenant b"]
     (line,) = [each for each in describe_judgement(judgement).splitlines() if each.startswith("tenant b ")]
-    assert re.search(r" harm  .*  Time to first token  2\.0\d  ", line)
+    assert re.search(r" harm  .*  (2\.0|0\.[45])\d  ", line)
 
 
 def test_the_report_and_the_console_list_every_segment(slow: Evidence) -> None:
@@ -210,24 +210,26 @@ def test_a_segment_of_a_later_part_is_joined() -> None:
 def test_discoveries_are_those_of_their_rank() -> None:
     """The largest k of N, each of them at least N ÷ (alpha · k); none where all are less."""
     log_e = np.log(np.array([[51.0, 1.0], [35.0, 1.0], [1.0, 30.0], [1.0, 1.0]]))
-    found = discoveries(log_e, np.ones(4), np.full(2, 4.0), 0.08)
+    found = discoveries(log_e, np.full(2, 4.0), 0.08)
 
     assert found.tolist() == [[True, False], [True, False], [False, False], [False, False]]
     # One alone needs all of N ÷ alpha, and fewer hypotheses need less.
-    assert discoveries(log_e[[0, 2]], np.ones(2), np.array([4.0, 2.0]), 0.08).tolist() == [[True, False], [False, True]]
+    assert discoveries(log_e[[0, 2]], np.array([4.0, 2.0]), 0.08).tolist() == [[True, False], [False, True]]
 
 
 # --- How often, and how soon ------------------------------------------------------------------------------------------
 
 
-def minutes(seed: int, count: int, *, share: float, hours: int, slower: float = 1.0) -> tuple[float, bool]:
+def minutes(
+    seed: int, count: int, *, share: float, hours: int, slower: float = 1.0, wander: float = 0.0
+) -> tuple[float, bool]:
     """When a tenant of 3 % of the requests was found on a day of so many tenants, and whether another ever was.
 
     Infinite where it was not.
     """
     replicas = Side(replicas=2 if share > 0.1 else 1)
     story = replace(STORY, hours=hours, share=share, seed=seed, v2=replicas)
-    evidence = segmented(story, tenants_of(count, slower=slower))
+    evidence = segmented(story, tenants_of(count, slower=slower, wander=wander))
     frozen = freeze(plan_of(share), evidence, story.started_ms)
     decisions = (Decision("start", story.started_ms, stage=0),)
     folded = fold_evidence(frozen, evidence, decisions, story.end_ms)
@@ -243,17 +245,18 @@ def minutes(seed: int, count: int, *, share: float, hours: int, slower: float = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [4, pytest.param(300, marks=pytest.mark.proof)])
-@pytest.mark.parametrize("count", [10, 30])
-def test_equal_tenants_are_never_harmed_on_nearly_all_days(count: int, days: int) -> None:
-    """At no look of a day is any of them, but on one day of twenty at most."""
-    found = [minutes(seed, count, share=0.25, hours=24) for seed in range(days)]
+@pytest.mark.parametrize("days", [2, pytest.param(300, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(("count", "wander"), [(10, 0.0), (30, 0.0), (30, 0.1)])
+def test_equal_tenants_are_never_harmed_on_nearly_all_days(count: int, wander: float, days: int) -> None:
+    """At no look of a day is any of them, but on one day of twenty at most; also where each is slower on either arm
+    for an hour now and then."""
+    found = [minutes(seed, count, share=0.25, hours=24, wander=wander) for seed in range(days)]
 
     assert sum(minute < math.inf or others for minute, others in found) <= 0.05 * days
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [4, pytest.param(300, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("days", [2, pytest.param(300, marks=pytest.mark.proof)])
 @pytest.mark.parametrize(
     ("share", "slower", "within"), [(0.25, 2.0, 60), (0.25, 3.0, 60), (0.05, 2.0, 240), (0.05, 3.0, 240)]
 )

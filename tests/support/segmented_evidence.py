@@ -29,7 +29,11 @@ PACED = frozenset({"time_to_first_token_seconds", "time_per_output_token_seconds
 
 @dataclass(frozen=True)
 class Tenant:
-    """A segment: its part of the requests of either arm, how slow its requests are on both, and on v2 beside v1."""
+    """A segment: its part of the requests of either arm, how slow its requests are on both, and on v2 beside v1.
+
+    `wander` is the standard deviation of the logarithm by which its requests take longer on either arm alone, for about
+    an hour each: a few conversations of long prompts are on one of them.
+    """
 
     part: float
     usual: float = 1.0
@@ -38,14 +42,17 @@ class Tenant:
     v2_errors: float = 0.002
     v1_part: float | None = None
     from_hour: float = 0.0
+    wander: float = 0.0
 
 
-def tenants_of(count: int, slower: float = 1.0, part: float = 0.03) -> dict[str, Tenant]:
+def tenants_of(count: int, slower: float = 1.0, part: float = 0.03, wander: float = 0.0) -> dict[str, Tenant]:
     """So many tenants, of whom the first has `part` of the requests and may be slower on v2, and others ever fewer."""
     rest = 1.0 / np.arange(2, count + 1)
     rest *= (1.0 - part) / rest.sum()
-    found = {"tenant b": Tenant(part, slower=slower)}
-    return found | {f"tenant {number}": Tenant(each, 0.7 + 0.05 * (number % 13)) for number, each in enumerate(rest)}
+    found = {"tenant b": Tenant(part, slower=slower, wander=wander)}
+    return found | {
+        f"tenant {number}": Tenant(each, 0.7 + 0.05 * (number % 13), wander=wander) for number, each in enumerate(rest)
+    }
 
 
 def segmented(story: Story, tenants: Mapping[str, Tenant]) -> Evidence:
@@ -64,19 +71,32 @@ def segmented(story: Story, tenants: Mapping[str, Tenant]) -> Evidence:
     for name, side, part in (("v1", story.v1, 1.0 - share), ("v2", story.v2, share)):
         first = 0 if name == "v1" else past - 26
         own = shared * side.slower
+        wanders = {segment: each.wander * _wander(random, hours.size) for segment, each in tenants.items()}
         for replica in range(side.replicas):
             expected = (load * np.maximum(part, 0.02 if name == "v2" else 0.0) / side.replicas)[first:]
             since = hours[first:] - story.past_hours
             pace = own[first:] * np.exp(0.015 * random.standard_normal() + 0.06 * random.standard_normal(since.size))
             blocks = START_MS + BLOCK_MS * (first + np.arange(expected.size))
-            targets.append(_target(random, name, replica, tenants, expected, pace, blocks, since))
+            targets.append(
+                _target(
+                    random,
+                    name,
+                    replica,
+                    tenants,
+                    expected,
+                    pace,
+                    blocks,
+                    since,
+                    {segment: np.exp(each[first:]) for segment, each in wanders.items()},
+                )
+            )
     last = {target.target_id: story.end_ms for target in targets}
     return Evidence(tuple(targets), story.end_ms, INTERVAL_MS, last)
 
 
 def _target(
     random: np.random.Generator, name: str, replica: int, tenants: Mapping[str, Tenant], expected: Floats, pace: Floats,
-    blocks: np.ndarray, since: Floats,
+    blocks: np.ndarray, since: Floats, wanders: Mapping[str, Floats],
 ) -> TargetIncrements:  # fmt: skip
     identity = Identity("llama", f"chat-{name}", name, replica=f"{name}-{replica}")
     rows: dict[Series, Floats] = {}
@@ -86,7 +106,8 @@ def _target(
         requests = random.poisson(expected * part).astype(float)
         late = (since >= tenant.from_hour) & (name == "v2")
         failed = random.binomial(requests.astype(int), np.where(late, tenant.v2_errors, tenant.errors)).astype(float)
-        ok, slower = requests - failed, pace * tenant.usual * np.where(late, tenant.slower, 1.0)
+        ok = requests - failed
+        slower = pace * wanders[segment] * tenant.usual * np.where(late, tenant.slower, 1.0)
         own = (SEGMENT, segment)
         rows[Series("requests_started_total", make_labels([own]))] = requests
         for outcome in OUTCOMES:
@@ -118,6 +139,17 @@ def _target(
         tallies=Tallies(np.full(expected.size, SCRAPES, dtype=np.int64), zeros, zeros, zeros, zeros),
         source="servescope", layer="process",
     )  # fmt: skip
+
+
+def _wander(random: np.random.Generator, size: int) -> Floats:
+    """A path of mean 0 and variance 1 that forgets itself within about an hour."""
+    kept = math.exp(-1.0 / HOUR)
+    steps = random.standard_normal(size) * math.sqrt(1.0 - kept**2)
+    path = np.empty(size)
+    path[0] = random.standard_normal()
+    for block in range(1, size):
+        path[block] = kept * path[block - 1] + steps[block]
+    return path
 
 
 def without_segments(evidence: Evidence) -> Evidence:

@@ -26,12 +26,17 @@ from servescope.cutover.plan.plan import MetricPlan, Noise
 from servescope.cutover.statistics import change, effects
 from servescope.cutover.statistics.discoveries import discoveries
 from servescope.cutover.statistics.mix import log_evidence_of_difference
-from servescope.cutover.statistics.sequences import Floats, accumulate, zero_unknown
+from servescope.cutover.statistics.sequences import Floats, accumulate, information_wanted, zero_unknown
 
 MOST_JUDGED: Final = 30
 """Segments that are compared, those with the most requests: each costs all others a little."""
 _MOST_MERGED: Final = 12
 """Blocks of five minutes, an hour, that are merged at most: a tenant of few requests has few in any."""
+_UNLIKE: Final = 0.1
+"""The standard deviation by which one segment differs between equal arms for as long as it is compared: few and long
+conversations, whose prompts are not known by segment, are on one arm or on the other."""
+_WANTED: Final = information_wanted(0.5)
+"""The information that bounds are tuned to: what is looked for in a segment is gross, as smaller harm is in any."""
 _SURE: Final = float(np.log(1.0 / 0.01))
 _MATERIAL: Final = 0.02
 """From what distance on a shift of traffic between segments is said: as one of prompts."""
@@ -158,23 +163,23 @@ def _mean_path(metric: SegmentMetric, v1: ArmSums, v2: ArmSums) -> SegmentPath:
         blocks = effects.reversed_effects(blocks)
     margin = math.log1p(metric.plan.margin or 0.0)
     replicas1, replicas2 = v1.replicas[blocks.last], v2.replicas[blocks.last]
-    persistent = effects.replica_variance(noise.pod_tau2, replicas1, replicas2)
+    persistent = effects.replica_variance(noise.pod_tau2, replicas1, replicas2) + _UNLIKE**2
     if noise.calibrated:
         variances = paths.block_variances(blocks, noise, 1.0 / replicas1 + 1.0 / replicas2)
         path = accumulate(blocks.effects, variances, persistent)
         starts, weights = change.schedule(size, stage_weight=levels.weight)
         beyond = change.log_evidence_of_harm(
-            blocks, variances, bound=margin, alpha=levels.harm, wanted=noise.information_wanted, starts=starts,
+            blocks, variances, bound=margin, alpha=levels.harm, wanted=_WANTED, starts=starts,
             weights=weights, persistent=persistent,
         )  # fmt: skip
     else:
         path = calibration.online_path(blocks, persistent=np.maximum.accumulate(persistent))
-        evidence = path.log_evidence_above(margin, levels.harm, noise.information_wanted)
+        evidence = path.log_evidence_above(margin, levels.harm, _WANTED)
         beyond = change.log_mixed(evidence[None], np.array([levels.weight]))
     cost = np.where(path.information > 0.0, path.estimate, np.nan)
     limits = (-math.inf, math.inf)
     if cost.size and path.information[-1] > 0.0:
-        low, high = path.at(np.array([cost.size - 1])).limits((levels.low, levels.high), noise.information_wanted)
+        low, high = path.at(np.array([cost.size - 1])).limits((levels.low, levels.high), _WANTED)
         limits = float(low[0]), float(high[0])
     return SegmentPath(paths.by_block(beyond, blocks, size, 0.0), paths.by_block(cost, blocks, size, math.nan), limits)
 
@@ -196,12 +201,9 @@ def _find_harm(
     if not count or not metrics:
         return {}
     begun = ((np.cumsum(requests[0], axis=1) > 0.0) & (np.cumsum(requests[1], axis=1) > 0.0)).sum(axis=0)
-    parts = np.array([each.judged.part for each in metrics])
     logs = np.concatenate([[path.beyond for path in found[each.plan.name]] for each in metrics])
     logs = np.where(hidden, 0.0, logs)
-    harmful = discoveries(
-        logs, np.repeat(parts / parts.mean(), count), np.maximum(begun, 1.0) * len(metrics), metrics[0].levels.harm
-    )
+    harmful = discoveries(logs, np.maximum(begun, 1.0) * len(metrics), metrics[0].levels.harm)
     return {each.plan.name: harmful[index * count :][:count] for index, each in enumerate(metrics)}
 
 

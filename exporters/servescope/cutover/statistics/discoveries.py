@@ -16,18 +16,15 @@ from numpy.typing import NDArray
 from servescope.cutover.statistics.sequences import Floats
 
 
-def discoveries(log_e: Floats, weights: Floats, hypotheses: Floats, alpha: float) -> NDArray[np.bool_]:
+def discoveries(log_e: Floats, hypotheses: Floats, alpha: float) -> NDArray[np.bool_]:
     """Which of N hypotheses are discovered at each of B blocks, (N, B), from the logarithms of their e-values, (N, B).
 
-    `weights`, (N,), with a mean of one or less, are how they share alpha; `hypotheses`, (B,), how many there are so
-    far: of the others the e-value is one.
+    `hypotheses`, (B,), are how many there are so far: of the others the e-value is one.
     """
-    with np.errstate(divide="ignore"):
-        weighted = log_e + np.log(weights)[:, None]
-        needed = np.log(hypotheses) - math.log(alpha)
-    ordered = -np.sort(-weighted, axis=0)
-    rank = np.arange(1, weighted.shape[0] + 1)[:, None]
+    needed = np.log(hypotheses) - math.log(alpha)
+    ordered = -np.sort(-log_e, axis=0)
+    rank = np.arange(1, log_e.shape[0] + 1)[:, None]
     enough = ordered + np.log(rank) >= needed
-    count = np.where(enough.any(axis=0), weighted.shape[0] - np.argmax(enough[::-1], axis=0), 0)
+    count = np.where(enough.any(axis=0), log_e.shape[0] - np.argmax(enough[::-1], axis=0), 0)
     least = np.take_along_axis(ordered, np.maximum(count - 1, 0)[None], axis=0)[0]
-    return np.asarray((count > 0) & (weighted >= least))
+    return np.asarray((count > 0) & (log_e >= least))

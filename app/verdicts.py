@@ -23,6 +23,7 @@ from servescope.cutover.judgement import (
     MetricJudgement,
     OverallRatio,
     PromptMix,
+    SegmentJudgement,
     Verdict,
 )
 
@@ -465,6 +466,32 @@ def _describe_arm(arm: ArmState, replicas: WarmReplicas, zone: tzinfo) -> dict[s
         "Saturated": f"{display.format_share(arm.saturated_share)} of the time",
         "Last scrape": ABSENT if arm.last_scrape_ms is None else display.format_time(arm.last_scrape_ms, zone),
     }
+
+
+def draw_segments(judgement: Judgement) -> str:
+    """Each segment that both arms report, those that are harmed first; "" where none is reported."""
+    if not judgement.segments:
+        return ""
+    heads = [
+        heading("Segment"), heading("Finding"), heading("of v1's requests", numeric=True),
+        heading("of v2's requests", numeric=True), heading("Worst metric"), heading("v2 ÷ v1", numeric=True),
+    ]  # fmt: skip
+    harmed_first = sorted(judgement.segments, key=lambda each: each.finding != "harm")
+    return grid("arms", heads, [_segment_row(each) for each in harmed_first])
+
+
+def _segment_row(segment: SegmentJudgement) -> str:
+    worst = segment.worst
+    shares = [ABSENT if each is None else display.format_share(each) for each in (segment.v1_share, segment.v2_share)]
+    ratio = ABSENT if worst is None or worst.ratio is None else f"{worst.ratio:.2f}"
+    cells = [
+        cell("Finding", escape(segment.finding)),
+        cell("of v1's requests", escape(shares[0]), "", "number"),
+        cell("of v2's requests", escape(shares[1]), "", "number"),
+        cell("Worst metric", escape(ABSENT if worst is None else worst.title)),
+        cell("v2 ÷ v1", ratio, "", "number"),
+    ]
+    return element("tr", element("th", escape(segment.name), scope="row") + "".join(cells))
 
 
 def draw_gaps(judgement: Judgement, zone: tzinfo) -> str:

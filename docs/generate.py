@@ -17,7 +17,7 @@ from docs.migration import FIELD_TABLES
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, MOST_LABEL_BYTES, ROLES, ROLLOUT_PHASES
-from servescope.contract.metrics import METRICS, PROCESS_RATIOS
+from servescope.contract.metrics import METRICS, MOST_SEGMENTS, OTHER_SEGMENT, PROCESS_RATIOS, SEGMENT
 from servescope.contract.own_metrics import OWN_METRICS, OwnMetric
 from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Rating
 
@@ -119,6 +119,12 @@ def _introduction() -> Iterator[str]:
         f"`rollout_phase` is {_codes(phase for phase in ROLLOUT_PHASES if phase)}, or empty.",
         f"A value has at most {MOST_LABEL_BYTES} bytes and no control characters.",
         "",
+        f"`{SEGMENT}` is an optional label: the tenant, route, priority, adapter or class of prompts of the requests.",
+        f"A process has at most {MOST_SEGMENTS} values of it, and the requests of any other are `{OTHER_SEGMENT}`.",
+        "Requests without one have no such label.",
+        "Figures, rules and boards sum over it, so that they are the same with and without it; "
+        "[a cutover](cutover.md#segments) is also judged by segment.",
+        "",
     )
 
 
@@ -151,7 +157,8 @@ def _metric_row(metric: Metric) -> tuple[str, ...]:
 
 
 def _labels(metric: Metric) -> str:
-    return "<br>".join(_label(label, metric.label_values.get(label, ())) for label in metric.labels) or "–"
+    own = [_label(label, metric.label_values.get(label, ())) for label in metric.labels]
+    return "<br>".join([*own, *(f"`{label}`, optional" for label in metric.optional)]) or "–"
 
 
 def _label(name: str, values: tuple[str, ...]) -> str:

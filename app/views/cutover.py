@@ -69,6 +69,9 @@ def draw_cutover(view: CutoverView) -> None:
         st.html(verdicts.draw_arms(judgement, view.warm, zone))
     with lacking:
         st.html(verdicts.draw_gaps(judgement, zone))
+    if judgement.segments:
+        st.subheader("Segments since the stage began", anchor=False)
+        st.html(verdicts.draw_segments(judgement))
     if view.frozen.plan.checklist:
         with st.expander("After the move", icon=":material/checklist:"):
             st.html(readiness_tables.draw_checklist(view.frozen.plan.checklist))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.contract.identity import Identity
-from servescope.contract.samples import Series, Window
+from servescope.contract.samples import Series, Window, make_labels
 from servescope.increments.accumulation import block_of, compute_increments, memory_ms
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from tests.support.scraped_pasts import ERROR, OK, QUEUED, START, T0, TOKENS, Page, histogram, pasts
@@ -88,6 +88,23 @@ def test_a_start_time_that_moved_is_a_reset_though_nothing_fell() -> None:
     assert _gains(found, TOKENS) == [32]
     assert found.tallies.resets.tolist() == [1]
     assert found.started_ms.tolist() == [1_500_000.0]
+
+
+def test_a_segment_that_appears_beside_others_began_at_zero() -> None:
+    """Its first observations are gains, as its first requests are; without any other they are a baseline."""
+    one, other = (
+        {
+            Series(each.name, make_labels((*each.labels, ("segment", segment)))): value
+            for each, value in histogram({0.1: count, math.inf: count}, count, count * 0.05).items()
+        }
+        for segment, count in (("a", 5.0), ("b", 3.0))
+    )
+    count = Series("time_to_first_token_seconds_count", (("segment", "b"),))
+    found = _compute(_at((15, one), (30, {**one, **other}), (45, {**one, **other})))
+    assert _gains(found, count) == [3]
+    assert found.tallies.torn.tolist() == [0]
+    alone = _compute(_at((15, {TOKENS: 1}), (30, other), (45, other)))
+    assert _gains(alone, count) == [0]
 
 
 def test_a_torn_histogram_is_dropped_from_its_scrape_and_the_next_one_has_the_gain() -> None:

@@ -17,7 +17,7 @@ from servescope.cutover.evidence.folding import ArmFold, fold, read_families
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import Arm, CutoverPlan
 from servescope.cutover.verdict.judge import fold_evidence, judge, judge_folded
-from servescope.increments.batches import TargetBatch, batches, read_histogram
+from servescope.increments.batches import Processes, TargetBatch, batches, read_histogram
 from servescope.increments.blocks import BLOCK_MS, Tallies, TargetIncrements
 from servescope.sources.reader import Reader
 from servescope.store.embedded import Store
@@ -499,7 +499,7 @@ def test_no_real_engine_contradicts_itself(captures: Path, era: str) -> None:
     assert not arm.rejected.any()
     assert not arm.torn.any()
     for histogram in batch.histograms:
-        found = read_histogram(batch.batch, histogram)
+        found = read_histogram(batch.batch, histogram, Processes(batch.batch, {}))
         assert found is not None
         assert not found.torn.any(), histogram
 

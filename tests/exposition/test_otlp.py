@@ -439,7 +439,7 @@ def test_requests_reported_step_by_step_are_counted_too(
 def test_nothing_is_counted_for_a_pusher_that_was_closed(engine: EngineInstruments, receiver: Receiver) -> None:
     """The engine forgets it."""
     push(engine, endpoint=receiver.url, interval_seconds=NEVER).close()
-    assert engine._series._watchers == ()
+    assert engine._series._watchers == []
 
 
 def test_exemplars_carry_the_trace(
@@ -546,7 +546,7 @@ def test_wrong_settings_are_refused(engine: EngineInstruments, settings: dict[st
     """At once, with the value and what was expected; no thread is left."""
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         push(engine, **settings)
-    assert engine._series._watchers == ()
+    assert engine._series._watchers == []
 
 
 def test_instruments_of_one_resource_are_refused(engine: EngineInstruments) -> None:

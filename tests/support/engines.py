@@ -62,6 +62,7 @@ class Bench:
         stream: int | None = None,
         priority: int = 0,
         on_tokens: Callable[[int], None] | None = None,
+        segment: str | None = None,
     ) -> Serving:
         """Send one request; those with the same stream begin with the same text."""
         self.numbers += 1
@@ -69,7 +70,9 @@ class Bench:
         blocks = (input_tokens + output_tokens) // self.parameters.block_tokens
         base = (number if stream is None else 1000 + stream) * 100_000
         ids = tuple(range(base, base + blocks))
-        request = WorkloadRequest(number, input_tokens, output_tokens, ids, priority=priority, on_tokens=on_tokens)
+        request = WorkloadRequest(
+            number, input_tokens, output_tokens, ids, priority=priority, segment=segment, on_tokens=on_tokens
+        )
 
         def finished(outcome: str) -> None:
             assert number not in self.outcomes

@@ -16,6 +16,8 @@ from servescope.cutover.judgement import (
     MetricJudgement,
     OverallRatio,
     PromptMix,
+    SegmentJudgement,
+    SegmentMetricJudgement,
     StageState,
     Verdict,
     VerdictChange,
@@ -95,6 +97,13 @@ def judgement(verdict: Verdict = "HEALTHY", **changes: Any) -> Judgement:
         missed=((START_MS + 600_000, START_MS + 900_000, "the judge and the collector were down"),),
         incomparable={"inter_token_latency_seconds": "v1 observes per output event, v2 per token."},
         notes=("v1's noise was calibrated on 48 hours.",),
+        segments=(
+            SegmentJudgement(
+                "tenant a", "no harm found", 30_000.0, 9_900.0, 0.968, 0.97,
+                (SegmentMetricJudgement("tps_per_request", "Token speed", "higher", 0.97, 0.9, 1.04, harmful=False),),
+            ),
+            SegmentJudgement("tenant b", "no data", 1_000.0, 0.0, 0.032, 0.0),
+        ) if ratio else (),
     )  # fmt: skip
     return replace(shown, **changes)
 

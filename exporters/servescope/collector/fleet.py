@@ -85,7 +85,7 @@ class TargetRegistry:
 
     def change(self, watched: TargetState, target: Target) -> None:
         """Scrape the same target at another address, or read it in another way."""
-        if target.source != watched.target.source:
+        if (target.source, target.segment_label) != (watched.target.source, watched.target.segment_label):
             watched.reader = self._reader(target)
         watched.change(target)
 
@@ -118,7 +118,9 @@ class TargetRegistry:
 
     def _reader(self, target: Target) -> Reader:
         supply = self._supplies.setdefault(target.identity.deployment(), Supply())
-        return Reader(target.identity, target.source, supply=supply, cache=self._cache)
+        return Reader(
+            target.identity, target.source, supply=supply, cache=self._cache, segment_label=target.segment_label
+        )
 
     def resize_cache(self, series: int) -> None:
         """Keep as many parsed lines as there are series in memory."""

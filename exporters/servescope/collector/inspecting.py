@@ -13,6 +13,7 @@ from servescope.collector.scrapes.scrape import Limits
 from servescope.collector.targets.deployments import ScrapeSettings, check_url
 from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import SEGMENT
 from servescope.errors import UsageError, require_extra
 from servescope.settings.access import Access, Proxy
 from servescope.sources.inspection import InspectionError, inspect
@@ -41,6 +42,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, metavar="N", help="seconds between the two files; a URL is read twice, N seconds apart"
     )
     parser.add_argument("--source", metavar="NAME", help=f"use this source map: {', '.join(load_sources())}")
+    parser.add_argument(
+        "--segment-label",
+        metavar="LABEL",
+        default=SEGMENT,
+        help="label of its series that tells tenants, routes or priorities apart (default: %(default)s)",
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
     defaults = ScrapeSettings()
     for name, what in _LIMITS.items():
@@ -56,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         subject=arguments.exposition,
         seconds=arguments.seconds,
         source_name=arguments.source,
+        segment_label=arguments.segment_label,
     )
     sys.stdout.write(render_text(report) if arguments.format == "text" else render_json(report))
     return 0 if report.source else 1

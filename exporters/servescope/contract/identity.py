@@ -109,21 +109,25 @@ def replica_of(target_id: str) -> str:
 
 
 def _check_text(name: str, value: object) -> None:
+    wrong = explain_label_value(value)
+    if wrong:
+        raise IdentityError(f"identity label {name!r} is {shorten(value)}{wrong}")
+
+
+def explain_label_value(value: object) -> str:
+    """What is wrong with the value of a label, to be written behind it; "" where nothing is."""
     if not isinstance(value, str):
-        raise IdentityError(f"{_label(name, value)}, expected a string")
+        return ", expected a string"
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         # JSON and command lines can carry half a character, which no exposition and no store can.
-        raise IdentityError(f"{_label(name, value)}, expected text that UTF-8 can hold") from None
+        return ", expected text that UTF-8 can hold"
     if size > MOST_LABEL_BYTES:
-        raise IdentityError(f"{_label(name, value)} of {size} bytes, expected at most {MOST_LABEL_BYTES}")
+        return f" of {size} bytes, expected at most {MOST_LABEL_BYTES}"
     if not value.isprintable() and any(category(character) == "Cc" for character in value):
-        raise IdentityError(f"{_label(name, value)}, expected text without control characters")
-
-
-def _label(name: str, value: object) -> str:
-    return f"identity label {name!r} is {shorten(value)}"
+        return ", expected text without control characters"
+    return ""
 
 
 def shorten(value: object) -> str:

@@ -19,6 +19,12 @@ INDEX_STATES = ("exact", "degraded", "recovering")
 RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
 """What a router rebuilds its index from: events sent again, a worker's whole list, a file, or nothing."""
 
+SEGMENT = "segment"
+"""The label of the requests of one tenant, route, priority or class of prompts, where a source keeps them apart."""
+OTHER_SEGMENT = "other"
+MOST_SEGMENTS = 50
+"""Values of the label `segment` that a process or a source has at most; the requests of all others are `other`."""
+
 PHASES = ("prefill", "decode")
 """The phases that disaggregated serving gives to workers of their own."""
 
@@ -56,6 +62,7 @@ _ENGINE_METRICS = (
         "Output tokens per second of one request: (output tokens - 1) / seconds from first to last token; "
         "none below two output tokens.",
         edges=_TOKENS_PER_SECOND_EDGES,
+        optional=(SEGMENT,),
     ),
     Metric("input_tokens_total", "counter", "tokens", "engine", "Prompt tokens processed, cached ones included."),
     Metric("output_tokens_total", "counter", "tokens", "engine", "Tokens generated."),
@@ -76,6 +83,7 @@ _ENGINE_METRICS = (
         "Output tokens of each finished request that produced a token.",
         absent="the engine does not observe the size of each request",
         edges=_TOKEN_EDGES,
+        optional=(SEGMENT,),
     ),
     Metric("concurrent_requests", "gauge", "requests", "engine", "Requests in flight, queued ones included."),
     Metric(
@@ -146,6 +154,7 @@ _ENGINE_METRICS = (
         "engine",
         "Requests that arrived.",
         absent="the engine counts requests when they end",
+        optional=(SEGMENT,),
     ),
     Metric(
         "requests_total",
@@ -155,6 +164,7 @@ _ENGINE_METRICS = (
         "Requests that ended, by outcome; stop, length and repetition are ok.",
         labels=("outcome",),
         label_values=MappingProxyType({"outcome": OUTCOMES}),
+        optional=(SEGMENT,),
     ),
     Metric(
         "time_to_first_token_seconds",
@@ -163,6 +173,7 @@ _ENGINE_METRICS = (
         "engine",
         "From a request's arrival to its first token.",
         edges=_TIME_TO_FIRST_TOKEN_EDGES,
+        optional=(SEGMENT,),
     ),
     Metric(
         "time_per_output_token_seconds",
@@ -172,6 +183,7 @@ _ENGINE_METRICS = (
         "(Duration - time to first token) / (output tokens - 1), one observation per request of two tokens or more.",
         absent="the engine measures the gaps between tokens, and no request by itself",
         edges=_TIME_PER_OUTPUT_TOKEN_EDGES,
+        optional=(SEGMENT,),
     ),
     Metric(
         "request_duration_seconds",
@@ -180,6 +192,7 @@ _ENGINE_METRICS = (
         "engine",
         "From a request's arrival to its end.",
         edges=_DURATION_EDGES,
+        optional=(SEGMENT,),
     ),
     Metric(
         "inter_token_latency_seconds",

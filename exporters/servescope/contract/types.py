@@ -31,9 +31,10 @@ DEFAULT_WINDOW = "5m"
 class Metric:
     """One metric of the contract, as it is exposed.
 
-    `labels` are those beyond the identity labels; `label_values` are the closed sets among them; `edges` are the
-    finite bucket edges our instruments use (a source keeps its own); `absent` is what it means when the metric is
-    missing. Raises UsageError for what no exposition can hold.
+    `labels` are those beyond the identity labels; `label_values` are the closed sets among them; `optional` are labels
+    that some of its series may have beside these, which no figure needs: the sum over all series is the metric.
+    `edges` are the finite bucket edges our instruments use (a source keeps its own); `absent` is what it means when the
+    metric is missing. Raises UsageError for what no exposition can hold.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Metric:
     labels: tuple[str, ...] = ()
     label_values: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     edges: tuple[float, ...] | None = None
+    optional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_name(self)
@@ -56,6 +58,11 @@ class Metric:
     def documented(self) -> str:
         """The name in the documentation, without the exposition's suffix."""
         return self.name.removesuffix("_total")
+
+    @property
+    def own_labels(self) -> tuple[str, ...]:
+        """All labels beyond the identity's that a series of it may have."""
+        return (*self.labels, *self.optional)
 
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
@@ -84,7 +91,7 @@ def _check_name(metric: Metric) -> None:
 
 
 def _check_labels(metric: Metric) -> None:
-    for label in metric.labels:
+    for label in metric.own_labels:
         if not _NAME.match(label) or label.startswith("__"):
             raise UsageError(
                 f"metric {metric.name!r}: label {label!r} is not allowed, expected letters and underscores"
@@ -93,8 +100,8 @@ def _check_labels(metric: Metric) -> None:
             raise UsageError(
                 f"metric {metric.name!r}: label {label!r} is taken, reserved: {', '.join(_RESERVED_LABELS)}"
             )
-    if len(set(metric.labels)) != len(metric.labels):
-        raise UsageError(f"metric {metric.name!r}: a label is named twice in {metric.labels!r}")
+    if len(set(metric.own_labels)) != len(metric.own_labels):
+        raise UsageError(f"metric {metric.name!r}: a label is named twice in {metric.own_labels!r}")
     strangers = metric.label_values.keys() - set(metric.labels)
     if strangers:
         raise UsageError(

@@ -228,6 +228,54 @@ class Efficiency:
     sentence: str
 
 
+SegmentFinding = Literal["harm", "no harm found", "not compared", "no data"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMetricJudgement:
+    """A metric of one segment: v2 ÷ v1 with its interval, None where there is none.
+
+    `harmful` says that it is proven to be worse than the metric's margin, over all segments and metrics together.
+    """
+
+    name: str
+    title: str
+    better: Literal["higher", "lower"]
+    ratio: float | None
+    low: float | None
+    high: float | None
+    harmful: bool
+
+    @property
+    def cost(self) -> float:
+        """By how much v2 is worse, as a logarithm; −∞ where there is no ratio."""
+        change = math.log(self.ratio) if self.ratio else -math.inf
+        return -change if self.better == "higher" and self.ratio else change
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJudgement:
+    """One segment since the stage began: its requests on both arms, and its shares of theirs, 0 … 1.
+
+    `no data` is one that an arm had no requests of, `not compared` one with too few so far, or beyond the number of
+    segments that are compared. `harm` withholds HEALTHY while it is found, and never makes DEGRADED.
+    """
+
+    name: str
+    finding: SegmentFinding
+    v1_requests: float
+    v2_requests: float
+    v1_share: float | None
+    v2_share: float | None
+    metrics: tuple[SegmentMetricJudgement, ...] = ()
+
+    @property
+    def worst(self) -> SegmentMetricJudgement | None:
+        """The metric that harms, or is worst, of those that have a ratio."""
+        known = [each for each in self.metrics if each.ratio is not None]
+        return max(known, key=lambda each: (each.harmful, each.cost), default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
     """The moment a verdict began."""
@@ -303,7 +351,8 @@ class Judgement:
     those that page somebody and fire on an arm. `waits_for` is what keeps required metrics from being settled where
     more of the same data does not, and how to get it, "" where nothing does or harm is proven. `rolled_back` ended the
     run, and `acknowledged` the last latch; None where nobody did. `excluded_harm` are the spans that were left out
-    although harm had been proven since they began.
+    although harm had been proven since they began. `segments` are those that any arm keeps apart, with
+    the most requests first.
     """
 
     verdict: Verdict
@@ -331,6 +380,7 @@ class Judgement:
     acknowledged: Decided | None = None
     excluded_harm: tuple[Exclusion, ...] = ()
     scope: Scope = Scope()
+    segments: tuple[SegmentJudgement, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The judgement by the published schema: times in RFC 3339, absent values null, no number infinite."""

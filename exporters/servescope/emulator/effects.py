@@ -22,7 +22,8 @@ class EngineEffects:
     positions after it. `error_share` of the requests fail beside those that do anyway. `hang_share` of those that
     arrive are accepted and never queued; their clients hang up when it is 0 again. While `frozen` no step begins:
     requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
-    idle cached blocks are lost each second. With `gpu_lost` nothing reads a GPU; else as many are read as ever times
+    idle cached blocks are lost each second. The requests of `SMALL_TENANT` wait for `tenant_wait_seconds` before they
+    are queued. With `gpu_lost` nothing reads a GPU; else as many are read as ever times
     `gpu_factor`, a whole number, each as busy as one is.
 
     Of the requests that arrive, `client_error_share` are refused at once. Answers have `answer_factor` (above 0, at
@@ -50,6 +51,7 @@ class EngineEffects:
     lost_share: float = 0.0
     slow_share: float = 0.0
     leak_per_hour: float = 0.0
+    tenant_wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

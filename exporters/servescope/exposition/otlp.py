@@ -24,7 +24,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from servescope.contract.identity import IDENTITY_LABELS
-from servescope.contract.samples import Labels, Sample
+from servescope.contract.samples import Labels, Sample, Series
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.otlp_names import (
     SCHEMA_URL,
@@ -261,9 +261,10 @@ class _Source:
                 continue
             for labels, buckets in _histograms(samples):
                 owner, attributes = _split(labels)
-                state = exponentials.get(metric.name)
+                state = exponentials.get(Series(metric.name, labels))
                 value, begun = (buckets, since) if state is None else (state, state.since)
-                yield SeriesState(owner, described, attributes, value, begun, list(exemplars.values()))
+                own = [each for (_, bucket), each in exemplars.items() if _without_edge(bucket) == labels]
+                yield SeriesState(owner, described, attributes, value, begun, own)
 
     def _read_conventions(self) -> Iterator[SeriesState]:
         if self._gen_ai is None:
@@ -287,9 +288,13 @@ def _split(labels: Labels) -> tuple[Labels, Labels]:
     return owner, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS)
 
 
+def _without_edge(labels: Labels) -> Labels:
+    return tuple(pair for pair in labels if pair[0] != "le")
+
+
 def _histograms(samples: Iterable[Sample]) -> Iterator[tuple[Labels, Buckets]]:
     """The histograms of a family, whose samples are flat and grouped by series."""
-    for labels, flat in groupby(samples, lambda sample: tuple(pair for pair in sample.labels if pair[0] != "le")):
+    for labels, flat in groupby(samples, lambda sample: _without_edge(sample.labels)):
         edges: list[float] = []
         cumulative = [0]
         total = 0.0

@@ -6,7 +6,8 @@ The rules, per plain counter and per histogram, whose parts are one object:
 - A histogram was reset when its count fell or its process began anew. One whose parts do not fit together, among
   themselves or with the scrape before, is torn: it is dropped from that scrape.
 - First sight of a series is its baseline. Its gain is its value where the process began after the target's previous
-  scrape, and where a sibling of another `outcome`, or whatever label the contract gives it, was there without it.
+  scrape, and where a sibling of another `outcome` or `segment`, or whatever label the contract gives it, was there
+  without it.
 - A gain over more than 2.5 scrape intervals that crosses the edge of a block is dropped, as it belongs to neither.
 - What was last seen longer ago than `memory_ms` is as if it had never been seen.
 
@@ -238,10 +239,10 @@ def _layout(series: tuple[Series, ...]) -> _Layout:
         if metric is None or metric.kind == "gauge":
             continue
         name = (metric.name, tuple(pair for pair in each.labels if pair[0] != "le"))
-        objects.setdefault(name, []).append(row)
-        if metric.kind == "counter" and metric.labels:
-            own = tuple(pair for pair in each.labels if pair[0] not in metric.labels)
+        if name not in objects and metric.own_labels:
+            own = tuple(pair for pair in name[1] if pair[0] not in metric.own_labels)
             siblings.setdefault((metric.name, own), []).append(name)
+        objects.setdefault(name, []).append(row)
     ordered = [sorted(rows, key=lambda row: _part(series[row])) for rows in objects.values()]
     numbers = {name: number for number, name in enumerate(objects)}
     rows = [row for members in ordered for row in members]
@@ -456,8 +457,9 @@ def _sibling_was_there(is_there: Flags, scrapes: _Scrapes, layout: _Layout) -> F
     """Where at the scrape before a sibling of an object was there: it was absent then, and began at 0 since."""
     found = np.zeros(is_there.shape, dtype=bool)
     for group in layout.siblings:
-        any_there: Flags = np.logical_or.reduce(is_there[group], axis=0)
-        found[group] = any_there[np.maximum(scrapes.former, 0)] & (scrapes.former >= 0)
+        before = is_there[group][:, np.maximum(scrapes.former, 0)]
+        # A histogram that was there with other buckets has counted before.
+        found[group] = before.any(axis=0) & ~before & (scrapes.former >= 0)
     return found
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from servescope.contract.expressions import matches
 from servescope.contract.judged import Part
 from servescope.contract.measured_layers import MEASURED_LAYERS
-from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.metrics import SAMPLE_FAMILIES, SEGMENT
 from servescope.contract.samples import Series
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 
@@ -32,7 +32,10 @@ _MOST_NUMBERS: Final = 2_000_000
 
 
 class SeriesRows:
-    """The rows of a target's series by name, and of its histograms by edge; `doubled` where a series is there twice."""
+    """The rows of a target's series by name, and of its histograms by edge; `doubled` where a series is there twice.
+
+    `segments` are the values of the label `segment`, sorted.
+    """
 
     def __init__(self, series: tuple[Series, ...]) -> None:
         self.series = series
@@ -41,11 +44,16 @@ class SeriesRows:
         for row, each in enumerate(series):
             self.by_name.setdefault(each.name, []).append(row)
         self.doubled = len(set(series)) < len(series)
+        self.segments = tuple(sorted({labels[SEGMENT] for labels in self._labels if SEGMENT in labels}))
 
     def of(self, part: Part) -> list[int]:
         """The rows of one part of a sum."""
         rows = self.by_name.get(part.series, [])
         return [row for row in rows if not part.where or matches(self._labels[row], part.where)]
+
+    def in_segment(self, rows: Sequence[int], segment: str) -> list[int]:
+        """Those of the rows that are of a segment."""
+        return [row for row in rows if self._labels[row].get(SEGMENT) == segment]
 
     def edges(self, histogram: str) -> list[tuple[float, list[int]]]:
         """The rows of the buckets by edge, ascending, the infinite one last."""
@@ -330,17 +338,25 @@ class HistogramGains:
         return replace(self, count=count, total=total, cumulative=np.where(lost[:, None], 0.0, self.cumulative))
 
 
-def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
-    """A histogram of the batch's targets; None where they do not have it."""
+def read_histogram(batch: TargetBatch, histogram: str, processes: Processes) -> HistogramGains | None:
+    """A histogram of the batch's targets, over all its label sets; None where they do not have it.
+
+    Of several label sets, those that have not begun to count in their process are 0.
+    """
     counts, totals = (batch.rows.by_name.get(f"{histogram}{suffix}", []) for suffix in ("_count", "_sum"))
     if not counts or not totals:
         return None
+    gains = batch.gains
     edges = batch.rows.edges(histogram)
+    if len(counts) > 1:
+        gains = _with_unborn(batch, counts, [*totals, *(row for _, rows in edges for row in rows)], processes)
     whole = not any(np.isnan(edge) for edge, _ in edges)
-    count, total = batch.gains[:, counts].sum(axis=1), batch.gains[:, totals].sum(axis=1)
+    count, total = gains[:, counts].sum(axis=1), gains[:, totals].sum(axis=1)
+    if len(counts) > 1:
+        count = np.where(processes.complete(f"{histogram}_count"), count, np.nan)
     finite = [each for each in edges if np.isfinite(each[0])]
-    cumulative = _stacked(batch.gains, finite)
-    infinite = _stacked(batch.gains, [each for each in edges if np.isinf(each[0])])
+    cumulative = _stacked(gains, finite)
+    infinite = _stacked(gains, [each for each in edges if np.isinf(each[0])])
     with np.errstate(invalid="ignore"):
         tolerance = _COUNT_TOLERANCE * (1.0 + np.abs(count))
         ladder = np.concatenate([np.zeros_like(count)[:, None], cumulative, infinite, count[:, None]], axis=1)
@@ -361,6 +377,23 @@ def read_histogram(batch: TargetBatch, histogram: str) -> HistogramGains | None:
     )
 
 
+def _with_unborn(batch: TargetBatch, counts: Sequence[int], parts: Sequence[int], processes: Processes) -> Floats:
+    """The gains, (T, m, n), with zeros where a histogram has not begun, of which `counts` are the counts."""
+    begun = processes.begun(counts)
+    unborn = np.isnan(batch.gains[:, list(counts)]) & ~np.isnan(begun)
+    if not unborn.any():
+        return batch.gains
+    gains = batch.gains.copy()
+    gains[:, list(counts)] = begun
+    place = {batch.rows.series[row].labels: index for index, row in enumerate(counts)}
+    for row in parts:
+        labels = tuple(pair for pair in batch.rows.series[row].labels if pair[0] != "le")
+        index = place.get(labels)
+        if index is not None:
+            gains[:, row][unborn[:, index]] = 0.0
+    return gains
+
+
 def _sum_fits(edges: Sequence[float], cumulative: Floats, count: Floats, total: Floats) -> NDArray[np.bool_]:
     """Where a sum is one that its observations can have, each within its bucket: (T, n).
 
@@ -375,6 +408,24 @@ def _sum_fits(edges: Sequence[float], cumulative: Floats, count: Floats, total: 
     open_ended = count - cumulative[:, -1] > _COUNT_TOLERANCE * (1.0 + np.abs(count))
     slack = _SUM_TOLERANCE * np.abs(total) + _COUNT_TOLERANCE * edges[-1]
     return np.asarray((total >= least - slack) & (open_ended | (total <= most + slack)))
+
+
+def sum_histogram(
+    batch: TargetBatch, histogram: str, processes: Processes, segment: str
+) -> tuple[Floats, Floats] | None:
+    """What one segment's part of a histogram gained, sum and count, (T, n); None where the targets do not have it.
+
+    It is known where its count is, and of a process that has not begun to count it 0.
+    """
+    families = [batch.rows.by_name.get(f"{histogram}{suffix}", []) for suffix in ("_count", "_sum")]
+    counts, totals = (batch.rows.in_segment(family, segment) for family in families)
+    if not counts or not totals:
+        return None
+    begun = processes.begun(families[0])[:, [families[0].index(row) for row in counts]].sum(axis=1)
+    total = np.where(begun == 0.0, 0.0, batch.gains[:, totals].sum(axis=1))
+    with np.errstate(invalid="ignore"):
+        known = (begun >= 0.0) & (begun < np.inf) & (total >= 0.0) & (total < np.inf)
+    return np.where(known, total, np.nan), np.where(known, begun, np.nan)
 
 
 def _stacked(gains: Floats, edges: Sequence[tuple[float, list[int]]]) -> Floats:

@@ -5,6 +5,7 @@ Everything here runs in the thread that folds or reads, under the lock of the en
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -61,21 +62,44 @@ class EngineSeries:
         self._ledger = ledger
         self._draft_length = draft_length
         self._count_refused = count_refused
-        self._watchers: tuple[Callable[[Ended], None], ...] = ()
+        self._watchers: list[Callable[[Ended], None]] = []
         self._in_flight_known = False
         self._moved_in = 0
-        # Drafted and accepted tokens; a trailing sum needs them in the order of time, which one buffer keeps.
-        self._lately_by_request = Trailing(window_seconds), Trailing(window_seconds)
+        self._window_seconds = window_seconds
         self._lately_by_step = Trailing(window_seconds), Trailing(window_seconds)
+        self._parts = [self]
+        for metric in METRICS.values():
+            if metric.component == "engine":
+                self._ledger.family(metric)
         self._make_series()
+        self._make_series_of_requests()
+
+    def of_segment(self, name: str) -> EngineSeries:
+        """The series of the requests of a segment, which count with those here; what has no segment is the same."""
+        found = copy.copy(self)
+        found._in_flight_known, found._moved_in = False, 0
+        found._make_series_of_requests(name)
+        self._parts.append(found)
+        return found
+
+    def _make_series_of_requests(self, segment: str = "") -> None:
+        """The series that a segment has of its own; those of requests without one where it is empty."""
+        scalar, distribution = self._ledger.scalar, self._ledger.distribution
+        self._tps = distribution(METRICS["tps_per_request"], segment=segment)
+        self._output_sizes = distribution(METRICS["output_tokens_per_request"], segment=segment)
+        self._arrivals = scalar(METRICS["requests_started_total"], 0, segment=segment)
+        self._ends = [scalar(METRICS["requests_total"], 0, outcome=outcome, segment=segment) for outcome in OUTCOMES]
+        self._first_token_seconds = distribution(METRICS["time_to_first_token_seconds"], segment=segment)
+        self._per_token_seconds = distribution(METRICS["time_per_output_token_seconds"], segment=segment)
+        self._durations = distribution(METRICS["request_duration_seconds"], segment=segment)
+        # Drafted and accepted tokens; a trailing sum needs them in the order of time, which one buffer keeps.
+        self._lately_by_request = Trailing(self._window_seconds), Trailing(self._window_seconds)
 
     def _make_series(self) -> None:
         scalar, distribution = self._ledger.scalar, self._ledger.distribution
-        self._tps = distribution(METRICS["tps_per_request"])
         self._input_tokens = scalar(METRICS["input_tokens_total"], 0)
         self._output_tokens = scalar(METRICS["output_tokens_total"], 0)
         self._input_sizes = distribution(METRICS["input_tokens_per_request"])
-        self._output_sizes = distribution(METRICS["output_tokens_per_request"])
         self._concurrent = scalar(METRICS["concurrent_requests"])
         self._speculation_rate = scalar(METRICS["speculation_rate"])
         self._drafts = scalar(METRICS["spec_decode_num_drafts_total"])
@@ -87,14 +111,7 @@ class EngineSeries:
         ]
         self._cpu = scalar(METRICS["cpu_usage"])
         self._memory = scalar(METRICS["memory_usage"])
-        self._ledger.family(METRICS["gpu_usage"])
-        self._ledger.family(METRICS["gpu_memory_usage"])
         self._gpus: dict[str, tuple[Scalar, Scalar]] = {}
-        self._arrivals = scalar(METRICS["requests_started_total"], 0)
-        self._ends = [scalar(METRICS["requests_total"], 0, outcome=outcome) for outcome in OUTCOMES]
-        self._first_token_seconds = distribution(METRICS["time_to_first_token_seconds"])
-        self._per_token_seconds = distribution(METRICS["time_per_output_token_seconds"])
-        self._durations = distribution(METRICS["request_duration_seconds"])
         self._inter_token_seconds = distribution(METRICS["inter_token_latency_seconds"], shown=False)
         self.queued = scalar(METRICS["queued_requests"])
         self.kv_cache_usage = scalar(METRICS["kv_cache_usage"])
@@ -107,20 +124,21 @@ class EngineSeries:
 
     def watch(self, watcher: Callable[[Ended], None]) -> None:
         """Call `watcher` with the requests that end from now on, batch by batch."""
-        self._watchers = (*self._watchers, watcher)
+        self._watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[Ended], None]) -> None:
         """Stop calling `watcher`."""
-        self._watchers = tuple(one for one in self._watchers if one != watcher)
+        self._watchers[:] = [one for one in self._watchers if one != watcher]
 
     def update(self, now: float) -> RatioParts:
         """Set the series that are computed at a reading; the parts of the ratios among them."""
-        ended = sum(end.value or 0 for end in self._ends)
-        arrived = self._arrivals.value or 0
+        ended = sum(end.value or 0 for part in self._parts for end in part._ends)
+        arrived = sum(part._arrivals.value or 0 for part in self._parts)
         # An engine that records its requests when they have ended does not report how many are in flight.
-        in_flight = arrived - ended + self._moved_in
-        self._concurrent.value = in_flight if self._in_flight_known or not arrived else None
-        by_source = (self._lately_by_request, self._lately_by_step)
+        in_flight = arrived - ended + sum(part._moved_in for part in self._parts)
+        is_known = any(part._in_flight_known for part in self._parts)
+        self._concurrent.value = in_flight if is_known or not arrived else None
+        by_source = (*(part._lately_by_request for part in self._parts), self._lately_by_step)
         drafted, accepted = (sum(lately.sum(now) for lately in column) for column in zip(*by_source, strict=True))
         self._speculation_rate.value = accepted / drafted if drafted else None
         return {"speculation_rate": (accepted, drafted)}
@@ -253,7 +271,7 @@ class EngineSeries:
         sane = (code < UNTIMED) & (first_token >= 0) & (decoding >= 0)
         timed = lasted & sane & (output > 0) & (first_token <= duration) & (decoding <= duration)
         ended = Ended(outcomes_of(rows), duration, first_token, output, lasted, timed)
-        for watch in self._watchers:
+        for watch in tuple(self._watchers):
             try:
                 watch(ended)
             except Exception as error:

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from servescope.contract.metrics import OUTCOMES
+from servescope.contract.metrics import MOST_SEGMENTS, OTHER_SEGMENT, OUTCOMES
 from servescope.errors import UsageError
 from servescope.instruments.booking import EngineSeries
 from servescope.instruments.instrument import Instruments
+from servescope.instruments.record_buffer import RecordBuffer
 from servescope.instruments.records import (
     BLANK,
     CODES,
@@ -31,11 +32,12 @@ from servescope.instruments.records import (
     pack_recorded,
     pack_with_gaps,
 )
-from servescope.instruments.request import HandedOver, Request, UncountedRequest
+from servescope.instruments.request import EngineRecorder, HandedOver, RecordRequest, Request, UncountedRequest
 from servescope.instruments.values import (
     MAX_TOKENS,
     Refused,
     finite,
+    label_value,
     member,
     require_positive,
     require_whole,
@@ -54,33 +56,6 @@ _MOST_BYTES = 2**63
 
 # These return floats and cannot fail: they need no guard.
 _TRUSTED_CLOCKS = (time.perf_counter, time.monotonic, time.time)
-
-
-class RecordRequest(Protocol):
-    """The signature of `EngineInstruments.record_request`."""
-
-    def __call__(
-        self,
-        outcome: str,
-        input_tokens: int,
-        output_tokens: int,
-        time_to_first_token: float | None,
-        duration: float,
-        decode_seconds: float | None,
-        draft_tokens: int = 0,
-        accepted_by_position: Sequence[int] = (),
-        trace_id: str | None = None,
-    ) -> None:
-        """Record a whole request that has ended, for engines that have the numbers; it counts its start too.
-
-        `outcome` is one of `metrics.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
-        `duration` from arrival, `decode_seconds` from first to last token. They are ignored when no token came; None
-        means unknown: decode seconds then end with the request, and without a time to first token the request is left
-        out of the figures that need one. Draft tokens and those accepted are those of the whole request.
-        `trace_id`, at most 64 printable ASCII characters, links the request's figures to its trace.
-
-        Fastest by position, with `accepted_by_position` a tuple of `draft_length` counts, and without a trace.
-        """
 
 
 class ResourceReader(Protocol):
@@ -107,6 +82,9 @@ class EngineInstruments(Instruments):
     """
 
     roles = ("aggregated", "prefill", "decode")
+
+    segment: str | None = None
+    """That of the requests that are begun without one."""
 
     record_request: RecordRequest
     """Record a whole request that has ended: `RecordRequest` documents the arguments."""
@@ -149,7 +127,8 @@ class EngineInstruments(Instruments):
         self._moved = self._buffer(series.book_moves, droppable=False)
         self._started = self._buffer(series.book_starts)
         self._tick = clock if clock in _TRUSTED_CLOCKS else self._now
-        self.record_request = self._make_record_request()
+        self._segments: dict[str, _SegmentRecorder] = {}
+        self.record_request = self._make_record_request(self)
 
     def _make_series(self) -> EngineSeries:
         return EngineSeries(
@@ -171,10 +150,13 @@ class EngineInstruments(Instruments):
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def start_request(self, input_tokens: int, *, trace_id: str | None = None) -> Request:
+    def start_request(self, input_tokens: int, *, trace_id: str | None = None, segment: str | None = None) -> Request:
         """A request that arrives now, with so many prompt tokens, cached ones included; in flight until finished.
 
         `trace_id`, at most 64 printable ASCII characters, links the figures the request ends with to its trace.
+        `segment` is the tenant, route, priority or class of prompts that it is of: it counts in series with this label
+        then, and not in those without. A process has `MOST_SEGMENTS` of them; requests of any further one are those of
+        the segment `other`. The first request of a segment may wait for a reader.
         """
         try:
             tokens = input_tokens
@@ -183,8 +165,9 @@ class EngineInstruments(Instruments):
         except Exception as error:
             self._refuse_error(error)
             tokens = 0
-        request = Request(self, tokens, self._tick(), trace_id)
-        return request if self._started.write(None) else UncountedRequest(self, tokens, 0.0, None)
+        recorder: EngineRecorder = self if segment is None else self._recorder_of(segment)
+        request = Request(recorder, tokens, self._tick(), trace_id)
+        return request if recorder._started.write(None) else UncountedRequest(recorder, tokens, 0.0, None)
 
     def take_over(self, handed_over: HandedOver) -> Request:
         """Continue a request that another engine process started and handed over; in flight here until finished.
@@ -193,7 +176,26 @@ class EngineInstruments(Instruments):
         from now on, its outcome and its sizes and times as a whole are counted here. Both use the same clock.
         """
         self._moved.write(1)
-        return Request.resume(self, handed_over)
+        segment = handed_over.segment
+        return Request.resume(self if segment is None else self._recorder_of(segment), handed_over)
+
+    def _recorder_of(self, segment: str) -> EngineRecorder:
+        """What the requests of a segment are recorded with; these instruments where its name is refused."""
+        try:
+            found = self._segments.get(segment)
+            return self._new_segment(label_value("segment", segment)) if found is None else found
+        except Exception as error:
+            self._refuse_error(error)
+            return self
+
+    def _new_segment(self, segment: str) -> _SegmentRecorder:
+        # Readers go through the series and buffers under the lock.
+        with self._lock:
+            if segment not in self._segments and len(self._segments.keys() - {OTHER_SEGMENT}) >= MOST_SEGMENTS:
+                segment = OTHER_SEGMENT
+            if segment not in self._segments:
+                self._segments[segment] = _SegmentRecorder(segment, self, self._series.of_segment(segment))
+            return self._segments[segment]
 
     # --- speculation --------------------------------------------------------------------------------------------------
 
@@ -267,11 +269,12 @@ class EngineInstruments(Instruments):
         except Exception as error:
             self._refuse_error(error)
             record = pack_finished(0.0, 0.0, 0.0, code + BLANK, 0, 0, 0, 0)
-        self._finished.write(record)
+        recorder = request._engine
+        recorder._finished.write(record)
         if request._trace_id is not None:
-            self._write_trace(request._trace_id, record)
+            self._write_trace(recorder, request._trace_id, record)
 
-    def _write_trace(self, trace_id: object, record: bytes) -> None:
+    def _write_trace(self, recorder: EngineRecorder, trace_id: object, record: bytes) -> None:
         """Keep the trace of a request that was just recorded; all records of requests begin with the same fields."""
         try:
             # Printable ASCII can be written to any page.
@@ -280,7 +283,7 @@ class EngineInstruments(Instruments):
             if not 0 < len(trace_id) <= _LONGEST_TRACE_ID:
                 expected = f"1 to {_LONGEST_TRACE_ID} characters"
                 raise Refused("out_of_range", f"trace_id is {shown(trace_id)}, expected {expected}")
-            self._traced.write((trace_id, time.time(), record[:RECORDED_BYTES]))
+            recorder._traced.write((trace_id, time.time(), record[:RECORDED_BYTES]))
         except Exception as error:
             self._refuse_error(error)
 
@@ -294,7 +297,7 @@ class EngineInstruments(Instruments):
             self._refuse("unknown_value", f"{error}; counted as {OUTCOMES[ERROR]!r}")
             return ERROR
 
-    def _record_slowly(self, outcome: object, *numbers: object) -> bytes:
+    def _record_slowly(self, recorder: EngineRecorder, outcome: object, *numbers: object) -> bytes:
         """Record a request with an unknown number; or its outcome alone, when a number is refused."""
         code = self._outcome_code(outcome)
         try:
@@ -302,7 +305,7 @@ class EngineInstruments(Instruments):
         except Exception as error:
             self._refuse_error(error)
             record = pack_recorded(0.0, 0.0, 0.0, code + BLANK, 0, 0, 0)
-        self._recorded.write(record)
+        recorder._recorded.write(record)
         return record
 
     def _record_speculation_slowly(
@@ -342,9 +345,9 @@ class EngineInstruments(Instruments):
 
     # --- the hot path -------------------------------------------------------------------------------------------------
 
-    def _make_record_request(self) -> RecordRequest:
+    def _make_record_request(self, recorder: EngineRecorder) -> RecordRequest:
         """The function with everything it needs bound: looking that up in each call costs a fifth more."""
-        codes, recorded, speculated = CODES, self._recorded, self._speculated
+        codes, recorded, speculated = CODES, recorder._recorded, recorder._speculated
         append_recorded, append_speculated = recorded.append, speculated.append
         pack_plain, pack_positions = pack_recorded, self._positions.pack
         pack_speculated = struct.Struct(f"3d4I{self._positions.size}s").pack
@@ -359,7 +362,14 @@ class EngineInstruments(Instruments):
             draft_tokens: int = 0,
             accepted_by_position: Sequence[int] = (),
             trace_id: str | None = None,
+            segment: str | None = None,
         ) -> None:
+            if segment is not None:
+                self._recorder_of(segment).record_request(
+                    outcome, input_tokens, output_tokens, time_to_first_token, duration, decode_seconds, draft_tokens,
+                    accepted_by_position, trace_id,
+                )  # fmt: skip
+                return
             try:
                 # One record of fixed size in one append is what makes this cheap. Only a tuple is known to be finite.
                 if accepted_by_position:
@@ -381,14 +391,14 @@ class EngineInstruments(Instruments):
                     buffer = recorded
             except Exception:
                 packed = self._record_slowly(
-                    outcome, time_to_first_token, duration, decode_seconds, input_tokens, output_tokens
+                    recorder, outcome, time_to_first_token, duration, decode_seconds, input_tokens, output_tokens
                 )
                 self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
             else:
                 if len(buffer.records) >= buffer.stop_at:
                     buffer.stop()
             if trace_id is not None:
-                self._write_trace(trace_id, packed)
+                self._write_trace(recorder, trace_id, packed)
 
         record.__doc__ = RecordRequest.__call__.__doc__
         return record
@@ -417,3 +427,40 @@ class EngineInstruments(Instruments):
 
     def _before_reading(self) -> None:
         self._ratio_parts = self._series.update(self._now())
+
+
+class _SegmentRecorder:
+    """The requests of one segment of an engine; made under the lock of its instruments.
+
+    What no segment has of its own, such as the gaps between tokens, is written to the engine's buffers.
+    """
+
+    def __init__(self, segment: str, engine: EngineInstruments, series: EngineSeries) -> None:
+        self.segment: str | None = segment
+        self._engine = engine
+        self._tick: Callable[[], float] = engine._tick
+        self._batches, self._moved = engine._batches, engine._moved
+        # In the order of folding: ends before starts, as those of the engine.
+        self._traced: RecordBuffer[tuple[str, float, bytes]] = engine._buffer(series.book_traces)
+        self._finished: RecordBuffer[bytes] = engine._buffer(series.book_finished, droppable=False)
+        self._recorded: RecordBuffer[bytes] = engine._buffer(series.book_recorded)
+        self._speculated: RecordBuffer[bytes] = engine._buffer(
+            series.book_speculated, window_seconds=engine._window_seconds
+        )
+        self._first_tokens: RecordBuffer[bytes] = engine._buffer(series.book_first_tokens)
+        self._started: RecordBuffer[None] = engine._buffer(series.book_starts)
+        self.record_request: RecordRequest = engine._make_record_request(self)
+
+    @property
+    def _epoch(self) -> object:
+        # That of the engine now: a forked child begins another.
+        return self._engine._epoch
+
+    def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None:
+        self._engine._write_end(request, outcome, output_tokens)
+
+    def _refuse(self, kind: str, reason: str) -> None:
+        self._engine._refuse(kind, reason)
+
+    def _refuse_error(self, error: Exception) -> None:
+        self._engine._refuse_error(error)

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME
-from servescope.contract.samples import Sample
+from servescope.contract.samples import Sample, Series
 from servescope.contract.types import Metric
 from servescope.errors import UsageError
 from servescope.instruments.exponential import ExponentialState
@@ -146,8 +146,8 @@ class Instruments(Exposed):
             self._fold_buffers()
             self._ledger.keep_exponential()
 
-    def exponentials(self) -> dict[str, ExponentialState]:
-        """The exponential buckets by the histogram's name; empty when they are not kept."""
+    def exponentials(self) -> dict[Series, ExponentialState]:
+        """The exponential buckets by the histogram's name and labels; empty when they are not kept."""
         with self._reading() as ledger:
             return ledger.exponentials()
 

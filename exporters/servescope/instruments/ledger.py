@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from servescope.contract.openmetrics import with_exemplars
-from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
+from servescope.contract.samples import Labels, Sample, Series, format_edge, format_series, format_value, make_labels
 from servescope.contract.types import Metric
 from servescope.instruments.exponential import Exponential, ExponentialState
 from servescope.instruments.record_buffer import RESOLUTION, Mark
@@ -66,12 +66,13 @@ class Distribution:
     """One histogram series over fixed edges; absent until something is observed when made with `shown` False."""
 
     __slots__ = (
-        "_counts", "_edges", "_exemplars", "_exponential", "_heads", "_shown", "_sum", "_template", "_text",
+        "_counts", "_edges", "_exemplars", "_exponential", "_heads", "_shown", "_sum", "_template", "_text", "labels",
     )  # fmt: skip
 
     def __init__(self, name: str, labels: Labels, edges: tuple[float, ...], *, shown: bool) -> None:
         import numpy as np
 
+        self.labels = labels
         self._edges: NDArray[np.float64] = np.array(edges)
         self._counts: NDArray[np.int64] = np.zeros(len(edges) + 1, dtype=np.int64)
         self._sum = 0.0
@@ -160,6 +161,7 @@ class Ledger:
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
         self._families: dict[str, tuple[Metric, list[Scalar | Distribution]]] = {}
+        self._is_exponential = False
 
     def scalar(self, metric: Metric, value: float | None = None, **labels: str) -> Scalar:
         """A new counter or gauge series of the metric."""
@@ -167,11 +169,13 @@ class Ledger:
         self.family(metric).append(series)
         return series
 
-    def distribution(self, metric: Metric, *, shown: bool = True) -> Distribution:
+    def distribution(self, metric: Metric, *, shown: bool = True, **labels: str) -> Distribution:
         """A new histogram series of the metric, over the catalog's edges."""
         if metric.edges is None:
             raise ValueError(f"metric {metric.name!r} has no edges, expected a histogram of the catalog")
-        series = Distribution(metric.name, self._labels, metric.edges, shown=shown)
+        series = Distribution(metric.name, make_labels((*self._labels, *labels.items())), metric.edges, shown=shown)
+        if self._is_exponential:
+            series.keep_exponential()
         self.family(metric).append(series)
         return series
 
@@ -213,20 +217,21 @@ class Ledger:
 
     def keep_exponential(self) -> None:
         """From now on, count every histogram's values in exponential buckets too."""
+        self._is_exponential = True
         for _, family in self._families.values():
             for series in family:
                 if isinstance(series, Distribution):
                     series.keep_exponential()
 
-    def exponentials(self) -> dict[str, ExponentialState]:
-        """What the exponential buckets hold, by the histogram's name; a histogram has one series in a ledger."""
+    def exponentials(self) -> dict[Series, ExponentialState]:
+        """What the exponential buckets hold, by the histogram's name and labels."""
         states = {
-            name: series.exponential()
+            Series(name, series.labels): series.exponential()
             for name, (_, family) in self._families.items()
             for series in family
             if isinstance(series, Distribution)
         }
-        return {name: state for name, state in states.items() if state is not None}
+        return {series: state for series, state in states.items() if state is not None}
 
     def family(self, metric: Metric) -> list[Scalar | Distribution]:
         """The metric's series so far; a metric's place in the order is that of its first call."""

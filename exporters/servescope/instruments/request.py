@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from servescope.instruments.record_buffer import RecordBuffer
@@ -20,16 +20,55 @@ class HandedOver(NamedTuple):
     arrival: float
     first_token: float
     last_token: float
+    segment: str | None = None
+
+
+class RecordRequest(Protocol):
+    """The signature of `EngineInstruments.record_request`."""
+
+    def __call__(
+        self,
+        outcome: str,
+        input_tokens: int,
+        output_tokens: int,
+        time_to_first_token: float | None,
+        duration: float,
+        decode_seconds: float | None,
+        draft_tokens: int = 0,
+        accepted_by_position: Sequence[int] = (),
+        trace_id: str | None = None,
+        segment: str | None = None,
+    ) -> None:
+        """Record a whole request that has ended, for engines that have the numbers; it counts its start too.
+
+        `outcome` is one of `metrics.OUTCOMES`. Tokens are whole; times are seconds: `time_to_first_token` and
+        `duration` from arrival, `decode_seconds` from first to last token. They are ignored when no token came; None
+        means unknown: decode seconds then end with the request, and without a time to first token the request is left
+        out of the figures that need one. Draft tokens and those accepted are those of the whole request.
+        `trace_id`, at most 64 printable ASCII characters, links the request's figures to its trace; `segment` is as in
+        `EngineInstruments.start_request`.
+
+        Fastest by position, with `accepted_by_position` a tuple of `draft_length` counts, and without a trace.
+        """
 
 
 class EngineRecorder(Protocol):
-    """The part of EngineInstruments that its requests write to."""
+    """What requests are recorded with: the instruments of an engine, or what one `segment` of it has of its own."""
 
-    _epoch: object
+    segment: str | None
+    record_request: RecordRequest
     _tick: Callable[[], float]
+    _traced: RecordBuffer[tuple[str, float, bytes]]
+    _finished: RecordBuffer[bytes]
+    _recorded: RecordBuffer[bytes]
+    _speculated: RecordBuffer[bytes]
     _first_tokens: RecordBuffer[bytes]
+    _started: RecordBuffer[None]
     _batches: RecordBuffer[bytes]
     _moved: RecordBuffer[int]
+
+    @property
+    def _epoch(self) -> object: ...
 
     def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None: ...
 
@@ -151,7 +190,7 @@ class Request:
             engine._refuse_error(inherited("hand_over"))
             return None
         engine._moved.write(-1)
-        return HandedOver(self._input, self._output, self._arrival, self._first, self._last)
+        return HandedOver(self._input, self._output, self._arrival, self._first, self._last, engine.segment)
 
     def _begin(self, now: float) -> None:
         self._engine._first_tokens.write(pack_tokens(now - self._arrival, self._input))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 
+from servescope.contract.identity import explain_label_value
 from servescope.errors import UsageError
 
 REFUSALS = (
@@ -70,6 +71,15 @@ def member(name: str, value: object, values: tuple[str, ...]) -> str:
     """The value, which is one of `values`. Raises Refused."""
     if not isinstance(value, str) or value not in values:
         raise Refused("unknown_value", f"unknown {name} {shown(value)}, supported: {', '.join(values)}")
+    return value
+
+
+def label_value(name: str, value: object) -> str:
+    """The value as that of a label, which is not empty. Raises Refused."""
+    wrong = explain_label_value(value) if value != "" else ", expected text that is not empty"
+    if wrong or not isinstance(value, str):
+        kind = "out_of_range" if isinstance(value, str) else "wrong_type"
+        raise Refused(kind, f"{name} is {shown(value)}{wrong}")
     return value
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from servescope.contract.expressions import Difference, Expression, Level, Quantile, Ratio, is_per_second, leaves
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
-from servescope.contract.metrics import METRICS, PROCESS_RATIOS
+from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SEGMENT
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
@@ -26,6 +26,8 @@ from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source, Status
 from servescope.sources.parse import Exposition
+from servescope.sources.segments import SegmentNames
+from servescope.sources.series_plan import list_first
 from servescope.sources.translate import Coverage, Translation, translate
 
 # Prometheus' client libraries expose it for every process.
@@ -77,11 +79,17 @@ class Report:
 
 
 def inspect(
-    expositions: Sequence[Exposition], *, subject: str, seconds: float | None = None, source_name: str | None = None
+    expositions: Sequence[Exposition],
+    *,
+    subject: str,
+    seconds: float | None = None,
+    source_name: str | None = None,
+    segment_label: str = SEGMENT,
 ) -> Report:
     """The report on one exposition, or on two of the same endpoint in their order.
 
-    With `source_name` the source is not identified. Raises InspectionError when the two are of different sources.
+    With `source_name` the source is not identified; `segment_label` is the native label that tells segments apart.
+    Raises InspectionError when the two are of different sources.
     """
     last = expositions[-1]
     found = identify(last)
@@ -92,10 +100,11 @@ def inspect(
     if source is None:
         return Report(subject, found, None, span, seconds)
     identity = Identity("inspected", "inspected", source.name)
-    translations = [translate(each, source, identity) for each in expositions]
+    segments = SegmentNames(segment_label)
+    translations = [translate(each, source, identity, segments) for each in expositions]
     increases, resets = _increases(translations)
     entries = tuple(_entries(increases, translations[-1].coverage, span, seconds))
-    notes = tuple(_notes(expositions, found, source, resets))
+    notes = (*_notes(expositions, found, source, resets), *_segment_notes(translations[-1], segment_label))
     return Report(subject, found, source, span, seconds, entries, notes)
 
 
@@ -143,6 +152,16 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
         yield f"{len(repeated)} samples repeat a series, of which the first value is used: {repeated[0]}"
     if resets:
         yield f"{resets} counters were reset in between: {_explain_resets(expositions)}; they count from 0"
+
+
+def _segment_notes(translation: Translation, label: str) -> Iterator[str]:
+    """Which segments the requests are kept apart by, the first few by name."""
+    found = sorted({value for sample in translation.samples for name, value in sample.labels if name == SEGMENT})
+    if found:
+        named = list_first([repr(each) for each in found])
+        yield f"requests are kept apart by the label {label!r}, in {len(found)} segments: {named}"
+    elif label != SEGMENT:
+        yield f"no series that can have segments has the label {label!r}"
 
 
 def _explain_resets(expositions: Sequence[Exposition]) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.identity import Identity
 from servescope.contract.measured_layers import layer_order
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import METRICS, SEGMENT
 from servescope.contract.samples import Series, Snapshot
 from servescope.errors import ServescopeError
 from servescope.sources.cache import SeriesCache
@@ -26,6 +26,7 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
 from servescope.sources.parse import LimitError, ParseError, learn_page
+from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import SeriesPlan, StoredSeries, cut, list_first
 from servescope.sources.translate import Coverage, Plan
 
@@ -61,6 +62,7 @@ class Reader:
     release with other names. If none fits, the former source stays while it finds anything; one that is set in the
     configuration stays always. `missing` are the metrics that were observed once and are not now, with the native
     series they came from; `warnings` are about the last text that could be read. `cache` may be shared by all readers.
+    `segment_label` is the native label that tells segments apart, of which there are `MOST_SEGMENTS` at most.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class Reader:
         *,
         supply: Supply | None = None,
         cache: SeriesCache | None = None,
+        segment_label: str = SEGMENT,
     ) -> None:
+        self._segments = SegmentNames(segment_label)
         self._identity, self._labels = identity, identity.labels()
         self._configured = source
         self._supply = supply or Supply()
@@ -122,7 +126,7 @@ class Reader:
             source = self._source or self._configured_source or series_plan.identify().source
             if source is not None:
                 # Made here, where it delays nothing else; `commit` makes another where others supply more by then.
-                plan = series_plan.plan(source, self._labels)
+                plan = series_plan.plan(source, self._labels, self._segments)
                 series_plan.stored = StoredSeries(plan, self._elsewhere, self._series)
         return ParsedText(page, values, limits, key, series_plan)
 
@@ -161,14 +165,14 @@ class Reader:
 
     def _translate(self, series_plan: SeriesPlan) -> Plan:
         source = self._source or self._identify(series_plan)
-        plan = series_plan.plan(source, self._labels)
+        plan = series_plan.plan(source, self._labels, self._segments)
         if plan is self._plan:
             return plan
         observed = _observed(plan.coverage)
         if not self._observed <= observed:
             again = self._identify_again(series_plan, source, plan)
             if again is not source:
-                source, plan = again, series_plan.plan(again, self._labels)
+                source, plan = again, series_plan.plan(again, self._labels, self._segments)
                 observed = _observed(plan.coverage)
         if self._configured is not None:
             check_source(series_plan, source, plan)

@@ -15,6 +15,7 @@ from servescope.contract.samples import Labels, Series, Snapshot, format_series
 from servescope.sources.identification import Identification, identify
 from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, expose
+from servescope.sources.segments import SegmentNames
 from servescope.sources.translate import Plan, plan_translation
 
 _MOST_NAMED = 5
@@ -68,11 +69,12 @@ class SeriesPlan:
         when = source.first_use.when
         return bool(when) and all(map(self.exposition().has, when))
 
-    def plan(self, source: Source, identity: Labels) -> Plan:
-        """The translation, made once per source; the labels of the identity must be the same each time."""
+    def plan(self, source: Source, identity: Labels, segments: SegmentNames | None = None) -> Plan:
+        """The translation, made once per source; the labels of the identity and the segments must be the same each
+        time."""
         plan = self._plans.get(source.name)
         if plan is None:
-            plan = self._plans[source.name] = plan_translation(self.exposition(), source, identity)
+            plan = self._plans[source.name] = plan_translation(self.exposition(), source, identity, segments)
         return plan
 
     def release(self) -> None:

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.identity import ATTACHED_LABELS, Identity
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import METRICS, SEGMENT
 from servescope.contract.samples import Labels, Sample, Series, format_edge, make_labels
 from servescope.contract.types import Metric
 from servescope.sources.maps import SUPPLIED, Alternative, MetricMap, Source, Status, Term, Values
 from servescope.sources.parse import Exposition, canonical_name
+from servescope.sources.segments import SegmentNames
 
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
@@ -81,26 +82,31 @@ class Plan:
         return replace(self, series=series)
 
 
-def translate(exposition: Exposition, source: Source, identity: Identity) -> Translation:
+def translate(
+    exposition: Exposition, source: Source, identity: Identity, segments: SegmentNames | None = None
+) -> Translation:
     """The contract samples of an exposition.
 
     There is one sample per native series: native labels are kept beside the identity's, one of the same name as
     `exported_<label>`. Only labels that the map drops are removed; values whose series become equal are added.
     """
-    plan = plan_translation(exposition, source, identity.labels())
+    plan = plan_translation(exposition, source, identity.labels(), segments)
     values = plan.apply(np.array([sample.value for sample in exposition.samples], dtype=np.float64))
     samples = [Sample(*series, value) for series, value in zip(plan.series, values.tolist(), strict=True)]
     return Translation(samples, plan.coverage)
 
 
-def plan_translation(exposition: Exposition, source: Source, identity: Labels) -> Plan:
+def plan_translation(
+    exposition: Exposition, source: Source, identity: Labels, segments: SegmentNames | None = None
+) -> Plan:
     """The plan for expositions of the same series; the values of this one are not used.
 
-    `identity` are the labels that every series is given; none where a scraper adds them.
+    `identity` are the labels that every series is given; none where a scraper adds them. `segments` name the segments
+    of metrics that can have them; without, a native label `segment` is kept as it is.
     """
     planner = _Planner()
     coverage: dict[str, Coverage] = {}
-    labelling = _Labelling(identity)
+    labelling = _Labelling(identity, segments)
     for name, metric_map in source.metrics.items():
         coverage[name] = _plan_metric(planner, exposition, source, metric_map, labelling)
     _settle_components(source, coverage)
@@ -182,7 +188,7 @@ def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _L
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
         places = exposition.places.get(canonical_name(term.native) + suffix, ())
         for own, native in _select(exposition, places, term).items():
-            labels = labelling.relabel(_scale_edge(own, term.scale), term)
+            labels = labelling.relabel(_scale_edge(own, term.scale), term, metric)
             yield _Part(native, (metric.name + suffix, labels), scale)
 
 
@@ -230,18 +236,24 @@ def _scale_edge(labels: Labels, scale: float) -> Labels:
 class _Labelling:
     """Adds an identity's labels to series; a native label of the same name gets another name."""
 
-    def __init__(self, identity: Labels) -> None:
+    def __init__(self, identity: Labels, segments: SegmentNames | None) -> None:
         self._identity = dict(identity)
+        self._segments = segments
         # A thousand targets have a million pairs, and few different ones each.
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def relabel(self, native: Labels, term: Term) -> Labels:
+    def relabel(self, native: Labels, term: Term, metric: Metric) -> Labels:
+        """The contract labels of a native series."""
         own = dict(native)
         given = {
             label: next((rule.value for rule in rules if _agree(own, rule.when)), "") for label, rules in term.labels
         }
-        kept = ((label, value) for label, value in native if label not in term.drop)
-        return self.add(kept, given)
+        segments = self._segments if SEGMENT in metric.optional else None
+        if segments is not None:
+            native, dropped = segments.rename(native), term.drop - {SEGMENT}
+        else:
+            dropped = term.drop
+        return self.add(((label, value) for label, value in native if label not in dropped), given)
 
     def add(self, native: Iterable[tuple[str, str]], given: Mapping[str, str]) -> Labels:
         """Native labels with the contract's `given` ones and the identity's, which win."""

@@ -288,13 +288,14 @@ def _static_target(
     if not settings.relabel:
         labels = {name: value for name, value in settings.deployment.labels() if value}
         identity = Identity(**labels, replica=target.replica or deployments.host_and_port(target.url), role=target.role)
-        return Target(target.url, identity, target.source, target.access, scraping)
+        return Target(target.url, identity, target.source, target.access, scraping, target.segment_label)
     scheme, _, rest = target.url.partition("://")
     address, _, path = rest.partition("/")
     path, _, query = path.partition("?")
     listed = deployments.ListSettings(
         role=target.role,
         source=target.source,
+        segment_label=target.segment_label,
         scheme=scheme,
         metrics_path=f"/{path}",
         params=_parameters(query),
@@ -369,7 +370,8 @@ def make_target(
         without = dict.fromkeys(IDENTITY_LABELS, "") | _required_labels(deployment, listed)
         without["replica"] = deployments.host_and_port(url)
         identity = {name: found.get(name, value) for name, value in without.items()}
-        return Target(url, Identity(**identity), listed.source, listed.access, _scraping(found, listed, window_ms))
+        scraping = _scraping(found, listed, window_ms)
+        return Target(url, Identity(**identity), listed.source, listed.access, scraping, listed.segment_label)
     except (ValueError, ServescopeError) as error:
         shown = "" if "@" in address else f" {_quoted(address)}"
         raise DiscoveryError(f"target{shown}: {error}") from None

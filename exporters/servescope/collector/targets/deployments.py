@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 
 from servescope.collector.targets.claims import CLAIM_SETTINGS, Claim, read_claim
 from servescope.collector.targets.relabel import RELABEL_SETTINGS, Rule, read_rules
-from servescope.contract.identity import DEPLOYMENT_LABELS, ROLES, Deployment, Identity
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, Deployment, Identity
+from servescope.contract.metrics import SEGMENT
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
@@ -31,6 +32,7 @@ SCRAPE_SETTINGS = (
 _LISTED = (
     Setting("role", '"aggregated"'),
     Setting("source", ""),
+    Setting("segment_label", '"segment"'),
     Setting("scheme", '"http"'),
     Setting("metrics_path", '"/metrics"'),
     Setting("relabel", "[]"),
@@ -55,6 +57,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("replica", ""),
         Setting("role", '"aggregated"'),
         Setting("source", ""),
+        Setting("segment_label", '"segment"'),
         *SCRAPE_SETTINGS,
         *ACCESS_SETTINGS,
     ),
@@ -92,13 +95,15 @@ class ScrapeSettings(PageLimits):
 class TargetSettings:
     """One target as it is written; `replica` is "" for host:port, `source` None to identify it.
 
-    `scraping` None is as the collector's own settings have it. Parameters are part of the URL.
+    `segment_label` is the label of its series that tells tenants, routes or priorities apart. `scraping` None is as the
+    collector's own settings have it. Parameters are part of the URL.
     """
 
     url: str
     replica: str = ""
     role: str = "aggregated"
     source: str | None = None
+    segment_label: str = SEGMENT
     access: Access = field(default_factory=Access)
     scraping: ScrapeSettings | None = None
 
@@ -109,6 +114,7 @@ class ListSettings:
 
     role: str = "aggregated"
     source: str | None = None
+    segment_label: str = SEGMENT
     scheme: str = "http"
     metrics_path: str = "/metrics"
     params: Parameters = ()
@@ -261,6 +267,7 @@ class _Reader:
             replica=table.string("replica", ""),
             role=table.choice("role", ROLES, "aggregated"),
             source=_read_source(table),
+            segment_label=_read_segment_label(table),
             access=read_access(table),
             scraping=self.scraping(table),
         )
@@ -294,6 +301,7 @@ class _Reader:
         return {
             "role": table.choice("role", ROLES, "aggregated"),
             "source": _read_source(table),
+            "segment_label": _read_segment_label(table),
             "scheme": table.choice("scheme", ("http", "https"), "http"),
             "metrics_path": path,
             "params": table.string_lists("params"),
@@ -345,6 +353,13 @@ def _read_url(table: Table, path: str) -> str:
     except ValueError as error:
         shown = "the value" if "@" in url else repr(url)
         raise ConfigurationError(f"{table.origin}: {table.key('url')}: {shown} {error}") from None
+
+
+def _read_segment_label(table: Table) -> str:
+    label = table.string("segment_label", SEGMENT)
+    if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", label) or label in (*IDENTITY_LABELS, "le"):
+        raise table.wrong("segment_label", "a label of the target's series, which is none of its identity")
+    return label
 
 
 def _read_source(table: Table) -> str | None:

@@ -6,18 +6,23 @@ from dataclasses import dataclass, field
 
 from servescope.collector.targets.deployments import ScrapeSettings, host_and_port
 from servescope.contract.identity import Identity
+from servescope.contract.metrics import SEGMENT
 from servescope.settings.access import Access
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One `/metrics` to scrape and whose it is; `source` is None when it shall be identified."""
+    """One `/metrics` to scrape and whose it is; `source` is None when it shall be identified.
+
+    `segment_label` is the label of its series that tells segments apart.
+    """
 
     url: str
     identity: Identity
     source: str | None = None
     access: Access = field(default_factory=Access)
     scraping: ScrapeSettings = field(default_factory=ScrapeSettings)
+    segment_label: str = SEGMENT
 
     @property
     def target_id(self) -> str:

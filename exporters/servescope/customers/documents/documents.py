@@ -110,7 +110,7 @@ def count_series_of(metric: Metric, policy: Policy) -> int:
     Labels whose values the catalog does not list count once.
     """
     series = len(metric.edges or ()) + 3 if metric.kind == "histogram" else 1
-    for label in metric.labels:
+    for label in metric.own_labels:
         if label in policy.labels:
             series *= len(metric.label_values.get(label, ("",)))
     return series
@@ -149,7 +149,7 @@ def _metrics(policy: Policy) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for name in policy.metrics:
         metric, shown = METRICS[name], describe_metric(policy, name)
-        labels = ", ".join(f"`{label_name(policy, label)}`" for label in metric.labels if label in policy.labels)
+        labels = ", ".join(f"`{label_name(policy, label)}`" for label in metric.own_labels if label in policy.labels)
         yield (
             f"| `{shown.name}` | {shown.kind} | {metric.unit} | {labels} | {count_series_of(metric, policy)} "
             f"| {metric.help} Absent: {metric.absent}. |"

@@ -113,7 +113,7 @@ class ExportLayout:
 
 
 def _object(metric: str, own: Labels, labels: Container[str]) -> ExportedObject:
-    of_contract = METRICS[metric].labels
+    of_contract = METRICS[metric].own_labels
     kept = tuple(pair for pair in own if pair[0] in of_contract and pair[0] in labels)
     return ExportedObject(metric, METRICS[metric].kind, kept, own)
 

@@ -44,7 +44,7 @@ RESOURCE_LABELS: Final = (*IDENTITY_LABELS, KEY_LABEL)
 
 def metric_labels() -> tuple[str, ...]:
     """The labels of the contract beyond those of the identity, sorted."""
-    return tuple(sorted({label for metric in METRICS.values() for label in metric.labels}))
+    return tuple(sorted({label for metric in METRICS.values() for label in metric.own_labels}))
 
 
 def known_labels() -> tuple[str, ...]:

@@ -404,8 +404,8 @@ def events_path(
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
     flood = floods.flooded(*replicas, margin) & of_requests
     lasting = floods.log_evidence_of_flood(*replicas, flood)
-    harm, material, beyond = _harm_of_events(arms, (1.0, floor, margin), lasting, levels)
-    v1_rate, v2_rate = (_rate_so_far(arm) for arm in (v1, v2))
+    harm, material, beyond = harm_of_events(arms, (1.0, floor, margin), lasting, levels)
+    v1_rate, v2_rate = (rate_so_far(arm) for arm in (v1, v2))
     below, bounded, rare = _health_of_events(arms, v2, margin, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.log(v2_rate / v1_rate)
@@ -439,7 +439,7 @@ def events_path(
     )  # fmt: skip
 
 
-def _harm_of_events(
+def harm_of_events(
     arms: clusters.Clustered, bounds: tuple[float, ...], lasting: Floats, levels: Levels
 ) -> list[Floats]:
     """The evidence of harm above each of the bounds, (B,) each."""
@@ -476,10 +476,11 @@ def _rate_of_late(v1: ArmSums, v2: ArmSums) -> Floats:
         of_late = requests[1:] - requests[since]
         rates.append(np.divide(events[1:] - events[since], of_late, out=np.zeros(of_late.shape), where=of_late > 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(rates[1] / np.fmax(rates[0], _rate_so_far(v1)))
+        return np.asarray(rates[1] / np.fmax(rates[0], rate_so_far(v1)))
 
 
-def _rate_so_far(arm: ArmSums) -> Floats:
+def rate_so_far(arm: ArmSums) -> Floats:
+    """An arm's events per request since the stage began, after each block, (B,)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.cumsum(arm.total) / np.cumsum(arm.count))
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.measured_layers import MEASURED_LAYERS
-from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES, SEGMENT
 from servescope.contract.samples import Series
 from servescope.cutover.evidence.agreement import agree
+from servescope.cutover.evidence.segments import REQUESTS, SegmentSums
 from servescope.cutover.plan.plan import CutoverPlan
 from servescope.increments.batches import (
     BlockSums,
@@ -85,7 +86,9 @@ class ArmFold:
     `above_level` by gauge. `counting` are by replica the labelled series that its process has counted with at the end,
     `doubled` the replicas that have a series twice. `kinds` are the layer and the role of each replica, a layer "" of
     one that no scrape has shown. `rejected` is 1 where a replica's counters contradict each other, so that none of them
-    is taken; `served` is the most requests that any of them has, NaN where none says.
+    is taken; `served` is the most requests that any of them has, NaN where none says. `segments` are the sums of
+    required metrics by their name, or their histogram's, and by segment, where sources keep segments apart, and of all
+    requests under `REQUESTS`.
     """
 
     replicas: tuple[str, ...]
@@ -111,6 +114,7 @@ class ArmFold:
     kinds: tuple[tuple[str, str], ...]
     rejected: Floats
     served: Floats
+    segments: Mapping[str, Mapping[str, ReplicaSums]]
 
     def end_ms(self) -> int:
         """Up to when it reaches."""
@@ -179,6 +183,10 @@ def read_families(plan: CutoverPlan) -> list[str]:
     return sorted(_Reading(plan, {}).families())
 
 
+def _has_segments(parts: Iterable[Part]) -> bool:
+    return all(SEGMENT in METRICS[SAMPLE_FAMILIES[part.series]].optional for part in parts)
+
+
 # --- One arm ----------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +212,10 @@ class _Reading:
             self.histograms[SPEED] = SPEED
         # What is optional never gates, nor does it reject what is required.
         self.agreeing = {histogram for histogram, name in self.histograms.items() if name in required}
+        self.segmented: dict[str, tuple[tuple[Part, ...], tuple[Part, ...]]] = {
+            name: (metric.above, metric.below) for name, metric in metrics.items() if name in required
+            and metric.kind == "events" and _has_segments((*metric.above, *metric.below))
+        } | {REQUESTS: (TRAFFIC["requests"], TRAFFIC["requests"])}  # fmt: skip
         self.histograms[PROMPT_SIZES] = PROMPT_SIZES
         for name, parts in TRAFFIC.items():
             self.counters[name, "traffic"] = parts
@@ -260,14 +272,16 @@ def _fold_arm(
         kinds=tuple((target.layer, target.identity.role) for target in targets),
         rejected=nothing(),
         served=unknown(),
+        segments={},
     )  # fmt: skip
-    sums = BlockSums(blocks.size)
+    sums, segments = BlockSums(blocks.size), SegmentSums(shape)
     former = _former(before)
     counting = dict(before.counting) if before is not None else {}
     doubled: set[str] = set(before.doubled) if before is not None else set()
     for batch in batches(targets, blocks):
         batch, processes, histograms = _read_sound(reading, arm, batch, former)
         _read_batch(reading, arm, batch, processes, histograms, sums)
+        _read_segments(reading, arm, batch, processes, histograms, segments)
         counting |= processes.counting()
         if batch.rows.doubled:
             doubled |= {target.target_id for target in batch.targets}
@@ -275,7 +289,24 @@ def _fold_arm(
         name: BucketCounts(edges, np.diff(counts, axis=0, prepend=0.0))
         for name, (edges, counts) in sums.shared().items()
     }
-    return replace(arm, distributions=distributions, counting=counting, doubled=frozenset(doubled))
+    return replace(
+        arm, distributions=distributions, counting=counting, doubled=frozenset(doubled),
+        segments={name: {segment: ReplicaSums(*each) for segment, each in by_segment.items()}
+                  for name, by_segment in segments.found.items()},
+    )  # fmt: skip
+
+
+def _read_segments(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: Processes,
+    histograms: Mapping[str, HistogramGains], segments: SegmentSums,
+) -> None:  # fmt: skip
+    if not batch.rows.segments:
+        return
+    for name, parts in reading.segmented.items():
+        if _taken(arm, batch, parts[1]):
+            segments.add_counters(name, batch, processes, parts)
+    for name in reading.agreeing & histograms.keys():
+        segments.add_histogram(name, batch, processes, np.isfinite(histograms[name].count))
 
 
 def _former(before: ArmFold | None) -> dict[str, tuple[float, frozenset[Series]]]:
@@ -296,7 +327,8 @@ def _read_sound(
     cells = batch.cells
     for name, values in batch.tallies.items():
         getattr(arm, name)[cells] = values
-    processes, histograms = Processes(batch, former), _read_histograms(reading, arm, batch)
+    processes = Processes(batch, former)
+    histograms = _read_histograms(reading, arm, batch, processes)
     found = agree(batch, arm.blocks[batch.columns], processes, histograms, reading.agreeing)
     arm.rejected[cells], arm.served[cells] = found.torn, found.served
     arm.torn[cells] += found.torn
@@ -310,10 +342,12 @@ def _read_sound(
     return sound, Processes(sound, former), histograms
 
 
-def _read_histograms(reading: _Reading, arm: ArmFold, batch: TargetBatch) -> dict[str, HistogramGains]:
+def _read_histograms(
+    reading: _Reading, arm: ArmFold, batch: TargetBatch, processes: Processes
+) -> dict[str, HistogramGains]:
     """Those that the arm takes from where the batch's targets are."""
     taken = (name for name in reading.histograms if _taken(arm, batch, (Part(f"{name}_count"),)))
-    return {name: found for name in taken if (found := read_histogram(batch, name)) is not None}
+    return {name: found for name in taken if (found := read_histogram(batch, name, processes)) is not None}
 
 
 def _read_batch(
@@ -419,23 +453,28 @@ def _joined(arms: Sequence[ArmFold]) -> ArmFold:
     ends = np.cumsum([0, *(arm.blocks.size for arm in arms)]).tolist()
 
     def join(values: Sequence[Any], missing: float) -> Any:
-        one = values[-1]
+        one = next(each for each in reversed(values) if each is not None)
         if isinstance(one, np.ndarray):
-            alike = _same(values) if all(isinstance(each, slice) for each in rows) else None
+            is_whole = all(isinstance(each, slice) for each in rows) and all(each is not None for each in values)
+            alike = _same(values) if is_whole else None
             if alike is not None:
                 return np.broadcast_to(alike, (*one.shape[:-1], ends[-1]))
             shape, kind = (len(replicas), *one.shape[1:-1], ends[-1]), bool if one.dtype == np.bool_ else float
-            if all(isinstance(each, slice) for each in rows):
+            if is_whole:
                 return np.concatenate(values, axis=-1, out=np.empty(shape, kind), casting="unsafe")
             whole = np.full(shape, missing, kind)
             for each, chosen, first, end in zip(values, rows, ends, ends[1:], strict=False):
-                whole[chosen, ..., first:end] = each
+                if each is not None:
+                    whole[chosen, ..., first:end] = each
             return whole
         if isinstance(one, ReplicaSums):
             return ReplicaSums(
-                join([each.above for each in values], missing), join([each.below for each in values], missing)
+                join([each and each.above for each in values], missing),
+                join([each and each.below for each in values], missing),
             )
-        return {name: join([each[name] for each in values], missing) for name in one}
+        # A segment may have come later.
+        names = dict.fromkeys(name for each in values for name in each or ())
+        return {name: join([each and each.get(name) for each in values], missing) for name in names}
 
     def of_replicas(name: str) -> tuple[Any, ...]:
         known = {replica: each for arm in arms for replica, each in zip(arm.replicas, getattr(arm, name), strict=True)}

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_KNOWN: Final = 512
-"""Series of which pieces are known: some for each metric of each run that a process judges."""
+_MOST_KNOWN: Final = 1024
+"""Series of which pieces are known: some for each metric, and each segment, of each run that a process judges."""
 
 _MOST_COMPARED: Final = 16
 """Series of which inputs are kept: those of one run, or of two."""

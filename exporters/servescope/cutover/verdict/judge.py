@@ -35,6 +35,7 @@ from servescope.cutover.verdict.efficiency import compare_efficiency
 from servescope.cutover.verdict.ended import EndedStages, Harm, decided_before
 from servescope.cutover.verdict.overall import overall_ratio
 from servescope.cutover.verdict.scope import scope_of
+from servescope.cutover.verdict.segments import explain_harm, judged_segments, segment_notes
 from servescope.cutover.verdict.stage import StageTrack, judge_stage
 from servescope.cutover.verdict.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
 from servescope.cutover.verdict.waiting import TIMED, waiting_for
@@ -161,13 +162,14 @@ def judge_folded(
         changes=run.changes,
         missed=context.missed_spans(scraped, folded.v1.end_ms(), course),
         incomparable=incomparable,
-        notes=context.notes_of(frozen, folded, stage, evidence, course),
+        notes=(*context.notes_of(frozen, folded, stage, evidence, course), *segment_notes(stage.segments)),
         alerts=alerts,
         waits_for=_waits_for(stage, metrics) if live == "INCONCLUSIVE" and rolled_back is None else "",
         rolled_back=_decided(rolled_back),
         acknowledged=_decided(_acknowledged(decisions, run.changes, at_ms)),
         excluded_harm=_excluded_harm(course, run.changes),
         scope=scope_of(frozen, metrics, incomparable, context.load_note(frozen, stage)),
+        segments=judged_segments(stage.segments),
     )
 
 
@@ -304,6 +306,9 @@ def _reason_at(stage: StageTrack, block: int) -> str:
         return _off_plan(stage, block)
     if code == INCONCLUSIVE and not stage.usable[block]:
         return "the present is excluded from the judgement"
+    harm = _harm_in_segments(stage, block) if code == INCONCLUSIVE else ""
+    if harm:
+        return harm
     required = [track for track in stage.tracks.values() if track.plan.required]
     deciding = [track for track in required if int(track.codes[block]) == code]
     if code == HEALTHY:
@@ -319,6 +324,10 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     more = len(deciding) - 1
     others = f" (and {more} more)" if more else ""
     return f"{wording.explain(first, block)}{others}"
+
+
+def _harm_in_segments(stage: StageTrack, block: int) -> str:
+    return "" if stage.segments is None else explain_harm(stage.segments, block)
 
 
 def _off_plan(stage: StageTrack, block: int) -> str:
@@ -369,7 +378,12 @@ def _overall(
     code = int(stage.codes[block])
     if stale and code != DEGRADED:
         return "NO DATA", stale
-    if code == INCONCLUSIVE and not stage.off_plan[block] and stage.usable[block]:
+    if (
+        code == INCONCLUSIVE
+        and not stage.off_plan[block]
+        and stage.usable[block]
+        and not _harm_in_segments(stage, block)
+    ):
         waiting = [each for each in metrics if each.required and each.verdict == "INCONCLUSIVE"]
         if waiting:
             longest = max(waiting, key=lambda each: each.eta_seconds if each.eta_seconds is not None else math.inf)

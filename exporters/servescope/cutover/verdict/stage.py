@@ -18,6 +18,7 @@ from servescope.cutover.comparison.freezing import counted_of, least_below, prom
 from servescope.cutover.comparison.leaving_out import without_one
 from servescope.cutover.comparison.outliers import Alone, ArmOutliers
 from servescope.cutover.comparison.paths import ArmSums, Levels, MetricPath
+from servescope.cutover.comparison.segments import Segments
 from servescope.cutover.conditions import load
 from servescope.cutover.conditions.conditions import (
     ArmLoad,
@@ -52,6 +53,7 @@ from servescope.cutover.plan.plan import FrozenPlan, MetricPlan
 from servescope.cutover.statistics import several
 from servescope.cutover.statistics.mix import Prompts
 from servescope.cutover.statistics.sequences import Floats, split_alpha, zero_unknown
+from servescope.cutover.verdict.segments import stage_segments
 from servescope.cutover.verdict.tracks import (
     DEGRADED,
     HEALTHY,
@@ -74,7 +76,8 @@ class StageTrack:
 
     `outage` is where v2 had requests and none succeeded, unless v1's fail as well; `settled` where the stage has lasted
     as long as it has to; `off_plan` where v2 does not have the `share` that the stage plans. `outliers`
-    are the replicas of v1 and of v2 that differ from the others of theirs.
+    are the replicas of v1 and of v2 that differ from the others of theirs, and `segments` the tenants, routes or
+    priorities that they report, None where they do not.
     """
 
     span: StageSpan
@@ -93,6 +96,7 @@ class StageTrack:
     warmth: tuple[ArmWarmth, ArmWarmth]
     within: slice
     outliers: tuple[ArmOutliers, ArmOutliers]
+    segments: Segments | None = None
 
     @property
     def own(self) -> int:
@@ -141,12 +145,15 @@ def judge_stage(
     codes = combine(tracks, usable.size)
     outage = _outage(folded, within, usable)
     codes[outage] = DEGRADED
+    segments = stage_segments(context, tracks, alone, lambda metric: _levels(context, metric))
+    if segments is not None:
+        codes[(codes == HEALTHY) & segments.any_harm()] = INCONCLUSIVE
     settled = blocks[within] + BLOCK_MS >= span.begun_ms + stage.least_hours * 3_600_000
     # What nobody looks at is not proven, and what was proven at another share is of another stage.
     codes[(codes == HEALTHY) & ~(settled & usable & ~off_plan)] = INCONCLUSIVE
     return StageTrack(
         span, stage.share, blocks[within], usable, tracks, codes, outage, settled, off_plan, context.coverage,
-        context.loads, context.relation, context.mix, warmth, within, alone,
+        context.loads, context.relation, context.mix, warmth, within, alone, segments,
     )  # fmt: skip
 
 

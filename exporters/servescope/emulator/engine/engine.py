@@ -16,6 +16,7 @@ from servescope.emulator.engine.scheduler import Scheduler
 from servescope.emulator.engine.serving import Fate, Prefilled, Serving
 from servescope.emulator.engine.stretch import StepStretch, count_by_position, plan_stretch
 from servescope.emulator.engine.token_counts import InFlightTokens, TokenCounts
+from servescope.emulator.workload.mixes import SMALL_TENANT
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.engine import EngineInstruments
@@ -68,8 +69,9 @@ class Engine:
         self._churn_random = random.Random(f"churn-{seed}")
         self._hang_random = random.Random(f"hang-{seed}")
         self._fate_random = random.Random(f"fate-{seed}")
-        # Accepted, and lost before the queue.
+        # Accepted, and lost before the queue, or not in it yet.
         self._hanging: list[Serving] = []
+        self._waiting: list[Serving] = []
         self._publish = publish
         self._pace = pace
         self._leaps = leaps
@@ -96,7 +98,7 @@ class Engine:
     @property
     def in_flight(self) -> int:
         """Requests that have arrived and neither ended nor left."""
-        return self._scheduler.in_flight + len(self._hanging)
+        return self._scheduler.in_flight + len(self._hanging) + len(self._waiting)
 
     @property
     def queued(self) -> int:
@@ -161,7 +163,7 @@ class Engine:
         serving = self._arrive(
             Serving(
                 request,
-                self.instruments.start_request(request.input_tokens),
+                self.instruments.start_request(request.input_tokens, segment=request.segment),
                 seed=self._next_seed(),
                 first_token=first_token,
                 finished=finished,
@@ -229,7 +231,7 @@ class Engine:
         self._stretch = None
         self._stepping = False
         scheduler = self._scheduler
-        for serving in (*scheduler.running, *scheduler.waiting, *scheduler.handed_over, *self._hanging):
+        for serving in (*scheduler.running, *scheduler.waiting, *scheduler.handed_over, *self._hanging, *self._waiting):
             if not serving.ended:
                 self._end(serving, "error")
 
@@ -319,6 +321,9 @@ class Engine:
             self._end(serving, "rejected")
         elif self._effects.hang_share and self._hang_random.random() < self._effects.hang_share:
             self._hanging.append(serving)
+        elif self._effects.tenant_wait_seconds and serving.request.segment == SMALL_TENANT:
+            self._waiting.append(serving)
+            self._clock.schedule(self._effects.tenant_wait_seconds, lambda: self._enqueue_late(serving))
         else:
             self._scheduler.enqueue(serving)
             self._go_on()
@@ -347,6 +352,15 @@ class Engine:
     def _strikes(self, share: float) -> bool:
         """Whether a fault of a share of the requests hits the next one; nothing is drawn for a share of 0."""
         return share > 0 and self._fate_random.random() < share
+
+    def _enqueue_late(self, serving: Serving) -> None:
+        if serving not in self._waiting:
+            return  # its client hung up, or the process died
+        self._interrupt()
+        self._waiting.remove(serving)
+        self._scheduler.enqueue(serving)
+        self._go_on()
+        self._show_state()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -542,8 +556,9 @@ class Engine:
     def _end(self, serving: Serving, outcome: str) -> None:
         serving.ended = True
         self._scheduler.remove(serving)
-        if serving in self._hanging:
-            self._hanging.remove(serving)
+        for apart in (self._hanging, self._waiting):
+            if serving in apart:
+                apart.remove(serving)
         if not serving.fate.lost:
             serving.observed.finish(outcome, serving.generated)
             for watch in self._watchers:

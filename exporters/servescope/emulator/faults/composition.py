@@ -77,6 +77,7 @@ def _engine(first: EngineEffects, second: EngineEffects) -> EngineEffects:
         lost_share=_shares(first.lost_share, second.lost_share),
         slow_share=_shares(first.slow_share, second.slow_share),
         leak_per_hour=first.leak_per_hour + second.leak_per_hour,
+        tenant_wait_seconds=first.tenant_wait_seconds + second.tenant_wait_seconds,
     )
 
 

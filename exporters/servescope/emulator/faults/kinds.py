@@ -490,6 +490,15 @@ _SERVING: Final = (
         one_replica=True,
     ),
     FaultKind(
+        "tenant-slow",
+        "The requests of one tenant, 3 % of all, wait before they are queued, as by a quota that was set too low: its "
+        "first tokens take about three times as long, and no figure of all requests together shows it.",
+        Intensity("seconds that each of its requests waits", 0.6, 0.1, 600),
+        lambda seconds: Effects(engine=EngineEffects(tenant_wait_seconds=seconds)),
+        lambda _: (_unmoved("request_rate"), Truth("time_to_first_token_p50", below_times=1.4, unmoved=True)),
+        needs="traffic of several tenants",
+    ),
+    FaultKind(
         "kv-transfer-slow",
         "The transfer of KV from prefill to decode workers takes longer, as over a network that lost its fast path.",
         Intensity("times as long as usual", 20, 1.1, 10_000),

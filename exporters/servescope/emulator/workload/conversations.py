@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.workload.blocks import BLOCKS_PER_STREAM, name_document
-from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.mixes import SMALL_TENANT, SMALL_TENANT_SHARE, Mix
 from servescope.emulator.workload.requests import Send, WorkloadRequest
 from servescope.emulator.workload.split import Seat, Split
 
@@ -57,6 +57,7 @@ class _Conversation:
     application: int
     turns_left: int
     seat: Seat
+    tenant: str | None = None
     shared_tokens: int = 0
     segments: list[tuple[int, int]] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
@@ -111,6 +112,8 @@ class Conversations:
         self._sends = sends
         self._number = number
         self._random = random.Random(f"workload-{seed}")
+        # Of its own, so that traffic is the same with tenants and without.
+        self._tenant_random = random.Random(f"tenants-{seed}")
         self._streams = first_stream
         self._populations: dict[Mix, _Population] = {}
         self._bursting = False
@@ -225,9 +228,19 @@ class Conversations:
             application=self._pick(population.application_weights),
             turns_left=self._draw_turns(population.mix),
             seat=seat,
+            tenant=self._draw_tenant(population.mix),
         )
         self._start_afresh(conversation)
         self._send_turn(conversation)
+
+    def _draw_tenant(self, mix: Mix) -> str | None:
+        if not mix.tenants:
+            return None
+        if mix.tenants == 1 or self._tenant_random.random() < SMALL_TENANT_SHARE:
+            return SMALL_TENANT
+        weights = _weigh_ranks(mix.tenants - 1, mix.popularity)
+        rank = self._tenant_random.choices(range(len(weights)), cum_weights=weights)[0]
+        return f"tenant-{rank + 1}"
 
     def _population_in(self, deployment: str) -> _Population:
         return self._populations_in.get(deployment, self._population)
@@ -317,7 +330,9 @@ class Conversations:
         self, conversation: _Conversation, input_tokens: int, output_tokens: int, block_ids: tuple[int, ...]
     ) -> None:
         patience = self._draw_patience(conversation)
-        request = WorkloadRequest(self._number(), input_tokens, output_tokens, block_ids, patience)
+        request = WorkloadRequest(
+            self._number(), input_tokens, output_tokens, block_ids, patience, segment=conversation.tenant
+        )
         self._sends[conversation.seat.deployment](request, lambda outcome: self._answered(conversation, outcome))
 
     def _answered(self, conversation: _Conversation, outcome: str) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from servescope.contract.metrics import MOST_SEGMENTS
 from servescope.errors import UsageError
 
 ARRIVALS = ("poisson", "pareto")
+SMALL_TENANT = "tenant-small"
+SMALL_TENANT_SHARE = 0.03
+"""The tenant that has few of the conversations, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,9 @@ class Mix:
     `requests_per_second` on average; it follows a day of `day_seconds` up and down by `day_amplitude` (share), of which
     `day_start_seconds` have passed at the start, and is `burst_factor` times as high during bursts of `burst_seconds`,
     `calm_seconds` apart.
+
+    Conversations are of one of `tenants` each, by its rank as applications are, of which `SMALL_TENANT` has
+    `SMALL_TENANT_SHARE`; with 0 of none.
 
     Of all requests, `abort_share` are given up by the client after `abort_seconds`, and `oversized_share` carry a
     prompt of `oversized_tokens`, which no engine takes.
@@ -63,6 +70,7 @@ class Mix:
     abort_seconds: float = 2.5
     oversized_share: float = 0.002
     oversized_tokens: int = 50_000
+    tenants: int = 0
 
     def __post_init__(self) -> None:
         self._require(self.arrivals in ARRIVALS, "arrivals", f"one of {', '.join(ARRIVALS)}")
@@ -81,6 +89,7 @@ class Mix:
             self._require(0 <= getattr(self, name) <= _WIDEST_SPREAD, name, f"from 0 to {_WIDEST_SPREAD:g}")
         for name in ("abort_share", "oversized_share"):
             self._require(0 <= getattr(self, name) <= 1, name, "in [0, 1]")
+        self._require(0 <= self.tenants <= MOST_SEGMENTS, "tenants", f"from 0 to {MOST_SEGMENTS}")
         self._require(0 <= self.day_amplitude < 1, "day_amplitude", "in [0, 1)")
         self._require(1 <= self.burst_factor < math.inf, "burst_factor", "1 or more")
         self._require(1 < self.pareto_shape < math.inf, "pareto_shape", "above 1")

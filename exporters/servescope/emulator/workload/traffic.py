@@ -99,9 +99,9 @@ class Traffic:
     def apply_effects(self, effects: TrafficEffects, by_deployment: Mapping[str, TrafficEffects] | None = None) -> None:
         """Follow these effects from now on; raises UsageError, changing nothing, when they cannot be.
 
-        A preset replaces the mix but for its arrivals, so that only what is asked shifts. In place of a trace it comes
-        at the trace's mean rate, while time passes in the trace. `by_deployment` are what a deployment's own
-        conversations are like, where that differs; the arrivals are those of all.
+        A preset replaces the mix but for its arrivals and its tenants, so that only what is asked shifts. In place of a
+        trace it comes at the trace's mean rate, while time passes in the trace. `by_deployment` are what a deployment's
+        own conversations are like, where that differs; the arrivals are those of all.
         """
         for each in (effects, *(by_deployment or {}).values()):
             _check(each)
@@ -129,7 +129,7 @@ class Traffic:
         """The mix under effects: another where they name a preset, arriving as all of the traffic does."""
         if effects.preset is not None:
             mix = find_preset(effects.preset)
-        return replace(mix, requests_per_second=self._mix.requests_per_second)
+        return replace(mix, requests_per_second=self._mix.requests_per_second, tenants=self._mix.tenants)
 
     def _mix_in(self, deployment_id: str) -> Mix:
         effects = self._effects_in.get(deployment_id, self._effects)

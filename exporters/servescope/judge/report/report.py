@@ -16,6 +16,7 @@ from servescope.cutover.plan.plan import FrozenPlan
 from servescope.judge.report.drawing import SIGNS, Mark, draw_course, draw_forest, verdict_class
 from servescope.judge.report.text import (
     CONFIGURED,
+    SEGMENT_HEADER,
     alert,
     changed,
     decided,
@@ -31,6 +32,7 @@ from servescope.judge.report.text import (
     overall,
     quantity,
     ratio,
+    segment_row,
     sensitivity,
     share,
 )
@@ -72,6 +74,7 @@ def render_report(
             "Without what reuse and load explain",
             [f"{each.title}: {sensitivity(each.sensitivity)}" for each in judgement.metrics if each.sensitivity],
         ),
+        *_segments(judgement),
         "<h2>Course</h2>",
         f"<figure>{_draw_course(judgement, frozen, decisions, events)}</figure>",
         *_changes(judgement),
@@ -154,6 +157,16 @@ def _incidents(judgement: Judgement) -> Iterator[str]:
         yield "<h2>Incidents</h2>"
         yield "<p>Many events in few blocks, or on one replica, are one incident and not the stack.</p>"
         yield _table(("Metric", "Arm", "Events", "Requests", "Where"), rows)
+
+
+def _segments(judgement: Judgement) -> Iterator[str]:
+    if judgement.segments:
+        yield "<h2>Segments</h2>"
+        yield (
+            "<p>Each segment is compared by the metrics that are required. Harm in one withholds HEALTHY and never "
+            "makes DEGRADED.</p>"
+        )
+        yield _table(tuple(each[0].upper() + each[1:] for each in SEGMENT_HEADER), map(segment_row, judgement.segments))
 
 
 def _signed(verdict: Verdict) -> str:

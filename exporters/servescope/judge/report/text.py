@@ -18,6 +18,8 @@ from servescope.cutover.judgement import (
     Incidents,
     Judgement,
     MetricJudgement,
+    SegmentJudgement,
+    SegmentMetricJudgement,
     SensitivityJudgement,
 )
 from servescope.cutover.plan.plan import Arm, FrozenPlan
@@ -34,7 +36,10 @@ _MANY: Final = 999.5
 
 def describe_judgement(judgement: Judgement) -> str:
     """What `judge run` prints: verdict, reason, one line per metric, and what else one has to know."""
-    return "\n".join([*_head(judgement), "", *_table(judgement.metrics), *_remarks(judgement)]) + "\n"
+    harmed = [each for each in judgement.segments if each.finding == "harm"]
+    return (
+        "\n".join([*_head(judgement), "", *_table(judgement.metrics), *_segments(harmed), *_remarks(judgement)]) + "\n"
+    )
 
 
 def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | None = None) -> str:
@@ -49,6 +54,7 @@ def explain_judgement(judgement: Judgement, frozen: FrozenPlan, metric: str | No
         lines.append(f"prompt mix: {judgement.mix.reason or 'no remark'} (total variation distance {distance})")
     for each in shown:
         lines += ["", *_metric_lines(each, frozen)]
+    lines += _segments(judgement.segments)
     return "\n".join([*lines, *_remarks(judgement)]) + "\n"
 
 
@@ -117,7 +123,7 @@ def ratio(value: float | None) -> str:
     return _ABSENT if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
-def interval(metric: MetricJudgement | SensitivityJudgement) -> str:
+def interval(metric: MetricJudgement | SensitivityJudgement | SegmentMetricJudgement) -> str:
     """The interval of a metric's ratio, as `0.99–1.15`."""
     if metric.low is None and metric.high is None:
         return _ABSENT
@@ -262,6 +268,30 @@ _HEADER: Final = ("metric", "verdict", "v2 ÷ v1", "interval", "margin", "gather
 
 def _table(metrics: Sequence[MetricJudgement]) -> list[str]:
     return _columns([_HEADER, *(_row(metric) for metric in metrics)])
+
+
+SEGMENT_HEADER: Final = (
+    "segment",
+    "finding",
+    "of v1's requests",
+    "of v2's requests",
+    "worst metric",
+    "v2 ÷ v1",
+    "interval",
+)
+
+
+def segment_row(segment: SegmentJudgement) -> tuple[str, ...]:
+    """A segment in the columns of `SEGMENT_HEADER`."""
+    worst = segment.worst
+    return (
+        segment.name, segment.finding, share(segment.v1_share), share(segment.v2_share),
+        *((_ABSENT, _ABSENT, _ABSENT) if worst is None else (worst.title, ratio(worst.ratio), interval(worst))),
+    )  # fmt: skip
+
+
+def _segments(segments: Sequence[SegmentJudgement]) -> list[str]:
+    return ["", *_columns([SEGMENT_HEADER, *map(segment_row, segments)])] if segments else []
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

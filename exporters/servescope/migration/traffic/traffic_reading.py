@@ -12,7 +12,7 @@ from servescope.contract.identity import ENGINE_ROLES, GROUP_LABELS, OLD_STACK, 
 from servescope.contract.judged import Part
 from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.contract.metrics import METRICS
-from servescope.contract.samples import format_series
+from servescope.contract.samples import format_series, pick_labels
 from servescope.errors import UsageError
 from servescope.increments.batches import (
     BlockSums,
@@ -200,8 +200,9 @@ class _TrafficReading:
         self._sums.add(name, batch.columns, _rows(share, values[:, None]))
 
     def _add_histograms(self, batch: TargetBatch, share: Floats, outermost: dict[str, str]) -> None:
+        processes = Processes(batch, {})
         for name in SERVED_HISTOGRAMS:
-            found = read_histogram(batch, name) if _is_at(batch, name, outermost) else None
+            found = read_histogram(batch, name, processes) if _is_at(batch, name, outermost) else None
             if found is not None and found.edges:
                 rows = _rows(share, found.cumulative, found.count[:, None], found.total[:, None])
                 self._histograms.add(name, batch.columns, rows, found.edges)
@@ -215,8 +216,9 @@ def _parts_of(batch: TargetBatch, name: str) -> Iterator[tuple[str, Part]]:
     """A counter, and where it has labels of its own each of its series, and how they are picked."""
     yield name, Part(name)
     labels = METRICS[name].labels
-    for row in batch.rows.by_name.get(name, []) if labels else ():
-        own = tuple(pair for pair in batch.rows.series[row].labels if pair[0] in labels)
+    rows = batch.rows.by_name.get(name, []) if labels else []
+    # Series that differ in another label are one of its own.
+    for own in dict.fromkeys(pick_labels(batch.rows.series[row].labels, labels) for row in rows):
         yield format_series(name, own), Part(name, tuple((label, (value,)) for label, value in own))
 
 

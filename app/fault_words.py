@@ -60,6 +60,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "error-burst": FaultWords("Requests fail", ("ServescopeRequestsBudgetBurnsFast",)),
     "requests-hang": FaultWords("Requests hang", ("ServescopeRequestsHang",)),
     "bad-replica": FaultWords("One slow replica"),
+    "tenant-slow": FaultWords("One slow tenant"),
     "kv-transfer-slow": FaultWords("KV transfers take longer", ("ServescopeKvTransfersSlow",)),
     "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
     "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),

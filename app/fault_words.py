@@ -70,6 +70,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "gpu-waste": FaultWords("More GPUs for the same service"),
     "kv-creep": FaultWords("KV cache leaks", ("ServescopeKvCacheFull",)),
     "bad-replica": FaultWords("One slow replica"),
+    "tenant-slow": FaultWords("One slow tenant"),
     "kv-transfer-slow": FaultWords("KV transfers take longer", ("ServescopeKvTransfersSlow",)),
     "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
     "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),

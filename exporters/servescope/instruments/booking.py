@@ -25,8 +25,10 @@ from servescope.instruments.records import (
     OUTPUT,
     OUTPUT_DUE,
     TIMES,
+    TRUNCATED,
     UNTIMED,
     EndedRequests,
+    ends_of,
     judge_times,
     outcomes_of,
 )
@@ -92,6 +94,7 @@ class EngineSeries:
         self._gpus: dict[str, tuple[Scalar, Scalar]] = {}
         self._arrivals = scalar(METRICS["requests_started_total"], 0)
         self._ends = [scalar(METRICS["requests_total"], 0, outcome=outcome) for outcome in OUTCOMES]
+        self._truncated = scalar(METRICS["answers_truncated_total"])
         self._first_token_seconds = distribution(METRICS["time_to_first_token_seconds"])
         self._per_token_seconds = distribution(METRICS["time_per_output_token_seconds"])
         self._durations = distribution(METRICS["request_duration_seconds"])
@@ -236,9 +239,7 @@ class EngineSeries:
 
         if self._watchers:
             self._show_ended(rows)
-        ends = np.bincount(outcomes_of(rows), minlength=len(OUTCOMES))
-        for series, count in zip(self._ends, ends.tolist(), strict=True):
-            series.add(count)
+        self._count_ends(np.bincount(ends_of(rows), minlength=TRUNCATED + 1).tolist())
         ended = EndedRequests(rows)
         if len(ended.timed[0]) < len(rows[0]):
             self._refuse_untimed(rows)
@@ -246,6 +247,16 @@ class EngineSeries:
         for distribution, values, _ in self._observations(ended):
             distribution.observe(values)
         return ended
+
+    def _count_ends(self, counts: list[int]) -> None:
+        """Count requests by the code of their end."""
+        *by_outcome, whole, truncated = counts
+        by_outcome[OK] += whole + truncated
+        for series, count in zip(self._ends, by_outcome, strict=True):
+            series.add(count)
+        if whole or truncated:
+            # From the first answer of which it is known: before, 0 would claim that none was truncated.
+            self._truncated.add(truncated)
 
     def _show_ended(self, rows: Rows) -> None:
         first_token, duration, decoding, code, _, output = rows[: OUTPUT + 1]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from servescope.instruments.record_buffer import RecordBuffer
-from servescope.instruments.records import OK, UNTIMED, pack_finished, pack_tokens
+from servescope.instruments.records import ALL_OK, UNTIMED, pack_finished, pack_tokens
 from servescope.instruments.values import MAX_TOKENS, Refused, inherited, whole
 
 __all__ = ["Request"]
@@ -31,7 +31,7 @@ class EngineRecorder(Protocol):
     _batches: RecordBuffer[bytes]
     _moved: RecordBuffer[int]
 
-    def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None: ...
+    def _write_end(self, request: Request, outcome: object, output_tokens: object, truncated: object) -> None: ...
 
     def _refuse(self, kind: str, reason: str) -> None: ...
 
@@ -114,11 +114,12 @@ class Request:
         except Exception as error:
             engine._refuse_error(error)
 
-    def finish(self, outcome: str = "ok", output_tokens: int | None = None) -> None:
+    def finish(self, outcome: str = "ok", output_tokens: int | None = None, *, truncated: bool | None = None) -> None:
         """The request ended now, exactly once, with one of `metrics.OUTCOMES`; stop, length and repetition are ok.
 
         `output_tokens` are all of the request; None when `first_token` and `tokens` have counted them all. With more,
-        the last token came now.
+        the last token came now. `truncated` says of an answer that is ok whether it ended at a limit of its length,
+        and not by itself; None where that is not known, and then for every request.
         """
         try:
             # A slot can be deleted once: of several threads that finish a request, one gets past here.
@@ -128,7 +129,7 @@ class Request:
             self._engine._refuse("finished_twice", "finish() was called twice on one request")
             return
         if epoch is self._engine._epoch:
-            self._engine._write_end(self, outcome, output_tokens)
+            self._engine._write_end(self, outcome, output_tokens, truncated)
         else:
             self._engine._refuse_error(inherited("finish"))
 
@@ -166,7 +167,7 @@ class Request:
         duration = now - self._arrival
         if self._first is None:
             # The prompt was read when a token came of it, or when the request ended well.
-            input_due = self._input if output or code == OK else 0
+            input_due = self._input if output or code in ALL_OK else 0
             return pack_finished(0.0, duration, 0.0, code + UNTIMED, self._input, output, input_due, output)
         last = now if output > written else self._last
         times = self._first - self._arrival, duration, last - self._first
@@ -198,5 +199,5 @@ class UncountedRequest(Request):
     def tokens(self, count: int) -> None:
         """Not counted."""
 
-    def finish(self, outcome: str = "ok", output_tokens: int | None = None) -> None:
+    def finish(self, outcome: str = "ok", output_tokens: int | None = None, *, truncated: bool | None = None) -> None:
         """Not counted."""

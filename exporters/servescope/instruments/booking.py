@@ -220,7 +220,9 @@ class EngineSeries:
         """Requests recorded at their end, of which nothing was counted before."""
         self._arrivals.add(rows.shape[1])
         # The prompt was read when a token came of it, or when the request ended well.
-        prompt_read = (rows[OUTPUT] > 0) | (outcomes_of(rows) == OK)
+        prompt_read = rows[OUTPUT] > 0
+        if not prompt_read.all():
+            prompt_read |= outcomes_of(rows) == OK
         self._input_tokens.add(int(rows[INPUT] @ prompt_read))
         self._output_tokens.add(int(rows[OUTPUT].sum()))
         ended = self._book_ends(rows)

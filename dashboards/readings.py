@@ -83,7 +83,14 @@ READINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "depends on the traffic.",
             "if it changes, latency and autoscaling change as well.",
         ),
-        "output_tokens_per_request": ("depends on the traffic.", "a sudden drop can mean truncated answers."),
+        "output_tokens_per_request": (
+            "depends on the traffic.",
+            "if it drops suddenly, check the share of answers that end at a limit.",
+        ),
+        "answer_truncated_share": (
+            "steady; it depends on the limits that clients ask for.",
+            "if it rises with the same clients, check the stack's own limits: the longest context and answer.",
+        ),
         "spec_decode_accepted_tokens_per_draft": (
             "well above 0, and below the length of a draft.",
             "if it is near 0, drafts save nothing: check the speculation rate.",

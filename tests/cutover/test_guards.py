@@ -15,7 +15,7 @@ from servescope.cutover.evidence.derived import cache_in_a_day
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.verdict.judge import judge
-from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of
+from tests.support.cutover_evidence import Side, Story, evidence_of, frozen_of, metric_of
 from tests.support.drawing import trials
 
 pytestmark = pytest.mark.slow
@@ -37,6 +37,7 @@ def judged(v2: Side, v1: Side = V1, hours: int = 8) -> Judgement:
         (Side(replicas=3, tokens=0.5), V1, 4, "Output tokens per request is 5"),
         (Side(replicas=3, tokens=2.0), V1, 4, "Output tokens per request is"),
         (Side(replicas=3, truncated=0.1), V1, 8, "Output tokens per request is"),
+        (Side(replicas=3, at_limit=0.05), Side(replicas=9, at_limit=0.01), 4, "Truncated answers happen"),
         (Side(replicas=3, unended=0.03), V1, 4, "began and ended in no counter"),
         (Side(replicas=3, unended=0.004), V1, 8, "Requests that never end"),
         (Side(replicas=3, aborted=0.03), V1, 4, "Aborted by clients"),
@@ -46,8 +47,8 @@ def judged(v2: Side, v1: Side = V1, hours: int = 8) -> Judgement:
         (Side(replicas=3, creep=0.03), V1, 10, "KV cache use in a day will be"),
     ],
     ids=[
-        "half as long", "twice as long", "10 % truncated", "3 % never end", "0.4 % never end", "counted as aborts",
-        "twice the GPUs", "1 % five times slower", "six restarts a day", "a creeping cache",
+        "half as long", "twice as long", "10 % truncated", "5 % at a limit", "3 % never end", "0.4 % never end",
+        "counted as aborts", "twice the GPUs", "1 % five times slower", "six restarts a day", "a creeping cache",
     ],
 )  # fmt: skip
 def test_harm_beyond_speed_and_errors_is_not_healthy(v2: Side, v1: Side, hours: int, said: str) -> None:
@@ -63,14 +64,24 @@ def test_harm_beyond_speed_and_errors_is_not_healthy(v2: Side, v1: Side, hours: 
 
 def test_equal_stacks_are_healthy_with_every_guard() -> None:
     """And the scope says what was looked at, and what cannot be seen."""
-    judgement = judged(Side(replicas=3, gpus=1), Side(replicas=9, gpus=1))
+    judgement = judged(Side(replicas=3, gpus=1, at_limit=0.1), Side(replicas=9, gpus=1, at_limit=0.1))
 
     assert judgement.verdict == "HEALTHY"
     assert [each.name for each in judgement.metrics if each.guard and each.verdict == "DEGRADED"] == []
     covered, guards = judgement.scope.covers
     assert "Errors" in covered
     assert "GPU-seconds per 1 000 output tokens" in guards
+    assert "Truncated answers" in guards
     assert any("words are not read" in each for each in judgement.scope.unseen)
+
+
+def test_answers_at_a_limit_are_compared_where_both_stacks_report_them() -> None:
+    """What one of them does not report holds nothing, and is not among what was looked at."""
+    judgement = judged(Side(replicas=3, at_limit=0.2), V1, hours=8)
+
+    assert judgement.verdict == "HEALTHY"
+    assert metric_of(judgement, "answer_truncated_share").verdict == "NO DATA"
+    assert not any("Truncated answers" in each for each in judgement.scope.covers)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_chat_is_answered(client: OpenAI, emulator: RunningEmulator) -> None:
     assert answer.choices[0].message.role == "assistant"
     assert len(tokenize(answer.choices[0].message.content)) == answer.usage.completion_tokens == 24
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 24
-    assert gained(emulator, before, "requests_total/ok") == 1
+    assert gained(emulator, before, "requests_total/ok") == gained(emulator, before, "answers_truncated_total") == 1
     assert gained(emulator, before, "input_tokens_total") == answer.usage.prompt_tokens
     assert gained(emulator, before, "output_tokens_total") == 24
 
@@ -141,9 +141,11 @@ def test_same_question_gets_the_same_answer(client: OpenAI) -> None:
     assert first.usage.completion_tokens == 48
 
 
-def test_answer_ends_by_itself(client: OpenAI) -> None:
+def test_answer_ends_by_itself(client: OpenAI, emulator: RunningEmulator) -> None:
     """Without a limit an answer ends as models end, of its own; with `ignore_eos` it goes on to the limit."""
+    before = scrape(emulator)
     answer = chat(client, max_tokens=None)
+    assert gained(emulator, before, "answers_truncated_total") == 0
     assert answer.choices[0].finish_reason == "stop"
     assert 20 < answer.usage.completion_tokens < 1000
     more = chat(client, max_tokens=1100, extra_body={"ignore_eos": True})
@@ -455,6 +457,9 @@ def test_answers_that_end_early_are_shown_as_they_are(tmp_path: Path) -> None:
             running.runner.call(lambda: Faults(stack).switch_on(fault)).result(deadline_seconds())
             short = chat(client, max_tokens=40, seed=1)
             pieces = [chunk.choices[0] for chunk in chat(client, max_tokens=40, seed=1, stream=True)]
+            fault = make_fault("answers-truncated", 1.0)
+            running.runner.call(lambda: Faults(stack, [fault])).result(deadline_seconds())
+            cut = chat(client, max_tokens=None, seed=1)
     finally:
         running.close()
     text = short.choices[0].message.content
@@ -463,6 +468,7 @@ def test_answers_that_end_early_are_shown_as_they_are(tmp_path: Path) -> None:
     assert whole.choices[0].message.content.startswith(text)
     assert text == "".join(piece.delta.content or "" for piece in pieces)
     assert pieces[-1].finish_reason == "stop"
+    assert cut.choices[0].finish_reason == "length"
 
 
 def test_emulation_that_breaks_fails_those_who_wait(tmp_path: Path) -> None:

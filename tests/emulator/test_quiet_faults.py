@@ -48,12 +48,14 @@ def test_short_answers_end_well(factor: float, tokens: int) -> None:
     bench = serve(EngineEffects(answer_factor=factor), requests=20)
     assert ended(bench, "ok") == 20
     assert bench.read("output_tokens_per_request_sum") == bench.read("output_tokens_total") == 20 * tokens
+    assert read(bench.engine, "answers_truncated_total") == 0
 
 
 def test_truncated_answers_are_a_share() -> None:
     """A quarter of the answers end somewhere on their way, the others are whole, and all count as complete."""
     bench = serve(EngineEffects(truncated_share=0.25))
     assert ended(bench, "ok") == 400
+    assert bench.read("answers_truncated_total") == pytest.approx(100, abs=20)
     # Of a quarter half of the tokens is left on average.
     assert bench.read("output_tokens_total") / (400 * 40) == pytest.approx(1 - 0.25 / 2, abs=0.03)
 

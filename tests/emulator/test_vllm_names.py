@@ -11,6 +11,7 @@ import pytest
 from servescope.contract.metrics import OUTCOMES
 from servescope.emulator.deployment.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.deployment.stack import V1, EmulatedStack
+from servescope.emulator.faults.faults import Faults, parse_fault
 from servescope.emulator.server.vllm_names import VllmPages
 from servescope.emulator.workload.mixes import Mix
 from servescope.exposition.rendering import render
@@ -101,6 +102,21 @@ def test_outcomes_are_told_as_vllm_tells_them(pages: tuple[EmulatedStack, VllmPa
     assert dict(theirs.parts) == dict(ours.parts)
     outcomes = {f'requests_total{{outcome="{outcome}"}}' for outcome in OUTCOMES}
     assert {part for part, value in ours.parts if value > 0} == outcomes
+
+
+def test_truncated_answers_are_read_from_finish_reasons() -> None:
+    """As many as the engine counts; the others that are ok have stopped by themselves."""
+    stack = EmulatedStack(mix=replace(Mix(), requests_per_second=20.0))
+    made = VllmPages(stack.deployments)
+    Faults(stack, [parse_fault("answers-truncated:0.3")])
+    stack.clock.run_until(120.0)
+    target = first_engine(stack.deployments[0])
+    ours, theirs = (
+        {entry.name: entry.value or 0.0 for entry in report(page).entries}
+        for page in (render(target.instruments), made.render(target))
+    )
+    assert theirs["answers_truncated_total"] == ours["answers_truncated_total"] > 0
+    assert theirs["answer_truncated_share"] == ours["answer_truncated_share"] == pytest.approx(0.3, abs=0.1)
 
 
 def test_reused_tokens_are_those_the_router_booked() -> None:

@@ -153,6 +153,36 @@ def test_a_recorded_request_books_what_a_driven_one_does(clock: FakeClock) -> No
     assert besides == counted(recorded)
 
 
+def test_answers_at_a_limit_are_counted_beside_their_outcome(engine: EngineInstruments, clock: FakeClock) -> None:
+    """However a request ends or is recorded; the counter is absent until an end says whether it was truncated."""
+    record(engine)
+    assert value(engine, "answers_truncated_total") is None
+    record(engine, truncated=False)
+    assert value(engine, "answers_truncated_total") == 0
+    record(engine, truncated=True)
+    record(engine, truncated=True, draft_tokens=8, accepted_by_position=(3, 2, 0, 0))
+    record(engine, truncated=True, decode_seconds=None)
+    record(engine, truncated=True, outcome="error")
+    for output in (0, 11):
+        request = engine.start_request(100)
+        clock.advance(1.0)
+        request.finish("ok", output, truncated=True)
+    assert_values(engine, answers_truncated_total=5, input_tokens_total=800, request_duration_seconds_count=8)
+    assert value(engine, "requests_total", outcome="ok") == 7
+    assert value(engine, "requests_total", outcome="error") == 1
+    assert refused(engine) == {"first_token_missing": 1}
+
+
+@pytest.mark.parametrize("truncated", ["length", 1, 0.5])
+def test_an_end_of_another_type_is_refused_and_its_request_counts(engine: EngineInstruments, truncated: Any) -> None:
+    """As one of which it is not known why its answer ended."""
+    record(engine, truncated=truncated)
+    engine.start_request(100).finish(truncated=truncated)
+    assert value(engine, "requests_total", outcome="ok") == 2
+    assert value(engine, "answers_truncated_total") is None
+    assert refused(engine) == {"wrong_type": 2}
+
+
 def test_a_request_is_recorded_alike_by_position_and_by_keyword(clock: FakeClock) -> None:
     """Positions are for those who count nanoseconds."""
     by_position, by_keyword = (EngineInstruments(IDENTITY, clock=clock, draft_length=4) for _ in range(2))

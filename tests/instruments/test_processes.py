@@ -238,6 +238,17 @@ def test_counts_and_loads_are_summed_and_shares_averaged(name: str) -> None:
             assert balanced(group)
 
 
+def test_answers_at_a_limit_add_up(name: str) -> None:
+    """The counter is there once any process knows of an answer whether it was truncated."""
+    engine = EngineInstruments(IDENTITY)
+    with ProcessGroup(name, engine) as group:
+        assert value(group, "answers_truncated_total") is None
+        engine.start_request(1).finish(truncated=True)
+        with forked(lambda: engine.start_request(1).finish(truncated=True)):
+            assert eventually(lambda: value(group, "answers_truncated_total") == 2)
+            assert value(group, "requests_total", outcome="ok") == 2
+
+
 def test_the_hit_rate_of_an_engine_that_reports_its_steps_is_on_the_page(name: str) -> None:
     """It is computed from the tokens, as a router's is."""
     engine = StepInstruments(IDENTITY)

@@ -115,9 +115,11 @@ class _Page:
         own = {
             each: metric.label_values.get(each, ("0",))[0] for each in metric.labels if each not in dict(term.labels)
         }
+        # Those that are ok have stopped.
+        counted = 0.0 if metric.name == "answers_truncated_total" else COUNTED if kind == "counter" else REQUESTS
         for place, labels in enumerate(own | each for each in self._series(term)):
             key = format_series("", make_labels(labels.items()))
-            family.series.setdefault(key, (labels, 0.0 if place else COUNTED if kind == "counter" else REQUESTS))
+            family.series.setdefault(key, (labels, 0.0 if place else counted))
         if name.startswith(("http_", "process_")) or "request" in name:
             # What counts requests counts those that histograms have.
             family.series = {key: (labels, min(value, REQUESTS)) for key, (labels, value) in family.series.items()}

@@ -172,6 +172,26 @@ def test_outcomes_by_finish_reason(plugin: Any, reason: Any, outcome: str) -> No
     assert sum(read(plugin, "requests_total", outcome=each) or 0 for each in OUTCOMES) == 1
 
 
+@pytest.mark.parametrize("decode_time", [2.0, None])
+def test_answers_that_reach_their_length_are_counted(plugin: Any, decode_time: float | None) -> None:
+    """Whether or not vLLM reports the times of the request; before any has ended, nothing is claimed."""
+    logger = start(plugin)
+    assert read(plugin, "answers_truncated_total") is None
+    for reason in FinishReason:
+        logger.record(None, Iteration(finished_requests=[Finished(finish_reason=reason, decode_time=decode_time)]))
+    assert read(plugin, "answers_truncated_total") == 1
+    assert read(plugin, "requests_total", outcome="ok") == 3
+
+
+def test_a_worker_that_prefills_does_not_report_how_answers_end(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for one token of each, so that all of its requests end at that length."""
+    monkeypatch.setenv("SERVESCOPE_ROLE", "prefill")
+    logger = start(plugin)
+    logger.record(None, Iteration(finished_requests=[Finished(finish_reason=FinishReason.LENGTH)]))
+    assert read(plugin, "requests_total", outcome="ok") == 1
+    assert read(plugin, "answers_truncated_total") is None
+
+
 def test_a_refusal_for_want_of_capacity_is_rejected(plugin: Any) -> None:
     """Admission control refuses before any engine sees the request."""
     logger = plugin.ServescopeStatLogger(configuration(data_parallel_size=2), engine_indexes=[0, 1])

@@ -52,13 +52,14 @@ def map_of(metric: str, body: str) -> Source:
 def test_vllm_0_32_counts_what_its_client_saw(captures: Path) -> None:
     """Of the capture six requests, 312 tokens in and 384 out, every draft token accepted, nothing cached: a real 0."""
     found = translate_identified(read_capture(captures, "vllm-0.32.0-1"))
-    tokens, requests, drafted, reused, gaps, speed = {
-        "pages": (384, 40, 384, 384, 40, (40_000 - 40) / 400),
-        "captures": (312, 6, 288, 0, 96, 879.7),
+    tokens, requests, truncated, drafted, reused, gaps, speed = {
+        "pages": (384, 40, 0, 384, 384, 40, (40_000 - 40) / 400),
+        "captures": (312, 6, 6, 288, 0, 96, 879.7),
     }[captures.name]
     assert total(found, "input_tokens_total") == tokens
     assert total(found, "output_tokens_total") == 384
     assert total(found, "requests_total", outcome="ok") == requests
+    assert total(found, "answers_truncated_total") == truncated
     assert total(found, "spec_decode_num_draft_tokens_total") == drafted
     assert total(found, "spec_decode_num_accepted_tokens_total") == drafted
     assert total(found, "kv_cache_reused_tokens_total") == reused

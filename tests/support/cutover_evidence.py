@@ -38,8 +38,9 @@ class Side:
     `slowest`, `truncated`, `unended` and `aborted` are shares of its requests that take five times as long, end half
     way through the answer, never end, and are left by their client; `tokens` is how long answers are. A replica has
     `gpus`, restarts so often a day, and its cache's use grows by `creep` an hour.
-    They turn out so from this hour of the cutover on. Replicas that are not `warm` start with the cutover,
-    others have served for hours.
+    They turn out so from this hour of the cutover on. At any time `at_limit` of the answers end at a limit of their
+    length, None where that is not reported. Replicas that are not `warm` start with the cutover, others have served for
+    hours.
     """
 
     replicas: int = 4
@@ -53,6 +54,7 @@ class Side:
     slowest: float = 0.0
     unended: float = 0.0
     aborted: float = 0.0
+    at_limit: float | None = None
     gpus: int = 0
     restarts: float = 0.0
     creep: float = 0.0
@@ -186,6 +188,8 @@ def _target(
     rows[Series("output_tokens_total", ())] = outputs
     rows[Series("decode_seconds_total", ())] = (outputs - ok) * 0.03 * slower
     rows[Series("preemptions_total", ())] = np.zeros(expected.size)
+    if side.at_limit is not None:
+        rows[Series("answers_truncated_total", ())] = _some_of(random, ok, side.at_limit, ok >= 0.0)
     zeros = np.zeros(expected.size, dtype=np.int64)
     gauges = (
         Series("queued_requests", ()), Series("kv_cache_usage", ()), Series("concurrent_requests", ()),

@@ -137,6 +137,14 @@ _FIGURES = (
     _mean_size("input_tokens_per_request", "Input tokens per request"),
     _mean_size("output_tokens_per_request", "Output tokens per request"),
     Figure(
+        # No failure of the stack: most limits are what clients ask for.
+        "answer_truncated_share", "Answers that end at a limit", "Tokens", "ratio",
+        Ratio(rate("answers_truncated_total"), rate("requests_total", outcome="ok")),
+        "Share of answers that ended at a limit of their length, of the client's or of the stack, and not by "
+        "themselves.",
+        better=None, idle="absent", exposed="answer_truncated_share", recorded=("answer_truncated_share", "ratio_rate"),
+    ),
+    Figure(
         "speculation_rate", "Speculation rate", "Speculation", "ratio",
         Ratio(rate("spec_decode_num_accepted_tokens_total"), rate("spec_decode_num_draft_tokens_total")),
         "Draft tokens the main model accepted / draft tokens proposed.",

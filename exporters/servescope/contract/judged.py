@@ -53,6 +53,8 @@ DEFAULT_LENGTH_FLOOR: Final = 0.02
 DEFAULT_COST_MARGIN: Final = 0.50
 DEFAULT_COST_FLOOR: Final = 0.25
 """Relative changes of what a token costs; clients whose answers are short cost more for each token on either stack."""
+DEFAULT_TRUNCATED_FLOOR: Final = 0.25
+"""How many answers reach the limits that clients set is theirs as well: so much more of them does not matter."""
 DEFAULT_TAIL_FLOOR: Final = 0.25
 """A tail moves by more than the mean where replicas differ: so much more of it does not matter."""
 IN_FLIGHT_TOKENS_PER_WORKER: Final = (50_000.0, 150_000.0)
@@ -157,7 +159,14 @@ def _time(name: str, title: str, *, preset: bool = True, part: float = 1.0) -> J
 
 
 def _events(
-    name: str, title: str, expression: Ratio, *, required: bool, part: float = 1.0, guard: bool = False
+    name: str,
+    title: str,
+    expression: Ratio,
+    *,
+    required: bool,
+    part: float = 1.0,
+    guard: bool = False,
+    floor: float = 0.0,
 ) -> JudgedMetric:
     return JudgedMetric(
         name,
@@ -169,13 +178,15 @@ def _events(
         part=part,
         required=required,
         margin=DEFAULT_EVENTS_MARGIN,
-        floor=0.0,
+        floor=floor,
         guard=guard,
     )
 
 
-def _share(name: str, title: str, *, required: bool, part: float = 1.0, guard: bool = False) -> JudgedMetric:
-    return _events(name, title, _ratio(name), required=required, part=part, guard=guard)
+def _share(
+    name: str, title: str, *, required: bool, part: float = 1.0, guard: bool = False, floor: float = 0.0
+) -> JudgedMetric:
+    return _events(name, title, _ratio(name), required=required, part=part, guard=guard, floor=floor)
 
 
 def _tail(histogram: str, title: str) -> JudgedMetric:
@@ -270,6 +281,9 @@ _JUDGED = (
     JudgedMetric(
         CACHE_IN_A_DAY, "KV cache use in a day", "ratio", "band", None, None, required=False, guard=True,
         made_of=("kv_cache_usage",), high=1.0,
+    ),
+    _share(
+        "answer_truncated_share", "Truncated answers", required=False, guard=True, floor=DEFAULT_TRUNCATED_FLOOR
     ),
 )  # fmt: skip
 

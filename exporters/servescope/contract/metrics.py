@@ -167,6 +167,14 @@ _ENGINE_METRICS = (
         optional=(SEGMENT,),
     ),
     Metric(
+        "answers_truncated_total",
+        "counter",
+        "requests",
+        "engine",
+        "Requests that ended ok as their answer reached a limit of its length; their outcome is counted as well.",
+        absent="it is not reported why answers end",
+    ),
+    Metric(
         "time_to_first_token_seconds",
         "histogram",
         "seconds",

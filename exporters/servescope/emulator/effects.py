@@ -27,9 +27,10 @@ class EngineEffects:
     `gpu_factor`, a whole number, each as busy as one is.
 
     Of the requests that arrive, `client_error_share` are refused at once. Answers have `answer_factor` (above 0, at
-    most 1) times the tokens asked for, and `truncated_share` of them end well at a random token. `cut_share` are cut
-    off at a random token, as if their client had hung up; of `lost_share`, which leave at a random token too, the end
-    is not counted. `slow_share` take `SLOW_FACTOR` times as long for the first token and for each after it.
+    most 1) times the tokens asked for, and `truncated_share` of them end at a random token as at a limit of their
+    length, and are ok. `cut_share` are cut off at a random token, as if their client had hung up; of `lost_share`,
+    which leave at a random token too, the end is not counted. `slow_share` take `SLOW_FACTOR` times as long for the
+    first token and for each after it.
 
     `leak_per_hour` is the share of the whole cache that is lost each hour until the process ends; it may be above 1.
     """

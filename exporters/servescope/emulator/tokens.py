@@ -12,7 +12,7 @@ import random
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
 from struct import Struct
@@ -100,11 +100,12 @@ class Answer:
         begin = self._ends[first - 1] if first else 0
         return self.text[begin : self._ends[last - 1]] if last > first else ""
 
-    def end_after(self, tokens: int) -> Answer:
-        """The answer if it had ended by itself after so many of its tokens."""
+    def end_after(self, tokens: int, *, truncated: bool) -> Answer:
+        """The answer if it had ended after so many of its tokens: at a limit where it is `truncated`, or by itself."""
+        finish = "length" if truncated else "stop"
         if tokens >= len(self.tokens):
-            return self
-        return Answer(self.tokens[:tokens], self.text_of(0, tokens), "stop", self._ends[:tokens])
+            return replace(self, finish=finish)
+        return Answer(self.tokens[:tokens], self.text_of(0, tokens), finish, self._ends[:tokens])
 
 
 def compose_answer(key: str, *, natural: int | None, limit: int, stop: Sequence[str] = ()) -> Answer:

@@ -26,8 +26,10 @@ from servescope.instruments.records import (
     OUTPUT,
     OUTPUT_DUE,
     TIMES,
+    TRUNCATED,
     UNTIMED,
     EndedRequests,
+    ends_of,
     judge_times,
     outcomes_of,
 )
@@ -112,6 +114,7 @@ class EngineSeries:
         self._cpu = scalar(METRICS["cpu_usage"])
         self._memory = scalar(METRICS["memory_usage"])
         self._gpus: dict[str, tuple[Scalar, Scalar]] = {}
+        self._truncated = scalar(METRICS["answers_truncated_total"])
         self._inter_token_seconds = distribution(METRICS["inter_token_latency_seconds"], shown=False)
         self.queued = scalar(METRICS["queued_requests"])
         self.kv_cache_usage = scalar(METRICS["kv_cache_usage"])
@@ -235,7 +238,9 @@ class EngineSeries:
         """Requests recorded at their end, of which nothing was counted before."""
         self._arrivals.add(rows.shape[1])
         # The prompt was read when a token came of it, or when the request ended well.
-        prompt_read = (rows[OUTPUT] > 0) | (outcomes_of(rows) == OK)
+        prompt_read = rows[OUTPUT] > 0
+        if not prompt_read.all():
+            prompt_read |= outcomes_of(rows) == OK
         self._input_tokens.add(int(rows[INPUT] @ prompt_read))
         self._output_tokens.add(int(rows[OUTPUT].sum()))
         ended = self._book_ends(rows)
@@ -254,9 +259,7 @@ class EngineSeries:
 
         if self._watchers:
             self._show_ended(rows)
-        ends = np.bincount(outcomes_of(rows), minlength=len(OUTCOMES))
-        for series, count in zip(self._ends, ends.tolist(), strict=True):
-            series.add(count)
+        self._count_ends(np.bincount(ends_of(rows), minlength=TRUNCATED + 1).tolist())
         ended = EndedRequests(rows)
         if len(ended.timed[0]) < len(rows[0]):
             self._refuse_untimed(rows)
@@ -264,6 +267,16 @@ class EngineSeries:
         for distribution, values, _ in self._observations(ended):
             distribution.observe(values)
         return ended
+
+    def _count_ends(self, counts: list[int]) -> None:
+        """Count requests by the code of their end."""
+        *by_outcome, whole, truncated = counts
+        by_outcome[OK] += whole + truncated
+        for series, count in zip(self._ends, by_outcome, strict=True):
+            series.add(count)
+        if whole or truncated:
+            # From the first answer of which it is known: before, 0 would claim that none was truncated.
+            self._truncated.add(truncated)
 
     def _show_ended(self, rows: Rows) -> None:
         first_token, duration, decoding, code, _, output = rows[: OUTPUT + 1]

@@ -28,6 +28,7 @@ from servescope.instruments.records import (
     CODES,
     ERROR,
     RECORDED_BYTES,
+    end_code,
     pack_finished,
     pack_recorded,
     pack_with_gaps,
@@ -262,8 +263,8 @@ class EngineInstruments(Instruments):
 
     # --- called by requests -------------------------------------------------------------------------------------------
 
-    def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None:
-        code = self._outcome_code(outcome)
+    def _write_end(self, request: Request, outcome: object, output_tokens: object, truncated: object) -> None:
+        code = self._end_code(outcome, truncated)
         try:
             record = request._pack_end(code, output_tokens)
         except Exception as error:
@@ -289,17 +290,22 @@ class EngineInstruments(Instruments):
 
     # --- refusing -----------------------------------------------------------------------------------------------------
 
-    def _outcome_code(self, outcome: object) -> int:
-        """The outcome's code; an unknown outcome is an error: a false alarm is better than a missed one."""
+    def _end_code(self, outcome: object, truncated: object) -> int:
+        """The code of an end; an unknown outcome is an error: a false alarm is better than a missed one."""
         try:
-            return CODES[member("outcome", outcome, OUTCOMES)]
+            code = CODES[member("outcome", outcome, OUTCOMES)]
         except Exception as error:
             self._refuse("unknown_value", f"{error}; counted as {OUTCOMES[ERROR]!r}")
             return ERROR
+        try:
+            return end_code(code, truncated)
+        except Exception as error:
+            self._refuse_error(error)
+            return code
 
-    def _record_slowly(self, recorder: EngineRecorder, outcome: object, *numbers: object) -> bytes:
+    def _record_slowly(self, recorder: EngineRecorder, outcome: object, truncated: object, *numbers: object) -> bytes:
         """Record a request with an unknown number; or its outcome alone, when a number is refused."""
-        code = self._outcome_code(outcome)
+        code = self._end_code(outcome, truncated)
         try:
             record = pack_with_gaps(code, *numbers)
         except Exception as error:
@@ -363,27 +369,29 @@ class EngineInstruments(Instruments):
             accepted_by_position: Sequence[int] = (),
             trace_id: str | None = None,
             segment: str | None = None,
+            truncated: bool | None = None,
         ) -> None:
             if segment is not None:
                 self._recorder_of(segment).record_request(
                     outcome, input_tokens, output_tokens, time_to_first_token, duration, decode_seconds, draft_tokens,
-                    accepted_by_position, trace_id,
+                    accepted_by_position, trace_id, truncated=truncated,
                 )  # fmt: skip
                 return
             try:
+                code = codes[outcome] if truncated is None else end_code(codes[outcome], truncated)
                 # One record of fixed size in one append is what makes this cheap. Only a tuple is known to be finite.
                 if accepted_by_position:
                     if type(accepted_by_position) is not tuple:
                         accepted_by_position = self._by_position(accepted_by_position)
                     packed = pack_speculated(
-                        time_to_first_token, duration, decode_seconds, codes[outcome], input_tokens, output_tokens,
+                        time_to_first_token, duration, decode_seconds, code, input_tokens, output_tokens,
                         draft_tokens, pack_positions(*accepted_by_position),
                     )  # fmt: skip
                     append_speculated(packed)
                     buffer = speculated
                 else:
                     packed = pack_plain(
-                        time_to_first_token, duration, decode_seconds, codes[outcome], input_tokens, output_tokens, 0
+                        time_to_first_token, duration, decode_seconds, code, input_tokens, output_tokens, 0
                     )
                     if draft_tokens or accepted_by_position != ():
                         self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
@@ -391,7 +399,14 @@ class EngineInstruments(Instruments):
                     buffer = recorded
             except Exception:
                 packed = self._record_slowly(
-                    recorder, outcome, time_to_first_token, duration, decode_seconds, input_tokens, output_tokens
+                    recorder,
+                    outcome,
+                    truncated,
+                    time_to_first_token,
+                    duration,
+                    decode_seconds,
+                    input_tokens,
+                    output_tokens,
                 )
                 self._record_speculation_slowly(draft_tokens, accepted_by_position, declared=False)
             else:
@@ -456,8 +471,8 @@ class _SegmentRecorder:
         # That of the engine now: a forked child begins another.
         return self._engine._epoch
 
-    def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None:
-        self._engine._write_end(request, outcome, output_tokens)
+    def _write_end(self, request: Request, outcome: object, output_tokens: object, truncated: object) -> None:
+        self._engine._write_end(request, outcome, output_tokens, truncated)
 
     def _refuse(self, kind: str, reason: str) -> None:
         self._engine._refuse(kind, reason)

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from servescope.contract.metrics import OUTCOMES
-from servescope.instruments.values import MAX_SECONDS, finite, whole
+from servescope.instruments.values import MAX_SECONDS, Refused, finite, shown, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     Rows = NDArray[np.float64]
     """Records as floats: one row per number of a record, one column per request."""
 
-# A record's code is its outcome's, plus what is missing: the time of the first token, or all but the outcome.
+# A record's code is its outcome's, plus what is missing: the time of the first token, or all but the outcome. Of what
+# was ok and is known to have ended by itself, or at a limit of its length, it is one of two codes beyond the outcomes'.
 CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 OK, ERROR = CODES["ok"], CODES["error"]
+WHOLE, TRUNCATED = len(OUTCOMES), len(OUTCOMES) + 1
+ALL_OK = frozenset((OK, WHOLE, TRUNCATED))
 UNTIMED = 8
 BLANK = 16
-_OUTCOME_MASK = 7
+_END_MASK = 7
 
 TIMES = 3
 FIRST, DURATION, DECODE, CODE, INPUT, OUTPUT, DRAFTED = range(7)
@@ -39,6 +42,17 @@ pack_tokens = struct.Struct("dI0d").pack  # seconds; tokens
 
 # A decode time below a clock's resolution has no rate.
 _LEAST_SECONDS = 1e-9
+
+
+def end_code(code: int, truncated: object) -> int:
+    """The code of a request that ended with the outcome of `code`, and of why its answer did. Raises Refused."""
+    if truncated is None:
+        return code
+    if not isinstance(truncated, bool):
+        raise Refused("wrong_type", f"truncated is {shown(truncated)}, expected True, False or None")
+    if code != OK:
+        return code
+    return TRUNCATED if truncated else WHOLE
 
 
 def pack_with_gaps(
@@ -93,12 +107,19 @@ def judge_times(rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArr
     return lasted, sane, (first_token <= duration) & (decoding <= duration)
 
 
-def outcomes_of(rows: Rows) -> NDArray[np.intp]:
-    """The codes of the rows' outcomes, without the flags of what is missing."""
+def ends_of(rows: Rows) -> NDArray[np.intp]:
+    """The codes of the rows' ends, without the flags of what is missing."""
     import numpy as np
 
     codes: NDArray[np.intp] = rows[CODE].astype(np.intp)
-    return codes & _OUTCOME_MASK
+    return codes & _END_MASK
+
+
+def outcomes_of(rows: Rows) -> NDArray[np.intp]:
+    """The codes of the rows' outcomes, whyever their answers ended."""
+    ends = ends_of(rows)
+    ends[ends >= WHOLE] = OK
+    return ends
 
 
 def _where(rows: Rows, which: NDArray[np.bool_]) -> Rows:

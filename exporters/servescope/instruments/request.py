@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from servescope.instruments.record_buffer import RecordBuffer
-from servescope.instruments.records import OK, UNTIMED, pack_finished, pack_tokens
+from servescope.instruments.records import ALL_OK, UNTIMED, pack_finished, pack_tokens
 from servescope.instruments.values import MAX_TOKENS, Refused, inherited, whole
 
 __all__ = ["Request"]
@@ -38,6 +38,7 @@ class RecordRequest(Protocol):
         accepted_by_position: Sequence[int] = (),
         trace_id: str | None = None,
         segment: str | None = None,
+        truncated: bool | None = None,
     ) -> None:
         """Record a whole request that has ended, for engines that have the numbers; it counts its start too.
 
@@ -46,7 +47,7 @@ class RecordRequest(Protocol):
         means unknown: decode seconds then end with the request, and without a time to first token the request is left
         out of the figures that need one. Draft tokens and those accepted are those of the whole request.
         `trace_id`, at most 64 printable ASCII characters, links the request's figures to its trace; `segment` is as in
-        `EngineInstruments.start_request`.
+        `EngineInstruments.start_request`, and `truncated` as in `Request.finish`.
 
         Fastest by position, with `accepted_by_position` a tuple of `draft_length` counts, and without a trace.
         """
@@ -70,7 +71,7 @@ class EngineRecorder(Protocol):
     @property
     def _epoch(self) -> object: ...
 
-    def _write_end(self, request: Request, outcome: object, output_tokens: object) -> None: ...
+    def _write_end(self, request: Request, outcome: object, output_tokens: object, truncated: object) -> None: ...
 
     def _refuse(self, kind: str, reason: str) -> None: ...
 
@@ -153,11 +154,12 @@ class Request:
         except Exception as error:
             engine._refuse_error(error)
 
-    def finish(self, outcome: str = "ok", output_tokens: int | None = None) -> None:
+    def finish(self, outcome: str = "ok", output_tokens: int | None = None, *, truncated: bool | None = None) -> None:
         """The request ended now, exactly once, with one of `metrics.OUTCOMES`; stop, length and repetition are ok.
 
         `output_tokens` are all of the request; None when `first_token` and `tokens` have counted them all. With more,
-        the last token came now.
+        the last token came now. `truncated` says of an answer that is ok whether it ended at a limit of its length,
+        and not by itself; None where that is not known, and then for every request.
         """
         try:
             # A slot can be deleted once: of several threads that finish a request, one gets past here.
@@ -167,7 +169,7 @@ class Request:
             self._engine._refuse("finished_twice", "finish() was called twice on one request")
             return
         if epoch is self._engine._epoch:
-            self._engine._write_end(self, outcome, output_tokens)
+            self._engine._write_end(self, outcome, output_tokens, truncated)
         else:
             self._engine._refuse_error(inherited("finish"))
 
@@ -205,7 +207,7 @@ class Request:
         duration = now - self._arrival
         if self._first is None:
             # The prompt was read when a token came of it, or when the request ended well.
-            input_due = self._input if output or code == OK else 0
+            input_due = self._input if output or code in ALL_OK else 0
             return pack_finished(0.0, duration, 0.0, code + UNTIMED, self._input, output, input_due, output)
         last = now if output > written else self._last
         times = self._first - self._arrival, duration, last - self._first
@@ -237,5 +239,5 @@ class UncountedRequest(Request):
     def tokens(self, count: int) -> None:
         """Not counted."""
 
-    def finish(self, outcome: str = "ok", output_tokens: int | None = None) -> None:
+    def finish(self, outcome: str = "ok", output_tokens: int | None = None, *, truncated: bool | None = None) -> None:
         """Not counted."""

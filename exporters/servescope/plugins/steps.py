@@ -11,6 +11,7 @@ from servescope.contract.metrics import METRICS, OUTCOMES
 from servescope.instruments.booking import EngineSeries, RatioParts
 from servescope.instruments.engine import EngineInstruments, ResourceReader
 from servescope.instruments.ledger import Distribution, Ledger, Trailing
+from servescope.instruments.records import TRUNCATED, end_code
 from servescope.instruments.values import MAX_SECONDS, Refused, member, shown, whole
 
 if TYPE_CHECKING:
@@ -115,10 +116,11 @@ class StepInstruments(EngineInstruments):
         except Exception as error:
             self._refuse_error(error)
 
-    def count_ended(self, outcome: str, count: int = 1) -> None:
+    def count_ended(self, outcome: str, count: int = 1, *, truncated: bool | None = None) -> None:
         """Count requests of which nothing is known but that they ended, and how."""
         try:
-            self._ended.write((OUTCOMES.index(member("outcome", outcome, OUTCOMES)), whole("requests", count)))
+            code = end_code(OUTCOMES.index(member("outcome", outcome, OUTCOMES)), truncated)
+            self._ended.write((code, whole("requests", count)))
         except Exception as error:
             self._refuse_error(error)
 
@@ -154,9 +156,11 @@ class StepSeries(EngineSeries):
         self._book_ends(rows)
 
     def book_ended(self, records: list[tuple[int, int]], _: list[Mark]) -> None:
-        """Ends of which only the outcome is known: its index, and how many."""
+        """Ends of which nothing else is known: their code, and how many."""
+        counts = [0] * (TRUNCATED + 1)
         for code, count in records:
-            self._ends[code].add(count)
+            counts[code] += count
+        self._count_ends(counts)
 
     def book_step_tokens(self, records: list[tuple[int, int]], _: list[Mark]) -> None:
         """Tokens of steps: read, and generated."""

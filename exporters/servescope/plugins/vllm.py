@@ -133,6 +133,8 @@ class _EngineReader:
         # vLLM reports the state of the engine to one of several server processes, and not always to the same one.
         self._counts_engine = counts_engine
         self._disconnects = _Disconnects()
+        # A worker that prefills is asked for one token of each answer, and another one generates the rest.
+        self._reports_ends = instruments.identity.role != "prefill"
         self._cached_by_step = False
         if draft_length:
             instruments.record_speculation(0, ())
@@ -187,11 +189,12 @@ class _EngineReader:
         reason = getattr(finished, "finish_reason", None)
         name = str(getattr(reason, "name", reason)).lower()
         outcome = _OUTCOMES.get(name, name)
+        truncated = name == "length" if self._reports_ends else None
         read: Any = getattr(finished, "num_prompt_tokens", None)
         made: Any = getattr(finished, "num_generation_tokens", None)
         decoding, lasted = _seconds(finished, "decode_time"), _seconds(finished, "e2e_latency")
         if read is None or made is None or decoding is None or lasted is None:
-            self.instruments.count_ended(outcome if outcome in OUTCOMES else "error")
+            self.instruments.count_ended(outcome if outcome in OUTCOMES else "error", truncated=truncated)
         else:
             # Arrival is by the wall clock, which may be set meanwhile; decoding is not.
             lasted = max(lasted, decoding)
@@ -203,6 +206,7 @@ class _EngineReader:
                 time_to_first_token=lasted - decoding,
                 duration=lasted,
                 decode_seconds=decoding,
+                truncated=truncated,
             )
         cached = getattr(finished, "num_cached_tokens", None)
         # Releases that do not report cached tokens per step report them per request, -1 for unknown.

@@ -335,19 +335,21 @@ class Engine:
 
     def _draw_fate(self, serving: Serving) -> Fate:
         effects, tokens = self._effects, serving.request.output_tokens
+        limited = serving.request.limited
         if effects.answer_factor < 1:
-            tokens = max(round(tokens * effects.answer_factor), 1)
+            shorter = max(round(tokens * effects.answer_factor), 1)
+            tokens, limited = shorter, limited and shorter == tokens
         slow = self._strikes(effects.slow_share)
         if serving.random.random() < self._error_share:
             return Fate(serving.random.randrange(max(tokens, 1)), "error", slow=slow)
-        for share, outcome, lost in (
-            (effects.lost_share, "client_abort", True),
-            (effects.cut_share, "client_abort", False),
-            (effects.truncated_share, "ok", False),
+        for share, outcome, lost, truncated in (
+            (effects.lost_share, "client_abort", True, False),
+            (effects.cut_share, "client_abort", False, False),
+            (effects.truncated_share, "ok", False, True),
         ):
             if self._strikes(share):
-                return Fate(self._fate_random.randint(1, max(tokens, 1)), outcome, lost, slow)
-        return Fate(tokens, slow=slow)
+                return Fate(self._fate_random.randint(1, max(tokens, 1)), outcome, lost, slow, truncated)
+        return Fate(tokens, slow=slow, truncated=limited)
 
     def _strikes(self, share: float) -> bool:
         """Whether a fault of a share of the requests hits the next one; nothing is drawn for a share of 0."""
@@ -560,11 +562,11 @@ class Engine:
             if serving in apart:
                 apart.remove(serving)
         if not serving.fate.lost:
-            serving.observed.finish(outcome, serving.generated)
+            serving.observed.finish(outcome, serving.generated, truncated=serving.fate.truncated)
             for watch in self._watchers:
                 watch(serving, outcome)
         if serving.request.on_end is not None:
-            serving.request.on_end(serving.generated)
+            serving.request.on_end(serving.generated, serving.fate.truncated)
         serving.finished(outcome)
 
     def _publish_changes(self) -> None:

@@ -13,7 +13,7 @@ from servescope.instruments.request import HandedOver, Request
 
 
 class Fate(NamedTuple):
-    """How a request will end of itself: after how many tokens, with which outcome.
+    """How a request will end of itself: after how many tokens, with which outcome, and whether at a limit of them.
 
     One that is `lost` ends for the engine and its client, and nothing counts the end. Between the tokens of a `slow`
     one it is left out of the batch.
@@ -23,6 +23,7 @@ class Fate(NamedTuple):
     outcome: str = "ok"
     lost: bool = False
     slow: bool = False
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Serving:
         # Its own, so that what is drawn for it does not depend on what else the engine does.
         self.random = random.Random(seed)
         self.draws: list[float] = []
-        self.fate = Fate(request.output_tokens)
+        self.fate = Fate(request.output_tokens, truncated=request.limited)
         self.lease: Lease | None = None
         self.computed = 0
         self.generated = 0

@@ -433,16 +433,18 @@ _SERVING: Final = (
         _share("share of its tokens that is left of each answer", 0.5, highest=0.95),
         lambda share: Effects(engine=EngineEffects(answer_factor=share)),
         lambda share: (
-            *((Truth("output_tokens_per_request", below_times=(1 + share) / 2),) if share <= 0.8 else ()),
+            *((Truth("output_tokens_per_request", below_times=(1 + share) / 2),) if share <= 0.75 else ()),
             _FEW_ERRORS,
         ),
     ),
     FaultKind(
         "answers-truncated",
-        "Some answers end at a random token of theirs, and count as complete.",
+        "Some answers end at a limit of their length, which is at a random token of theirs, and count as ok.",
         _share("share of the answers that end there", 0.1),
         lambda share: Effects(engine=EngineEffects(truncated_share=share)),
         lambda share: (
+            # A minute holds too few requests to show less.
+            *_from(share, 0.1, Truth("answer_truncated_share", above=0.4 * share)),
             *_from(share, 0.5, Truth("output_tokens_per_request", below_times=1 - 0.2 * share)),
             _FEW_ERRORS,
         ),

@@ -182,6 +182,7 @@ class ChoicesInFlight:
                 choice.output_tokens,
                 choice.block_ids,
                 priority=choice.priority,
+                limited=choice.answer is not None and choice.answer.finish == "length",
                 on_first_token=self._on_cached(number),
                 on_tokens=self._on_tokens(number) if self._follow else None,
                 on_end=self._on_generated(number),
@@ -198,11 +199,12 @@ class ChoicesInFlight:
 
         return note
 
-    def _on_generated(self, number: int) -> Callable[[int], None]:
-        def shorten(tokens: int) -> None:
+    def _on_generated(self, number: int) -> Callable[[int, bool], None]:
+        def shorten(tokens: int, truncated: bool) -> None:
             choice = self.choices[number]
-            if choice.answer is not None and 0 < tokens < choice.output_tokens:
-                self.choices[number] = replace(choice, answer=choice.answer.end_after(tokens), output_tokens=tokens)
+            if choice.answer is not None and 0 < tokens <= choice.output_tokens:
+                ended = choice.answer.end_after(tokens, truncated=truncated)
+                self.choices[number] = replace(choice, answer=ended, output_tokens=tokens)
 
         return shorten
 

@@ -160,7 +160,7 @@ class _Page:
         yield from self._counter(
             "vllm:generation_tokens_total", "Tokens generated.", totals.get("output_tokens_total", 0.0)
         )
-        yield from self._outcomes(samples)
+        yield from self._outcomes(samples, totals)
         yield from self._speculation(samples, totals)
         for renamed in _HISTOGRAMS:
             yield from self._renamed(renamed, samples)
@@ -178,16 +178,22 @@ class _Page:
             "process_start_time_seconds", "gauge", "When the process began, in Unix seconds.", [((), began)]
         )
 
-    def _outcomes(self, samples: Sequence[Sample]) -> Iterator[str]:
+    def _outcomes(self, samples: Sequence[Sample], totals: dict[str, float]) -> Iterator[str]:
         """How requests ended: those the engine has taken by vLLM's reasons, the others where its server counts them."""
         ended = {dict(sample.labels)["outcome"]: sample.value for sample in samples if sample.name == "requests_total"}
-        # Whether a request ended by itself or at its limit is the client's to know: all are counted as the former.
-        reasons = {"stop": "ok", "length": "", "abort": "client_abort", "error": "error", "repetition": ""}
+        truncated = totals.get("answers_truncated_total", 0.0)
+        ended_by = {
+            "stop": ended.get("ok", 0.0) - truncated,
+            "length": truncated,
+            "abort": ended.get("client_abort", 0.0),
+            "error": ended.get("error", 0.0),
+            "repetition": 0.0,
+        }
         yield from self._family(
             "vllm:request_success_total",
             "counter",
             "Requests that have ended, by why they did.",
-            [((("finished_reason", reason),), ended.get(outcome, 0.0)) for reason, outcome in reasons.items()],
+            [((("finished_reason", reason),), count) for reason, count in ended_by.items()],
         )
         model = (self._labels[1],)
         rejected = {"max_num_queued_reqs": ended.get("rejected", 0.0), "max_num_queued_tokens": 0.0}

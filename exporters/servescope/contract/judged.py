@@ -15,6 +15,7 @@ from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BA
 from servescope.contract.expressions import Difference, Expression, Increase, Level, Matchers, Rate, Ratio, mean, rate
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.types import Band, Status
 from servescope.errors import ExpressionError
 
@@ -47,6 +48,10 @@ FIRST_TOKEN_PART: Final = 3.0
 """Rare events and noisy first tokens show harm last, the others many times sooner: so these have larger parts."""
 DEFAULT_EVENTS_MARGIN: Final = 1.0
 """Twice as many events as on v1."""
+IMMATERIAL_RATE: Final = OBJECTIVES["requests"].budget
+"""Events per request that are within any objective: rarer ones are healthy, however many times v1's they are."""
+IMMATERIAL_RESTARTS: Final = 1.0 / 24.0
+"""Restarts of a replica an hour that do not matter: one a day."""
 DEFAULT_LENGTH_MARGIN: Final = 0.04
 DEFAULT_LENGTH_FLOOR: Final = 0.02
 """Relative changes of how long answers are: where one in ten is half as long, the mean is 5 % less."""
@@ -80,7 +85,8 @@ class JudgedMetric:
     what a plan has that does not say otherwise; `preset` means that such a plan has the metric at all. A mechanism
     explains others and is never required: it depends on the traffic, the draft and its definition. A `guard` need not
     be proven healthy, and its proven harm keeps a cutover from being HEALTHY. `least` is what has to be counted among
-    before anything is claimed, `of_requests` whether that are requests.
+    before anything is claimed, `of_requests` whether that are requests, and `immaterial` the rate below which events
+    do not matter.
     """
 
     name: str
@@ -101,6 +107,7 @@ class JudgedMetric:
     made_of: tuple[str, ...] = ()
     least: float = LEAST_COUNT
     of_requests: bool = True
+    immaterial: float = IMMATERIAL_RATE
 
     @property
     def warms(self) -> bool:
@@ -275,6 +282,7 @@ _JUDGED = (
     JudgedMetric(
         "restarts_per_replica_hour", "Restarts", "1/h", "events", "lower", None, required=False, guard=True,
         made_of=("requests_total",), margin=DEFAULT_EVENTS_MARGIN, floor=0.0, least=1.0, of_requests=False,
+        immaterial=IMMATERIAL_RESTARTS,
     ),
     _cost(GPU_COST, "GPU-seconds per 1 000 output tokens", ("gpu_usage", "output_tokens_total")),
     _cost(REPLICA_COST, "Replica-seconds per 1 000 output tokens", ("output_tokens_total",)),

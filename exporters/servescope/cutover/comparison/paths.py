@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.judged import JUDGED
 from servescope.cutover.comparison import calibration, clusters, floods, gross
 from servescope.cutover.comparison.spans import Comparison, EffectComparison, EventComparison, SpanLevels
 from servescope.cutover.evidence.folding import ReplicaSums
@@ -27,8 +27,6 @@ from servescope.cutover.statistics.sequences import EffectPath, Floats, accumula
 
 RARE_WEIGHT = 0.2
 """The part of the evidence of health that is bet on events that are rare on their own; their ratio has the rest."""
-IMMATERIAL_RATE = OBJECTIVES["requests"].budget
-"""Events per request that are within any objective: rarer ones are healthy, however many times v1's they are."""
 EDGES_WEIGHT = 0.3
 """The part of the evidence of harm that is bet on slow fractions, where there are edges; the mean has the rest."""
 
@@ -392,21 +390,20 @@ def _wanted(
 # --- Events -----------------------------------------------------------------------------------------------------------
 
 
-def events_path(
-    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, of_requests: bool = True
-) -> MetricPath:
+def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
     """The path of counts of events among requests, or among hours, clusters counted once.
 
     `information` is of health; what floods is requests.
     """
+    judged = JUDGED[metric.name]
     replicas = ReplicaSums(v1.above, v1.below), ReplicaSums(v2.above, v2.below)
     arms = clusters.cluster(*replicas, noise.dispersion, noise.pairs)
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
-    flood = floods.flooded(*replicas, margin) & of_requests
+    flood = floods.flooded(*replicas, margin) & judged.of_requests
     lasting = floods.log_evidence_of_flood(*replicas, flood)
     harm, material, beyond = harm_of_events(arms, (1.0, floor, margin), lasting, levels)
     v1_rate, v2_rate = (rate_so_far(arm) for arm in (v1, v2))
-    below, bounded, rare = _health_of_events(arms, v2, margin, levels)
+    below, bounded, rare = _health_of_events(arms, v2, margin, judged.immaterial, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = np.log(v2_rate / v1_rate)
         low, high = (np.log(each) for each in counts.ratio_interval(
@@ -423,7 +420,7 @@ def events_path(
         bounded=bounded
         & (
             ((cost < math.log(margin)) & ((high < math.log(margin)) | (_rate_of_late(v1, v2) < margin)))
-            | (rare & ~(v2_rate >= IMMATERIAL_RATE))
+            | (rare & ~(v2_rate >= judged.immaterial))
         ),
         cost=cost,
         low=np.fmin(low, cost),
@@ -453,12 +450,12 @@ def harm_of_events(
 
 
 def _health_of_events(
-    arms: clusters.Clustered, v2: ArmSums, margin: float, levels: Levels
+    arms: clusters.Clustered, v2: ArmSums, margin: float, immaterial: float, levels: Levels
 ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
     """The evidence of health after each block, where it has ever been enough, and where that they are rare has."""
     below = counts.log_evidence_below(arms.events, margin, dispersion=arms.dispersion, clustered=arms.clustered)
     # Either is health: no more than the margin allows, or so rare that it is immaterial however rare it is on v1.
-    rare = counts.log_evidence_rarer(v2.total, v2.count, IMMATERIAL_RATE) / arms.variation
+    rare = counts.log_evidence_rarer(v2.total, v2.count, immaterial) / arms.variation
     below = change.log_mixed(np.array([below, rare]), np.array([1.0 - RARE_WEIGHT, RARE_WEIGHT]))
     enough, of_rare = np.maximum.accumulate(np.array([below, rare + math.log(RARE_WEIGHT)]), axis=1) >= -math.log(
         levels.high

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.judged import LEAST_COUNT, PROMPT_SIZES, JudgedMetric
-from servescope.cutover.comparison.paths import IMMATERIAL_RATE, ArmSums, MetricPath
+from servescope.contract.judged import IMMATERIAL_RATE, LEAST_COUNT, PROMPT_SIZES, JudgedMetric
+from servescope.cutover.comparison.paths import ArmSums, MetricPath
 from servescope.cutover.conditions import load
 from servescope.cutover.conditions.prompts import MixPath
 from servescope.cutover.conditions.replica_warmth import ArmWarmth
@@ -187,7 +187,7 @@ def missing(
             causes[asked & (causes == "") & where] = cause
         found.append(coverage)
     v1, v2 = found
-    if judged.kind == "events":
+    if judged.kind == "events" and judged.of_requests:
         uncovered[(uncovered == "") & control & _unaccounted(metric, compared, (v1, v2))] = "unaccounted"
     rejecting = control & (np.abs(v1.rejected - v2.rejected) > MOST_REJECTED_APART)
     return MissingEvidence(absent, uncovered, rejecting, (v1, v2))

@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from servescope.contract.judged import JudgedMetric
+from servescope.contract.judged import JUDGED, JudgedMetric
 from servescope.cutover.comparison.calibration import scaled_tau2
 from servescope.cutover.comparison.freezing import counted_of, least_below
-from servescope.cutover.comparison.paths import EDGES_WEIGHT, IMMATERIAL_RATE, RARE_WEIGHT
+from servescope.cutover.comparison.paths import EDGES_WEIGHT, RARE_WEIGHT
 from servescope.cutover.conditions.warmth import warm_up_seconds
 from servescope.cutover.evidence.evidence import Evidence
 from servescope.cutover.evidence.folding import ArmArrays, ReplicaSums, fold, judged_metric
@@ -304,7 +304,7 @@ def _forecast_events(
     alone = needed - math.log(RARE_WEIGHT) + math.log(4.0)
     drifts = (
         (ratio, max(_drift(stage.share, 1.0, 1.0 + (metric.margin or 0.0), each) for each in BETTER_RATIOS) * rate),
-        (alone, _clean_drift(rate) * stage.share),
+        (alone, _clean_drift(rate, JUDGED[metric.name].immaterial) * stage.share),
     )
     waits = [nats * noise.dispersion / (drift * per_block) for nats, drift in drifts if drift > 0.0]
     found = _smallest_ratio(
@@ -327,9 +327,8 @@ def _drift(share: float, ratio: float, bound: float, multiple: float) -> float:
     return in_v2 * math.log(bet / against) + in_v1 * math.log((1.0 - bet) / (1.0 - against))
 
 
-def _clean_drift(rate: float) -> float:
-    """The evidence that one request adds on average that events are rarer than is material, at most."""
-    limit = IMMATERIAL_RATE
+def _clean_drift(rate: float, limit: float) -> float:
+    """The evidence that one request adds on average that events are rarer than is material, `limit`, at most."""
     bets = [limit * each for each in (0.125, 0.25, 0.5)] if rate > 0.0 else [0.0]
     gains = [
         (rate * math.log(bet / limit) if rate > 0.0 else 0.0) + (1.0 - rate) * (math.log1p(-bet) - math.log1p(-limit))

@@ -416,7 +416,7 @@ def _candidate(
     def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums) -> MetricPath:
         one, other = kept_sums(one, kept), kept_sums(other, kept)
         if judged.kind == "events":
-            return paths.events_path(metric, noise, one, other, levels, of_requests=judged.of_requests)
+            return paths.events_path(metric, noise, one, other, levels)
         if judged.kind == "ratio":
             return paths.ratio_path(
                 metric, noise, one, other, levels, least_below=least_below(judged), slope=slope,

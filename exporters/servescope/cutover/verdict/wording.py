@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from servescope.cutover.comparison.paths import IMMATERIAL_RATE
 from servescope.cutover.comparison.spans import Span
 from servescope.cutover.conditions.sensitivity import LASTING_BLOCKS
 from servescope.cutover.evidence.coverage import MetricCoverage
@@ -136,7 +135,7 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             # What is not within the margin of v1's rate is proven to be rare.
             if track.judged.kind == "events" and shown[0] is not None and shown[0].high > track.margin:
                 events, requests = track.v2.above[:, : block + 1].sum(), track.v2.below[:, : block + 1].sum()
-                return f"{title}: {_of(events, requests)} on v2, proven rarer than {IMMATERIAL_RATE * 100:g} %"
+                return f"{title}: {_of(events, requests)} on v2, proven rarer than {_rare(track)}"
             found = "better" if cause == "better" else f"within the margin of {_margin(track)}"
             against = "" if track.judged.kind == "events" else " against v1"
             return f"{title}: proven {found}, at {interval}{against}"
@@ -369,6 +368,11 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
         harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))
         return f"a lower limit above {harmless}, or an upper one below {harmful}{later}"
     return f"an upper limit below {margin}, or a lower one above {_floor(track)}{later}"
+
+
+def _rare(track: MetricTrack) -> str:
+    rate = track.judged.immaterial
+    return f"{100.0 * rate:g} %" if track.judged.of_requests else f"{_number(24.0 * rate)} a day and replica"
 
 
 def _floor(track: MetricTrack) -> str:

@@ -23,6 +23,7 @@ from servescope.contract.events import Event, EventKind
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import make_labels
+from servescope.cutover.plan.files import preset_metrics
 from servescope.store.embedded import Store
 from tests.support.console_pages import charts, html, open_view, read
 from tests.support.console_store import PLANS, write_day
@@ -506,7 +507,7 @@ def test_compare_never_reads_without_evidence(open_page: Open) -> None:
     page = open_page("compare", left="chat-v1", right="chat-v2")
     text = html(page)
 
-    assert page.expander[0].label == "12 without data on either side"
+    assert page.expander[0].label == f"{len(preset_metrics())} without data on either side"
     assert "NO DATA" in row_of(text, "Time to first token")
     assert not re.search(r">(better|worse|same)<", text)
 

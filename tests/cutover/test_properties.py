@@ -353,7 +353,9 @@ def check_units(case: int) -> None:
         metric: tuple(replace(each, edge=each.edge * factor) for each in found)
         for metric, found in frozen.edges.items()
     }
-    before, after = judged(name, evidence), judge(replace(frozen, edges=edges), scaled, (start(name),), story.end_ms)
+    tails = {metric: edge * factor for metric, edge in frozen.tails.items()}
+    in_units = replace(frozen, edges=edges, tails=tails)
+    before, after = judged(name, evidence), judge(in_units, scaled, (start(name),), story.end_ms)
     for one, other in zip(before.metrics, after.metrics, strict=True):
         assert (one.verdict, one.cause) == (other.verdict, other.cause), f"case {case}: {one.name}"
         for value, expected in zip((one.ratio, one.low, one.high), (other.ratio, other.low, other.high), strict=True):

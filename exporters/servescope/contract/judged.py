@@ -280,7 +280,7 @@ _JUDGED = (
     _tail("time_to_first_token_seconds", "Slow first tokens"),
     _tail("time_per_output_token_seconds", "Slowly decoded answers"),
     JudgedMetric(
-        "restarts_per_replica_hour", "Restarts", "1/h", "events", "lower", None, required=False, guard=True,
+        "restarts_per_replica_hour", "Restarts", "restarts/h", "events", "lower", None, required=False, guard=True,
         made_of=("requests_total",), margin=DEFAULT_EVENTS_MARGIN, floor=0.0, least=1.0, of_requests=False,
         immaterial=IMMATERIAL_RESTARTS,
     ),

@@ -455,7 +455,7 @@ def _counted(judged: JudgedMetric) -> str:
         return "replica-hours"
     if judged.kind != "ratio":
         return ""
-    return METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.below else "thousands of tokens"
+    return METRICS[SAMPLE_FAMILIES[judged.below[0].series]].unit if judged.below else "× 1 000 tokens"
 
 
 def _sensitivity(track: MetricTrack, block: int) -> judgement.SensitivityJudgement | None:

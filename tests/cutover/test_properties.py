@@ -117,7 +117,7 @@ def thin(evidence: Evidence, random: np.random.Generator, whole: float = 0.3) ->
 
 
 def duplicate(evidence: Evidence, random: np.random.Generator) -> Evidence:
-    """One counter that was added up twice, or more often; of all of them it could not be told from more requests."""
+    """One counter that was added up twice, or more often; of all of them it looks like more requests."""
     times = float(random.integers(2, 6))
     return _alter(evidence, random, lambda gains: times * gains, whole=0.0)
 

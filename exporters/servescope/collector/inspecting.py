@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--segment-label",
         metavar="LABEL",
         default=SEGMENT,
-        help="label of its series that tells tenants, routes or priorities apart (default: %(default)s)",
+        help="label of its series that separates tenants, routes or priorities (default: %(default)s)",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
     defaults = ScrapeSettings()

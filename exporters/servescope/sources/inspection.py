@@ -88,7 +88,7 @@ def inspect(
 ) -> Report:
     """The report on one exposition, or on two of the same endpoint in their order.
 
-    With `source_name` the source is not identified; `segment_label` is the native label that tells segments apart.
+    With `source_name` the source is not identified; `segment_label` is the native label that separates segments.
     Raises InspectionError when the two are of different sources.
     """
     last = expositions[-1]

@@ -62,7 +62,7 @@ class Reader:
     release with other names. If none fits, the former source stays while it finds anything; one that is set in the
     configuration stays always. `missing` are the metrics that were observed once and are not now, with the native
     series they came from; `warnings` are about the last text that could be read. `cache` may be shared by all readers.
-    `segment_label` is the native label that tells segments apart, of which there are `MOST_SEGMENTS` at most.
+    `segment_label` is the native label that separates segments, of which there are `MOST_SEGMENTS` at most.
     """
 
     def __init__(

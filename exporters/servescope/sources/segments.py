@@ -1,4 +1,4 @@
-"""The segments of a source: which of its labels tells tenants, routes or priorities apart, and how many it may have."""
+"""The segments of a source: which of its labels separates tenants, routes or priorities, and how many it may have."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class ScrapeSettings(PageLimits):
 class TargetSettings:
     """One target as it is written; `replica` is "" for host:port, `source` None to identify it.
 
-    `segment_label` is the label of its series that tells tenants, routes or priorities apart. `scraping` None is as the
+    `segment_label` is the label of its series that separates tenants, routes or priorities. `scraping` None is as the
     collector's own settings have it. Parameters are part of the URL.
     """
 

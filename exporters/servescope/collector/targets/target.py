@@ -14,7 +14,7 @@ from servescope.settings.access import Access
 class Target:
     """One `/metrics` to scrape and whose it is; `source` is None when it shall be identified.
 
-    `segment_label` is the label of its series that tells segments apart.
+    `segment_label` is the label of its series that separates segments.
     """
 
     url: str

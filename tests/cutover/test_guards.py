@@ -73,6 +73,9 @@ def test_equal_stacks_are_healthy_with_every_guard() -> None:
     assert "GPU-seconds per 1 000 output tokens" in guards
     assert "Truncated answers" in guards
     assert any("words are not read" in each for each in judgement.scope.unseen)
+    # The cost by replicas is neither missing nor unseen where that by GPUs is compared.
+    assert "replica_seconds_per_1000_output_tokens" not in judgement.incomparable
+    assert not [each for each in judgement.scope.unseen if "Replica-seconds" in each]
 
 
 def test_answers_at_a_limit_are_compared_where_both_stacks_report_them() -> None:

@@ -30,7 +30,7 @@ _TIMED: Final = ("seconds", "tokens/s")
 def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
     """What is to be said of a metric on both stacks; None where both report the same thing."""
     families = sorted(metric.families)
-    if metric.name == REPLICA_COST and all("gpu_usage" in arm.layers for arm in (folded.v1, folded.v2)):
+    if is_replaced(metric, folded):
         return Comparability("absent", f"{JUDGED[GPU_COST].title} are compared, as both show their GPUs")
     arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
     for family in families:
@@ -44,6 +44,11 @@ def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
         if found is not None:
             return found
     return None
+
+
+def is_replaced(metric: JudgedMetric, folded: ArmArrays) -> bool:
+    """Whether another metric is compared in its place: the cost by GPUs where both arms show theirs."""
+    return metric.name == REPLICA_COST and all("gpu_usage" in arm.layers for arm in (folded.v1, folded.v2))
 
 
 def _absence(family: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from servescope.contract.judged import JudgedMetric
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.cutover import judgement
+from servescope.cutover.comparison.comparability import is_replaced
 from servescope.cutover.comparison.paths import ArmSums
 from servescope.cutover.comparison.spans import Span
 from servescope.cutover.conditions.warmth import OLD_SECONDS
@@ -141,8 +142,12 @@ def judge_folded(
         verdict = "INCONCLUSIVE" if verdict == "HEALTHY" else verdict
     alerts = firing_pages(frozen.plan, evidence.events, at_ms)
     incomparable = {
-        track.plan.name: track.comparability.reason for track in stage.tracks.values() if track.comparability
+        track.plan.name: track.comparability.reason
+        for track in stage.tracks.values()
+        if track.comparability and not is_replaced(track.judged, folded)
     }
+    looked_at = [each for each, track in zip(metrics, stage.tracks.values(), strict=True)
+                 if not is_replaced(track.judged, folded)]  # fmt: skip
     return judgement.Judgement(
         verdict=verdict,
         reason=reason,
@@ -168,7 +173,7 @@ def judge_folded(
         rolled_back=_decided(rolled_back),
         acknowledged=_decided(_acknowledged(decisions, run.changes, at_ms)),
         excluded_harm=_excluded_harm(course, run.changes),
-        scope=scope_of(frozen, metrics, incomparable, context.load_note(frozen, stage)),
+        scope=scope_of(frozen, looked_at, incomparable),
         segments=judged_segments(stage.segments),
     )
 

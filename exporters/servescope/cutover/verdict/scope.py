@@ -12,12 +12,10 @@ _EMPTY: Final = frozenset({"metric absent", "too few", "incomparable"})
 """Causes for which nothing is known of a metric that others of the plan do not wait for."""
 
 
-def scope_of(
-    frozen: FrozenPlan, metrics: Sequence[MetricJudgement], incomparable: Mapping[str, str], load: str | None
-) -> Scope:
+def scope_of(frozen: FrozenPlan, metrics: Sequence[MetricJudgement], incomparable: Mapping[str, str]) -> Scope:
     """The scope of a judgement: of its plan, and of what its sources report.
 
-    `incomparable` is why metrics cannot be compared, by name; `load` what was seen of load, None where all of it was.
+    `incomparable` is why metrics cannot be compared, by name. Which load was seen is in a judgement's notes.
     """
     required = [each.title for each in metrics if each.required]
     seen = [each for each in metrics if not each.required and each.cause not in _EMPTY]
@@ -32,8 +30,6 @@ def scope_of(
     if layers:
         unseen.append(f"requests that fail before they are counted, at the {' and the '.join(sorted(layers))}")
     unseen.append("tenants, routes and prompts one by one, but for segments that both stacks report")
-    if load is not None:
-        unseen.append(load)
     return Scope(tuple(covers), tuple(unseen))
 
 

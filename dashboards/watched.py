@@ -67,7 +67,7 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> pa
         meaning=alert.runbook.meaning,
         normal=normal,
         first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
-        no_data=panels.NoData("idle", "the condition does not hold, or its series are not scraped"),
+        no_data=panels.NoData("off", "the condition does not hold, or its series are not exposed"),
     )
 
 

@@ -48,13 +48,12 @@ WRITTEN: Final = (
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
+    Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),
 )
 
 UNMAPPED: Final = {
     "vllm-0.5.0-1": ("vllm:num_requests_running", "vllm:num_requests_swapped"),
-    "trtllm-1.2rc-1": ("trtllm_request_success_total", "trtllm_kv_cache_utilization"),
     "triton-trtllm-1.0.0-1": ("nv_trt_llm_request_metrics", "nv_inference_request_success"),
-    "llamacpp-2026-1": ("llamacpp:prompt_tokens_total", "llamacpp:requests_processing"),
     "llmd-epp-0.10.0-1-goldens": ("llm_d_epp_request_total",),
     "gaie-epp-legacy-1-goldens": ("inference_objective_request_total",),
     "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_GPU_UTIL",),
@@ -102,7 +101,8 @@ class _Page:
         return not {*needed, *map(_family_of, needed)} & self._foreign and not {*alternative.unless} & self._signs
 
     def _labels(self) -> dict[str, str]:
-        return dict.fromkeys(self._source.first_use.labels or ("model_name",), "tiny")
+        own = self._source.first_use.labels or ("model_name",)
+        return dict.fromkeys([*own, *filter(None, [self._source.signs.label])], "tiny")
 
     def _add(self, term: Term, metric: Metric, edges: tuple[float, ...]) -> None:
         name, kind = term.native, str(metric.kind)

@@ -42,6 +42,26 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_predicted_tokens_total": 384,
             'replica_count_by_status{status="active"}': 1,
         },
+        # As its client counted; each draft was of the answer's own model.
+        "llamacpp-2026-1": {
+            "input_tokens_total": 14_256,
+            "output_tokens_total": 306,
+            "kv_cache_hit_rate": 12_880 / 14_256,
+            "speculation_rate": 218 / 218,
+            "spec_decode_num_drafts_total": 60,
+            'spec_decode_num_accepted_tokens_per_pos_total{position="3"}': 47,
+            "concurrent_requests": 0,
+            "requests_total": None,
+            "kv_cache_usage": None,
+        },
+        # Its failures are not counted, which is not zero.
+        "trtllm-1.2rc-1": {
+            "requests_total": 40,
+            "answers_truncated_total": 30,
+            "time_to_first_token_seconds": 0.1,
+            "request_error_share": None,
+            "kv_cache_hit_rate": None,
+        },
     },
     "captures": {
         "vllm-0.32.0-1": {
@@ -72,6 +92,19 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate_efficiency": 0.9697,
             "kv_cache_predicted_tokens_total": 0.6168 * 163155,
             'replica_count_by_status{status="active"}': 4,
+        },
+        "llamacpp-2026-1": {
+            "input_tokens_total": 77_454 + 129_725,
+            "output_tokens_total": 1426,
+            "kv_cache_hit_rate": 129_725 / (77_454 + 129_725),
+            "speculation_rate": None,
+            "concurrent_requests": 3,
+        },
+        "trtllm-1.2rc-1": {
+            "requests_total": 2,
+            "answers_truncated_total": 2,
+            "time_to_first_token_seconds": 0.067953 / 2,
+            "request_error_share": None,
         },
     },
 }
@@ -203,7 +236,7 @@ def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], captures: 
 
 @pytest.mark.parametrize(
     ("capture", "guess"),
-    [("trtllm-1.2rc-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("llamacpp-2026-1", "llama.cpp")],
+    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
     captures: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str

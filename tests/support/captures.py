@@ -13,6 +13,8 @@ OF_EACH_ERA: Final = (
     "dynamo-frontend-1.6.1-1",
     "dynamo-frontend-0.8dev-1",
     "dynamo-mocker-1.6.1-1",
+    "trtllm-1.2rc-1",
+    "llamacpp-2026-1",
 )
 """One of each engine or router and each era of its names; each is mapped by a source map of ours."""
 

@@ -73,6 +73,8 @@ ENGINES = (
         "dynamo-1-6", "Dynamo 1.6", (Captured("dynamo-frontend-1.6.1-1", "router"), Captured("dynamo-mocker-1.6.1-1"))
     ),
     Engine("dynamo-0-8", "Dynamo 0.8", (Captured("dynamo-frontend-0.8dev-1", "router"),)),
+    Engine("trtllm-1-2", "TensorRT-LLM 1.2", (Captured("trtllm-1.2rc-1"),)),
+    Engine("llamacpp", "llama.cpp", (Captured("llamacpp-2026-1"),)),
 )
 
 LAYERED = Engine(

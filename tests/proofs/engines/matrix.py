@@ -207,7 +207,7 @@ def _of_any_stack(term: Term) -> Term | None:
             return None
 
 
-_IDLE_WORDS = ("nothing happened", "fewer than", _NEVER)
+_IDLE_WORDS = ("nothing happened", "does not hold", "fewer than", _NEVER)
 # A comparison with a number or with other series, or `unless`: where an alert holds, or the least traffic for a share.
 _COMPARES = re.compile(r"(?:>=|==) \d| [<>] on \(| unless ")
 

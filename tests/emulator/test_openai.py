@@ -342,6 +342,35 @@ def test_too_long_a_context(client: OpenAI, emulator: RunningEmulator) -> None:
     wait_for(lambda: gained(emulator, before, "requests_total/client_error") == 2, "the requests to be counted")
 
 
+def test_tokens_are_those_that_a_completion_counts(client: OpenAI, emulator: RunningEmulator) -> None:
+    """As vLLM answers it to routers: of a text and of a conversation, whose answer then counts as many."""
+
+    def tokenized(**body: Any) -> dict[str, Any]:
+        request = Request(f"{emulator.url}/tokenize", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urlopen(request, timeout=deadline_seconds()) as response:
+            found: dict[str, Any] = json.load(response)
+        return found
+
+    text = tokenized(model=MODEL, prompt="What does the river say?")
+    assert text["tokens"] == tokenize("What does the river say?")
+    assert (text["count"], text["max_model_len"]) == (len(text["tokens"]), V2.engine.max_seq_len)
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=2)
+    assert answer.usage is not None
+    assert tokenized(messages=QUESTION)["count"] == answer.usage.prompt_tokens
+    for wrong, status in (({"model": MODEL}, 400), ({"model": "none", "prompt": "a"}, 404)):
+        with pytest.raises(HTTPError) as refused:
+            tokenized(**wrong)
+        with refused.value:
+            assert refused.value.code == status
+
+
+def test_what_routers_add_is_ignored(client: OpenAI) -> None:
+    """SGLang's and vLLM's routers send these with each request; refusals would open their circuit breakers."""
+    added = {"no_stop_trim": False, "return_hidden_states": False, "separate_reasoning": True, "stream_reasoning": True}
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=2, extra_body=added)
+    assert answer.choices[0].finish_reason == "length"
+
+
 def test_unknown_model_and_path(client: OpenAI, emulator: RunningEmulator) -> None:
     """Another model is not found, and neither is another path or deployment."""
     with pytest.raises(openai.NotFoundError) as error:

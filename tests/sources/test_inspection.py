@@ -8,6 +8,7 @@ import pytest
 from servescope.cli import main
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
+from tests.conftest import PAGES
 from tests.support.captures import OF_EACH_ERA
 from tests.support.inspecting import FIRST, inspect_as_json, rows_by_name, write_expositions
 
@@ -53,6 +54,22 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "concurrent_requests": 0,
             "requests_total": None,
             "kv_cache_usage": None,
+        },
+        # Whether a stream breaks or is aborted a router does not see, and this one not what it refuses itself.
+        "sglang-router-0.3.2-1": {
+            "requests_started_total": 100,
+            'requests_total{outcome="ok"}': 90,
+            'requests_total{outcome="client_error"}': 10,
+            "client_abort_share": None,
+            "time_to_first_token_seconds": None,
+            'replica_count_by_status{status="active"}': 3,
+        },
+        "vllm-router-0.1.17-1": {
+            'requests_total{outcome="ok"}': 90,
+            'requests_total{outcome="client_error"}': 6,
+            "request_rejected_share": None,
+            'router_fallbacks_total{reason="missing_tokens"}': 4,
+            'replica_count_by_status{status="active"}': 3,
         },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
@@ -113,6 +130,16 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
 @pytest.mark.parametrize("capture", VALUES["captures"])
 def test_values_of_the_captures(captures: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
     """Every value that was worked out by hand from a page is found; no data is no value, and zero is zero."""
+    check_values(captures, capsys, capture)
+
+
+@pytest.mark.parametrize("capture", sorted(VALUES["pages"].keys() - VALUES["captures"].keys()))
+def test_values_of_captures_of_our_own(capsys: pytest.CaptureFixture[str], capture: str) -> None:
+    """What our runs of a program captured, which the reference does not have."""
+    check_values(PAGES, capsys, capture)
+
+
+def check_values(captures: Path, capsys: pytest.CaptureFixture[str], capture: str) -> None:
     rows = rows_by_name(inspect_as_json(capsys, str(captures / f"{capture}.txt")))
     for name, value in VALUES[captures.name][capture].items():
         found = rows[name]["value"]

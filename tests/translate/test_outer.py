@@ -16,11 +16,13 @@ from servescope.sources.layers import Supply
 from servescope.sources.reader import Reader
 from servescope.translate.outer import NOTHING, read_outer
 from servescope.translate.translation import Translator, Wanted
+from tests.conftest import PAGES
 from tests.support.filled_prometheus import make_stack
 
 LIMITS = Limits(10.0, 16_000_000)
 ENGINES = ("vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-mocker-1.6.1-1")
 FRONTENDS = {"dynamo-frontend-1.6.1-1": "frontend,router", "dynamo-frontend-0.8dev-1": "frontend,router"}
+PROXIES = {"sglang-router-0.3.2-1": "sglang-router", "vllm-router-0.1.17-1": "vllm-router"}
 
 
 def probed(body: bytes, behind: str, configured: Mapping[str, frozenset[str]] | None = None) -> set[str]:
@@ -63,6 +65,16 @@ def test_a_metric_is_of_one_layer(front: str, engine: str, captures: Path, instr
     assert (probed(outer, "") & answered) - of_each == set()
     assert answered <= collected(outer, inner, role)
     assert answered < probed(inner, "") or "mocker" in engine
+
+
+@pytest.mark.parametrize(("page", "name"), PROXIES.items())
+def test_a_proxy_is_in_front_by_the_name_of_its_map(page: str, name: str, any_captures: Path) -> None:
+    """Requests are the proxy's, and what it does not report is the engine's behind it."""
+    outer, inner = (PAGES / f"{page}.txt").read_bytes(), (any_captures / "vllm-0.32.0-1.txt").read_bytes()
+    answered = probed(inner, name)
+    assert probed(outer, "") & answered == set()
+    assert probed(inner, "") - answered == {"requests_total", "concurrent_requests"}
+    assert answered == collected(outer, inner, "router")
 
 
 def test_the_layer_that_is_in_front_is_answered_whole(captures: Path) -> None:

@@ -60,7 +60,7 @@ _RULE = _keys("is!", "when")
 @lru_cache(maxsize=1)
 def load_sources() -> Mapping[str, Source]:
     """Every source map by its name; raises ConfigurationError when a file is wrong."""
-    entries = sorted(files(__package__).iterdir(), key=lambda entry: entry.name)
+    entries = sorted(files(__package__).iterdir(), key=lambda entry: entry.name.removesuffix(".toml"))
     return MappingProxyType(
         {
             entry.name.removesuffix(".toml"): read_source(entry.name, entry.read_text("utf-8"))

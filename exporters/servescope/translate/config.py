@@ -20,7 +20,7 @@ from servescope.settings.tables import REQUIRED, Setting, Table, read_document
 from servescope.settings.values import parse_address
 from servescope.sources.map_files import load_sources
 from servescope.sources.page import DEFAULT_LIMITS
-from servescope.translate.outer import LAYERS_IN_FRONT, NOTHING, Outer, read_outer
+from servescope.translate.outer import NOTHING, Outer, names_in_front, read_outer
 from servescope.web.settings import API_KEYS, ApiSettings, read_api
 
 DEFAULT_FILE = "translate.toml"
@@ -148,7 +148,7 @@ def _read_rule(table: Table, outers: Mapping[str, frozenset[str]]) -> TargetRule
     try:
         outer = read_outer(behind, outers)
     except ValueError:
-        raise table.wrong("behind", f"names of {', '.join((*LAYERS_IN_FRONT, *outers))}") from None
+        raise table.wrong("behind", f"names of {', '.join((*names_in_front(), *outers))}") from None
     source = table.choice("source", tuple(sorted(load_sources())), "") if "source" in table.values else None
     return TargetRule(
         read_patterns(table, "match"),
@@ -194,8 +194,8 @@ def _read_labels(table: Table) -> Labels:
 
 def _read_outer(table: Table) -> tuple[str, frozenset[str]]:
     name, metrics = table.string("name", None), frozenset(table.strings("metrics"))
-    if name in LAYERS_IN_FRONT or "," in name:
-        raise table.wrong("name", f"a name without a comma, and none of {', '.join(LAYERS_IN_FRONT)}")
+    if name in names_in_front() or "," in name:
+        raise table.wrong("name", f"a name without a comma, and none of {', '.join(names_in_front())}")
     unknown = sorted(metrics - METRICS.keys())
     if unknown:
         raise ConfigurationError(f"{table.origin}: {table.key('metrics')}: {unknown[0]!r} is no metric of the contract")

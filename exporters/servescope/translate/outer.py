@@ -14,9 +14,7 @@ from servescope.contract.metrics import METRICS
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 
-LAYERS_IN_FRONT = ("frontend", "router", "instruments")
-"""What is known to be in front of targets: a frontend without its router; a router, the frontend's together with
-`frontend` or else one with our instruments; and an engine's own instruments, such as a plugin's."""
+_KINDS_IN_FRONT = ("frontend", "router", "instruments")
 
 _BEHIND_IT = "aggregated"  # the role of a target with something in front of it: an engine
 
@@ -39,6 +37,16 @@ class Outer(NamedTuple):
 NOTHING = Outer("", {})
 
 
+def names_in_front() -> tuple[str, ...]:
+    """What is known to be in front of targets.
+
+    A frontend that times requests, without its router; a router, the frontend's together with `frontend` or else one
+    with our instruments; an engine's own instruments, such as a plugin's; and whatever a source map of the layer
+    `frontend` reads, by the map's name.
+    """
+    return (*_KINDS_IN_FRONT, *_frontends())
+
+
 def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
     """What a `behind` names, several with commas between; `configured` are metrics by a name of somebody's own.
 
@@ -47,7 +55,7 @@ def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
     names = sorted({name.strip() for name in text.split(",")} - {""})
     layers: dict[str, int] = {}
     for name in names:
-        if name not in LAYERS_IN_FRONT and name not in configured:
+        if name not in names_in_front() and name not in configured:
             raise ValueError(name)
         for metric, layer in _layers(name, names, configured).items():
             layers[metric] = min(layer, layers.get(metric, layer))
@@ -57,6 +65,8 @@ def read_outer(text: str, configured: Mapping[str, frozenset[str]]) -> Outer:
 def _layers(name: str, names: list[str], configured: Mapping[str, frozenset[str]]) -> dict[str, int]:
     if name in configured:
         return {metric: layer_order("frontend", "router", metric) for metric in configured[name]}
+    if name in _frontends():
+        return {metric: layer_order("frontend", "router", metric) for metric in _supplied(_frontends()[name])}
     if name == "frontend":
         return {metric: layer_order("frontend", "router", metric) for metric in _of("engine") & _of_frontends()}
     if name == "router" and "frontend" in names:
@@ -71,9 +81,13 @@ def _of(component: str) -> set[str]:
 
 
 def _of_frontends() -> set[str]:
-    """What every frontend that has a source map supplies: which of them is in front, a name does not say."""
-    frontends = [each for each in load_sources().values() if each.layer == "frontend"]
-    return set.intersection(*map(_supplied, frontends)) if frontends else set()
+    """What every frontend that times requests supplies: which of them is in front, the word does not say."""
+    supplied = [each for each in map(_supplied, _frontends().values()) if "request_duration_seconds" in each]
+    return set.intersection(*supplied) if supplied else set()
+
+
+def _frontends() -> dict[str, Source]:
+    return {name: each for name, each in load_sources().items() if each.layer == "frontend"}
 
 
 def _supplied(source: Source) -> set[str]:

@@ -23,7 +23,7 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.reader import ReadError
 from servescope.translate.allowed import AllowedResolver
 from servescope.translate.config import ProbeConfiguration, TargetRule
-from servescope.translate.outer import LAYERS_IN_FRONT, Outer, read_outer
+from servescope.translate.outer import Outer, names_in_front, read_outer
 from servescope.translate.slots import Slot, Slots
 from servescope.translate.telemetry import ProbeTelemetry
 from servescope.translate.translation import Translator, Wanted, render_failure
@@ -178,7 +178,7 @@ class Prober:
         try:
             return read_outer(text, self.configuration.outers)
         except ValueError as error:
-            known = ", ".join((*LAYERS_IN_FRONT, *self.configuration.outers))
+            known = ", ".join((*names_in_front(), *self.configuration.outers))
             raise _RefusedError("behind", f"unknown behind {quote_start(str(error))}, supported: {known}") from None
 
     def _seconds(self, scrape_timeout: str | None) -> float:

@@ -64,6 +64,7 @@ def add_routes(application: web.Application, emulator: RunningEmulator, settings
         application.router.add_get(f"{prefix}/v1/models", api.answering(api.models))
         application.router.add_get(f"{prefix}/v1/models/{{model:.+}}", api.answering(api.model))
         application.router.add_route("*", f"{prefix}/v1/{{rest:.*}}", api.answering(api.nothing))
+        application.router.add_post(f"{prefix}/tokenize", api.answering(api.tokenize))
 
 
 class _Api:
@@ -178,6 +179,19 @@ class _Api:
             name, tokens = deployment.plan.identity.model_name, deployment.plan.engine.max_seq_len
             longest[name] = min(tokens, longest.get(name, tokens))
         return {name: answers.describe_model(name, tokens) for name, tokens in longest.items()}
+
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        """As vLLM answers it, whom routers that predict cache hits ask for the tokens of a prompt."""
+        async with self._taken():
+            body = await self._read(request)
+            model, tokens = await asyncio.to_thread(
+                lambda: requests.read_tokens(requests.parse_body(body), self._limits)
+            )
+            models = self._models(request)
+            if model is not None and model not in models:
+                raise errors.unknown_model(model, tuple(models))
+            longest = models[model or next(iter(models))]["max_model_len"]
+            return web.json_response({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
     async def nothing(self, request: web.Request) -> web.StreamResponse:
         raise errors.unknown_url(request.method, request.path)

@@ -28,6 +28,7 @@ _SHARED = {
 _CHAT = {"messages", "max_completion_tokens", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs"}
 _COMPLETION = {"prompt", "logprobs", "echo", "suffix", "best_of"}
 _EMBEDDING = {"model", "input", "dimensions", "encoding_format"}
+_TOKENIZE = {"model", "prompt", "messages", "tools"}
 
 # Bounded numbers that change what a model says, and nothing of an answer that means nothing.
 _BOUNDED = {
@@ -37,7 +38,8 @@ _BOUNDED = {
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-# Parameters without a meaning here that clients send: OpenAI's, then those of vLLM and similar servers.
+# Parameters without a meaning here that clients send: OpenAI's, those of vLLM and similar servers, and what the routers
+# of SGLang and vLLM add to each request.
 _IGNORED = {
     "user", "metadata", "store", "service_tier", "logit_bias", "parallel_tool_calls", "reasoning_effort", "verbosity",
     "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "prediction", "modalities",
@@ -45,6 +47,7 @@ _IGNORED = {
     "skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt", "continue_final_message",
     "add_special_tokens", "chat_template_kwargs", "return_tokens_as_token_ids", "request_id", "truncate_prompt_tokens",
     "cache_salt", "detokenize", "return_token_ids",
+    "no_stop_trim", "return_hidden_states", "separate_reasoning", "stream_reasoning", "include_reasoning",
 }  # fmt: skip
 
 _LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**63 - 1
@@ -119,18 +122,27 @@ def _refuse_constant(name: str) -> NoReturn:
 def read_chat(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
     """What a chat completion asks for. Raises ApiError."""
     fields = _Fields(body, _SHARED | _CHAT)
-    messages = fields.array("messages", limits.messages)
+    prompt = _read_conversation(fields, limits)
     if fields.flag("logprobs") or fields.whole("top_logprobs", 0, 20):
         raise errors.unsupported("logprobs", "The answers of an emulator have no probabilities.")
     _check_format(fields)
-    tools = fields.array("tools", limits.tools, required=False)
     _check_tool_choice(fields)
-    conversation = [_read_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
     most = fields.whole("max_completion_tokens", 1)
     if most is None:
         most = fields.whole("max_tokens", 1)
-    prompt = tuple(tokenize_conversation(conversation, tools=tools))
     return _read_generation(fields, (prompt,), most, limits)
+
+
+def read_tokens(body: Mapping[str, Any], limits: ApiLimits) -> tuple[str | None, tuple[int, ...]]:
+    """The tokens of a text or conversation, and of which model they are to be, None for any. Raises ApiError."""
+    fields = _Fields(body, _TOKENIZE)
+    model = fields.text("model")
+    if fields.value("messages") is not None:
+        return model, _read_conversation(fields, limits)
+    text = fields.text("prompt")
+    if text is None:
+        raise errors.missing("prompt")
+    return model, _read_text("prompt", text)
 
 
 def read_completion(body: Mapping[str, Any], limits: ApiLimits) -> Generation:
@@ -164,6 +176,13 @@ def read_embedding(body: Mapping[str, Any], limits: ApiLimits) -> Embedding:
     encoding = fields.choice("encoding_format", ("float", "base64")) or "float"
     dimensions = fields.whole("dimensions", 1, _HIGHEST_DIMENSIONS) or _DIMENSIONS
     return Embedding(model, _read_texts(fields, "input", limits.inputs), dimensions, encoding == "base64")
+
+
+def _read_conversation(fields: _Fields, limits: ApiLimits) -> tuple[int, ...]:
+    messages = fields.array("messages", limits.messages)
+    tools = fields.array("tools", limits.tools, required=False)
+    conversation = [_read_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    return tuple(tokenize_conversation(conversation, tools=tools))
 
 
 def _read_generation(

@@ -71,6 +71,17 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             'router_fallbacks_total{reason="missing_tokens"}': 4,
             'replica_count_by_status{status="active"}': 3,
         },
+        # Aborted streams are among those that were answered, with the tokens that they had.
+        "litellm-1.106.2-1": {
+            'requests_total{outcome="ok"}': 88,
+            'requests_total{outcome="client_error"}': 12,
+            "request_error_share": 0.0,
+            "input_tokens_total": 25_208,
+            "output_tokens_total": 2_144,
+            "kv_cache_hit_rate": 19_200 / 25_208,
+            "request_duration_seconds": 26.803024 / 88,
+            "concurrent_requests": None,
+        },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
             "requests_total": 40,

@@ -22,7 +22,16 @@ from tests.support.filled_prometheus import make_stack
 LIMITS = Limits(10.0, 16_000_000)
 ENGINES = ("vllm-0.32.0-1", "vllm-0.13era-1", "dynamo-mocker-1.6.1-1")
 FRONTENDS = {"dynamo-frontend-1.6.1-1": "frontend,router", "dynamo-frontend-0.8dev-1": "frontend,router"}
-PROXIES = {"sglang-router-0.3.2-1": "sglang-router", "vllm-router-0.1.17-1": "vllm-router"}
+OF_EACH = {name for name, metric in METRICS.items() if metric.component == "process"}
+TOKENS = {"input_tokens_total", "output_tokens_total", "kv_cache_eligible_tokens_total", "kv_cache_reused_tokens_total"}
+PROXIES = {
+    "sglang-router-0.3.2-1": ("sglang-router", {"requests_total", "concurrent_requests"}),
+    "vllm-router-0.1.17-1": ("vllm-router", {"requests_total", "concurrent_requests"}),
+    "litellm-1.106.2-1": (
+        "litellm",
+        {*TOKENS, "requests_total", "request_duration_seconds", "time_to_first_token_seconds"},
+    ),
+}
 
 
 def probed(body: bytes, behind: str, configured: Mapping[str, frozenset[str]] | None = None) -> set[str]:
@@ -59,21 +68,20 @@ def test_a_metric_is_of_one_layer(front: str, engine: str, captures: Path, instr
         outer, role = instruments[front], front
         behind = "router" if front == "router" else "instruments"
     inner = (captures / f"{engine}.txt").read_bytes()
-    of_each = {name for name, metric in METRICS.items() if metric.component == "process"}
-
     answered = probed(inner, behind)
-    assert (probed(outer, "") & answered) - of_each == set()
+    assert (probed(outer, "") & answered) - OF_EACH == set()
     assert answered <= collected(outer, inner, role)
     assert answered < probed(inner, "") or "mocker" in engine
 
 
-@pytest.mark.parametrize(("page", "name"), PROXIES.items())
-def test_a_proxy_is_in_front_by_the_name_of_its_map(page: str, name: str, any_captures: Path) -> None:
+@pytest.mark.parametrize("page", PROXIES)
+def test_a_proxy_is_in_front_by_the_name_of_its_map(page: str, any_captures: Path) -> None:
     """Requests are the proxy's, and what it does not report is the engine's behind it."""
     outer, inner = (PAGES / f"{page}.txt").read_bytes(), (any_captures / "vllm-0.32.0-1.txt").read_bytes()
+    name, supplied = PROXIES[page]
     answered = probed(inner, name)
-    assert probed(outer, "") & answered == set()
-    assert probed(inner, "") - answered == {"requests_total", "concurrent_requests"}
+    assert (probed(outer, "") & answered) - OF_EACH == set()
+    assert probed(inner, "") - answered == supplied
     assert answered == collected(outer, inner, "router")
 
 

@@ -40,8 +40,8 @@ NOTHING = Outer("", {})
 def names_in_front() -> tuple[str, ...]:
     """What is known to be in front of targets.
 
-    A frontend that times requests, without its router; a router, the frontend's together with `frontend` or else one
-    with our instruments; an engine's own instruments, such as a plugin's; and whatever a source map of the layer
+    A frontend with a KV router in it, without that router; a router, the frontend's together with `frontend` or else
+    one with our instruments; an engine's own instruments, such as a plugin's; and whatever a source map of the layer
     `frontend` reads, by the map's name.
     """
     return (*_KINDS_IN_FRONT, *_frontends())
@@ -66,7 +66,8 @@ def _layers(name: str, names: list[str], configured: Mapping[str, frozenset[str]
     if name in configured:
         return {metric: layer_order("frontend", "router", metric) for metric in configured[name]}
     if name in _frontends():
-        return {metric: layer_order("frontend", "router", metric) for metric in _supplied(_frontends()[name])}
+        own = _supplied(_frontends()[name]) & (_of("engine") | _of("router"))
+        return {metric: layer_order("frontend", "router", metric) for metric in own}
     if name == "frontend":
         return {metric: layer_order("frontend", "router", metric) for metric in _of("engine") & _of_frontends()}
     if name == "router" and "frontend" in names:
@@ -81,8 +82,8 @@ def _of(component: str) -> set[str]:
 
 
 def _of_frontends() -> set[str]:
-    """What every frontend that times requests supplies: which of them is in front, the word does not say."""
-    supplied = [each for each in map(_supplied, _frontends().values()) if "request_duration_seconds" in each]
+    """What every frontend with a KV router in it supplies: which of them is in front, the word does not say."""
+    supplied = [each for each in map(_supplied, _frontends().values()) if "kv_cache_predicted_tokens_total" in each]
     return set.intersection(*supplied) if supplied else set()
 
 

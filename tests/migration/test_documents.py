@@ -46,9 +46,9 @@ def test_the_tables_have_as_many_cases_as_they_say() -> None:
     lines = {(row.document, line) for row in ruled for line in range(row.first, row.last + 1)}
     verdicts = Counter(row.verdict.partition(" ")[0] for row in ruled)
 
-    assert (sum(LINES.values()), len(lines), len(CASES)) == (1303, 1008, 794)
+    assert (sum(LINES.values()), len(lines), len(CASES)) == (1303, 1013, 800)
     assert verdicts == {
-        "error": 325, "ok": 289, "warning": 98, "says": 57, "see": 14, "becomes": 9, "lacks": 5, "good": 4,
+        "error": 327, "ok": 293, "warning": 98, "says": 57, "see": 14, "becomes": 9, "lacks": 5, "good": 4,
         "without": 3, "critical": 3, "none": 1,
     }  # fmt: skip
 

@@ -164,8 +164,7 @@ def _is_secret_scalar(key: str, value: object, section: str) -> bool:
 
 def _is_secret_value(key: str, value: object, *, is_variable: bool) -> bool:
     """Whether the value of a key that is called like a secret is one: any in a variable, a long word elsewhere."""
-    words = [word.lower() for word in _WORDS.findall(key) if not word.isdigit()]
-    if not words or not (words[-1] in _SECRET_WORDS - _SEVERAL or words[-1].endswith(_SECRET_ENDS)):
+    if not _ends_as_secret(key):
         return False
     if not isinstance(value, str):
         return is_variable and value is not None and not isinstance(value, bool)
@@ -173,22 +172,31 @@ def _is_secret_value(key: str, value: object, *, is_variable: bool) -> bool:
     return bool(value) and (is_variable or is_long) and not _REFERENCE.match(value)
 
 
+def _ends_as_secret(name: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(name) if not word.isdigit()]
+    return bool(words) and (words[-1] in _SECRET_WORDS - _SEVERAL or words[-1].endswith(_SECRET_ENDS))
+
+
 def _holds_secret(text: str, *, is_command: bool) -> bool:
     """Whether there is a token of a known service in a text, a URL with a password, or a secret that is assigned."""
     if _TOKENS.search(text) or any(":" in user and not _REFERENCE.match(user) for user in _USER.findall(text)):
         return True
-    bare = _URL.sub(lambda found: found[0].partition("?")[0], text)
     return is_command and any(
-        _is_secret_value(name.rpartition(".")[2], value, is_variable=True) for name, value in _assigned(bare)
+        value and not _REFERENCE.match(value)
+        for value in _assigned(_URL.sub(lambda found: found[0].partition("?")[0], text))
     )
 
 
-def _assigned(text: str) -> Iterator[tuple[str, str]]:
-    """The names that may be a secret's in a text, and what follows them, without quotes and the scheme of a header."""
+def _assigned(text: str) -> Iterator[str]:
+    """What follows the names of secrets in a command, without quotes and the scheme of a header."""
+    at = 0
     for found in _NAME.finditer(text):
+        if found.end() < at or not _ends_as_secret(found["name"]):
+            continue
         value = _VALUE.match(text, found.end())
         if value and (not found["apart"] or _APART.fullmatch(found["name"])):
-            yield found["name"], _SCHEME.sub("", value.group())
+            at = value.end()
+            yield _SCHEME.sub("", value.group())
 
 
 def mask_error(error: Exception | str) -> str:

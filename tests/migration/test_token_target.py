@@ -145,7 +145,7 @@ def test_a_measured_target_outside_of_the_documented_range_is_a_warning(
     served_past: EmulatedPast, config: Path
 ) -> None:
     """In the report, beside the call, and as JSON; strictly it is an error."""
-    words = (str(config), "--targets", "2000,8000", "--measured-target")
+    words = (str(config), "--measured-target")
     said = migrate(served_past, *words).stdout
     target = json.loads(migrate(served_past, *words, "--format", "json").stdout)["traffic"]["recommended"]["target"]
     warning = (

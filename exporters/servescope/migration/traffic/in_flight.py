@@ -9,8 +9,9 @@ lower bound leaves out all time before the first token.
 
 How many requests are in flight is known from two sides: a gauge that is read at each scrape, which of few requests is
 off by chance, and Little's law, which is off by those that began in one block and ended in another. The bounds are of
-the lower and of the higher of both, and leave a margin for blocks that differ from their hour: where sizes hardly vary,
-and how they come together does not matter, it is what the band is wide.
+the lower and of the higher of both, less and more by what few requests are off by chance, and leave a margin for blocks
+that differ from their hour: where sizes hardly vary, and how they come together does not matter, that is what the band
+is wide.
 
 What is assumed: the tokens of one request come at a steady pace; and within an hour the requests in flight are as those
 that ended. Requests that ended without a token hold nothing, although they wait with their prompt.
@@ -39,6 +40,12 @@ _FEWEST_REQUESTS: Final = 50
 _PARTS: Final = 4000
 MARGIN: Final = 0.05
 """The share by which each bound of a block goes beyond what its hour had."""
+_OF_A_PART: Final = 12**-0.5
+"""The standard deviation of a part that is anything from none to all."""
+_OF_GROWTH: Final = 0.1
+"""At least that of what a request holds in such a part, where answers are all it holds."""
+_SCRAPE_SECONDS: Final = 60
+"""As seldom as gauges are taken to be scraped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +109,17 @@ def reconstruct_in_flight(traffic: ServedTraffic) -> ReconstructedTokens:
     reported, derived = _concurrency(traffic)
     is_derived = not np.isfinite(reported).any()
     concurrency = derived if is_derived else reported
-    counted = (
-        (1 - MARGIN) * np.where(np.isfinite(concurrency), np.fmin(concurrency, derived), np.nan),
-        concurrency,
-        (1 + MARGIN) * np.where(np.isfinite(concurrency), np.fmax(concurrency, derived), np.nan),
-    )
+    fewest, most = np.minimum(concurrency, np.fmin(derived, np.inf)), np.maximum(concurrency, np.fmax(derived, 0.0))
     bands = np.full((3, traffic.blocks.size), np.nan)
     for hour in _hours(traffic):
         duration = traffic.pool("request_duration_seconds", hour & complete)
         is_enough = duration is not None and duration.count >= _FEWEST_REQUESTS
         held = _hold(traffic, hour & complete) if is_enough and not _missing(traffic, hour & complete) else whole
-        for band, each, count in zip(bands, (held.low, held.estimate, held.high), counted, strict=True):
-            band[hour] = each * count[hour]
+        lasting = duration if duration is not None else _pool(traffic, "request_duration_seconds", complete)
+        chance = _chance(most[hour], lasting.mean, is_scraped=not is_derived)
+        bands[0, hour] = (1 - MARGIN) * held.low * np.maximum(fewest[hour] - chance, 0.0)
+        bands[1, hour] = held.estimate * concurrency[hour]
+        bands[2, hour] = (1 + MARGIN) * held.high * (most[hour] + chance)
     if not np.isfinite(concurrency).any():
         raise UsageError(f"{traffic.name}: neither requests in flight nor ended requests are known, expected one")
     return ReconstructedTokens(bands[0], bands[1], bands[2], concurrency, whole, is_derived)
@@ -140,6 +146,20 @@ def _concurrency(traffic: ServedTraffic) -> tuple[Floats, Floats]:
     """Requests in flight by block: as they are reported, and by Little's law from the durations of those that ended."""
     durations = traffic.histograms["request_duration_seconds"].totals
     return traffic.concurrency, np.where(np.isfinite(traffic.requests), durations / BLOCK_SECONDS, np.nan)
+
+
+def _chance(requests: Floats, seconds: float, *, is_scraped: bool) -> Floats:
+    """By how many requests a block may be off by chance, twice the standard deviation, where each lasts so long.
+
+    Of those that are in flight at an edge of the block, a part of their time, and of what they hold then, is in it. A
+    gauge that is scraped counts each once too often or too seldom. The better count is off by the less of both.
+    """
+    many = requests + 1.0  # none that was seen may be one
+    within = np.sqrt(2 * many) * min(seconds / BLOCK_SECONDS, 1.0)
+    counted = _OF_A_PART * within
+    if is_scraped:
+        counted = np.minimum(counted, _SCRAPE_SECONDS / 2 * np.sqrt(many / (BLOCK_SECONDS * max(seconds, 1e-3))))
+    return 2 * (counted + _OF_GROWTH * within)
 
 
 def _hold(traffic: ServedTraffic, blocks: Flags) -> TokenBand:

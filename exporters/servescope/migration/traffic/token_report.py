@@ -92,7 +92,7 @@ def _describe(numbers: TokenTargets) -> Iterator[str]:
         yield f"    of a replica, in {share:.0%} of the time up to: {_band(band)}"
     yield "    v1 does not report them. They are a band because histograms do not say which sizes had which durations:"
     yield "    its bounds are the extreme ways to couple them, with the requests in flight as they are reported and as"
-    yield f"    they follow from durations. Where sizes hardly vary it is ±{MARGIN:.0%} at least, as blocks differ."
+    yield f"    they follow from durations. Where sizes hardly vary, that is ±{MARGIN:.0%}, and more for few requests."
     yield "    Tokens are assumed to come at a steady pace."
     yield ""
     yield "  target_in_flight_tokens:"

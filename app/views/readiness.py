@@ -331,6 +331,8 @@ def draw_call(shown: FileReport) -> None:
     """The call of the Management API, ready to paste."""
     if shown.body is not None and shown.body.call and shown.status == "changed":
         st.subheader("The call of the Management API", anchor=False)
+        if shown.body.findings:
+            st.html(readiness_tables.draw_findings(shown.body.findings))
         st.code(visible_lines(shown.body.call), language="shell", wrap_lines=True)
 
 

@@ -191,6 +191,7 @@ def test_a_target_is_taken_from_the_traffic(
     page.slider(key="readiness_target").set_value(4000).run()
     press(page, "Take this target")
     assert '"target_in_flight_tokens": 4000' in page.code[0].value
+    assert "is 4000, outside of the documented 50000 to 150000 tokens" in html(page)
     numbers = page.session_state["readiness_numbers"]
     drafts = readiness.read_readiness(take_paste(V1), Answered({}), numbers).drafts()
     assert "was observed: " in drafts["rehearsal.toml"]

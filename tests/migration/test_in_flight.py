@@ -82,10 +82,16 @@ def test_blocks_without_requests_in_flight_are_not_zero(traffic: ServedTraffic) 
     assert np.isnan(tokens.estimate).tolist() == np.isnan(concurrency).tolist()
 
 
+ALIKE = Mix(system_tokens=(1000, 1000), turns=1, message_spread=0.0, output_spread=0.0, output_range=(190, 190))
+"""Requests of one size."""
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "mix",
     [
+        replace(ALIKE, requests_per_second=1.5, burst_factor=1.0, abort_share=0.0, oversized_share=0.0),
+        replace(ALIKE, requests_per_second=4.0, message_spread=0.1, output_spread=0.1, output_range=(50, 400)),
         Mix(requests_per_second=3.0, message_spread=1.6, output_spread=1.4),
         Mix(requests_per_second=6.0, documents=0, output_tokens=600, output_range=(10, 4000)),
         Mix(requests_per_second=2.0, burst_factor=1.0, abort_share=0.2),
@@ -94,6 +100,6 @@ def test_blocks_without_requests_in_flight_are_not_zero(traffic: ServedTraffic) 
 )
 @pytest.mark.parametrize("seed", [1, 2])
 def test_real_tokens_are_within_the_band_whatever_is_served(mix: Mix, seed: int, tmp_path: Path) -> None:
-    """Wide and narrow sizes, bursts, long outputs, requests that clients give up: the truth is in the band."""
+    """Sizes wide, narrow or the same, bursts, long outputs, clients that give up: the truth is in the band."""
     past = record_past(tmp_path / "v1.db", minutes=60, mix=mix, seed=seed)
     assert 0.5 < check_band(past, read(past)) < 2.0

@@ -11,7 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from servescope.migration.document.document import DocumentError, read_document
-from servescope.migration.fields.masking import MASK, hash_configuration, mask_document, mask_error, mask_values
+from servescope.migration.document.nodes import make_tree
+from servescope.migration.fields.masking import (
+    MASK,
+    find_secrets,
+    hash_configuration,
+    mask_document,
+    mask_error,
+    mask_values,
+)
 from servescope.migration.masked_report import mask_report
 from servescope.migration.translation.translation import translate
 from tests.migration.oracle.cases import make_cases
@@ -202,6 +210,13 @@ def test_a_text_is_read_once(text: str, shown: str) -> None:
     value = read_document(json.dumps({"a": text}), "pasted")
 
     assert mask_document(value).value == {"a": shown}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["--token", "token='$ ", '--api-key "$', "key=<", "a='", "://a:"])
+def test_a_command_is_read_once(piece: str) -> None:
+    """In search of a secret as well; what is assigned from elsewhere is none."""
+    assert list(find_secrets(make_tree({"build_commands": [piece * 60_000]}))) == []
 
 
 def test_what_is_harmless_is_shown() -> None:

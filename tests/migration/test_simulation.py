@@ -100,7 +100,16 @@ def test_the_cheapest_target_that_serves_as_v1_did_is_recommended() -> None:
     simulations = [simulate(load, target) for target in (7_000, 10_000, 20_000)]
     found = recommend_target(simulations, served)
     assert (found.target, found.is_met) == (10_000, True)
-    assert "no fuller than v1's" in found.reason
+    assert "at most 5 % fuller than v1's (up to 10,000 tokens in 95 % of the time, v1's up to 10,000)" in found.reason
+
+
+def test_what_is_recommended_says_how_full_its_replicas_may_be() -> None:
+    """A replica that holds 3 % more than v1's is not called as full: the reason has its figures and its limit."""
+    load = load_with(*[41_200.0] * 50)
+    served = replace(measure_served(load, np.full(50, 4.0), 6, CAPACITY), tokens_per_replica=np.full(50, 10_000.0))
+    reason = recommend_target([simulate(load, 10_300)], served).reason
+    assert "no fuller" not in reason
+    assert "at most 5 % fuller than v1's (up to 10,300 tokens in 95 % of the time, v1's up to 10,000)" in reason
 
 
 def test_no_target_is_as_good_as_v1() -> None:
@@ -109,7 +118,7 @@ def test_no_target_is_as_good_as_v1() -> None:
     served = measure_served(load, np.full(50, 8.0), 8, CAPACITY)
     found = recommend_target([simulate(load, 10_000), simulate(load, 20_000)], served)
     assert (found.target, found.is_met) == (10_000, False)
-    assert "replicas hold 10,000 tokens in 95 % of the time, v1's 5,000" in found.reason
+    assert "replicas hold up to 10,000 tokens in 95 % of the time, more than 5 % beyond v1's 5,000" in found.reason
 
 
 def test_what_v1_did_is_measured_the_same_way() -> None:

@@ -141,6 +141,30 @@ def test_body_gets_the_target_that_is_asked_for(served_past: EmulatedPast, confi
     assert made_body()[1] is None
 
 
+def test_a_measured_target_outside_of_the_documented_range_is_a_warning(
+    served_past: EmulatedPast, config: Path
+) -> None:
+    """In the report, beside the call, and as JSON; strictly it is an error."""
+    words = (str(config), "--measured-target")
+    said = migrate(served_past, *words).stdout
+    target = json.loads(migrate(served_past, *words, "--format", "json").stdout)["traffic"]["recommended"]["target"]
+    warning = (
+        f"autoscaling_settings.target_in_flight_tokens is {target}, outside of the documented 50000 to 150000 tokens"
+    )
+    assert f"    warning: {warning}" in said
+    assert f"  note: {target:,} is outside of the documented 50,000 to 150,000 tokens" in said
+    done = migrate(served_past, *words, "--strict")
+    assert (done.returncode, warning in done.stderr) == (2, True)
+
+
+def test_a_maximum_beyond_one_router_is_noted() -> None:
+    """Fifty workers are what one router serves."""
+    many = measure_targets(made(), TargetOptions(max_replica=51)).notes
+    assert any(note.startswith("max_replica is 51: a single router is a bottleneck above about 50") for note in many)
+    few = measure_targets(made(), TargetOptions(max_replica=50)).notes
+    assert not any("bottleneck" in note for note in few)
+
+
 def test_settings_of_the_body_are_those_that_are_simulated(served_past: EmulatedPast, tmp_path: Path) -> None:
     """min_replica and max_replica of the Management API's body bound the replicas of every simulation."""
     given = tmp_path / "body.json"

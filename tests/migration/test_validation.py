@@ -261,7 +261,10 @@ def test_errors_in_the_rest_of_the_configuration(text: str, expected: str) -> No
 
 
 SIZES = "lookahead_windows_size: {}, lookahead_ngram_size: {}, lookahead_verification_set_size: {}"
-SERVER = "docker_server: {server_port: 80, predict_endpoint: /, readiness_endpoint: /, liveness_endpoint: /, "
+SERVER = (
+    "base_image: {image: a}\n"
+    "docker_server: {server_port: 80, predict_endpoint: /, readiness_endpoint: /, liveness_endpoint: /, "
+)
 REGISTRY = "base_image: {{docker_auth: {{registry: r, auth_method: {}}}}}"
 
 
@@ -291,6 +294,7 @@ REGISTRY = "base_image: {{docker_auth: {{registry: r, auth_method: {}}}}}"
         (f"{V1}    max_batch_size: 64\n    speculator: {{{LOOKAHEAD}, {SIZES.format(32, 1, 1)}, num_draft_tokens: 31, "
          "enable_b10_lookahead: true}", []),
         (SERVER + "no_build: true}\nbuild_commands: [a]\nrequirements: [b]\nsystem_packages: []", [
+         "docker_server.no_build is true, which the vendor's support has to enable for your organization",
          "build_commands has no effect: docker_server.no_build is true, so that the image stays as it is",
          "requirements has no effect: docker_server.no_build is true, so that the image stays as it is"]),
         (SERVER + "start_command: x}\nbuild_commands: [a]", []),
@@ -326,7 +330,7 @@ def test_a_merge_is_checked_as_what_it_brings() -> None:
     """The finding is at the merged key."""
     text = "x: &r {cpu: 4}\nresources: {<<: *r, memory: 2Gi}\n"
 
-    assert found(text) == ["1:13 resources.cpu is 4, expected a text such as '4' or '500m'"]
+    assert found(text) == ["1:13 resources.cpu is 4, expected a text such as '4' or '500m', above 0"]
 
 
 def body_errors(text: str, *, severity: str = "error") -> list[str]:

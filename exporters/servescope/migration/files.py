@@ -75,7 +75,7 @@ def read_options(arguments: argparse.Namespace, numbers: TokenTargets | None = N
     )
     errors = [each for each in body.findings if each.severity == "error"]
     if errors:
-        place = f"{arguments.llm_config}:{errors[0].line}:{errors[0].column}: " if given is not None else ""
+        place = f"{arguments.llm_config}:{errors[0].line}:{errors[0].column}: " if errors[0].line else ""
         raise UsageError(f"{place}{_quote(given, errors[0].sentence, arguments)}")
     backend_answers = _read_backend_answers(arguments, has_speculation="speculative_config" in body.body["llm_config"])
     pipeline = _read_pipeline(arguments) if arguments.pipeline is not None else None
@@ -102,7 +102,7 @@ def migrate_file(path: Path, options: MigrationOptions, folder: Path | None = No
         if options.is_written:
             remove_leftovers(target.parent)
         document = _read(path, target)
-        report = report_document(document, options)
+        report = report_document(document, options, target.parent)
         if report.new_files:
             return _place_new_files(path, target, document, report, options)
         found = report.translation
@@ -114,19 +114,22 @@ def migrate_file(path: Path, options: MigrationOptions, folder: Path | None = No
     return report
 
 
-def report_document(document: Document, options: MigrationOptions) -> FileReport:
-    """What becomes of a document, of which nothing is written; raises DocumentError where it cannot be edited."""
-    return replace(_report_any(document, options), document=document)
+def report_document(document: Document, options: MigrationOptions, folder: Path | None = None) -> FileReport:
+    """What becomes of a document, of which nothing is written; raises DocumentError where it cannot be edited.
+
+    `folder` is where its file is, None where it is of none.
+    """
+    return replace(_report_any(document, options, folder), document=document)
 
 
-def _report_any(document: Document, options: MigrationOptions) -> FileReport:
+def _report_any(document: Document, options: MigrationOptions, folder: Path | None) -> FileReport:
     if is_management_body(document):
         return _check_body(document.origin, document, options)
     if find_part(document) is not None:
         return _report_backend(document, options)
     if is_named_json(document.origin):
         _check_known(document)
-    found = translate(document, options.to, options.answers, strict=options.is_strict)
+    found = translate(document, options.to, options.answers, strict=options.is_strict, folder=folder)
     return _report(document.origin, found, options)
 
 

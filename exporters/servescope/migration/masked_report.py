@@ -61,7 +61,10 @@ def _mask_change(change: FieldChange, masker: Masker) -> FieldChange:
 
 def _mask_body(body: ManagementBody) -> ManagementBody:
     masked = mask_values(body.body)
-    return replace(body, body=masked, call=make_call(masked) if body.call else "")
+    findings = tuple(
+        replace(each, path=mask_text(each.path), message=mask_text(each.message)) for each in body.findings
+    )
+    return replace(body, body=masked, call=make_call(masked) if body.call else "", findings=findings)
 
 
 def _mask_new_file(file: NewFile) -> NewFile:

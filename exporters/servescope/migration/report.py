@@ -194,6 +194,9 @@ def _describe(report: FileReport) -> Iterator[str]:
         yield ""
         needs = f" (needs the Enterprise tier: {', '.join(report.body.enterprise)})" if report.body.enterprise else ""
         yield f"  The call of the Management API{needs}:"
+        for finding in report.body.findings:
+            place = f"{report.body.origin}:{finding.line}:{finding.column}: " if finding.line else ""
+            yield f"    {finding.severity}: {place}{finding.sentence}"
         yield from (f"    {line}" for line in report.body.call.splitlines())
     checklist = checklist_of(report)
     if checklist is not None:
@@ -269,6 +272,7 @@ def _file_json(report: FileReport) -> dict[str, Any]:
         "meaning": [asdict(each) for each in report.meaning],
         "management_api": None if body is None or not body.call else {
             "body": _plain(body.body), "call": body.call, "enterprise": list(body.enterprise),
+            "findings": [asdict(each) for each in body.findings],
         },
         "new_files": [each.name for each in report.new_files],
         "checklist": None if checklist is None else _checklist_json(checklist),
@@ -335,6 +339,9 @@ def migration_schema() -> dict[str, Any]:
         "body": {"type": "object", "description": "The body of POST /v1/llm_models."},
         "call": {**text, "description": "The call, to paste into a shell."},
         "enterprise": {"type": "array", "items": text, "description": "What in it needs the Enterprise tier."},
+        "findings": {
+            "type": "array", "items": finding, "description": "Of its file, and with line 0 of what was decided.",
+        },
     })  # fmt: skip
     checklist = _object({
         "watch": {"type": "array", "items": _object({"figure": text, "why": text})},

@@ -18,6 +18,7 @@ from servescope.migration.fields.llm_config import (
     canonical_type,
     check_autoscaling_settings,
     check_llm_config,
+    check_workers,
     make_call,
 )
 
@@ -37,13 +38,15 @@ BODY: Final = TableShape(keys=MappingProxyType({
 class ManagementBody:
     """A body of `POST /v1/llm_models` and the call that sends it, empty where the body holds nothing or is wrong.
 
-    `findings` are those of the file it was read from; `enterprise` names what in it needs the Enterprise tier.
+    `findings` are those of the file it was read from, which is `origin`, and of what was decided, whose lines are 0;
+    `enterprise` names what in it needs the Enterprise tier.
     """
 
     body: dict[str, Any]
     call: str
     findings: tuple[ConfigurationFinding, ...] = ()
     enterprise: tuple[str, ...] = ()
+    origin: str = ""
 
 
 def is_management_body(document: Document) -> bool:
@@ -65,8 +68,9 @@ def check_body(document: Document, *, strict: bool = False) -> tuple[Configurati
             found += check_llm_config(config)
         if settings is not None and settings.value is not None:
             found += check_autoscaling_settings(settings, "autoscaling_settings")
+        found += check_workers(config, settings)
     else:
-        found += check_llm_config(root)
+        found += [*check_llm_config(root), *check_workers(root, None)]
     found.sort(key=lambda each: (each.line, each.column))
     return tuple(replace(each, severity="error") if strict else each for each in found)
 
@@ -89,18 +93,27 @@ def make_body(
         body["autoscaling_settings"] = {
             **(body.get("autoscaling_settings") or {}), "target_in_flight_tokens": target_in_flight_tokens,
         }  # fmt: skip
-        added = check_body(read_json(json.dumps(body), "options"), strict=strict)
-        findings += tuple(each for each in added if each.path.endswith("target_in_flight_tokens"))
+        findings += _check_decided(body, "autoscaling_settings.target_in_flight_tokens", strict=strict)
     is_usable = not any(each.severity == "error" for each in findings)
     is_filled = bool(config) or len(body) > 1
     call = make_call(body) if is_usable and is_filled else ""
-    return ManagementBody(body, call, findings, tuple(_enterprise(config)) if is_usable else ())
+    enterprise = tuple(_enterprise(config)) if is_usable else ()
+    return ManagementBody(body, call, findings, enterprise, given.origin if given is not None else "")
+
+
+def _check_decided(body: Mapping[str, Any], path: str, *, strict: bool = False) -> tuple[ConfigurationFinding, ...]:
+    """The findings of one field of a body, or of those below it, that was decided and is in no file."""
+    found = check_body(read_json(json.dumps(body), "options"), strict=strict)
+    return tuple(replace(each, line=0, column=0) for each in found if each.path.startswith(path))
 
 
 def with_speculation(body: ManagementBody, speculative_config: Mapping[str, Any]) -> ManagementBody:
     """A body with a speculation in its `llm_config`."""
     config = {**body.body["llm_config"], "speculative_config": dict(speculative_config)}
-    return make_body(read_json(json.dumps({**body.body, "llm_config": config}), "options"))
+    whole = {**body.body, "llm_config": config}
+    made = make_body(read_json(json.dumps(whole), "options"))
+    decided = _check_decided(whole, "llm_config.speculative_config")
+    return replace(made, findings=(*body.findings, *decided), origin=body.origin)
 
 
 def _enterprise(config: dict[str, Any]) -> list[str]:

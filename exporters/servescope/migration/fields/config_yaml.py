@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +20,7 @@ from servescope.migration.document.shapes import (
     ListShape,
     NamedShape,
     NumberShape,
+    Severity,
     SwitchShape,
     TableShape,
     TextShape,
@@ -25,9 +28,10 @@ from servescope.migration.document.shapes import (
     WholeShape,
     each_entry,
     join,
+    show,
     wrong,
 )
-from servescope.migration.fields.masking import holds_secret
+from servescope.migration.fields.masking import find_secrets
 from servescope.migration.fields.trt_llm import TRUSS, check_trt_llm
 
 ACCELERATORS: Final = (
@@ -36,8 +40,10 @@ ACCELERATORS: Final = (
 )  # fmt: skip
 _UNCHECKED: Final = "is not in the documented reference: kept as it is, and not checked"
 _RESERVED_PORT: Final = 8080
-_BUILT: Final = ("requirements", "requirements_file", "system_packages", "build_commands")
-"""What is installed when an image is built."""
+_BUILT: Final = ("requirements", "requirements_file", "system_packages", "build_commands", "live_reload")
+"""What is installed when an image is built, and the development mode, which changes one."""
+_ACCESS: Final = "hf_access_token"
+"""The secret that checkpoints are read with by default: the documents show it without its declaration."""
 _API_TAGS: Final = ("openai-compatible", "force-legacy-api-non-openai-compatible")
 _TEXTS: Final = ListShape(item=TextShape())
 _ARN: Final = ("aws_oidc_role_arn", "aws_oidc_region")
@@ -77,6 +83,16 @@ class _Placeholder(ValueShape):
                           "has a value: never store a secret here, expected null")  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Within(TextShape):
+    """A path below a directory: relative, and not out of it."""
+
+    def _check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
+        value = posixpath.normpath(node.value) if isinstance(node.value, str) else "."
+        if value in (".", "..") or value.startswith(("/", "../")):
+            yield wrong(node, path, f"is {show(node.value)}, expected {self.text}")
+
+
 def _auth(methods: tuple[str, ...], **more: FieldShape) -> TableShape:
     return TableShape(is_nullable=True, keys=MappingProxyType({
         "auth_method": FieldShape(ChoiceShape(values=methods, any_case=True), is_required=True),
@@ -98,16 +114,18 @@ _WEIGHTS_AUTH: Final = _auth(
 )
 
 RESOURCES: Final = TableShape(keys=MappingProxyType({
-    "cpu": FieldShape(TextShape(pattern=r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[0-9.]*m",
-                    what="a text such as '4' or '500m'"), default="1"),
-    "memory": FieldShape(TextShape(pattern=r"(?:\d+(?:\.\d*)?|\.\d+)(?:(?:[eE][+-]?\d+)?|[kMGTPE]|[KMGTPE]i)",
-                       what="a text such as '16Gi', with Gi, G, Mi or M"), default="2Gi"),
+    "cpu": FieldShape(TextShape(pattern=r"(?=.*[1-9])(?:\d+(?:\.\d*)?|\.\d+|\d+m)",
+                    what="a text such as '4' or '500m', above 0"), default="1"),
+    "memory": FieldShape(TextShape(pattern=r"(?=.*[1-9])(?:\d+(?:\.\d*)?|\.\d+)[GM]i?",
+                       what="a text such as '16Gi', with Gi, G, Mi or M, above 0"), default="2Gi"),
     "accelerator": FieldShape(TextShape(
         pattern=rf"(?:{'|'.join(ACCELERATORS)})(?::0*[1-9]\d{{0,3}})?", is_nullable=True,
         what=f"one of {', '.join(ACCELERATORS)}, with ':' and the number of GPUs where it is more than one",
     )),
-    "instance_type": FieldShape(TextShape(is_nullable=True, pattern=r"[A-Za-z0-9_.-]+:\d+x\d+(?:x\d+)?",
-                              what="a SKU such as 'L4:4x16'")),
+    "instance_type": FieldShape(TextShape(
+        is_nullable=True, pattern=rf"(?:CPU|{'|'.join(ACCELERATORS)}):[1-9]\d*x[1-9]\d*(?:x[1-9]\d*)?",
+        what=f"a SKU such as 'L4:4x16', of CPU or one of {', '.join(ACCELERATORS)}",
+    )),
     "node_count": FieldShape(WholeShape(low=1, is_nullable=True)),
     "use_gpu": FieldShape(SwitchShape(), source="S2"),
     "fabric": FieldShape(source=TRUSS, note=_UNCHECKED),
@@ -148,7 +166,7 @@ _DOCKER_SERVER: Final = TableShape(is_nullable=True, keys=MappingProxyType({
 
 _WEIGHTS: Final = TableShape(keys=MappingProxyType({
     "source": FieldShape(TextShape(
-        pattern=r"(?:hf://[^/].*|(?:s3|gs|r2|azure|cw)://[^/@][^@]*|https://[^/].*)",
+        pattern=r"hf://[^/].*|(?:s3|gs|r2)://[^/@][^@]*",
         what="a URI of hf://, s3://, gs:// or r2://, a revision (@) with hf:// only",
     ), is_required=True),
     "mount_location": FieldShape(TextShape(pattern=r"/.*", what="an absolute path"), is_required=True),
@@ -166,7 +184,7 @@ _MODEL_CACHE: Final = TableShape(keys=MappingProxyType({
     "volume_folder": FieldShape(TextShape(pattern=r"(?s).+", what="a folder", is_nullable=True)),
     "allow_patterns": FieldShape(ListShape(item=TextShape(), is_nullable=True)),
     "ignore_patterns": FieldShape(ListShape(item=TextShape(), is_nullable=True)),
-    "runtime_secret_name": FieldShape(TextShape(), default="hf_access_token"),
+    "runtime_secret_name": FieldShape(TextShape(), default=_ACCESS),
 }))  # fmt: skip
 
 CONFIG: Final = TableShape(keys=MappingProxyType({
@@ -179,7 +197,10 @@ CONFIG: Final = TableShape(keys=MappingProxyType({
     "external_package_dirs": FieldShape(_TEXTS, default=()),
     "environment_variables": FieldShape(NamedShape(item=_Scalar())),
     "model_metadata": FieldShape(NamedShape()),
-    "requirements_file": FieldShape(TextShape(is_nullable=True)),
+    "requirements_file": FieldShape(TextShape(
+        is_nullable=True, pattern=r"|(?:(?s:.*)/)?(?:[^/]*\.txt|pyproject\.toml|uv\.lock)",
+        what="requirements.txt, pyproject.toml or uv.lock",
+    )),
     "requirements": FieldShape(_TEXTS, default=()),
     "system_packages": FieldShape(_TEXTS, default=()),
     "python_version": FieldShape(
@@ -200,7 +221,7 @@ CONFIG: Final = TableShape(keys=MappingProxyType({
     "external_data": FieldShape(ListShape(is_nullable=True, item=TableShape(keys=MappingProxyType({
         "url": FieldShape(TextShape(pattern=r"(?s).+", what="a URL"), is_required=True),
         "local_data_path": FieldShape(
-            TextShape(pattern=r"(?s)[^/].*", what="a path relative to the data directory"), is_required=True
+            _Within(what="a path relative to the data directory, and within it"), is_required=True
         ),
         "name": FieldShape(TextShape(is_nullable=True)),
         "backend": FieldShape(TextShape(), default="http_public"),
@@ -231,14 +252,18 @@ CONFIG: Final = TableShape(keys=MappingProxyType({
 }))  # fmt: skip
 
 
-def check_config(document: Document) -> list[ConfigurationFinding]:
-    """The findings of a `config.yaml`, `trt_llm` included, in the order of the text."""
+def check_config(document: Document, folder: Path | None = None) -> list[ConfigurationFinding]:
+    """The findings of a `config.yaml`, `trt_llm` included, in the order of the text.
+
+    `folder` is where the file is, None where it is none: what it names beside it is looked for there.
+    """
     root = document.root
     if root is None:
         return []
     found = list(CONFIG.check(root, ""))
     if root.kind == "mapping":
         found += _check_rules(root)
+        found += _check_lock(root, folder) if folder is not None else ()
         trt_llm = root.find("trt_llm")
         if trt_llm is not None and trt_llm.value is not None:
             kind, count = _accelerator(root)
@@ -276,7 +301,9 @@ def _check_rules(root: DocumentNode) -> Iterator[ConfigurationFinding]:
                                           "AWS_ASSUME_ROLE": ("secret_name",)})  # fmt: skip
         yield from _check_registry(root, auth)
     yield from _check_server(root)
-    yield from _check_environment(root)
+    yield from _check_image(root)
+    yield from _check_secrets(root)
+    yield from _check_declared(root)
     yield from _check_weights(root)
     yield from _check_cache(root)
     yield from _check_instance(root)
@@ -291,13 +318,39 @@ def _check_server(root: DocumentNode) -> Iterator[ConfigurationFinding]:
     no_build, command = server.find("no_build"), server.find("start_command")
     if (no_build is None or no_build.value is not True) and (command is None or command.value is None):
         yield wrong(server, "docker_server.start_command", "is missing: it is required unless no_build is true")
-
+    has_image = bool(root.value_of("base_image", "image"))
     if no_build is not None and no_build.value is True:
+        if not has_image:
+            yield wrong(server, "base_image.image", "is missing: docker_server.no_build deploys it as it is")
+        what = "is true, which the vendor's support has to enable for your organization"
+        yield ConfigurationFinding("warning", "docker_server.no_build", no_build.line, no_build.column, what)
         for name in _BUILT:
             unused = root.find(name)
             if unused is not None and unused.value:
                 what = "has no effect: docker_server.no_build is true, so that the image stays as it is"
                 yield ConfigurationFinding("warning", name, unused.line, unused.column, what)
+    elif not has_image:
+        what = "is there without base_image.image, expected the image that has the server"
+        yield ConfigurationFinding("warning", "docker_server", server.line, server.column, what)
+
+
+def _check_image(root: DocumentNode) -> Iterator[ConfigurationFinding]:
+    image = root.find("base_image", "image")
+    if image is not None and isinstance(image.value, str) and image.value.endswith(":latest"):
+        what = f"is {show(image.value)}: a cached copy may be used, expected a version or a digest (@sha256:…)"
+        yield ConfigurationFinding("warning", "base_image.image", image.line, image.column, what)
+
+
+def _check_lock(root: DocumentNode, folder: Path) -> Iterator[ConfigurationFinding]:
+    """A lock of uv needs its project in the same directory; where neither is, the file may have been copied alone."""
+    node = root.find("requirements_file")
+    if node is None or not isinstance(node.value, str) or posixpath.basename(node.value) != "uv.lock":
+        return
+    lock = folder / node.value
+    if not lock.with_name("pyproject.toml").exists():
+        what = f"is {show(node.value)}, which needs a pyproject.toml in the same directory: there is none"
+        severity: Severity = "error" if lock.exists() else "warning"
+        yield ConfigurationFinding(severity, "requirements_file", node.line, node.column, what)
 
 
 def _check_registry(root: DocumentNode, auth: DocumentNode) -> Iterator[ConfigurationFinding]:
@@ -323,14 +376,45 @@ def _check_registry(root: DocumentNode, auth: DocumentNode) -> Iterator[Configur
             yield ConfigurationFinding("warning", f"{path}.{name}", at.line, at.column, what)
 
 
-def _check_environment(root: DocumentNode) -> Iterator[ConfigurationFinding]:
-    variables = root.find("environment_variables")
-    if variables is None or variables.kind != "mapping":
-        return
-    for name, value in each_entry(variables):
-        if isinstance(value.value, str) and holds_secret(value.value):
-            what = "has a secret in it: never store one here, expected it in secrets"
-            yield ConfigurationFinding("warning", f"environment_variables.{name.value}", value.line, value.column, what)
+def _check_secrets(root: DocumentNode) -> Iterator[ConfigurationFinding]:
+    for path, node in find_secrets(root):
+        what = "has a secret in it: never store one here, expected it in secrets"
+        yield ConfigurationFinding("warning", path, node.line, node.column, what)
+
+
+def _check_declared(root: DocumentNode) -> Iterator[ConfigurationFinding]:
+    """The secrets that are referred to have to be among those of the deployment."""
+    declared = root.value_of("secrets")
+    known = declared if isinstance(declared, dict) else {}
+    mapping = root.find("build", "secret_to_path_mapping")
+    for key, _ in each_entry(mapping) if mapping is not None and mapping.kind == "mapping" else ():
+        if key.value not in known:
+            path = join("build.secret_to_path_mapping", key.value)
+            yield ConfigurationFinding("warning", path, key.line, key.column, "is not among secrets")
+    for path, node in _each_reference(root):
+        if isinstance(node.value, str) and node.value and node.value not in known:
+            what = f"is {show(node.value)}, which is not among secrets"
+            yield ConfigurationFinding("warning", path, node.line, node.column, what)
+
+
+def _each_reference(root: DocumentNode) -> Iterator[tuple[str, DocumentNode]]:
+    """Every field that names a secret, those of a private registry aside; a default that is written out is none."""
+    places: list[tuple[str, DocumentNode]] = []
+    for section, keys in (("weights", (("auth_secret_name",), ("auth", "auth_secret_name"))),
+                          ("model_cache", (("runtime_secret_name",),))):  # fmt: skip
+        listed = root.find(section)
+        for number, each in enumerate(listed.real.items if listed is not None else ()):
+            places += [(f"{section}[{number}].{'.'.join(key)}", node) for key in keys if (node := each.find(*key))]
+    adapters = root.find("trt_llm", "build", "lora_adapters")
+    checkpoints = [("checkpoint_repository", root.find("trt_llm", "build", "checkpoint_repository"))]
+    if adapters is not None and adapters.kind == "mapping":
+        checkpoints += [(join("lora_adapters", key.value), each) for key, each in each_entry(adapters)]
+    for name, checkpoint in checkpoints:
+        if checkpoint is not None and (node := checkpoint.find("runtime_secret_name")):
+            places.append((f"trt_llm.build.{name}.runtime_secret_name", node))
+    for path, node in places:
+        if not (path.endswith(".runtime_secret_name") and node.value == _ACCESS):
+            yield path, node
 
 
 def _check_weights(root: DocumentNode) -> Iterator[ConfigurationFinding]:
@@ -382,6 +466,9 @@ def _check_cache(root: DocumentNode) -> Iterator[ConfigurationFinding]:
     for number, each in enumerate(cache.real.items if cache is not None else ()):
         path = f"model_cache[{number}]"
         volume = each.find("use_volume")
+        if volume is not None and volume.value is False:
+            what = "is false, recommended is true"
+            yield ConfigurationFinding("warning", f"{path}.use_volume", volume.line, volume.column, what)
         if volume is None or volume.value is not True:
             continue
         folder, revision, kind = each.find("volume_folder"), each.find("revision"), each.find("kind")

@@ -76,6 +76,13 @@ AUTOSCALING_SETTINGS: Final = TableShape(keys=MappingProxyType({
 }))  # fmt: skip
 
 _SENSIBLE_HALF_LIFE: Final = (600, 1800)
+ROUTER_WORKERS: Final = 50
+"""About how many workers one router serves (S3)."""
+TOO_MANY_WORKERS: Final = (
+    f"a single router is a bottleneck above about {ROUTER_WORKERS} workers, contact the vendor to add router replicas"
+)
+_TYPE_OF: Final = MappingProxyType({"speculative_model_dir": "Eagle", "num_nextn_predict_layers": "MTP"})
+"""The decoding type that requires a field, and the only one that reads it."""
 
 
 def require(check: Callable[[DocumentNode, str], Iterable[ConfigurationFinding]], value: object, path: str) -> None:
@@ -114,6 +121,9 @@ def check_llm_config(node: DocumentNode) -> Iterator[ConfigurationFinding]:
     if speculative is not None and speculative.kind == "mapping":
         yield from _check_speculation(speculative, "llm_config.speculative_config")
     yield from _check_disaggregation(fields, "llm_config")
+    routing = node.find("b10_routing_config")
+    if routing is not None and routing.kind == "mapping":
+        yield from _check_routing(routing, "llm_config.b10_routing_config")
     half_life = node.find("b10_autoscaling_config", "scale_down_half_life_seconds")
     if half_life is not None:
         yield from _check_sensible(half_life, "llm_config.b10_autoscaling_config.scale_down_half_life_seconds",
@@ -132,6 +142,26 @@ def check_autoscaling_settings(node: DocumentNode, path: str) -> Iterator[Config
     target = node.find("target_in_flight_tokens")
     if target is not None:
         yield from _check_sensible(target, f"{path}.target_in_flight_tokens", IN_FLIGHT_TOKENS_PER_WORKER, "tokens")
+
+
+def check_workers(config: DocumentNode | None, settings: DocumentNode | None) -> Iterator[ConfigurationFinding]:
+    """A warning where there may be more workers than one router serves."""
+    unit = _count_unit(config) if config is not None else 1
+    most = settings.find("max_replica") if settings is not None else None
+    if most is not None and isinstance(most.value, int) and most.value * unit > ROUTER_WORKERS:
+        workers = f", which is {most.value * unit} workers" if unit > 1 else ""
+        what = f"is {most.value}{workers}: {TOO_MANY_WORKERS}"
+        yield ConfigurationFinding("warning", "autoscaling_settings.max_replica", most.line, most.column, what)
+    elif unit > ROUTER_WORKERS and config is not None and (node := config.find("b10_disagg_config")):
+        what = f"has {unit} workers in each replica: {TOO_MANY_WORKERS}"
+        yield ConfigurationFinding("warning", "llm_config.b10_disagg_config", node.line, node.column, what)
+
+
+def _count_unit(config: DocumentNode) -> int:
+    """The workers of a replica: those of both phases where they are apart, else one."""
+    counts = [config.value_of("b10_disagg_config", name) for name in _WORKERS]
+    is_apart = config.value_of("is_disaggregated") is True and all(isinstance(each, int) for each in counts)
+    return sum(counts) if is_apart else 1
 
 
 def make_call(body: Mapping[str, Any]) -> str:
@@ -155,13 +185,30 @@ def _check_speculation(node: DocumentNode, path: str) -> Iterator[ConfigurationF
     if decoding_type is None or not isinstance(decoding_type.value, str):
         return
     name = next((each for each in DECODING_TYPES if each.lower() == decoding_type.value.lower()), None)
-    if name == "Eagle" and node.find("speculative_model_dir") is None:
-        yield wrong(node, f"{path}.speculative_model_dir", "is missing: decoding_type Eagle requires it")
-    if name == "MTP" and node.find("num_nextn_predict_layers") is None:
-        yield wrong(node, f"{path}.num_nextn_predict_layers", "is missing: decoding_type MTP requires it")
+    for field, only in _TYPE_OF.items():
+        value = node.find(field)
+        if name == only and value is None:
+            yield wrong(node, f"{path}.{field}", f"is missing: decoding_type {only} requires it")
+        elif name not in (None, only) and value is not None:
+            what = f"has no effect: it is for decoding_type {only}, not for {name}"
+            yield ConfigurationFinding("warning", f"{path}.{field}", value.line, value.column, what)
     one_model = node.find("eagle3_one_model")
     if name not in (None, "Eagle") and one_model is not None:
         yield wrong(one_model, f"{path}.eagle3_one_model", f"is for decoding_type Eagle only, not for {name}")
+
+
+def _check_routing(node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
+    policy = node.find("router_queue_policy")
+    if policy is not None and policy.value == "wspt":
+        what = "is wspt, which may starve costly requests: expected fcfs unless the mean time to first token matters " \
+               "more than its tail"  # fmt: skip
+        yield ConfigurationFinding("warning", f"{path}.router_queue_policy", policy.line, policy.column, what)
+    for name in ("router_overlap_score_weight", "router_temperature"):
+        value, default = node.find(name), ROUTING.keys[name].default
+        if value is not None and isinstance(value.value, int | float) and value.value != default:
+            shown = f"is {value.value:g}, not the default of {default:g}"
+            what = f"{shown}: contact the vendor before changing it in production"
+            yield ConfigurationFinding("warning", f"{path}.{name}", value.line, value.column, what)
 
 
 def _check_disaggregation(fields: Mapping[Any, DocumentNode], path: str) -> Iterator[ConfigurationFinding]:

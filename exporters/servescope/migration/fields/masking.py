@@ -17,7 +17,7 @@ from typing import Any, Final
 from servescope.migration.document.document import Document, DocumentError
 from servescope.migration.document.json_document import read_named
 from servescope.migration.document.nodes import DocumentNode, make_tree
-from servescope.migration.document.shapes import show
+from servescope.migration.document.shapes import each_entry, join, show
 
 MASK: Final = "••••••"
 """What is shown in place of a secret; in place of one that is a number it is 0."""
@@ -73,6 +73,12 @@ _NAMED: Final = frozenset(
     ("name", "names", "path", "paths", "mapping", "method", "arn", "region", "file", "folder", "id", "ids", "stdin")
 )
 """What a key ends with whose value is not the secret but where it is kept."""
+_SEVERAL: Final = frozenset(("keys", "private"))
+"""Of the words of secrets, those that end the names of other things as well."""
+_COMMANDS: Final = ("environment_variables", "build_commands", "docker_server")
+_SCHEME: Final = re.compile(r"(?i)^[\\\"']*(?:(?:bearer|basic|api-key|token)\s+)?")
+_REFERENCE: Final = re.compile(r"[$<{%@~./]")
+"""What a reference to a value elsewhere begins with: a variable, a place to fill in, a file."""
 _HARMLESS: Final = re.compile(
     r"(?i)|[+-]?\d{1,12}(?:\.\d{0,6})?|true|false|yes|no|on|off|none|null|\.{0,2}/[\w./-]*|[a-z][a-z_]{0,19}[0-9]{0,3}"
     r"|[a-z0-9]{1,12}(?:[.,-][0-9a-z]{1,8}|:\d[\d.]{0,7}){1,4}"
@@ -129,9 +135,68 @@ def _mask_user(text: str) -> str:
     return text
 
 
-def holds_secret(text: str) -> bool:
-    """Whether there is a token of a known service in a text, or a URL with a password."""
-    return _TOKENS.search(text) is not None or any(":" in user for user in _USER.findall(text))
+def find_secrets(root: DocumentNode) -> Iterator[tuple[str, DocumentNode]]:
+    """The scalars of a configuration that are secrets, or hold one, with their paths; those of `secrets` left out.
+
+    Fewer than what is masked: a warning of what is none costs more than a mask. A key is a secret's by its last word,
+    what is assigned counts in variables and commands only, and a reference ($NAME) or a path is no secret.
+    """
+    for key, value in each_entry(root):
+        if key.value != "secrets":
+            yield from _find_secrets(value, str(key.value), str(key.value), str(key.value))
+
+
+def _find_secrets(node: DocumentNode, path: str, key: str, section: str) -> Iterator[tuple[str, DocumentNode]]:
+    # A presigned URL is documented for a checkpoint, and what `build` has are the paths of secrets.
+    is_exempt = section == "build" or (section, key) == ("trt_llm", "repo")
+    if node.kind == "scalar" and not is_exempt and _is_secret_scalar(key, node.value, section):
+        yield path, node
+    for name, value in each_entry(node):
+        yield from _find_secrets(value, join(path, name.value), str(name.value), section)
+    for number, item in enumerate(node.real.items):
+        yield from _find_secrets(item, f"{path}[{number}]", key, section)
+
+
+def _is_secret_scalar(key: str, value: object, section: str) -> bool:
+    is_named = _is_secret_value(key, value, is_variable=section == "environment_variables")
+    return is_named or (isinstance(value, str) and _holds_secret(value, is_command=section in _COMMANDS))
+
+
+def _is_secret_value(key: str, value: object, *, is_variable: bool) -> bool:
+    """Whether the value of a key that is called like a secret is one: any in a variable, a long word elsewhere."""
+    if not _ends_as_secret(key):
+        return False
+    if not isinstance(value, str):
+        return is_variable and value is not None and not isinstance(value, bool)
+    is_long = len(value) >= _SHORTEST_REPEATED and not re.search(r"\s", value)
+    return bool(value) and (is_variable or is_long) and not _REFERENCE.match(value)
+
+
+def _ends_as_secret(name: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(name) if not word.isdigit()]
+    return bool(words) and (words[-1] in _SECRET_WORDS - _SEVERAL or words[-1].endswith(_SECRET_ENDS))
+
+
+def _holds_secret(text: str, *, is_command: bool) -> bool:
+    """Whether there is a token of a known service in a text, a URL with a password, or a secret that is assigned."""
+    if _TOKENS.search(text) or any(":" in user and not _REFERENCE.match(user) for user in _USER.findall(text)):
+        return True
+    return is_command and any(
+        value and not _REFERENCE.match(value)
+        for value in _assigned(_URL.sub(lambda found: found[0].partition("?")[0], text))
+    )
+
+
+def _assigned(text: str) -> Iterator[str]:
+    """What follows the names of secrets in a command, without quotes and the scheme of a header."""
+    at = 0
+    for found in _NAME.finditer(text):
+        if found.end() < at or not _ends_as_secret(found["name"]):
+            continue
+        value = _VALUE.match(text, found.end())
+        if value and (not found["apart"] or _APART.fullmatch(found["name"])):
+            at = value.end()
+            yield _SCHEME.sub("", value.group())
 
 
 def mask_error(error: Exception | str) -> str:

@@ -7,6 +7,12 @@ to last token. So the mean over requests of prompt × duration and of output × 
 `coupling` bounds it. The documented definition counts of a prompt in prefill only the part that is not cached: the
 lower bound leaves out all time before the first token.
 
+How many requests are in flight is known from two sides: a gauge that is read at each scrape, which of few requests is
+off by chance, and Little's law, which is off by those that began in one block and ended in another. The bounds are of
+the lower and of the higher of both, less and more by what few requests are off by chance, and leave a margin for blocks
+that differ from their hour: where sizes hardly vary, and how they come together does not matter, that is what the band
+is wide.
+
 What is assumed: the tokens of one request come at a steady pace; and within an hour the requests in flight are as those
 that ended. Requests that ended without a token hold nothing, although they wait with their prompt.
 """
@@ -21,7 +27,7 @@ import numpy as np
 
 from servescope.errors import UsageError
 from servescope.migration.traffic.coupling import bound_product, spread_most, spread_part
-from servescope.migration.traffic.traffic import Flags, Floats, ServedTraffic, SizeDistribution
+from servescope.migration.traffic.traffic import BLOCK_SECONDS, Flags, Floats, ServedTraffic, SizeDistribution
 
 NEEDED: Final = ("input_tokens_per_request", "output_tokens_per_request", "request_duration_seconds")
 """The histograms without which nothing is reconstructed."""
@@ -32,11 +38,19 @@ _HOUR_BLOCKS: Final = 12
 _FEWEST_REQUESTS: Final = 50
 """With fewer requests in an hour, those of all hours are taken."""
 _PARTS: Final = 4000
+MARGIN: Final = 0.05
+"""The share by which each bound of a block goes beyond what its hour had."""
+_OF_A_PART: Final = 12**-0.5
+"""The standard deviation of a part that is anything from none to all."""
+_OF_GROWTH: Final = 0.1
+"""At least that of what a request holds in such a part, where answers are all it holds."""
+_SCRAPE_SECONDS: Final = 60
+"""As seldom as gauges are taken to be scraped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBand:
-    """A number of tokens: what it is at least, where size and duration have the usual relation, and at most.
+    """A number of tokens: the bounds of it, and where it is if size and duration have the usual relation.
 
     The estimate takes prompts to be independent of how long requests last, and outputs to be as long as they take.
     """
@@ -54,8 +68,9 @@ class TokenBand:
 class ReconstructedTokens:
     """Tokens in flight over a deployment by block, (n,), NaN where requests in flight are not known.
 
-    `per_request` is the band of what one request in flight holds, over all blocks. `is_derived` says that the requests
-    in flight are not reported, and follow from how many ended and how long they took.
+    `per_request` is the band of what one request in flight holds, over all blocks and without the margin of a block.
+    `is_derived` says that the requests in flight are not reported, and follow from how many ended and how long they
+    took.
     """
 
     low: Floats
@@ -91,13 +106,20 @@ def reconstruct_in_flight(traffic: ServedTraffic) -> ReconstructedTokens:
     if not complete.any():
         raise UsageError(f"{traffic.name}: sizes and durations are never known of all replicas at once")
     whole = _hold(traffic, complete)
-    concurrency, is_derived = _concurrency(traffic)
+    reported, derived = _concurrency(traffic)
+    is_derived = not np.isfinite(reported).any()
+    concurrency = derived if is_derived else reported
+    fewest, most = np.minimum(concurrency, np.fmin(derived, np.inf)), np.maximum(concurrency, np.fmax(derived, 0.0))
     bands = np.full((3, traffic.blocks.size), np.nan)
     for hour in _hours(traffic):
         duration = traffic.pool("request_duration_seconds", hour & complete)
         is_enough = duration is not None and duration.count >= _FEWEST_REQUESTS
         held = _hold(traffic, hour & complete) if is_enough and not _missing(traffic, hour & complete) else whole
-        bands[:, hour] = np.array([[held.low], [held.estimate], [held.high]]) * concurrency[hour]
+        lasting = duration if duration is not None else _pool(traffic, "request_duration_seconds", complete)
+        chance = _chance(most[hour], lasting.mean, is_scraped=not is_derived)
+        bands[0, hour] = (1 - MARGIN) * held.low * np.maximum(fewest[hour] - chance, 0.0)
+        bands[1, hour] = held.estimate * concurrency[hour]
+        bands[2, hour] = (1 + MARGIN) * held.high * (most[hour] + chance)
     if not np.isfinite(concurrency).any():
         raise UsageError(f"{traffic.name}: neither requests in flight nor ended requests are known, expected one")
     return ReconstructedTokens(bands[0], bands[1], bands[2], concurrency, whole, is_derived)
@@ -120,12 +142,24 @@ def _missing(traffic: ServedTraffic, blocks: Flags) -> bool:
     return any(traffic.pool(name, blocks) is None for name in NEEDED)
 
 
-def _concurrency(traffic: ServedTraffic) -> tuple[Floats, bool]:
-    """Requests in flight by block: as they are reported, or else by Little's law from the durations of those ended."""
-    if np.isfinite(traffic.concurrency).any():
-        return traffic.concurrency, False
+def _concurrency(traffic: ServedTraffic) -> tuple[Floats, Floats]:
+    """Requests in flight by block: as they are reported, and by Little's law from the durations of those that ended."""
     durations = traffic.histograms["request_duration_seconds"].totals
-    return np.where(np.isfinite(traffic.requests), durations / 300.0, np.nan), True
+    return traffic.concurrency, np.where(np.isfinite(traffic.requests), durations / BLOCK_SECONDS, np.nan)
+
+
+def _chance(requests: Floats, seconds: float, *, is_scraped: bool) -> Floats:
+    """By how many requests a block may be off by chance, twice the standard deviation, where each lasts so long.
+
+    Of those that are in flight at an edge of the block, a part of their time, and of what they hold then, is in it. A
+    gauge that is scraped counts each once too often or too seldom. The better count is off by the less of both.
+    """
+    many = requests + 1.0  # none that was seen may be one
+    within = np.sqrt(2 * many) * min(seconds / BLOCK_SECONDS, 1.0)
+    counted = _OF_A_PART * within
+    if is_scraped:
+        counted = np.minimum(counted, _SCRAPE_SECONDS / 2 * np.sqrt(many / (BLOCK_SECONDS * max(seconds, 1e-3))))
+    return 2 * (counted + _OF_GROWTH * within)
 
 
 def _hold(traffic: ServedTraffic, blocks: Flags) -> TokenBand:

@@ -116,8 +116,8 @@ def measure_served(load: ServedLoad, replicas: Floats, max_replica: int, capacit
 
 
 def recommend_target(simulations: Sequence[TargetSimulation], served: TargetSimulation) -> TargetRecommendation:
-    """The cheapest target at which v2 serves what v1 did: nothing beyond its capacity, replicas no fuller than v1's,
-    and seldom at the maximum; where none does, the one that comes nearest.
+    """The cheapest target at which v2 serves what v1 did: nothing beyond its capacity, replicas hardly fuller than
+    v1's (`FULLER`), and seldom at the maximum; where none does, the one that comes nearest.
     """
     low, high = IN_FLIGHT_TOKENS_PER_WORKER
     fitting = [each for each in simulations if not _shortcomings(each, served)]
@@ -131,9 +131,9 @@ def recommend_target(simulations: Sequence[TargetSimulation], served: TargetSimu
         saved = 1 - chosen.replica_hours / served.replica_hours if served.replica_hours else 0.0
         cost = f"{abs(saved):.0%} {'fewer' if saved >= 0 else 'more'} replica-hours than v1 used"
         reason = (
-            f"the cheapest of {len(fitting)} targets that carry all requests with replicas no fuller than v1's "
-            f"({chosen.most_tokens:,.0f} tokens in 95 % of the time, v1's {served.most_tokens:,.0f}): {cost}, "
-            f"{chosen.stopped} caches lost"
+            f"the cheapest of {len(fitting)} targets that carry all requests with replicas at most "
+            f"{round(100 * (FULLER - 1))} % fuller than v1's (up to {chosen.most_tokens:,.0f} tokens in 95 % of the "
+            f"time, v1's up to {served.most_tokens:,.0f}): {cost}, {chosen.stopped} caches lost"
         )
         return TargetRecommendation(round(chosen.target or 0), reason, is_met=True)
     chosen = min(simulations, key=lambda each: (each.beyond_share, each.most_tokens, each.replica_hours))
@@ -223,7 +223,8 @@ def _shortcomings(simulation: TargetSimulation, served: TargetSimulation) -> lis
         found.append(f"{simulation.beyond_share:.1%} of the requests in flight are beyond the replicas' capacity")
     if simulation.most_tokens > FULLER * served.most_tokens:
         found.append(
-            f"replicas hold {simulation.most_tokens:,.0f} tokens in 95 % of the time, v1's {served.most_tokens:,.0f}"
+            f"replicas hold up to {simulation.most_tokens:,.0f} tokens in 95 % of the time, more than "
+            f"{round(100 * (FULLER - 1))} % beyond v1's {served.most_tokens:,.0f}"
         )
     if simulation.at_maximum_share > max(AT_MAXIMUM_SHARE, served.at_maximum_share):
         found.append(f"{simulation.at_maximum_share:.0%} of the time is spent at max_replica {simulation.max_replica}")

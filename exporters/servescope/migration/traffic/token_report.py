@@ -11,7 +11,7 @@ import numpy as np
 
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.increments.blocks import BLOCK_MS
-from servescope.migration.traffic.in_flight import TokenBand
+from servescope.migration.traffic.in_flight import MARGIN, TokenBand
 from servescope.migration.traffic.simulation import TargetSimulation
 from servescope.migration.traffic.token_target import SizeSummary, TokenTargets
 from servescope.migration.traffic.traffic import Floats
@@ -44,6 +44,7 @@ def targets_json(numbers: TokenTargets) -> dict[str, Any]:
         "concurrency": _mean(numbers.tokens.concurrency),
         "replicas": _mean(traffic.replicas),
         "in_flight_tokens": {
+            "margin": MARGIN,
             "per_request": asdict(numbers.tokens.per_request),
             "mean": asdict(numbers.tokens.mean()),
             "per_replica": {f"p{100 * share:g}": asdict(band) for share, band in numbers.per_replica.items()},
@@ -89,10 +90,10 @@ def _describe(numbers: TokenTargets) -> Iterator[str]:
     )
     for share, band in numbers.per_replica.items():
         yield f"    of a replica, in {share:.0%} of the time up to: {_band(band)}"
-    yield (
-        "    v1 does not report them. They are a band because histograms do not say which sizes had which durations:"
-    )
-    yield "    at least and at most are the extreme ways to couple them; tokens are assumed to come at a steady pace."
+    yield "    v1 does not report them. They are a band because histograms do not say which sizes had which durations:"
+    yield "    its bounds are the extreme ways to couple them, with the requests in flight as they are reported and as"
+    yield f"    they follow from durations. Where sizes hardly vary, that is ±{MARGIN:.0%}, and more for few requests."
+    yield "    Tokens are assumed to come at a steady pace."
     yield ""
     yield "  target_in_flight_tokens:"
     low, high = IN_FLIGHT_TOKENS_PER_WORKER
@@ -210,6 +211,7 @@ def targets_schema() -> dict[str, Any]:
         "sizes": {"type": "object", "additionalProperties": size, "description": "By metric."},
         "tokens_per_request": number, "concurrency": maybe, "replicas": maybe,
         "in_flight_tokens": _object({
+            "margin": {**number, "description": "The share by which the bounds of a block go beyond its hour's."},
             "per_request": band, "mean": band, "per_replica": {"type": "object", "additionalProperties": band},
         }),
         "documented": _object({

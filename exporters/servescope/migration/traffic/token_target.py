@@ -11,6 +11,7 @@ import numpy as np
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.errors import UsageError
 from servescope.increments.blocks import BLOCK_MS
+from servescope.migration.fields.llm_config import ROUTER_WORKERS, TOO_MANY_WORKERS
 from servescope.migration.fields.meaning import token_target
 from servescope.migration.scaling import MOST_REPLICAS, TokenScaling
 from servescope.migration.traffic.in_flight import ReconstructedTokens, TokenBand, reconstruct_in_flight
@@ -154,7 +155,7 @@ def measure_targets(traffic: ServedTraffic, options: TargetOptions) -> TokenTarg
         recommendation=recommendation,
         recommended_band=held.scaled(recommendation.target / held.estimate),
         uncertain=(low, high),
-        notes=tuple(_notes(traffic, tokens, options, capacity, most)),
+        notes=(*_note_documented(recommendation.target, most), *_notes(traffic, tokens, options, capacity, most)),
     )
 
 
@@ -203,6 +204,15 @@ def _targets(usual: float, formula: FormulaTarget | None) -> tuple[int, ...]:
 def _round(tokens: float) -> int:
     """To two digits: a target is no measurement."""
     return int(float(f"{tokens:.1e}"))
+
+
+def _note_documented(target: int, most: int) -> Iterator[str]:
+    """Where what is recommended, or taken, is outside of what the documents advise."""
+    low, high = IN_FLIGHT_TOKENS_PER_WORKER
+    if not low <= target <= high:
+        yield f"{target:,} is outside of the documented {low:,.0f} to {high:,.0f} tokens"
+    if most > ROUTER_WORKERS:
+        yield f"max_replica is {most}: {TOO_MANY_WORKERS}"
 
 
 def _notes(
@@ -254,8 +264,8 @@ def _check_littles_law(traffic: ServedTraffic) -> Iterator[str]:
     if abs(seen - computed) > _DIFFERENT * max(seen, computed):
         yield (
             f"{seen:.1f} requests are reported to be in flight, and {computed:.1f} follow from how many ended and how "
-            "long they took: one of both counts something else, and the bands hold for the reported ones only as far "
-            "as they are like those that ended"
+            "long they took: one of both counts something else; the bands span both, and hold as far as the reported "
+            "ones are like those that ended"
         )
 
 

@@ -12,6 +12,7 @@ from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.records import Alert, Extreme, SelfMetric, terms
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
+from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.contract.metrics import METRICS, PHASES, SAMPLE_FAMILIES
 from servescope.contract.types import Band
 from servescope.migration.translation.translation import FieldChange
@@ -165,13 +166,24 @@ def _watch(removed: Mapping[str, Any], *, drafts: bool, drafted: bool, phased: b
         yield from _figures(("speculation_rate", "spec_decode_accepted_tokens_per_second"), "v2 speculates as decided")
     elif drafted:
         yield from _figures(("tps_per_request", "time_per_output_token_p95"), "v1 speculated by lookahead, v2 does not")
+    yield from _figures(("tps_per_request", "concurrent_requests"), "they should stay as they were on v1, or improve")
     yield from _figures(
-        ("kv_cache_hit_rate", "kv_cache_hit_rate_skew", "kv_cache_hit_rate_efficiency"),
+        (
+            "kv_cache_hit_rate",
+            "kv_cache_best_prefix_hit_rate",
+            "kv_cache_hit_rate_skew",
+            "kv_cache_hit_rate_efficiency",
+        ),
         "v2 routes by what is cached; watch the change of the hit rate, not its level",
     )
+    low, high = IN_FLIGHT_TOKENS_PER_WORKER
     yield from _figures(
-        ("autoscaler_avg_in_flight_tokens", "autoscaler_desired_scale", "replica_count_by_status"),
-        "v2 scales on tokens in flight: it may be pinned at max_replica, or lose caches on scaling down",
+        ("autoscaler_in_flight_tokens", "autoscaler_avg_in_flight_tokens"),
+        f"v2 scales on them; tune target_in_flight_tokens from what is observed, {low:g} to {high:g} to begin with",
+    )
+    yield from _figures(
+        ("autoscaler_desired_scale", "replica_count_by_status"),
+        "v2 may be pinned at max_replica, or lose caches on scaling down",
     )
     if phased:
         yield from _figures(

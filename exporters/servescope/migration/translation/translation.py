@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from servescope.migration.document.document import Document
@@ -91,15 +92,21 @@ class Migration:
 
 
 def translate(
-    document: Document, to: Stack = "v2", answers: Answers | None = None, *, strict: bool = False
+    document: Document,
+    to: Stack = "v2",
+    answers: Answers | None = None,
+    *,
+    strict: bool = False,
+    folder: Path | None = None,
 ) -> Migration:
     """The translation of a `config.yaml` to a stack; raises DocumentError where the file cannot be edited in place.
 
-    With `strict` every warning is an error. A file that declares the stack already, or has no `trt_llm` block, stays
-    as it is.
+    With `strict` every warning is an error. What the file names beside it is looked for in `folder`. A file that
+    declares the stack already, or has no `trt_llm` block, stays as it is.
     """
     answers = answers or Answers()
-    findings = tuple(replace(each, severity="error") if strict else each for each in check_config(document))
+    found_there = check_config(document, folder)
+    findings = tuple(replace(each, severity="error") if strict else each for each in found_there)
     trt_llm = document.root.find("trt_llm") if document.root is not None else None
     has_block = trt_llm is not None and trt_llm.kind == "mapping"
     found = Migration(document, to, stack_of(trt_llm) if has_block and trt_llm is not None else None, findings)

@@ -114,7 +114,7 @@ def _invite_scraping(url: str) -> None:
     st.code("servescope collect --target http://127.0.0.1:8000/metrics", language="shell")
     st.markdown("If it scraped engines already, import their past into a store and open the console on that:")
     st.code(
-        f"servescope import --from {visible(url)} --store servescope.db --deployment NAME --match '{{job=\"vllm\"}}'\n"
+        f"servescope import --from {visible(url)} --store servescope.db --deployment ID --match '{{job=\"vllm\"}}'\n"
         "servescope console --store servescope.db",
         language="shell",
     )

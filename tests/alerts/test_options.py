@@ -370,7 +370,9 @@ def test_the_command_writes_into_a_folder_and_refuses_what_is_wrong(tmp_path: Pa
     path.write_text("[alerts]\ndisabled = ['ServescopeNothing']\n", encoding="utf-8")
     done = run("--options", str(path), "--output", str(tmp_path / "other"))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{path}: alerts.disabled: no alert 'ServescopeNothing', known: Servescope")
+    assert done.stderr.startswith(
+        f"servescope: error: {path}: alerts.disabled: no alert 'ServescopeNothing', known: Servescope"
+    )
     assert not (tmp_path / "other").exists()
     assert run("--options", str(path)).returncode == 2
 

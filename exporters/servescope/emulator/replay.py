@@ -48,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
         type=Path,
+        metavar="FILE",
         help="Mooncake's JSON Lines (timestamp, input_length, output_length, hash_ids) or Azure's CSV",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="engines that serve it (default: 16)")
@@ -55,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware", metavar="GPU", help=f"GPUs of each worker: {', '.join(list_hardware())} (default: h100)"
     )
-    parser.add_argument("--model", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
+    parser.add_argument("--model", metavar="NAME", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
     parser.add_argument("--tensor-parallel-size", type=int, metavar="N", help="GPUs of each worker (default: 4)")
     parser.add_argument(
         "--max-batch-size", type=int, metavar="N", help="requests a worker serves at once (default: 256)"

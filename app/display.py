@@ -72,17 +72,6 @@ def describe_better(better: Literal["higher", "lower"] | None, *, has_margin: bo
     return f"{better} is better"
 
 
-def describe_band(low: float | None, high: float | None, unit: str) -> str:
-    """A band that somebody chose: `at least 40 %`, `50 k to 150 k tokens`."""
-
-    def end(value: float, *, bare: bool = False) -> str:
-        return format_planned(value) if unit == "ratio" else (format_bare if bare else format_value)(value, unit)
-
-    if low is not None and high is not None:
-        return f"{end(low, bare=True)} to {end(high)}"
-    return f"at least {end(low)}" if low is not None else f"at most {end(high)}" if high is not None else "anything"
-
-
 def format_seconds(value: float) -> str:
     """A duration in the unit a person would say it in: `182 ms`, `1.24 s`, `3.5 min`."""
     if value == 0:

@@ -97,6 +97,14 @@ def describe_harm(name: str, harm: float | None) -> str:
     return describe_worse(name, float(f"{harm:.2g}"), judged.better)
 
 
+def describe_extent(test: SelfTest) -> str:
+    """How much was judged: `200 splits of v1, each watched for 24 h`, and why there are fewer than asked for."""
+    fewer = (
+        f" of the {test.wanted} asked for, as its replicas divide in no other way" if test.splits < test.wanted else ""
+    )
+    return f"{test.splits} splits of v1{fewer}, each watched for {display.format_wait(3600 * test.hours)}"
+
+
 def list_shares(test: SelfTest) -> pd.DataFrame:
     """The self-test for a file, one row per share."""
     return pd.DataFrame(

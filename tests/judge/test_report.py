@@ -139,8 +139,8 @@ def test_a_forecast_is_one_duration_and_events_are_times() -> None:
     )
     text = describe_forecast([StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits)])
 
-    assert "stage 1, 5 % on v2: about 2.2 days, longest for Errors" in text
-    assert re.search(r"Errors +2 × +2\.2 days +from 2\.7 × on", text), text
+    assert "stage 1, 5 % on v2: about 2 d 5 h, longest for Errors" in text
+    assert re.search(r"Errors +2 × +2 d 5 h +from 2\.7 × on", text), text
     assert re.search(r"Time to first token +10 % worse +2 h +from 170 % worse on", text), text
 
 
@@ -188,7 +188,7 @@ def test_values_are_written_for_people() -> None:
         "–", "0.000123", "0.0421", "1", "999", "1 800", "31 000",
     ]  # fmt: skip
     assert [duration(seconds) for seconds in (None, 59.0, 2400.0, 18_000.0, 400_000.0)] == [
-        "–", "1 min", "40 min", "5 h", "4.6 days",
+        "–", "59 s", "40 min", "5 h", "4 d 15 h",
     ]  # fmt: skip
     assert margin(judgement().metrics[0]) == "10 % worse"
     assert margin(replace(judgement().metrics[0], better=None)) == "10 % more or less"
@@ -217,11 +217,11 @@ def test_what_information_does_not_settle_is_not_gathered(verdict: Verdict, caus
 
 
 def test_a_duration_of_a_stage_is_said_once() -> None:
-    """A slow start that the slowest metric does not wait for takes as long, and not "about 28 h" once more."""
+    """A slow start that the slowest metric does not wait for takes as long, and not "about 1 d 4 h" once more."""
     waits = (MetricForecast("request_error_share", "Errors", True, 1.0, 100_000.0, 1.7, cold_seconds=100_000.0),)
     stage = StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits, 5_400.0)
     slower = replace(stage, metrics=(replace(waits[0], cold_seconds=108_000.0),))
 
-    assert "about 28 h, longest for Errors" in stage.sentence
-    assert stage.sentence.endswith("; as long with 90 min, where they start slowly or have cold caches")
-    assert slower.sentence.endswith("; about 30 h with 90 min, where they start slowly or have cold caches")
+    assert "about 1 d 4 h, longest for Errors" in stage.sentence
+    assert stage.sentence.endswith("; as long with 1 h 30 min, where they start slowly or have cold caches")
+    assert slower.sentence.endswith("; about 1 d 6 h with 1 h 30 min, where they start slowly or have cold caches")

@@ -30,6 +30,7 @@ from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurv
 from servescope.errors import UsageError
 from servescope.increments.readings import evaluate_increases
 from servescope.migration.scaling import TokenScaling
+from servescope.settings.values import format_percent
 
 ROUTERS: Final = ("kv", "least-load")
 MOST_WORKERS: Final = 1000
@@ -141,7 +142,7 @@ class CacheReport:
         yield f"{'cache':>12}  {'LRU':>8}  {'by sequence':>11}"
         for capacity, reuse in self.reuse.items():
             name = "unlimited" if capacity == UNLIMITED else f"{_count(capacity)}"
-            yield f"{name:>12}  {reuse.ratio:8.1%}  {reuse.ratio_by_sequence:11.1%}"
+            yield f"{name:>12}  {format_percent(reuse.ratio, 1):>9}  {format_percent(reuse.ratio_by_sequence, 1):>12}"
         yield ""
         yield f"Of all blocks, of {MOONCAKE_BLOCK_TOKENS} tokens, those that were cached, prompts in the file's order."
         yield "LRU: the block used longest ago goes first."
@@ -390,7 +391,7 @@ def _describe_trace_in_words(path: Path, survey: TraceSurvey) -> Iterator[str]:
 
 def _show(value: float, unit: str) -> str:
     if unit == "ratio":
-        return f"{value:.1%}"
+        return format_percent(value, 1)
     if unit == "seconds":
         return f"{value:.4g} s"
     return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{_count(round(value))} {unit}"

@@ -16,7 +16,7 @@ from servescope.collector.targets.rights import Rights
 from servescope.contract.identity import ROLES, Identity, describe_group
 from servescope.errors import UsageError, require_extra
 from servescope.settings.clock import AHEAD_MS, program_clock
-from servescope.settings.values import format_instant
+from servescope.settings.values import format_instant, format_percent
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.options import configure as configure_access
@@ -167,8 +167,8 @@ class _ProgressPrinter:
         self._printed = time.monotonic()
         share = (progress.until_ms - self._start_ms) / (self._end_ms - self._start_ms)
         print(
-            f"servescope: {format_instant(progress.until_ms)}, {share:.0%}: {progress.scrapes} scrapes with "
-            f"{progress.samples} samples, {progress.figures} evaluations",
+            f"servescope: {format_instant(progress.until_ms)}, {format_percent(share)}: {progress.scrapes} scrapes "
+            f"with {progress.samples} samples, {progress.figures} evaluations",
             file=sys.stderr,
             flush=True,
         )

@@ -16,6 +16,7 @@ from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.verdict.tracks import MetricTrack, Shown
 from servescope.increments.blocks import BLOCK_MS
+from servescope.settings.values import format_wait
 
 
 def percent(change: float) -> str:
@@ -27,13 +28,6 @@ def percent(change: float) -> str:
 def _size(change: float) -> str:
     size = abs(math.expm1(change)) * 100.0
     return f"{size:.{0 if size >= 9.95 else 1}f}"
-
-
-def span(seconds: float) -> str:
-    """A time as people say it: `40 min`, `3 h`, `2.5 days`."""
-    if seconds < 7_200:
-        return f"{max(1, round(seconds / 60))} min"
-    return f"{round(seconds / 3_600)} h" if seconds < 172_800 else f"{float(f'{seconds / 86_400:.2g}'):g} days"
 
 
 def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:
@@ -170,7 +164,7 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
         case "needs data":
             if track.path is None:
                 return f"{title}: an hour of it is needed"
-            later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
+            later = f"; to be settled in about {format_wait(eta_seconds)}" if eta_seconds is not None else ""
             return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
         case "uncovered" | "torn" | "rejected" if track.coverage:
             return f"{title}: {_lost(track.coverage, block, cause)}"
@@ -347,7 +341,7 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
             )
         case "explained by load":
             return "harm beyond what is explained, or as many requests for each replica of v2 as for one of v1"
-    later = f", about {span(eta_seconds)} at this rate" if eta_seconds is not None else ""
+    later = f", about {format_wait(eta_seconds)} at this rate" if eta_seconds is not None else ""
     if track.plan.better == "higher":
         harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))
         return f"a lower limit above {harmless}, or an upper one below {harmful}{later}"

@@ -352,7 +352,7 @@ _SERVING: Final = (
     FaultKind(
         "latency-regression",
         "Every step takes longer, as after an upgrade with slower kernels.",
-        Intensity("share by which prefill and decode take longer; 0.5 is +50 %", 0.5, 0.01, 20.0),
+        Intensity("share by which prefill and decode take longer", 0.5, 0.01, 20.0),
         lambda share: Effects(engine=EngineEffects(prefill_factor=1 + share, decode_factor=1 + share)),
         lambda share: (
             # Not the quantiles: within one bucket of the histogram they would hardly move.

@@ -24,9 +24,9 @@ from servescope.cutover.judgement import (
     SensitivityJudgement,
 )
 from servescope.cutover.plan.plan import Arm, FrozenPlan
-from servescope.cutover.verdict import wording
 from servescope.cutover.verdict.waiting import TIMED
 from servescope.increments.blocks import BLOCK_MS
+from servescope.settings.values import format_percent, format_wait
 
 CONFIGURED: Final = {"v1": "v1", "v2": "v2", "management_api": "v2 in the Management API"}
 """What a plan's hashes of configurations are of."""
@@ -181,7 +181,7 @@ def margin(metric: MetricJudgement) -> str:
 
 def duration(seconds: float | None) -> str:
     """A time to wait: `40 min`, `5 h`, `3 days`; a dash where there is none."""
-    return _ABSENT if seconds is None or not math.isfinite(seconds) else wording.span(seconds)
+    return _ABSENT if seconds is None or not math.isfinite(seconds) else format_wait(seconds)
 
 
 def share(value: float | None) -> str:
@@ -199,7 +199,7 @@ def gathered(metric: MetricJudgement) -> str:
     waits = metric.verdict == "INCONCLUSIVE" and metric.cause not in TIMED
     if waits or metric.verdict == "NO DATA" or not metric.information_wanted:
         return _ABSENT
-    return f"{min(1.0, metric.information / metric.information_wanted):.0%}".replace("%", " %")
+    return format_percent(min(1.0, metric.information / metric.information_wanted))
 
 
 def alert(found: FiringAlert) -> str:

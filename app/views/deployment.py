@@ -115,7 +115,8 @@ def _tile(
 def _read_marks(store: History, one: Shown, span: TimeRange, history: pd.DataFrame) -> list[TimelineMark]:
     """What happened to the deployment in the range, with the key of its marks; a store that cannot say is named."""
     try:
-        starts = history[REPLICA_START_TIME].items() if REPLICA_START_TIME in history else ()
+        known = history[REPLICA_START_TIME].dropna() if REPLICA_START_TIME in history else pd.Series(dtype=float)
+        starts = zip(known.index.tolist(), known.tolist(), strict=True)
         found = marks.find_marks(store.read_events(span.start_ms, span.end_ms), one.deployment, span, starts)
     except ServescopeError as error:
         st.caption(plain(f"Without marks of alerts, rollouts and replicas: {error}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,8 @@ from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
 from alerts.without_collector import render_without_collector
 from dashboards.packaging import is_current
-from servescope.errors import ServescopeError
+from servescope.errors import ServescopeError, UsageError
+from servescope.settings.command_line import CommandParser, report_error
 
 GENERATED = Path(__file__).parent / "generated"
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -63,11 +63,9 @@ def render_deployed() -> str:
 
 def main() -> int:
     """Write the files, or check them: 1 when one differs from what the catalog says, 2 for wrong options."""
-    parser = argparse.ArgumentParser(prog="python -m alerts", description="Write the rules compiled from the catalog.")
+    parser = CommandParser(prog="python -m alerts", description="Write the rules compiled from the catalog.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
-    parser.add_argument(
-        "--options", type=Path, metavar="FILE.toml", help="labels, thresholds, links, receivers, windows"
-    )
+    parser.add_argument("--options", type=Path, metavar="FILE", help="labels, thresholds, links, receivers, windows")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"default: {GENERATED}")
     parser.add_argument(
         "--format",
@@ -86,14 +84,16 @@ def main() -> int:
     try:
         options = read_options(arguments.options) if arguments.options else DEFAULTS
     except ServescopeError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+        return report_error(error)
     if arguments.format:
         sys.stdout.write(render_bundle(arguments.format, options, tenants))
         return 0
     act = _check if arguments.check else _write
     if arguments.output:
-        return act(arguments.output, render(options))
+        try:
+            return act(arguments.output, render(options))
+        except OSError as error:
+            return report_error(UsageError(f"--output {str(arguments.output)!r} cannot be written: {error.strerror}"))
     return max(
         act(GENERATED, render()),
         act(DEPLOY, {DEPLOYED.name: render_deployed()}),

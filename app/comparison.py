@@ -87,6 +87,17 @@ def compare(
     return Compared(judgement, worst, None if planned is None else planned.name)
 
 
+def explain_verdict(compared: Compared) -> str:
+    """The reason of the verdict over the range, and of a planned cutover what is judged elsewhere instead."""
+    reason = display.as_sentence(compared.judgement.reason)
+    if compared.planned is None:
+        return reason
+    return (
+        f"{reason} This is of the range above alone; what decides the cutover is the cutover page, which judges the "
+        "whole stage, and its verdict may be another one."
+    )
+
+
 def make_plan(left: Deployment, right: Deployment, planned: CutoverPlan | None = None) -> CutoverPlan:
     """What is expected of two deployments, as planned or else as documented, the left one in the place of v1."""
     v1, v2 = (dict(each.labels()) for each in (left, right))

@@ -9,10 +9,12 @@ from typing import Literal
 
 from servescope.contract.types import Band, Figure, Rating
 from servescope.settings.clock import AHEAD_MS
+from servescope.settings.values import format_wait as format_wait  # pages have all formats from here
 
 ABSENT = "–"
 """Shown where there is no value; never 0 and never NaN."""
 
+MINUS = "\N{MINUS SIGN}"
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -72,19 +74,8 @@ def describe_better(better: Literal["higher", "lower"] | None, *, has_margin: bo
     return f"{better} is better"
 
 
-def describe_band(low: float | None, high: float | None, unit: str) -> str:
-    """A band that somebody chose: `at least 40 %`, `50 k to 150 k tokens`."""
-
-    def end(value: float, *, bare: bool = False) -> str:
-        return format_planned(value) if unit == "ratio" else (format_bare if bare else format_value)(value, unit)
-
-    if low is not None and high is not None:
-        return f"{end(low, bare=True)} to {end(high)}"
-    return f"at least {end(low)}" if low is not None else f"at most {end(high)}" if high is not None else "anything"
-
-
 def format_seconds(value: float) -> str:
-    """A duration in the unit a person would say it in: `182 ms`, `1.24 s`, `3.5 min`."""
+    """A duration in the unit a person would say it in: `182 ms`, `1.24 s`, `3.5 min`, `1 h 10 min`."""
     if value == 0:
         return "0 s"
     if abs(value) < 0.001:
@@ -93,7 +84,9 @@ def format_seconds(value: float) -> str:
         return f"{_three_digits(value * 1e3)} ms"
     if abs(value) < 120:
         return f"{_three_digits(value)} s"
-    return f"{_three_digits(value / 60)} min"
+    if abs(value) < 3_600:
+        return f"{_three_digits(value / 60)} min"
+    return f"{MINUS if value < 0 else ''}{format_wait(abs(value))}"
 
 
 def format_number(value: float) -> str:
@@ -129,21 +122,6 @@ def format_age(seconds: float) -> str:
 def format_replicas(count: int) -> str:
     """How many replicas: `1 replica`, `3 replicas`."""
     return f"{count} replica" if count == 1 else f"{count} replicas"
-
-
-def format_wait(seconds: float) -> str:
-    """How long something takes, in the two largest units that matter: `25 min`, `1 h 20 min`, `2 d 4 h`."""
-    minutes = max(1, round(seconds / 60))
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    # Beyond a few hours five minutes more or less are not known.
-    hours, minutes = divmod(5 * round(minutes / 5), 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
 
 
 def format_time(time_ms: float, zone: tzinfo) -> str:

@@ -114,7 +114,7 @@ def _invite_scraping(url: str) -> None:
     st.code("servescope collect --target http://127.0.0.1:8000/metrics", language="shell")
     st.markdown("If it scraped engines already, import their past into a store and open the console on that:")
     st.code(
-        f"servescope import --from {visible(url)} --store servescope.db --deployment NAME --match '{{job=\"vllm\"}}'\n"
+        f"servescope import --from {visible(url)} --store servescope.db --deployment ID --match '{{job=\"vllm\"}}'\n"
         "servescope console --store servescope.db",
         language="shell",
     )
@@ -282,7 +282,7 @@ def name_uncovered(store: History, span: TimeRange, deployments: Container[Deplo
     return [
         Markdown(
             f"Totals of {code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) are too low: of their "
-            f"window {share:.0%} of the usual scrapes are there."
+            f"window {display.format_share(share)} of the usual scrapes are there."
         )
         for deployment, share in sorted(store.uncovered(span.end_ms).items())
         if deployment in deployments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,9 @@ LOOKS: Final[Mapping[EventKind, MarkLook]] = {
 }
 
 
+RESTARTED: Final = MarkLook("replica restarted", NEUTRAL, "arrow", "↻")
+
+
 @dataclass(frozen=True, slots=True)
 class TimelineMark:
     """One thing that happened: when, until when an alert fired (None for what happened at once), and what."""
@@ -50,8 +53,13 @@ class TimelineMark:
     text: str
 
 
-def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange) -> list[TimelineMark]:
-    """The marks of a deployment within the span, in the order of time: of what is about it (`concerns`)."""
+def find_marks(
+    events: Iterable[Event], deployment: Deployment, span: TimeRange, starts: Iterable[tuple[float, float]] = ()
+) -> list[TimelineMark]:
+    """The marks of a deployment within the span, in the order of time: of what is about it (`concerns`), and restarts.
+
+    `starts` are times (ms) with the last start of a replica (s, Unix time) as it was known then.
+    """
     ours = sorted((each for each in events if concerns(each, deployment)), key=lambda each: each.time_ms)
     found: list[TimelineMark] = []
     fired: dict[object, Event] = {}
@@ -65,11 +73,27 @@ def find_marks(events: Iterable[Event], deployment: Deployment, span: TimeRange)
         else:
             found.append(TimelineMark(event.time_ms, None, LOOKS[event.kind], event.text))
     found += [_alert(event, event.time_ms, span.end_ms) for event in fired.values()]
+    appeared = [event.time_ms for event in ours if event.kind == "target_appeared"]
+    found += _find_restarts(starts, appeared, span)
     return sorted((each for each in found if each.start_ms <= span.end_ms), key=lambda each: each.start_ms)
 
 
 def _alert(event: Event, start_ms: int, end_ms: int) -> TimelineMark:
     return TimelineMark(start_ms, end_ms, ALERT, f"{dict(event.labels).get('alertname', 'an alert')} fires")
+
+
+def _find_restarts(
+    starts: Iterable[tuple[float, float]], appeared: Sequence[int], span: TimeRange
+) -> Iterator[TimelineMark]:
+    """Starts of replicas that did not appear then, whose own marks say so."""
+    latest_ms = float(span.start_ms)
+    for time_ms, start_seconds in starts:
+        start_ms = 1000.0 * start_seconds
+        if not start_ms > latest_ms:  # known already, before the span, or absent
+            continue
+        latest_ms = start_ms
+        if not any(start_ms <= each <= time_ms for each in appeared):
+            yield TimelineMark(round(start_ms), None, RESTARTED, "a replica restarted")
 
 
 def concerns(event: Event, deployment: Deployment) -> bool:
@@ -85,7 +109,7 @@ def concerns(event: Event, deployment: Deployment) -> bool:
 
 def draw_key(marks: Sequence[TimelineMark]) -> str:
     """What the marks of the charts mean, and how many there are of each."""
-    looks = [look for look in LOOKS.values() if any(each.look is look for each in marks)]
+    looks = [look for look in (*LOOKS.values(), RESTARTED) if any(each.look is look for each in marks)]
     entries = "".join(
         markup.element(
             "span",

@@ -10,6 +10,7 @@ from app.plain import escape
 from app.queries import Shown
 from app.self_tests import describe_harm
 from servescope.contract.judged import JUDGED
+from servescope.contract.limits import describe_band, describe_worse
 from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.plan.plan import CutoverPlan, MetricPlan
 from servescope.judge.drafting import draft_stages
@@ -38,7 +39,7 @@ def _metric_row(metric: MetricPlan) -> str:
     judged = JUDGED[metric.name]
     good = display.describe_better(metric.better, has_margin=metric.margin is not None)
     gates = element("span", metric.role, "quiet" if metric.role == "reported" else "value")
-    ignored = f"{display.format_planned(metric.floor)} worse" if metric.floor else ""
+    ignored = describe_worse(metric.name, metric.floor, metric.better) if metric.floor else ""
     cells = [
         element("th", escape(judged.title) + element("div", escape(good), "lower"), scope="row", data_tip=metric.name),
         cell("Decides", gates),
@@ -49,13 +50,9 @@ def _metric_row(metric: MetricPlan) -> str:
 
 def describe_limit(metric: MetricPlan) -> str:
     """What v2 must be proven to be: less than so much worse, or within so much."""
-    unit = JUDGED[metric.name].unit
     if metric.margin is None:
-        return display.describe_band(metric.low, metric.high, unit)
-    if metric.kind == "events":
-        return f"less than {display.format_number(1 + metric.margin)} times as many"
-    way = "more or less" if metric.better is None else "worse"
-    return f"less than {display.format_number(100 * metric.margin)} % {way}"
+        return describe_band(metric.low, metric.high, JUDGED[metric.name].unit)
+    return f"less than {describe_worse(metric.name, metric.margin, metric.better)}"
 
 
 def draw_stages(plan: CutoverPlan) -> str:

@@ -40,6 +40,12 @@ class PastedText:
     name: str
     text: str = field(repr=False)
 
+    @property
+    def extent(self) -> str:
+        """How long it is: `1 line`, `13 lines`."""
+        lines = len(self.text.splitlines())
+        return f"{lines} {'line' if lines == 1 else 'lines'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Answered:

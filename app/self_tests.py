@@ -11,6 +11,7 @@ from app import display
 from app.markup import cell, element, grid, heading
 from app.plain import escape
 from servescope.contract.judged import JUDGED
+from servescope.contract.limits import describe_worse
 from servescope.cutover.forecast.self_test import SelfTest, SelfTestShare, clopper_pearson
 
 ALLOWED_ALARMS = 0.05
@@ -89,12 +90,19 @@ def describe_harm(name: str, harm: float | None) -> str:
     """A harm as it is said: a factor of events, or a percentage to the worse."""
     if harm is None:
         return "none"
-    if JUDGED[name].kind == "events":
-        return f"× {display.format_number(1 + harm)}"
-    if harm < 0.001:
+    judged = JUDGED[name]
+    if harm < 0.001 and judged.kind != "events":
         return "under 0.1 % worse"
     # Of an expectation no more digits are known.
-    return f"{display.format_number(float(f'{100 * harm:.2g}'))} % worse"
+    return describe_worse(name, float(f"{harm:.2g}"), judged.better)
+
+
+def describe_extent(test: SelfTest) -> str:
+    """How much was judged: `200 splits of v1, each watched for 24 h`, and why there are fewer than asked for."""
+    fewer = (
+        f" of the {test.wanted} asked for, as its replicas divide in no other way" if test.splits < test.wanted else ""
+    )
+    return f"{test.splits} splits of v1{fewer}, each watched for {display.format_wait(3600 * test.hours)}"
 
 
 def list_shares(test: SelfTest) -> pd.DataFrame:

@@ -152,7 +152,7 @@ def _fleet_row(
     name = f"{swatch(one.color)}{link('deployment', one.name, target, 'name')}"
     place = " · ".join(part for part in (deployment.model_name, deployment.environment) if part)
     cells = [
-        cell("Deployment", name, element("span", escape(place)), "identity"),
+        cell("Deployment", name, element("span", escape(place)) + _worst_unshown(one, row, columns), "identity"),
         cell("Stack", chip(deployment.inference_stack), element("span", escape(deployment.rollout_phase or ABSENT))),
         cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain)),
         cell(
@@ -165,6 +165,19 @@ def _fleet_row(
         cell("Updated", *_freshness(row["time_ms"], now_ms), "number"),
     ]
     return element("tr", "".join(cells), "" if is_current(row["time_ms"], now_ms) else "past")
+
+
+def _worst_unshown(one: Shown, row: Record, columns: Sequence[Column]) -> str:
+    """The harm of a figure without a column where that is worse than all that has one: what is counted is marked."""
+    shown = {name for column in columns for name in (column.upper, column.lower) if name}
+    read = [(readings.read(figure, row.get(name), one.promised), figure) for name, figure in FIGURES.items()]
+    harm = [(found.weight, figure) for found, figure in read if found is not None and found.harm and found.weight]
+    seen = max((weight for weight, figure in harm if figure.name in shown), default=0)
+    worst = max(harm, key=lambda each: each[0], default=(0, None))
+    if worst[1] is None or worst[0] <= seen:
+        return ""
+    value = show_figure(worst[1], row.get(worst[1].name), "", one.promised)
+    return element("div", f"{escape(worst[1].title)} {value}", "lower")
 
 
 def is_current(time_ms: float, now_ms: int) -> bool:

@@ -268,15 +268,8 @@ def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> 
 
 
 def describe_margin(metric: MetricJudgement) -> str:
-    """What v2 must stay within: `10 % worse`, `× 2`, or the band in the metric's unit."""
-    if metric.band is not None:
-        return display.describe_band(*metric.band, metric.unit)
-    if metric.margin is None:
-        return ABSENT
-    if metric.margin >= 0.5 and metric.better is not None:
-        return f"× {display.format_number(1.0 + metric.margin)}"
-    percent = display.format_number(100 * metric.margin)
-    return f"{percent} % {'more or less' if metric.better is None else 'worse'}"
+    """What v2 must stay within: `10 % worse`, `2 ×`, or the band in the metric's unit."""
+    return metric.limit or ABSENT
 
 
 def format_interval(metric: MetricJudgement) -> str:

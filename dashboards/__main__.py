@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,8 @@ from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, read_options
 from dashboards.packaging import FORMATS, is_current, package
 from dashboards.watched import watch
-from servescope.errors import ServescopeError
+from servescope.errors import ServescopeError, UsageError
+from servescope.settings.command_line import CommandParser, report_error
 
 GENERATED = Path(__file__).parent / "generated"
 BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
@@ -34,24 +34,22 @@ def render(options: Options = DEFAULTS, format_: str = "json") -> Mapping[str, s
 
 def main() -> int:
     """Write the files, or check them: 1 when one differs from what the catalog says, 2 for wrong options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m dashboards", description="Write the Grafana dashboards compiled from the catalog."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
-    parser.add_argument("--options", type=Path, metavar="FILE.toml", help="labels, windows, thresholds, data source")
+    parser.add_argument("--options", type=Path, metavar="FILE", help="labels, windows, thresholds, data source")
     parser.add_argument("--output", type=Path, default=GENERATED, metavar="FOLDER", help="default: %(default)s")
     parser.add_argument("--format", choices=FORMATS, default="json", help="default: %(default)s")
     arguments = parser.parse_args()
     try:
         files = render(read_options(arguments.options) if arguments.options else DEFAULTS, arguments.format)
     except ServescopeError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+        return report_error(error)
     try:
         return _check(arguments.output, files) if arguments.check else _write(arguments.output, files)
     except OSError as error:
-        sys.stderr.write(f"{arguments.output}: cannot be written: {error}\n")
-        return 2
+        return report_error(UsageError(f"--output {str(arguments.output)!r} cannot be written: {error.strerror}"))
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:

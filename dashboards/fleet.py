@@ -17,6 +17,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import BROKEN_STATUSES
 from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
+from servescope.settings.values import format_percent
 
 NAME = "fleet"
 MOST_LINES = 5
@@ -107,8 +108,8 @@ def _deployments(options: Options) -> panels.Panel:
         unit="none",
         meaning="One row per deployment, that with the most failed or rejected requests first. Harm is colored by the "
         f"objectives: {promised}. Scraped is the share of the usual scrapes that the last 5 minutes have: below "
-        f"{COVERED_RATIO:.0%} requests per second, and what is summed from rates, are too low by the rest. Figures for "
-        "tuning have color only outside of their normal range.",
+        f"{format_percent(COVERED_RATIO)} requests per second, and what is summed from rates, are too low by the rest. "
+        "Figures for tuning have color only outside of their normal range.",
         normal="no orange or red cells among failed requests, replicas and latencies, and nothing queued.",
         first="click the deployment's name to see its requests.",
         no_data=panels.NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),

@@ -6,7 +6,6 @@ the pages of the emulator and of migration.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, MOS
 from servescope.contract.metrics import METRICS, MOST_SEGMENTS, OTHER_SEGMENT, PROCESS_RATIOS, SEGMENT
 from servescope.contract.own_metrics import OWN_METRICS, OwnMetric
 from servescope.contract.types import DEFAULT_WINDOW, Band, Figure, Metric, Rating
+from servescope.settings.command_line import CommandParser
 
 PAGE = Path(__file__).parent / "metrics.md"
 DESCRIPTION = Path(__file__).parent / "openapi.json"
@@ -46,7 +46,7 @@ _STATUS_SIGNS = {"good": "🟢 good", "warning": "🟡 warning", "critical": "�
 
 def main() -> int:
     """Write the files, or check them: 1 when one is out of date."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m docs.generate", description="Write the pages that are generated from the code."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")

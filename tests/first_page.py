@@ -72,7 +72,7 @@ def _make_demo(folder: Path, *, is_warm: bool) -> Iterator[subprocess.Popen[str]
     if not is_warm:
         environment |= {"UV_CACHE_DIR": str(folder / "uv"), "PIP_NO_CACHE_DIR": "1"}
     process = subprocess.Popen(
-        ["make", "demo", f"OPTIONS=--no-browser --port 0 --directory {folder / 'demo'}"],
+        ["make", "demo", f"OPTIONS=--no-browser --listen 127.0.0.1:0 --directory {folder / 'demo'}"],
         cwd=folder / "clone", env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:

@@ -118,7 +118,17 @@ def serve_console(
 
     With `log` what it writes to its standard error goes there.
     """
-    command = [sys.executable, "-m", "servescope.cli", "console", "--store", str(store), "--port", "0", "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "servescope.cli",
+        "console",
+        "--store",
+        str(store),
+        "--listen",
+        "127.0.0.1:0",
+        "--no-browser",
+    ]
     command += words
     with ExitStack() as opened:
         errors = opened.enter_context(log.open("ab")) if log is not None else None

@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 @contextmanager
 def started(store: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The console on a free port, ended by SIGTERM; gives the process and the address it announced."""
-    words = ["-m", "servescope.cli", "console", "--no-browser", "--port", "0", "--store", str(store)]
+    words = ["-m", "servescope.cli", "console", "--no-browser", "--listen", "127.0.0.1:0", "--store", str(store)]
     with subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     ) as process:
@@ -81,10 +81,10 @@ def test_a_collector_started_just_before_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_address_that_is_not_the_machines_is_refused(empty: Path, run: Run) -> None:
-    """An address of another machine ends the command with code 2, and is named."""
-    answer = run("--store", str(empty), "--address", "192.0.2.1", "--port", "0")
+    """An address of another machine ends the command with code 1, and is named."""
+    answer = run("--store", str(empty), "--listen", "192.0.2.1:0")
 
-    assert answer.returncode == 2
+    assert answer.returncode == 1
     assert "192.0.2.1" in answer.stderr
 
 
@@ -96,7 +96,7 @@ def test_foreign_store_is_refused(tmp_path: Path, run: Run) -> None:
 
     answer = run("--store", str(tmp_path / "other.db"))
 
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert "another program" in answer.stderr
 
 
@@ -111,7 +111,7 @@ def test_a_directory_is_no_store(tmp_path: Path, command: str) -> None:
     )  # fmt: skip
 
     assert answer.returncode == 2
-    assert answer.stderr == f"servescope: store {str(tmp_path)!r} is a directory, expected a collector's file\n"
+    assert answer.stderr == f"servescope: error: store {str(tmp_path)!r} is a directory, expected a collector's file\n"
 
 
 def test_text_file_is_refused(tmp_path: Path, run: Run) -> None:
@@ -120,7 +120,7 @@ def test_text_file_is_refused(tmp_path: Path, run: Run) -> None:
 
     answer = run("--store", str(tmp_path / "notes.txt"))
 
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert "notes.txt" in answer.stderr
 
 
@@ -130,11 +130,15 @@ def test_busy_port_is_refused(empty: Path, run: Run) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        answer = run("--store", str(empty), "--port", str(port))
+        by_alias = run("--store", str(empty), "--port", str(port))
+        answer = run("--store", str(empty), "--listen", f"127.0.0.1:{port}")
 
-    assert answer.returncode == 2
-    assert str(port) in answer.stderr
-    assert "--port" in answer.stderr
+    assert by_alias == answer
+    assert (answer.returncode, answer.stderr) == (
+        1,
+        f"servescope: error: cannot listen on 127.0.0.1:{port}: Address already in use; name another address with "
+        "--listen HOST:PORT\n",
+    )
 
 
 def test_impossible_port_is_refused(empty: Path, run: Run) -> None:
@@ -198,8 +202,9 @@ def test_what_is_no_prometheus_is_refused(tmp_path: Path, run: Run) -> None:
     """A server that is none is recognised by its answer, and the message says what was expected."""
     with answering(lambda request: request.reply(200, "<html>Grafana</html>")) as url:
         answer = run("--prometheus", url)
-    assert answer.returncode == 2
+    assert answer.returncode == 1
     assert f"Prometheus at {url}: no Prometheus answers there" in answer.stderr
+    assert "not Prometheus' JSON (an HTML page, 'Grafana'); expected the base URL" in answer.stderr
 
 
 def test_a_prometheus_that_cannot_be_reached_is_named(run: Run) -> None:

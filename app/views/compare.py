@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, comparison, cutovers, display, families, frame, markup, queries, selection, tables, verdicts
+from app import charts, comparison, cutovers, families, frame, markup, queries, selection, tables, verdicts
 from app.charts import Chart, Dash, Line
 from app.comparison import Compared
 from app.plain import escape, plain, visible
@@ -138,7 +138,7 @@ def _compared(
 
 def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
     judgement, zone = compared.judgement, selection.reader_zone()
-    line = f"{verdicts.verdict_chip(judgement.verdict)} {escape(display.as_sentence(judgement.reason))}"
+    line = f"{verdicts.verdict_chip(judgement.verdict)} {escape(comparison.explain_verdict(compared))}"
     st.html(markup.element("div", line, "scope judged-line"))
     shown = [each for each in judgement.metrics if verdicts.has_data(each)]
     folded = [each for each in judgement.metrics if each not in shown]

@@ -14,6 +14,7 @@ from app.promised import Promises
 from app.queries import Shown
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES
+from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.types import Figure
 from servescope.errors import ServescopeError
 from servescope.store.history import History
@@ -77,7 +78,7 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
     ]
     st.html(markup.draw_tiles(tiles, frame.moment(span)))
     st.caption(join([frame.explain_moment(store, span), *frame.name_places(store, [one.deployment])]))
-    found = _read_marks(store, one, span)
+    found = _read_marks(store, one, span, history)
     charts.let_numbers_paint()
     for group, members in families.by_group(history, one.promised).items():
         st.subheader(plain(group), anchor=False)
@@ -111,10 +112,12 @@ def _tile(
     return figure.title, tables.show_figure(figure, value, absence, promised), f"{escape(said)}{course}"
 
 
-def _read_marks(store: History, one: Shown, span: TimeRange) -> list[TimelineMark]:
+def _read_marks(store: History, one: Shown, span: TimeRange, history: pd.DataFrame) -> list[TimelineMark]:
     """What happened to the deployment in the range, with the key of its marks; a store that cannot say is named."""
     try:
-        found = marks.find_marks(store.read_events(span.start_ms, span.end_ms), one.deployment, span)
+        known = history[REPLICA_START_TIME].dropna() if REPLICA_START_TIME in history else pd.Series(dtype=float)
+        starts = zip(known.index.tolist(), known.tolist(), strict=True)
+        found = marks.find_marks(store.read_events(span.start_ms, span.end_ms), one.deployment, span, starts)
     except ServescopeError as error:
         st.caption(plain(f"Without marks of alerts, rollouts and replicas: {error}"))
         return []

@@ -136,8 +136,7 @@ def _forget() -> None:
 def draw_head(pasted: PastedText) -> None:
     """What is read, and how to forget it."""
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        lines = pasted.text.count("\n") + 1
-        st.caption(f"{plain(pasted.name)} · {lines:d} {'line' if lines == 1 else 'lines'} · {_SECRETS}")
+        st.caption(f"{plain(pasted.name)} · {pasted.extent} · {_SECRETS}")
         st.button("Forget it", icon=":material/delete:", on_click=_forget)
 
 

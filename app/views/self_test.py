@@ -57,10 +57,7 @@ def draw_self_test(store: History, plan: CutoverPlan) -> None:
     if not test.shares:
         st.info(plain(display.as_sentence(test.sentence)), icon=":material/science_off:")
         return
-    count, watched = sum(each.splits for each in test.shares), display.format_wait(3600 * test.hours)
-    frame.describe(
-        f"{count} splits of v1, each watched for {watched}", self_tests.list_shares(test), "self-test", every=None
-    )
+    frame.describe(self_tests.describe_extent(test), self_tests.list_shares(test), "self-test", every=None)
     st.html(self_tests.draw_shares(test))
     st.caption(
         "A false alarm is a DEGRADED of any metric at any time of a split. Splits share replicas and hours: with few "

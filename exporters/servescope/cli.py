@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Final, NoReturn
+from typing import NoReturn
 
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError
+from servescope.settings.command_line import FAILED, WRONG_USAGE, CommandParser, report_error
 
 COMMANDS = {
     "demo": ("servescope.demo.command", "show an emulated v1 and v2 deployment in the console"),
@@ -21,8 +21,14 @@ COMMANDS = {
         "translate one target a request, for scrapers that exist: /probe?target=HOST:PORT",
     ),
     "console": ("servescope.console", "open the console on a collector's store, or on a Prometheus"),
-    "customers": ("servescope.customers.command", "export to customers' own backends: run, check, status, remove"),
-    "judge": ("servescope.judge.command", "judge whether a cutover is healthy: plan, start, run, watch, decide"),
+    "customers": (
+        "servescope.customers.command",
+        "export to customers' own backends: run, check, document, test, status, statement, remove",
+    ),
+    "judge": (
+        "servescope.judge.command",
+        "judge whether a cutover is healthy: plan, start, run, watch, explain, report, decide, verify",
+    ),
     "migrate": (
         "servescope.migrate",
         "move configurations from v1 to v2: what changes, what is asked, and why",
@@ -37,14 +43,15 @@ COMMANDS = {
         "servescope.emulator.command",
         "run an emulated stack: its traffic, its /metrics, an OpenAI API, faults",
     ),
-    "faults": ("servescope.emulator.server.faults_command", "switch faults of a running emulator on and off"),
+    "faults": (
+        "servescope.emulator.server.faults_command",
+        "switch faults of a running emulator: list, kinds, on, off",
+    ),
     "replay": (
         "servescope.emulator.replay",
         "serve a recorded trace of requests by emulated workers, on a virtual clock",
     ),
 }
-
-_CREDENTIALS: Final = re.compile(r"\S*[:/]\S*@\S*")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,31 +62,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not words:
             parser.print_help(sys.stderr)
-            return 2
+            return WRONG_USAGE
         if words[0] not in COMMANDS:
             parser.parse_args(words)  # answers --help and --version, refuses the rest
-        name, (module_name, summary) = words[0], COMMANDS[words[0]]
-        command = import_module(module_name)
-        command_parser = _Parser(prog=f"servescope {name}", description=f"{summary[0].upper()}{summary[1:]}.")
-        command.configure(command_parser)
-        code: int = command.run(command_parser.parse_args(words[1:]))
+        command = import_module(COMMANDS[words[0]][0])
+        code: int = command.run(make_command_parser(words[0]).parse_args(words[1:]))
     except ServescopeError as error:
-        print(f"servescope: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return report_error(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output went away, as `servescope inspect … | head` does.
         sys.stderr.close()
-        return 1
+        return FAILED
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors do not show the credentials of a URL that is out of place."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(_CREDENTIALS.sub("(a URL with credentials)", message))
+def make_command_parser(name: str) -> CommandParser:
+    """The parser of one command."""
+    module_name, summary = COMMANDS[name]
+    parser = CommandParser(prog=f"servescope {name}", description=f"{summary[0].upper()}{summary[1:]}.")
+    import_module(module_name).configure(parser)
+    return parser
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -87,7 +91,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
-    parser = _Parser(
+    parser = CommandParser(
         prog="servescope",
         description="Observability for LLM serving stacks.",
         epilog=f"commands:\n{listing}\n\n`servescope COMMAND --help` describes each.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import ipaddress
 import json
 import os
 import re
@@ -31,15 +30,21 @@ from servescope.cutover.plan.files import parse_plan
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError
 from servescope.judge.journal.journal import CutoverJournal
+from servescope.settings.command_line import (
+    cannot_listen,
+    configure_listen,
+    format_address,
+    reached_at,
+    read_listen,
+)
 from servescope.settings.sign_in import DEFAULT_HEADER, SIGN_INS, SignIn, check_proxies, check_secrets
 from servescope.settings.tables import read_document
-from servescope.store.prometheus.client import NotPrometheusError
+from servescope.settings.values import is_loopback
 from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
 from servescope.store.prometheus.options import OPTIONS, connect
 from servescope.store.prometheus.options import configure as configure_access
 
-ADDRESS = "127.0.0.1"
-DEFAULT_PORT = 8501
+DEFAULT_LISTEN = "127.0.0.1:8501"
 STORE_VARIABLE = "SERVESCOPE_STORE"
 """The environment variable with the path of the store that the pages read."""
 SIGN_IN_VARIABLE = "SERVESCOPE_CONSOLE_SIGN_IN"
@@ -104,14 +109,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--emulator", metavar="URL",
         help="add a page that switches the faults of the emulated stack at this address (see `servescope emulate`)",
     )  # fmt: skip
-    parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="N",
-        help=f"port to serve on (default: {DEFAULT_PORT}; 0 takes a free one)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--address", default=ADDRESS, metavar="HOST",
-        help="address to serve on; open it to others with --auth only (default: %(default)s)",
-    )  # fmt: skip
+    configure_listen(
+        parser,
+        f"address to serve on, port 0 for a free one; open it to others with --auth only (default: {DEFAULT_LISTEN})",
+        aliases=("port", "address"),
+    )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
         help="host name under which browsers reach the console, beside localhost and addresses; may be repeated",
@@ -153,11 +155,14 @@ def run(arguments: argparse.Namespace) -> int:
     variables |= _choose_file(ALERTMANAGERS_VARIABLE, arguments.alertmanagers, read_alertmanagers) | _choose_file(
         RULES_VARIABLE, arguments.rules, read_choices_file
     )
-    variables |= _choose_sign_in(arguments) | _choose_plan(arguments.plan, arguments.journal)
+    address, wanted = read_listen(arguments, default=DEFAULT_LISTEN)
+    variables |= _choose_sign_in(arguments, is_local=is_loopback(address)) | _choose_plan(
+        arguments.plan, arguments.journal
+    )
     variables |= _choose_customers(arguments.customers, arguments.cursors)
     place, read = _choose_history(arguments)
     variables |= read
-    address, port = arguments.address, _free_port(arguments.address, arguments.port)
+    port = _free_port(address, wanted)
     # A closed terminal ends us as Ctrl-C does; the child, in its own session, does not get its SIGHUP.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     child = _launch(pages, variables, address, port, arguments.auth_secrets)
@@ -219,7 +224,7 @@ def _choose_file(variable: str, path: Path | None, read: Callable[[Path], object
     return {variable: "" if path is None else str(path.resolve())}
 
 
-def _choose_sign_in(arguments: argparse.Namespace) -> dict[str, str]:
+def _choose_sign_in(arguments: argparse.Namespace, *, is_local: bool) -> dict[str, str]:
     """How readers sign in, as the environment variable of the pages' process; raises UsageError."""
     kind, deciders = arguments.auth, tuple(arguments.decider)
     for option, value, wanted in (
@@ -244,16 +249,9 @@ def _choose_sign_in(arguments: argparse.Namespace) -> dict[str, str]:
         arguments.auth_header or DEFAULT_HEADER,
         check_proxies(arguments.auth_proxy),
         deciders,
-        is_local=_is_loopback(arguments.address),
+        is_local=is_local,
     )
     return {SIGN_IN_VARIABLE: chosen.to_json()}
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _choose_plan(plan: Path | None, journal: Path | None) -> dict[str, str]:
@@ -296,10 +294,7 @@ def _choose_hosts(names: Sequence[str]) -> dict[str, str]:
 
 def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
     """Query it once, so that an error is reported at the start; raises UsageError, and prints what it lacks."""
-    try:
-        found = PrometheusHistory(connect(url, options)).listed_deployments()
-    except NotPrometheusError as error:
-        raise UsageError(str(error)) from error
+    found = PrometheusHistory(connect(url, options)).listed_deployments()
     if not found:
         print(
             f"servescope: {url} holds no series of the contract; have it scrape a collector:\n\n{SCRAPE_COLLECTOR}",
@@ -330,29 +325,19 @@ def _wait_for_store(path: Path) -> None:
     time.sleep(0.5)
 
 
-def _reached_at(address: str) -> str:
-    """The address that reaches a server from its own machine: loopback for one that listens on every address."""
-    return {"0.0.0.0": ADDRESS, "": ADDRESS, "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
-
-
 def _url(address: str, port: int) -> str:
-    host = _reached_at(address)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{format_address(reached_at(address), port)}"
 
 
 def _free_port(address: str, wanted: int) -> int:
-    """The port wanted, or a free one for 0; raises UsageError when it is taken or is no port."""
-    if not 0 <= wanted <= 65535:
-        raise UsageError(f"port {wanted!r} is not within 0 … 65535")
+    """The port wanted, or a free one for 0; raises ServescopeError when it is taken."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         # As the server will bind it: a port whose last connections are still closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, wanted))
         except OSError as error:
-            raise UsageError(
-                f"port {wanted} on {address} cannot be used: {error.strerror}; name another with --port or --address"
-            ) from error
+            raise cannot_listen(address, wanted, error) from error
         port: int = probe.getsockname()[1]
         return port
 
@@ -366,7 +351,7 @@ def _launch(
         # Headless: no question for an e-mail address, no browser of its own.
         "server.headless": "true",
         "server.fileWatcherType": "none",
-        "browser.serverAddress": _reached_at(address),
+        "browser.serverAddress": reached_at(address),
         "browser.gatherUsageStats": "false",
         # One run a session: a new one interrupts the old one, and does not compute beside it.
         "runner.fastReruns": "false",

@@ -11,6 +11,10 @@ ServescopeError
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ServescopeError(Exception):
@@ -45,3 +49,11 @@ def require_extra(extra: str, *modules: str) -> None:
     """Raise UsageError unless the modules of an extra are installed."""
     if any(find_spec(module) is None for module in modules):
         raise UsageError(f"extra {extra!r} is not installed: pip install 'servescope[{extra}]'")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`did you mean …?` with the known word that is nearest to a wrong one; empty where none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

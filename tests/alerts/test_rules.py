@@ -18,12 +18,12 @@ from alerts.dividing import divide
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS
 from alerts.recording import HEADER
-from alerts.rules import FORMATS, Format, alert_rule, annotations_of, metricsql, render_bundle
+from alerts.rules import FORMATS, Format, alert_rule, annotations_of, metricsql, render_alert_rules, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title
 from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import Alert, BadRatio, FigureRef, labels_of, terms
+from servescope.alerting.records import PERCENT, Alert, BadRatio, FigureRef, labels_of, terms
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import (
     ABORTS_TRAFFIC,
@@ -153,15 +153,25 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
     assert not needs_traffic or any(floor in alert_promql(alert) for floor in floors)
 
 
+def test_a_per_cent_sign_has_one_form() -> None:
+    """With a space before it, as in the console: in values, in bounds and in objectives."""
+    text = render_alert_rules(DEFAULTS)
+    values = [each for each in re.findall(r"{{ \$value \|[^}]*}}", text) if "Percentage" in each]
+
+    assert values
+    assert set(values) == {PERCENT}
+    assert re.findall(r"\d%", text) == []
+
+
 @pytest.mark.parametrize(
     ("name", "threshold", "text"),
     [
-        ("ServescopeSpeculationBelowBreakEven", SPECULATION_BAND.steps[0], "40%"),
-        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[0], "40%"),
-        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[1], "80%"),
-        ("ServescopeCacheEventsMissed", SKEW_BAND.steps[0], "-15%"),
-        ("ServescopeCacheChurn", SKEW_BAND.steps[-1], "+30%"),
-        ("ServescopeRoutingInefficient", EFFICIENCY_BAND.steps[0], "90%"),
+        ("ServescopeSpeculationBelowBreakEven", SPECULATION_BAND.steps[0], "40 %"),
+        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[0], "40 %"),
+        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[1], "80 %"),
+        ("ServescopeCacheEventsMissed", SKEW_BAND.steps[0], "-15 %"),
+        ("ServescopeCacheChurn", SKEW_BAND.steps[-1], "+30 %"),
+        ("ServescopeRoutingInefficient", EFFICIENCY_BAND.steps[0], "90 %"),
     ],
 )
 def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, text: str) -> None:

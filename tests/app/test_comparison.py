@@ -22,6 +22,7 @@ from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import start_run
+from tests.support.canned_cutover import make_judgement
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
 from tests.support.cutover_past import MadePast, made_past
 
@@ -82,6 +83,14 @@ def test_the_margins_are_those_of_the_plan_of_this_cutover() -> None:
     back = comparison.compare(past, right, left, span, plan)
     (usual,) = (each.margin for each in documented.metrics if each.name == ERRORS)
     assert (back.planned, margin(back)) == (None, usual)
+
+
+def test_a_verdict_over_a_range_names_what_decides_the_cutover() -> None:
+    """Of the pair of the plan: the cutover page may say another one, of the whole stage."""
+    judgement = make_judgement("INCONCLUSIVE")
+
+    assert "what decides the cutover is the cutover page" in comparison.explain_verdict(Compared(judgement, {}, "chat"))
+    assert "cutover page" not in comparison.explain_verdict(Compared(judgement, {}, None))
 
 
 @pytest.mark.parametrize("minute", range(5))

@@ -159,7 +159,7 @@ def test_level_is_placed_within_its_band(
     ("metric", "text"),
     [
         (METRICS_JUDGED[1], "10 % worse"),
-        (METRICS_JUDGED[3], "× 2"),
+        (METRICS_JUDGED[3], "2 ×"),
         (METRICS_JUDGED[4], "−5 % to 15 %"),
         (METRICS_JUDGED[6], "at least 40 %"),
     ],

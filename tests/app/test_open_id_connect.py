@@ -49,7 +49,16 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         'client_id = "console"\nclient_secret = "hidden-in-the-file"\n'
         f'server_metadata_url = "http://localhost:{provider_port}/.well-known/openid-configuration"\n'
     )
-    words = ("--auth", "oidc", "--auth-secrets", str(secrets), "--decider", "anna@example.com", "--port", str(port))
+    words = (
+        "--auth",
+        "oidc",
+        "--auth-secrets",
+        str(secrets),
+        "--decider",
+        "anna@example.com",
+        "--listen",
+        f"127.0.0.1:{port}",
+    )
     with run_provider(provider_port, folder), pictures.serve_console(folder / "empty.db", *words):
         yield f"http://localhost:{port}"
 

@@ -155,9 +155,9 @@ def test_a_run_under_way_has_the_verdict_of_now(files: Path, monkeypatch: pytest
     ("name", "words"),
     [
         ("time_to_first_token_seconds", "less than 10 % worse"),
-        ("request_error_share", "less than 2 times as many"),
+        ("request_error_share", "less than 2 ×"),
         ("speculation_rate", "at least 40 %"),
-        ("in_flight_tokens_per_worker", "50 k to 150 k tokens"),
+        ("in_flight_tokens_per_worker", "50\xa0000 to 150\xa0000 tokens"),
     ],
 )
 def test_limits_read_as_people_say_them(name: str, words: str) -> None:

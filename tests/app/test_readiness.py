@@ -14,7 +14,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 from streamlit.testing.v1 import AppTest
 
 from app import readiness, selection
-from app.readiness import Answered, take_paste, take_upload
+from app.readiness import Answered, PastedText, take_paste, take_upload
 from servescope.emulator.workload.mixes import Mix
 from servescope.errors import ServescopeError
 from servescope.migration import report
@@ -241,3 +241,10 @@ def test_no_generated_secret_is_in_what_is_shown(secret: str, name: str) -> None
     assert secret not in shown
     moved = read_document(found.files()["config.yaml"], "config.yaml").value
     assert (moved["secrets"]["a"], moved["environment_variables"][name]) == (secret, secret)
+
+
+def test_a_file_has_as_many_lines_as_end() -> None:
+    """The line break at its end begins no further one."""
+    assert [PastedText("x", text).extent for text in ("a", "a\n", "a\nb", "a\n" * 13, "")] == [
+        "1 line", "1 line", "2 lines", "13 lines", "0 lines",
+    ]  # fmt: skip

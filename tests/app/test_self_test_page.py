@@ -65,8 +65,18 @@ def test_the_result_names_rate_and_smallest_harm() -> None:
     test = SelfTest(24.0, (share_of(200, 4),))
     text = self_tests.draw_shares(test) + self_tests.draw_detectable(test)
 
-    for part in (">25 %<", "25 % on v2", "2.0 %", "0.55 % – 5.0 %", "12 % worse", "× 2.4", "none", "under 0.1 % worse"):
+    for part in (">25 %<", "25 % on v2", "2.0 %", "0.55 % – 5.0 %", "12 % worse", "2.4 ×", "none", "under 0.1 % worse"):
         assert part in text, part
+
+
+def test_fewer_splits_than_asked_for_are_explained() -> None:
+    """Their number is beside the one that was chosen."""
+    assert self_tests.describe_extent(SelfTest(24.0, (share_of(20, 0),), wanted=20)) == (
+        "20 splits of v1, each watched for 1 d"
+    )
+    assert self_tests.describe_extent(SelfTest(24.0, (share_of(18, 0),), wanted=20)) == (
+        "18 splits of v1 of the 20 asked for, as its replicas divide in no other way, each watched for 1 d"
+    )
 
 
 def test_few_splits_of_each_share_are_read_together() -> None:

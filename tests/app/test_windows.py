@@ -60,5 +60,5 @@ def test_fleet_page_marks_totals_that_are_too_low(open_on_prometheus: Callable[.
     with answering(_answer) as url:
         captions = "\n".join(each.value for each in open_on_prometheus("fleet", url).caption)
 
-    assert "Totals of `chat` (v2) are too low: of their window 72% of the usual scrapes are there." in captions
+    assert "Totals of `chat` (v2) are too low: of their window 72.0 % of the usual scrapes are there." in captions
     assert "`code`" not in captions

@@ -311,7 +311,7 @@ def test_a_prometheus_without_the_contract_is_an_error_with_the_remedy(past: Pas
     """Where a Prometheus scraped engines, an import without a mapping says how to name them."""
     done = import_(past, tmp_path / "s.db", *span(past), "--match", '{job="vllm"}')
     assert done.returncode == 2
-    assert "--deployment NAME --match" in done.stderr
+    assert "--deployment ID --match" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -95,7 +95,7 @@ def test_a_figure_that_would_repeat_a_metric_is_withheld_as_such(
 def test_wrong_arguments_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown customer, an old configuration that is wrong."""
     assert run(folder, "--customer", "initech") == 2
-    assert capsys.readouterr().err == "servescope: no customer 'initech', known: acme, globex\n"
+    assert capsys.readouterr().err == "servescope: error: no customer 'initech', known: acme, globex\n"
     (folder / "old.toml").write_text("customers = 1\n")
     assert run(folder, "--diff", str(folder / "old.toml")) == 2
     assert "old.toml: customers: 1 is wrong, expected tables [[customers]]" in capsys.readouterr().err

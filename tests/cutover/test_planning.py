@@ -83,7 +83,7 @@ def test_a_stage_lasts_as_long_as_its_slowest_required_metric(stages: tuple[Stag
     assert stages[1].seconds == max(waits)
     assert stages[1].sentence.startswith("stage 2, 25 % on v2: about ")
     assert "longest for Errors; with 30 min for fresh replicas of v2 to warm up" in stages[1].sentence
-    assert "warm up; as long with 90 min, where they start slowly or have cold caches" in stages[1].sentence
+    assert "warm up; as long with 1 h 30 min, where they start slowly or have cold caches" in stages[1].sentence
     assert stages[1].v2_pods == 2
     assert stages[1].requests_per_hour == pytest.approx(36_000, rel=0.01)
 

@@ -37,6 +37,15 @@ def test_equal_replicas_raise_no_alarm(evidence: Evidence) -> None:
 
 
 @pytest.mark.slow
+def test_as_many_divisions_are_judged_as_are_asked_for(evidence: Evidence) -> None:
+    """What does not divide by the number of shares goes to those that have more divisions."""
+    found = run_self_test(plan_of(0.25, 0.5), evidence, splits=5)
+
+    assert [(share.replicas, share.splits) for share in found.shares] == [(1, 2), (2, 3)]
+    assert (found.splits, found.wanted) == (5, 5)
+
+
+@pytest.mark.slow
 def test_a_past_that_falls_a_block_short_of_two_days_is_tested(evidence: Evidence) -> None:
     """What is not settled yet at its end shortens the hours watched, and not the day that calibrates."""
     unsettled = replace(evidence, observed_until_ms=evidence.observed_until_ms - BLOCK_MS // 2)

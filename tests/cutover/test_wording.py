@@ -62,10 +62,10 @@ def test_a_fall_of_what_should_be_high_is_worse() -> None:
     metrics = judged(Side(replicas=2, slower=1.5))
 
     assert re.search(r"is worse: 3\d % lower than on v1 \(−", metrics["tps_per_request"].reason)
-    assert "beyond the margin of 10 % (a fall of 9.1 %)" in metrics["tps_per_request"].reason
+    assert "beyond the margin of 10 % worse (a fall of 9.1 %)" in metrics["tps_per_request"].reason
     slower = metrics["time_per_output_token_seconds"].reason
     assert re.search(r"is worse: [45]\d % higher than on v1 \(\+", slower)
-    assert slower.endswith("beyond the margin of 10 %")
+    assert slower.endswith("beyond the margin of 10 % worse")
 
 
 @pytest.mark.slow

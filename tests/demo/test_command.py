@@ -29,7 +29,8 @@ def heed_interrupts() -> None:
 @contextmanager
 def demo(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "servescope.cli", "demo", "--no-browser", "--port", str(port), "--directory", folder],
+        [sys.executable, "-m", "servescope.cli", "demo", "--no-browser", "--listen", f"127.0.0.1:{port}",
+         "--directory", folder],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_interrupts,
     )  # fmt: skip
     try:
@@ -116,9 +117,9 @@ def test_demo_names_the_part_that_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--directory", "{file}"], "servescope: cannot make directory '{file}': File exists"),
-        (["--directory", "{file}/below"], "servescope: cannot make directory '{file}/below': Not a directory"),
-        (["--port", "99999"], "servescope: port 99999 is not within 0 … 65535"),
+        (["--directory", "{file}"], "servescope: error: cannot make directory '{file}': File exists"),
+        (["--directory", "{file}/below"], "servescope: error: cannot make directory '{file}/below': Not a directory"),
+        (["--port", "99999"], "servescope: error: port 99999 is not within 0 … 65535"),
     ],
 )
 def test_demo_refuses_impossible_arguments(

@@ -87,7 +87,7 @@ def test_cache_of_no_limit_reuses_every_prefix(capsys: pytest.CaptureFixture[str
     blocks = [block for request in read_trace(MOONCAKE) for block in request.block_ids or ()]
     assert (len(blocks), len(set(blocks))) == (45, 30)
     assert "mooncake.jsonl (mooncake): 12 requests over 9 s, 20 248 prompt and 3 801 output tokens" in printed
-    assert printed.splitlines()[2].split() == ["unlimited", "33.3%", "33.3%"]
+    assert printed.splitlines()[2].split() == ["unlimited", "33.3", "%", "33.3", "%"]
     assert "7 prompts have more than 2 blocks: no sequence is held." in printed
 
 

@@ -22,7 +22,7 @@ from servescope.cli import main
 from servescope.emulator.deployment.stack import V2, EmulatedStack
 from servescope.emulator.server import server
 from servescope.emulator.server.server import RunningEmulator
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError
 from servescope.migration.scaling import TokenScaling
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -233,11 +233,11 @@ def test_command_refuses_a_directory_it_cannot_make(emulate: Emulate, tmp_path: 
 
 
 def test_command_refuses_a_port_in_use(emulate: Emulate, tmp_path: Path) -> None:
-    """A port somebody else listens on ends with code 2 and its number."""
+    """A port somebody else listens on ends with code 1 and its number."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = emulate("--directory", str(tmp_path), "--port", str(port))
-    assert done.returncode == 2
+        done = emulate("--directory", str(tmp_path), "--listen", f"127.0.0.1:{port}")
+    assert done.returncode == 1
     assert str(port) in done.stderr
 
 
@@ -252,7 +252,7 @@ def test_command_refuses_a_directory_in_use(emulate: Emulate, tmp_path: Path, ru
 
 def test_directory_is_free_again_after_the_end(tmp_path: Path) -> None:
     """An emulator that has ended, or could not begin, leaves its directory free."""
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(UsageError, match="cannot listen"):
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ServescopeError, match="cannot listen"):
         server.start(tmp_path, warm_up_seconds=1.0, port=other.getsockname()[1])
     for _ in range(2):
         server.start(tmp_path, warm_up_seconds=1.0).close()

@@ -341,12 +341,12 @@ def test_a_missing_store_and_two_pasts_are_refused(judge: Judge, tmp_path: Path,
     both = judge("run", "--since", "1h", "--store", "x.db", "--prometheus", "http://127.0.0.1:9")
     assert (both.returncode, "are both given" in both.stderr) == (2, True)
     other = judge("run", "--since", "1h", "--store", str(tmp_path / "none.db"))
-    assert (other.returncode, "no store at" in other.stderr) == (1, True)
+    assert (other.returncode, "no store at" in other.stderr) == (2, True)
     token = judge("run", "--since", "1h", "--username", "ada", "--store", "x.db")
     assert (token.returncode, "--username goes with --prometheus" in token.stderr) == (2, True)
 
 
 def test_verify_without_a_journal_fails(judge: Judge) -> None:
     """There is nothing that could be whole."""
-    assert judge("verify").returncode == 1
+    assert judge("verify").returncode == 2
     assert run("judge", "verify").returncode == 2

@@ -139,9 +139,9 @@ def test_a_forecast_is_one_duration_and_events_are_times() -> None:
     )
     text = describe_forecast([StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits)])
 
-    assert "stage 1, 5 % on v2: about 2.2 days, longest for Errors" in text
-    assert re.search(r"Errors +× 2 +2\.2 days +from × 2\.7 on", text), text
-    assert re.search(r"Time to first token +10 % +2 h +from 170 % on", text), text
+    assert "stage 1, 5 % on v2: about 2 d 5 h, longest for Errors" in text
+    assert re.search(r"Errors +2 × +2 d 5 h +from 2\.7 × on", text), text
+    assert re.search(r"Time to first token +10 % worse +2 h +from 170 % worse on", text), text
 
 
 def test_the_text_begins_with_the_verdict_and_its_reason() -> None:
@@ -152,7 +152,7 @@ def test_the_text_begins_with_the_verdict_and_its_reason() -> None:
     assert lines[1] == "Time to first token is 1.02 × v1's (0.93–1.12); 40 more minutes settle 10 % at this share."
     assert "stage 2 of 4 (25 % on v2, observed 24.7 %)" in lines[3]
     row = next(line for line in lines if line.startswith("Time to first token  "))
-    assert row.split()[4:] == ["INCONCLUSIVE", "1.02", "0.93–1.12", "+10", "%", "67", "%", "40", "min"]
+    assert row.split()[4:] == ["INCONCLUSIVE", "1.02", "0.93–1.12", "10", "%", "worse", "67", "%", "40", "min"]
 
 
 def test_latched_harm_says_how_it_is_acknowledged() -> None:
@@ -171,7 +171,7 @@ def test_an_explanation_has_the_queries_and_what_would_flip_the_verdict() -> Non
 
     for part in (
         'time_to_first_token_seconds_sum{deployment_id="chat-v1"}', 'deployment_id="chat-v2"', "n = 31 000",
-        "6 replicas", "0 resets", "margin +10 %", "noise of a block 0.0707", "calibrated on 576 blocks",
+        "6 replicas", "0 resets", "margin 10 % worse", "noise of a block 0.0707", "calibrated on 576 blocks",
         "above 1 seconds: v1 5 %, v2 6 %", "DEGRADED when the lower end exceeds 1.02",
         "over the whole run, all stages together: 1.12 (1.04–1.21)",
     ):  # fmt: skip
@@ -188,13 +188,14 @@ def test_values_are_written_for_people() -> None:
         "–", "0.000123", "0.0421", "1", "999", "1 800", "31 000",
     ]  # fmt: skip
     assert [duration(seconds) for seconds in (None, 59.0, 2400.0, 18_000.0, 400_000.0)] == [
-        "–", "1 min", "40 min", "5 h", "4.6 days",
+        "–", "59 s", "40 min", "5 h", "4 d 15 h",
     ]  # fmt: skip
-    assert margin(judgement().metrics[0]) == "+10 %"
-    assert margin(replace(judgement().metrics[0], better="higher")) == "−9.09 %"
-    assert margin(judgement().metrics[2]) == "50 000–150 000"
+    assert margin(judgement().metrics[0]) == "10 % worse"
+    assert margin(replace(judgement().metrics[0], better=None)) == "10 % more or less"
+    assert margin(replace(judgement().metrics[0], name="request_error_share", margin=2.0)) == "3 ×"
+    assert margin(judgement().metrics[2]) == "50\xa0000 to 150\xa0000 tokens"
     assert margin(replace(judgement().metrics[2], unit="ratio", band=(-0.05, 0.15))) == "−5 % to 15 %"
-    assert margin(replace(judgement().metrics[2], unit="ratio", band=(0.4, None))) == "≥ 40 %"
+    assert margin(replace(judgement().metrics[2], unit="ratio", band=(0.4, None))) == "at least 40 %"
 
 
 def test_the_mix_of_prompts_and_its_distance_are_two_sentences() -> None:
@@ -216,11 +217,11 @@ def test_what_information_does_not_settle_is_not_gathered(verdict: Verdict, caus
 
 
 def test_a_duration_of_a_stage_is_said_once() -> None:
-    """A slow start that the slowest metric does not wait for takes as long, and not "about 28 h" once more."""
+    """A slow start that the slowest metric does not wait for takes as long, and not "about 1 d 4 h" once more."""
     waits = (MetricForecast("request_error_share", "Errors", True, 1.0, 100_000.0, 1.7, cold_seconds=100_000.0),)
     stage = StageForecast(0, 0.05, 1, 18_000.0, 1_800.0, waits, 5_400.0)
     slower = replace(stage, metrics=(replace(waits[0], cold_seconds=108_000.0),))
 
-    assert "about 28 h, longest for Errors" in stage.sentence
-    assert stage.sentence.endswith("; as long with 90 min, where they start slowly or have cold caches")
-    assert slower.sentence.endswith("; about 30 h with 90 min, where they start slowly or have cold caches")
+    assert "about 1 d 4 h, longest for Errors" in stage.sentence
+    assert stage.sentence.endswith("; as long with 1 h 30 min, where they start slowly or have cold caches")
+    assert slower.sentence.endswith("; about 1 d 6 h with 1 h 30 min, where they start slowly or have cold caches")

@@ -98,7 +98,8 @@ def test_runs_of_several_plans_do_not_mix(journal: CutoverJournal) -> None:
     ("wrong", "reason"),
     [
         (decision("hold", by=" "), "needs who decided"),
-        (decision("hold", reason=""), "needs who decided"),
+        (decision("hold", reason=""), "a decision to hold needs who decided"),
+        (decision("rollback", reason=""), "a decision to roll back needs who decided"),
         (decision("hold", -1), "cannot follow the start of"),
         (decision("advance", stage=2), "stage 1 advances to 2, not to 3"),
         (decision("start"), "was started already"),

@@ -47,14 +47,14 @@ def test_the_figures_behind_an_answer_are_there() -> None:
     """Of both routers: what came from cache, first tokens, the load; and what no router exceeds."""
     advice = advise_routing(tried(0.3, 0.7, 2.5))
     assert advice.text == (
-        "20.0% of prompt tokens need no computing in addition; the first token comes 30% sooner on average, "
-        "38% sooner at the 95th percentile"
+        "20.0 % of prompt tokens need no computing in addition; the first token comes 30 % sooner on average, "
+        "38 % sooner at the 95th percentile"
     )
     assert advice.reasons == (
         "t.jsonl (12 000 requests in 3 600 s) was replayed on 16 emulated replicas, each 4 x h100, with a cache of "
         "1 000 000 tokens.",
-        "From cache: 10.0% of prompt tokens routed by load, 30.0% KV-aware; one cache without limit, which no router "
-        "exceeds, would have 40.0%.",
+        "From cache: 10.0 % of prompt tokens routed by load, 30.0 % KV-aware; one cache without limit, which no router "
+        "exceeds, would have 40.0 %.",
         "Time to first token: mean 1 s by load, 0.7 s KV-aware; 95th percentile 4 s and 2.5 s.",
         "The busiest replica had 1.05 times the mean of requests in flight by load, 1.40 times KV-aware.",
     )
@@ -105,7 +105,7 @@ def test_reuse_of_today_is_the_least() -> None:
     advice = advise_routing_of(served({}, counters))
     assert (advice.answer, advice.text) == (
         "unknown",
-        "at least 25.0% of prompt tokens come from cache, as today; how much more is not known",
+        "at least 25.0 % of prompt tokens come from cache, as today; how much more is not known",
     )
     assert "--trace FILE" in advice.reasons[-1]
     assert advise_routing_of(served({}, counters, replicas=1)).answer == "does not pay"
@@ -157,7 +157,7 @@ def test_disaggregation_is_unknown_where_data_is_absent() -> None:
     )
 
 
-@pytest.mark.parametrize(("queued", "answer", "share"), [(1.4, "may pay", "47%"), (1.6, "depends", "53%")])
+@pytest.mark.parametrize(("queued", "answer", "share"), [(1.4, "may pay", "47 %"), (1.6, "depends", "53 %")])
 def test_a_queue_wants_replicas_first(queued: float, answer: Answer, share: str) -> None:
     """By Little's law: at one request a second, 1.5 waiting are half of the 3 s to the first token."""
     sizes = {"input_tokens_per_request": MIXED, "time_to_first_token_seconds": LATE,
@@ -195,7 +195,7 @@ def drafted(reach: Sequence[float], *, drafts: float = 1e5, stack: str = "v2", *
         ((0.9, 0.7, 0.5), "pays", "draft 3 tokens, as today (max_draft_len: 3): 3.10 tokens a step"),
         ((0.9, 0.7, 0.4, 0.39), "pays", "draft 3 tokens in place of 4 (max_draft_len: 3): 3.00 tokens a step"),
         ((0.45, 0.2, 0.1), "pays", "draft 1 token in place of 3 (max_draft_len: 1): 1.45 tokens a step"),
-        ((0.39, 0.2), "does not pay", "already the first token is accepted in 39% of the drafts only"),
+        ((0.39, 0.2), "does not pay", "already the first token is accepted in 39 % of the drafts only"),
         ((0.9, 0.7, 0.0, 0.0), "pays", "draft 2 tokens, as today (max_draft_len: 2)"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_position_that_was_never_drafted_is_unknown() -> None:
     """It is estimated from the two before it, and called unknown."""
     (reason,) = [each for each in advise_speculation(drafted((0.9, 0.72))).reasons if "never drafted" in each]
     assert reason == (
-        "Position 3 was never drafted, so its acceptance is not known; if it falls as before it is 58%, and one more "
+        "Position 3 was never drafted, so its acceptance is not known; if it falls as before it is 58 %, and one more "
         "is worth a trial."
     )
 
@@ -231,7 +231,7 @@ def test_lookahead_has_no_place_in_v2() -> None:
     assert advise_speculation(drafted((0.3, 0.1), stack="v1")).answer == "does not pay"
     reasons = " ".join(advice.reasons)
     assert "N-gram is the nearest in v2" in reasons
-    assert "worth as much where 50% of their tokens are accepted, and anything from 40% on" in reasons
+    assert "worth as much where 50 % of their tokens are accepted, and anything from 40 % on" in reasons
     assert "N-gram" not in " ".join(advise_speculation(drafted((0.6, 0.4))).reasons)
 
 

@@ -45,14 +45,14 @@ def test_reuse_of_today_is_a_lower_bound(served_past: EmulatedPast) -> None:
     """v1 routes by load, and its caches are counted all the same."""
     found = advice(served_past)["routing"]
     assert found["answer"] == "unknown"
-    assert re.match(r"at least \d+\.\d% of prompt tokens come from cache, as today", found["text"])
+    assert re.match(r"at least \d+\.\d % of prompt tokens come from cache, as today", found["text"])
 
 
 def test_acceptance_by_position_is_that_of_the_drafts(served_past: EmulatedPast) -> None:
     """What the emulator's drafts are right for, which is not as much as would pay for three positions."""
     found = advice(served_past)["speculation"]
     (shown,) = [each for each in found["reasons"] if each.startswith("Accepted up to each position")]
-    seen = [int(each) / 100 for each in re.findall(r"(\d+)%", shown)]
+    seen = [int(each) / 100 for each in re.findall(r"(\d+) %", shown)]
     assert seen == pytest.approx(LOOKAHEAD.reach(), abs=0.02)
     # The second position is right in 39.6 % of the drafts, just below the band.
     assert found["answer"] == "may pay"

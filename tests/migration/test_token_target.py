@@ -203,7 +203,7 @@ def test_options_of_traffic_need_traffic(config: Path) -> None:
     done = run("migrate", str(config), "--targets", "50000")
     assert (done.returncode, done.stderr) == (
         2,
-        "servescope: --targets goes with --deployment, --store or --prometheus\n",
+        "servescope: error: --targets goes with --deployment, --store or --prometheus\n",
     )
     assert "no CONFIG is given" in run("migrate").stderr
 

@@ -281,7 +281,7 @@ def test_an_export_that_does_not_fit_on_the_disk_is_an_error(
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
-    assert (done.returncode, done.stderr) == (1, f"servescope: {str(out)!r} cannot be written: File too large\n")
+    assert (done.returncode, done.stderr) == (1, f"servescope: error: {str(out)!r} cannot be written: File too large\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -297,13 +297,14 @@ def test_a_place_that_cannot_be_written_is_an_error(store: Path, tmp_path: Path,
     ):
         refused = export(store, out, "--format", *form)
         assert refused.returncode == 2
-        assert refused.stderr == f"servescope: --out {str(out)!r}{problem}\n"
+        assert refused.stderr == f"servescope: error: --out {str(out)!r}{problem}\n"
     # Nobody may create a file there, whatever the permissions of who tries.
     unwritable = Path("/proc/self") / "out"
     refused = export(store, unwritable, "--format", *form)
     assert refused.returncode == 1
     assert re.match(
-        rf"servescope: --out {str(unwritable)!r}: the temporary file 'out\.\d+\.partial' beside it cannot be created: ",
+        rf"servescope: error: --out {str(unwritable)!r}: "
+        r"the temporary file 'out\.\d+\.partial' beside it cannot be created: ",
         refused.stderr,
     )
     assert len(refused.stderr.splitlines()) == 1

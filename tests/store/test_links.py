@@ -270,7 +270,7 @@ def test_cursors_are_beside_the_file_that_a_link_leads_to(disks: Disks) -> None:
 
 STORE_COMMANDS = {
     "collect": "collect --target http://127.0.0.1:1/metrics --listen 127.0.0.1:0 --store {db}",
-    "console": "console --store {db} --no-browser --port 0",
+    "console": "console --store {db} --no-browser --listen 127.0.0.1:0",
     "export": "export --store {db} --format openmetrics --out {folder}/out.txt",
     "judge plan": "judge plan --plan {folder}/cutover.toml --store {db}",
     "judge start": "judge start --plan {folder}/cutover.toml --by ada --reason go --store {db}",

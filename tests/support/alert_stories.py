@@ -14,7 +14,7 @@ from alerts.also_firing import also_firing
 from alerts.options import DEFAULTS
 from alerts.parts_down import NO_PART, parts_down
 from alerts.rules import annotations_of
-from servescope.alerting.records import Alert
+from servescope.alerting.records import PERCENT, Alert
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 
@@ -225,7 +225,7 @@ def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     )
     text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
     text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
-    text = text.replace("{{ $value | humanizePercentage }}", f"{_general(value * 100)}%")
+    text = text.replace(PERCENT, f"{_general(value * 100)} %")
     text = text.replace("{{ $value | humanize }}", _humanized(value))
     text = text.replace("{{ $value | humanizeDuration }}", _duration(value))
     assert "{{" not in text, text

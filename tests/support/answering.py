@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,11 +50,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
-    """The base URL of a server with this answer."""
+def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The base URL of a server with this answer; of one that speaks TLS as if it did not."""
     handler = type("Answering", (Handler,), {"answer": staticmethod(answer)})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -131,7 +131,7 @@ METRICS_JUDGED = (
     ),
     _metric(
         "time_to_first_token_seconds", "Time to first token", "seconds", "INCONCLUSIVE", "needs data",
-        "v2 is between 4 % faster and 12 % slower; the margin of 10 % is not excluded yet.", 1.037, 0.962, 1.118,
+        "v2 is between 4 % faster and 12 % slower; the margin of 10 % worse is not excluded yet.", 1.037, 0.962, 1.118,
         v1=ArmFigures(0.412, 61_200), v2=ArmFigures(0.427, 20_410), information=1_120.0, information_wanted=1_800.0,
         eta_seconds=4_700.0, flips="an upper limit below 10 %, or a lower one above 2 %",
         edges=(EdgeJudgement(0.5, 0.281, 0.294, 0.013, -0.004, 0.03, harmful=False),),

@@ -35,7 +35,7 @@ _CAUSES: dict[Verdict, Cause] = {
 }  # fmt: skip
 _REASONS: dict[Verdict, str] = {
     "HEALTHY": "Each of the 3 required metrics is proven not worse than v1 by its margin.",
-    "DEGRADED": "Time to first token is 1.31 × v1's (1.22–1.41), proven beyond the margin of 10 %.",
+    "DEGRADED": "Time to first token is 1.31 × v1's (1.22–1.41), proven beyond the margin of 10 % worse.",
     "INCONCLUSIVE": "Time to first token is 1.02 × v1's (0.93–1.12); 40 more minutes settle 10 % at this share.",
     "NO DATA": "v2 served no requests in the last 15 minutes.",
 }

@@ -62,7 +62,7 @@ CATALOG_CHOICES = Choices()
 class Number(float):
     """A number of the catalog that an operator may choose; formatted into a text it is a placeholder.
 
-    The format `%` is a share as in `40%`, `+%` a share with its sign, anything else that of a float.
+    The format `%` is a share as in `40 %`, `+%` a share with its sign, anything else that of a float.
     """
 
     key: str
@@ -137,7 +137,7 @@ def _shown(key: str, spec: str, choices: Choices, wait: str) -> str:
     if spec == "s":
         return choices.name(key)
     number = -choices.number(key[1:]) if key.startswith("-") else choices.number(key)
-    return f"{number * 100:{spec[:-1]}.6g}%" if spec.endswith("%") else f"{number:{spec}}"
+    return f"{number * 100:{spec[:-1]}.6g} %" if spec.endswith("%") else f"{number:{spec}}"
 
 
 _UNITS: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day"}

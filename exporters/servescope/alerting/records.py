@@ -330,7 +330,7 @@ ALSO_FIRING: Final = "also_firing"
 """The annotation of a page that lists the other alerts of its deployment and model, pending ones marked as such."""
 
 WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
-PERCENT: Final = "{{ $value | humanizePercentage }}"
+PERCENT: Final = '{{ $value | humanizePercentage | reReplaceAll "%" " %" }}'
 NUMBER: Final = "{{ $value | humanize }}"
 """Templates for the deployment and the value in a description."""
 

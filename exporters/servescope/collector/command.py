@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import resource
 import signal
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.settings.clock import program_clock
-from servescope.settings.values import parse_address
+from servescope.settings.command_line import cannot_listen, configure_listen, read_listen
 
 if TYPE_CHECKING:
     from servescope.collector.collector import Collector
@@ -39,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model-name", metavar="NAME", help="model of all --target deployments (default: default)")
     parser.add_argument("--inference-stack", metavar="NAME", help="stack of all --target deployments (default: NAME)")
-    parser.add_argument("--store", type=Path, metavar="FILE", help="store, in place of the configuration's")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address to serve on, in place of the configuration's")
+    parser.add_argument("--store", type=Path, metavar="PATH", help="the store (default: the configuration's)")
+    configure_listen(parser, "address to serve on (default: the configuration's)")
     parser.add_argument("--verbose", action="store_true", help="log more")
 
 
@@ -77,10 +76,7 @@ def read_arguments(arguments: argparse.Namespace) -> Configuration:
     if arguments.store is not None:
         settings = replace(settings, store=arguments.store)
     if arguments.listen is not None:
-        try:
-            settings = replace(settings, listen=parse_address(arguments.listen))
-        except ValueError:
-            raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9900") from None
+        settings = replace(settings, listen=read_listen(arguments))
     return replace(configuration, collector=settings)
 
 
@@ -200,11 +196,6 @@ async def _check_address(host: str, port: int) -> None:
     await trial.wait_closed()
 
 
-def cannot_listen(host: str, port: int, error: OSError) -> ServescopeError:
-    """The error of an address that cannot be listened on."""
-    return ServescopeError(f"cannot listen on {host}:{port}: {_cause(error)}")
-
-
 async def _serve(collector: Collector, api: ApiSettings) -> Listener:
     from servescope.collector.api.serve import make_application
     from servescope.web.listening import Listener
@@ -240,9 +231,3 @@ def warn_of_openness(host: str, api: ApiSettings) -> None:
             "unless something in front of the collector speaks TLS",
             host,
         )
-
-
-def _cause(error: OSError) -> str:
-    # asyncio puts a sentence of its own into strerror; look-ups that fail have negative numbers.
-    number = error.errno or 0
-    return os.strerror(number) if number > 0 else str(error)

@@ -15,7 +15,7 @@ from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import SEGMENT
 from servescope.errors import UsageError, require_extra
-from servescope.settings.access import Access, Proxy
+from servescope.settings.access import SPEAKS_TLS, Access, Proxy
 from servescope.sources.inspection import InspectionError, inspect
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("exposition", metavar="URL|FILE", help="a /metrics endpoint, or a file with what one answered")
     parser.add_argument("later", metavar="LATER_FILE", nargs="?", help="what the same endpoint answered later")
     parser.add_argument(
-        "--seconds", type=float, metavar="N", help="seconds between the two files; a URL is read twice, N seconds apart"
+        "--seconds", type=float, metavar="SECONDS", help="between the two files; a URL is read twice, so long apart"
     )
     parser.add_argument("--source", metavar="NAME", help=f"use this source map: {', '.join(load_sources())}")
     parser.add_argument(
@@ -82,7 +82,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             raise UsageError(f"{option} is {getattr(arguments, name)}, expected a whole number above 0")
     if _is_url(arguments.exposition):
         if later is not None:
-            raise UsageError(f"a URL is read twice with --seconds N, without a later file: {_shown(later)}")
+            raise UsageError(f"a URL is read twice with --seconds SECONDS, without a later file: {_shown(later)}")
         require_extra("collector", "aiohttp")
     elif seconds is not None and later is None:
         raise UsageError(
@@ -143,7 +143,13 @@ async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) ->
             return earlier, parse_exposition(await fetch(target, limits), limits)
         except (FetchError, ParseError) as error:
             # A proxy of the environment may answer with the credentials that it was sent.
-            raise InspectionError(access.conceal(f"{target.url}: {error}")) from error
+            raise InspectionError(access.conceal(f"{target.url}: {error}{_hint(target.url, error)}")) from error
+
+
+def _hint(url: str, error: FetchError | ParseError) -> str:
+    """What to try where a server cut off a request in plain HTTP."""
+    is_cut_off = isinstance(error, FetchError) and str(error).startswith(("connection lost", "not HTTP"))
+    return f"; {SPEAKS_TLS}" if is_cut_off and url.lower().startswith("http:") else ""
 
 
 def _read_file(name: str, limits: Limits) -> bytes:
@@ -153,9 +159,9 @@ def _read_file(name: str, limits: Limits) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         hint = f"; for a URL write 'http://{name}'" if re.match(r"[\w.-]+:\d+(/[^@]*)?$", name) else ""
-        raise InspectionError(f"cannot read {_shown(name)}: {reason.lower()}{hint}") from error
+        raise UsageError(f"cannot read {_shown(name)}: {reason.lower()}{hint}") from error
     if len(body) > limits.max_body_bytes:
-        raise InspectionError(f"{name}: the file exceeds {limits.max_body_bytes} bytes (max_body_bytes)")
+        raise UsageError(f"{name}: the file exceeds {limits.max_body_bytes} bytes (max_body_bytes)")
     return body
 
 
@@ -163,4 +169,4 @@ def _parse(body: bytes, origin: str, limits: Limits) -> Exposition:
     try:
         return parse_exposition(body, limits)
     except ParseError as error:
-        raise InspectionError(f"{origin}: {error}") from error
+        raise UsageError(f"{origin}: {error}") from error

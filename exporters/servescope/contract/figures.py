@@ -94,7 +94,7 @@ _FIGURES = (
         better=None,
     ),
     Figure(
-        "request_unended_share", "Started and not ended", "Requests", "ratio",
+        "request_unended_share", "Started minus ended", "Requests", "ratio",
         Ratio(Difference(rate("requests_started_total"), _ALL_REQUESTS), rate("requests_started_total")),
         "Requests that started minus those that ended, as a share of those that started; 0 on average, and negative "
         "while more end than start.",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from servescope.errors import require_extra
+from servescope.settings.command_line import configure_listen
 from servescope.store.prometheus.options import configure_history
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9920"
@@ -33,14 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         return found
 
     run = verb("run", "deliver to all customers until Ctrl-C; SIGHUP reads the configuration again", history=True)
-    run.add_argument(
-        "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT",
-        help="address of its own /metrics, for the operator (default: %(default)s)",
-    )  # fmt: skip
-    run.add_argument(
-        "--pull-listen", default=DEFAULT_PULL_LISTEN, metavar="HOST:PORT",
-        help="address of the pages that customers scrape (default: %(default)s)",
-    )  # fmt: skip
+    configure_listen(run, "address of its own /metrics, for the operator", default=DEFAULT_LISTEN)
+    configure_listen(
+        run, "address of the pages that customers scrape", option="--pull-listen", default=DEFAULT_PULL_LISTEN
+    )
     run.add_argument("--pull-cert-file", metavar="FILE", help="serve customers' pages with this certificate")
     run.add_argument("--pull-key-file", metavar="FILE", help="and this key")
     run.add_argument("--pull-client-ca-file", metavar="FILE", help="only to clients with certificates of these")
@@ -74,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--customer", metavar="NAME", help="this customer alone")
     parser.add_argument(
-        "--diff", type=Path, metavar="OLD", help="what the configuration adds and removes since that one"
+        "--diff", type=Path, metavar="FILE", help="what the configuration adds and removes since this one"
     )
     parser.add_argument("--summary", action="store_true", help="count series by metric and reason, and list none")
     _add_format(parser)

@@ -108,7 +108,7 @@ def read_usable_policies(
     ConfigurationError for that, and for what is wrong with the whole file.
     """
     directory = path.resolve().parent
-    root = Table(read_document(path, "configuration of customers"), str(path), "")
+    root = Table(read_document(path, "customers' configuration"), str(path), "")
     root.check_keys([setting.key for setting in CUSTOMERS_SETTINGS[""]])
     tables = root.tables("customers", CUSTOMERS_SETTINGS["customers"])
     if not tables:
@@ -459,7 +459,7 @@ def read_claims(path: Path, policies: Iterable[Policy]) -> Claims:
 
     Raises ConfigurationError where a deployment has no allow-list.
     """
-    root = Table(read_document(path, "configuration of customers"), str(path), "")
+    root = Table(read_document(path, "customers' configuration"), str(path), "")
     collector = path.resolve().parent / root.string("collector", None)
     claims = Claims((each.deployment, each.claim) for each in read_collected(collector))
     for policy in policies:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import time
 from collections.abc import Container, Mapping
@@ -26,11 +25,12 @@ from servescope.customers.lanes.prometheus_past import warn_of_prometheus
 from servescope.customers.lanes.telemetry import CustomersTelemetry
 from servescope.customers.policy.policy import Policy
 from servescope.customers.policy.secrecy import warn_of_loose_files
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
 from servescope.settings.clock import program_clock
+from servescope.settings.command_line import cannot_listen, read_listen
 from servescope.settings.tables import Table
-from servescope.settings.values import is_loopback, parse_address
+from servescope.settings.values import is_loopback
 from servescope.store.history import History
 from servescope.store.opening import open_history
 from servescope.web.bounds import Bounds
@@ -56,8 +56,8 @@ class _Addresses(NamedTuple):
 def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     """Deliver and serve until SIGINT or SIGTERM; raises ServescopeError when it cannot begin."""
     addresses = _Addresses(
-        _parse_listen("--listen", arguments.listen),
-        _parse_listen("--pull-listen", arguments.pull_listen),
+        read_listen(arguments),
+        read_listen(arguments, option="--pull-listen"),
         _read_certificates(arguments).certificates(),
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -89,13 +89,6 @@ def _read_removed(cursors_path: Path) -> Mapping[str, int]:
         return {}
     with CursorFile(cursors_path) as cursors:
         return cursors.removed()
-
-
-def _parse_listen(option: str, text: str) -> tuple[str, int]:
-    try:
-        return parse_address(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is not HOST:PORT, such as 127.0.0.1:9920") from None
 
 
 def _read_certificates(arguments: argparse.Namespace) -> ApiSettings:
@@ -153,8 +146,8 @@ async def _listen(listener: Listener, address: tuple[str, int], path: str, ends:
     try:
         await listener.start(host, port)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise ServescopeError(f"cannot listen on {host}:{port}: {reason}") from error
+        option = "--listen" if path == "/metrics" else "--pull-listen"
+        raise cannot_listen(host, port, error, option=option) from error
     ends.push_async_callback(listener.close)
     for found in listener.addresses:
         _logger.info("serving %s on %s:%d", path, *found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -11,7 +10,7 @@ from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.customers.points.projection import MERGED_GAUGES
 from servescope.customers.policy.policy import Resolution
-from servescope.errors import UsageError
+from servescope.errors import UsageError, suggest
 
 ALL: Final = "all"
 
@@ -99,10 +98,8 @@ def _unknown(name: str, what: str, groups: Mapping[str, tuple[str, ...]]) -> str
     catalog, others, elsewhere = (METRICS, FIGURES, "figures") if what == "metric" else (FIGURES, METRICS, "metrics")
     if name in others:
         return f"{name!r} is no {what}; list it under {elsewhere}"
-    near = difflib.get_close_matches(name, (*catalog, *groups), n=1)
-    hint = (
-        f"did you mean {near[0]!r}?" if near else f"expected a name of docs/metrics.md, or a group: {', '.join(groups)}"
-    )
+    near = suggest(name, (*catalog, *groups))
+    hint = near or f"expected a name of docs/metrics.md, or a group: {', '.join(groups)}"
     return f"unknown {what} {name!r}; {hint}"
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from servescope.contract.limits import describe_band, describe_worse
 from servescope.settings.values import format_instant
 
 Verdict = Literal["HEALTHY", "DEGRADED", "INCONCLUSIVE", "NO DATA"]
@@ -139,7 +140,8 @@ class MetricJudgement:
     `compared` are the blocks that the ratio is of. `spans` are those between which the effect is proven to have
     changed, oldest first, none where it has not: the ratio then is of the latest that harms where the verdict is
     DEGRADED, and of all of them where it is not. `counted` is the unit of what a ratio or events are among, "" of
-    requests and observations. Harm of a `guard` keeps the verdict over all metrics from being HEALTHY.
+    requests and observations. Harm of a `guard` keeps the verdict over all metrics from being HEALTHY. `limit` is
+    margin or band as people read it, "" without either.
     """
 
     name: str
@@ -170,6 +172,13 @@ class MetricJudgement:
     counted: str = ""
     guard: bool = False
     sensitivity: SensitivityJudgement | None = None
+    limit: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        limit = "" if self.margin is None else describe_worse(self.name, self.margin, self.better)
+        if self.band is not None:
+            limit = describe_band(*self.band, self.unit)
+        object.__setattr__(self, "limit", limit)
 
 
 @dataclass(frozen=True, slots=True)

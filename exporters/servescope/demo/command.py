@@ -23,12 +23,20 @@ from typing import TYPE_CHECKING
 
 from servescope.errors import ServescopeError, UsageError
 from servescope.settings.clock import CLOCK_VARIABLE
+from servescope.settings.command_line import (
+    cannot_listen,
+    configure_listen,
+    format_address,
+    reached_at,
+    read_listen,
+)
 
 if TYPE_CHECKING:
     from servescope.demo.pacing import Pace
     from servescope.emulator.server.server import RunningEmulator
 
-_CONSOLE_PORT, _COLLECTOR_PORT, _EMULATOR_PORT = 8501, 9900, 9800
+_CONSOLE = "127.0.0.1:8501"
+_COLLECTOR_PORT, _EMULATOR_PORT = 9900, 9800
 # Generous: a part that ended is noticed at once, and the first start on a slow machine compiles what it imports.
 READY_SECONDS = 180
 END_SECONDS = 10
@@ -45,27 +53,31 @@ class _Part:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope demo`."""
-    parser.add_argument("--port", type=int, help="port of the console (default: 8501, or a free one)")
-    parser.add_argument(
-        "--directory", type=Path, help="keep configuration, store and logs here (default: a temporary folder)"
+    configure_listen(
+        parser, f"address of the console (default: {_CONSOLE}, or a free port where that is in use)", aliases=("port",)
     )
+    parser.add_argument(
+        "--directory", type=Path, metavar="FOLDER",
+        help="keep configuration, store and logs here (default: a temporary folder)",
+    )  # fmt: skip
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo until Ctrl-C, or until one of its parts ends."""
     _require_extras()
-    if arguments.port is not None and not 0 <= arguments.port <= 65535:
-        raise UsageError(f"port {arguments.port!r} is not within 0 … 65535")
+    chosen = arguments.listen is not None or arguments.port is not None
+    host, wanted = read_listen(arguments, default=_CONSOLE)
     # A terminal that is closed ends the demo as Ctrl-C does; its parts would not all get the signal.
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     with _folder(arguments.directory) as folder:
         parts: list[_Part] = []
-        port = arguments.port or _port_near(_CONSOLE_PORT)
+        port = _choose_port(host, wanted, or_another=not chosen)
+        url = f"http://{format_address(reached_at(host), port)}"
         running: RunningEmulator | None = None
         try:
-            running, pace = _start(parts, folder, port, no_browser=arguments.no_browser)
-            print(f"servescope: the demo runs; the console is at http://127.0.0.1:{port}")
+            running, pace = _start(parts, folder, format_address(host, port), url, no_browser=arguments.no_browser)
+            print(f"servescope: the demo runs; the console is at {url}")
             print("servescope: Ctrl-C ends it", flush=True)
             _wait_for_end(parts, running, pace)
         finally:
@@ -99,19 +111,23 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _port_near(wanted: int) -> int:
-    """The port wanted, or a free one when something else has it."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
+def _choose_port(host: str, wanted: int, *, or_another: bool = True) -> int:
+    """The port wanted, or a free one when something else has it; raises ServescopeError where that is not allowed."""
+    problem = OSError()
+    for port in (wanted, 0) if or_another else (wanted,):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
+                probe.bind((host, port))
+            except OSError as error:
+                problem = error
                 continue
             return int(probe.getsockname()[1])
-    raise ServescopeError("no free port on 127.0.0.1")
+    raise cannot_listen(host, wanted, problem)
 
 
-def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> tuple[RunningEmulator, Pace]:
+def _start(
+    parts: list[_Part], folder: Path, listen: str, url: str, *, no_browser: bool
+) -> tuple[RunningEmulator, Pace]:
     """Start emulator, console and collector, as early as each can start, and have time pass once all answer.
 
     The console takes longest, so it starts first, on an empty store; meanwhile the past is written into it.
@@ -123,8 +139,8 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
 
     opens_at = opening.choose_opening()
     opening.put_files(folder, opens_at)
-    store, emulator = str(folder / opening.STORE), _port_near(_EMULATOR_PORT)
-    words = ["--plan", str(folder / opening.PLAN), "--journal", str(folder / opening.JOURNAL), "--port", str(port)]
+    store, emulator = str(folder / opening.STORE), _choose_port("127.0.0.1", _EMULATOR_PORT)
+    words = ["--plan", str(folder / opening.PLAN), "--journal", str(folder / opening.JOURNAL), "--listen", listen]
     words += ["--emulator", f"http://127.0.0.1:{emulator}", *(["--no-browser"] if no_browser else [])]
     console = _launch("console", ["--store", store, *words], folder)
     parts.append(console)
@@ -141,11 +157,11 @@ def _start(parts: list[_Part], folder: Path, port: int, *, no_browser: bool) -> 
         configuration=opened.configuration,
     )
     try:
-        listen = f"127.0.0.1:{_port_near(_COLLECTOR_PORT)}"
-        words = ["--config", str(running.config_path), "--store", store, "--listen", listen]
+        collector_listen = f"127.0.0.1:{_choose_port('127.0.0.1', _COLLECTOR_PORT)}"
+        words = ["--config", str(running.config_path), "--store", store, "--listen", collector_listen]
         collector = _launch("collect", words, folder)
         parts.append(collector)
-        collects, shows = f"http://{listen}/-/healthy", f"http://127.0.0.1:{port}/_stcore/health"
+        collects, shows = f"http://{collector_listen}/-/healthy", f"{url}/_stcore/health"
         _wait_until(lambda: _answers(collects), parts, collector, "the collector did not answer")
         _wait_until(lambda: _answers(shows), parts, console, "the console did not answer")
         pace.start()
@@ -199,7 +215,8 @@ def _raise_if_ended(parts: Sequence[_Part]) -> None:
     for part in parts:
         code = part.process.poll()
         if code is not None:
-            raise ServescopeError(f"`servescope {part.name}` ended with code {code}: {_tail(part.log)}")
+            cause = _tail(part.log).removeprefix("servescope: error: ")
+            raise ServescopeError(f"`servescope {part.name}` ended with code {code}: {cause}")
 
 
 def _tail(log: Path) -> str:

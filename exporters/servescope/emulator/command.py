@@ -20,12 +20,13 @@ from servescope.emulator.traffic_arguments import configure_traffic, plan_traffi
 from servescope.emulator.workload.plans import ReplayedTraffic, TrafficPlan
 from servescope.emulator.workload.traces import survey_trace
 from servescope.errors import UsageError, require_extra
+from servescope.settings.command_line import configure_listen, read_listen
 from servescope.settings.values import format_instant
 
 if TYPE_CHECKING:
     from servescope.emulator.server.server import RunningEmulator
 
-_ADDRESS = "127.0.0.1"
+_LISTEN = "127.0.0.1:0"
 _STACKS: dict[str, tuple[DeploymentPlan, ...]] = {
     "both": (V1, V2),
     "v1": (V1,),
@@ -49,26 +50,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the deployments: v1 with least-load routing, v2 with KV-aware routing, v2 with separate prefill and "
         "decode workers, or v1 and v2 (default: %(default)s)",
     )
-    parser.add_argument(
-        "--port", type=int, default=0, help="port of the OpenAI API and of all /metrics (default: a free one)"
-    )
-    parser.add_argument(
-        "--address",
-        default=_ADDRESS,
-        metavar="HOST",
-        help="address to listen on; 0.0.0.0 for every address of the machine (default: %(default)s)",
+    configure_listen(
+        parser,
+        "address of the OpenAI API and of all /metrics; host 0.0.0.0 for every address of the machine, port 0 for a "
+        f"free one (default: {_LISTEN})",
+        aliases=("port", "address"),
     )
     parser.add_argument(
         "--advertise",
         default="",
         metavar="HOST",
-        help="host in the lists of targets, when scrapers reach this machine by a name (default: the address)",
+        help="host in the lists of targets, when scrapers reach this machine by a name (default: that of --listen)",
     )
     parser.add_argument(
         "--directory",
         type=Path,
+        metavar="FOLDER",
         default=Path("emulated"),
-        help="directory for servescope.toml and the lists of targets (default: ./emulated)",
+        help="folder for servescope.toml and the lists of targets (default: ./emulated)",
     )
     parser.add_argument(
         "--speed-up",
@@ -78,7 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run X times as fast as the wall clock: latencies are the same, rates per wall-clock second are X times "
         "as high (default: 1)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same traffic (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="the same seed gives the same traffic (default: 1)"
+    )
     parser.add_argument(
         "--traffic",
         choices=("generated", "none"),
@@ -95,8 +96,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fault",
         action="append",
         default=[],
-        metavar="KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]",
-        help="switch this fault on at the start; may be repeated; `servescope faults kinds` lists the kinds",
+        metavar="FAULT",
+        help="switch this fault on at the start, as KIND[:INTENSITY][@DEPLOYMENT[/REPLICA]]; may be repeated; "
+        "`servescope faults kinds` lists the kinds",
     )
     parser.add_argument(
         "--scenario",
@@ -105,11 +107,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="read deployments, traffic, faults and seed from a TOML file, such as those in examples/scenarios; "
         "--fault adds more",
     )
-    parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (default: at Ctrl-C)")
+    parser.add_argument("--seconds", type=float, metavar="SECONDS", help="end after so long (default: at Ctrl-C)")
     parser.add_argument(
         "--record",
         type=Path,
-        metavar="STORE",
+        metavar="PATH",
         help="serve nothing: run the scenario as fast as this machine can, record it into a new store, and end",
     )
     parser.add_argument(
@@ -130,6 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seconds is not None and not 0 < arguments.seconds <= _MOST_SECONDS:
         raise UsageError(f"--seconds is {arguments.seconds!r}, expected a number above 0, at most {_MOST_SECONDS:g}")
     stack, scheduled = _build_stack(arguments)
+    address, port = read_listen(arguments, default=_LISTEN)
     served = serving_options.prepare(arguments, stack)
     try:
         faults = Faults(stack, scheduled)
@@ -138,9 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
         control = Control(faults, token=os.environ.get(TOKEN_VARIABLE) or None)
         running = server.start(
             arguments.directory,
-            address=arguments.address,
+            address=address,
             advertised=arguments.advertise,
-            port=arguments.port,
+            port=port,
             speed_up=arguments.speed_up,
             stack=stack,
             add_routes=[*served.add_routes, control.add_routes],
@@ -159,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _record(arguments: argparse.Namespace) -> int:
     if arguments.scenario is None:
         raise UsageError("--record goes with --scenario, which says what is recorded")
-    _check_said_by_scenario(arguments, "port", "speed_up", "traffic", "fault", "seconds")
+    _check_said_by_scenario(arguments, "listen", "port", "address", "speed_up", "traffic", "fault", "seconds")
     from servescope.emulator.scenario.recording import record
     from servescope.emulator.scenario.scenario import read_scenario
 

@@ -30,6 +30,7 @@ from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurv
 from servescope.errors import UsageError
 from servescope.increments.readings import evaluate_increases
 from servescope.migration.scaling import TokenScaling
+from servescope.settings.values import format_percent
 
 ROUTERS: Final = ("kv", "least-load")
 MOST_WORKERS: Final = 1000
@@ -48,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
         type=Path,
+        metavar="FILE",
         help="Mooncake's JSON Lines (timestamp, input_length, output_length, hash_ids) or Azure's CSV",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="engines that serve it (default: 16)")
@@ -55,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware", metavar="GPU", help=f"GPUs of each worker: {', '.join(list_hardware())} (default: h100)"
     )
-    parser.add_argument("--model", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
+    parser.add_argument("--model", metavar="NAME", help=f"{', '.join(list_models())} (default: {DEFAULT_MODEL})")
     parser.add_argument("--tensor-parallel-size", type=int, metavar="N", help="GPUs of each worker (default: 4)")
     parser.add_argument(
         "--max-batch-size", type=int, metavar="N", help="requests a worker serves at once (default: 256)"
@@ -140,7 +142,7 @@ class CacheReport:
         yield f"{'cache':>12}  {'LRU':>8}  {'by sequence':>11}"
         for capacity, reuse in self.reuse.items():
             name = "unlimited" if capacity == UNLIMITED else f"{_count(capacity)}"
-            yield f"{name:>12}  {reuse.ratio:8.1%}  {reuse.ratio_by_sequence:11.1%}"
+            yield f"{name:>12}  {format_percent(reuse.ratio, 1):>9}  {format_percent(reuse.ratio_by_sequence, 1):>12}"
         yield ""
         yield f"Of all blocks, of {MOONCAKE_BLOCK_TOKENS} tokens, those that were cached, prompts in the file's order."
         yield "LRU: the block used longest ago goes first."
@@ -389,7 +391,7 @@ def _describe_trace_in_words(path: Path, survey: TraceSurvey) -> Iterator[str]:
 
 def _show(value: float, unit: str) -> str:
     if unit == "ratio":
-        return f"{value:.1%}"
+        return format_percent(value, 1)
     if unit == "seconds":
         return f"{value:.4g} s"
     return f"{value:,.4g} {unit}" if abs(value) < 1000 else f"{_count(round(value))} {unit}"

@@ -30,7 +30,7 @@ def configure_traffic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--requests-per-second",
         type=float,
-        metavar="R",
+        metavar="N",
         help=f"average rate over all deployments (default: {Mix().requests_per_second:g})",
     )
     parser.add_argument(

@@ -9,6 +9,7 @@ from typing import Final
 from servescope.cutover.evidence.evidence import DECISION_KINDS
 from servescope.judge import verbs
 from servescope.judge.ending import ended_in_time
+from servescope.settings.command_line import configure_listen
 from servescope.store.prometheus.options import configure_history
 
 FORMATS: Final = ("text", "json")
@@ -75,9 +76,7 @@ def _add_person(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="address to serve on (default: %(default)s)"
-    )
+    configure_listen(parser, default=DEFAULT_LISTEN)
     parser.add_argument("--gate-token-file", metavar="FILE", help="bearer tokens that clients need, one a line")
     parser.add_argument("--gate-token-env", metavar="NAME", help="environment variable with such a token")
     parser.add_argument("--gate-cert-file", metavar="FILE", help="serve TLS with this certificate")

@@ -12,7 +12,7 @@ from typing import Final, get_args
 from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.cutover.judgement import Judgement, Verdict
 from servescope.cutover.verdict.context import uncalibrated_of
-from servescope.errors import ServescopeError, UsageError, require_extra
+from servescope.errors import ServescopeError, UsageError, require_extra, suggest
 from servescope.judge.arguments import (
     Judged,
     find_case,
@@ -110,7 +110,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     judgement = with_written_harm(judgement, case.run)
     known = [metric.name for metric in judgement.metrics]
     if arguments.metric not in (None, *known):
-        raise UsageError(f"the plan has no metric {arguments.metric!r}, it has: {', '.join(known)}")
+        hint = suggest(arguments.metric, known) or f"it has: {', '.join(known)}"
+        raise UsageError(f"the plan has no metric {arguments.metric!r}; {hint}")
     if arguments.format == "json":
         print_json({"judgement": judgement.to_json(), "frozen": case.frozen.to_json()})
     else:

@@ -19,7 +19,7 @@ from servescope.judge.arguments import find_journal, open_run, read_plan
 from servescope.judge.case import fold_case, restore_case
 from servescope.judge.checkpoints.checkpoints import Checkpoint, CheckpointError, KeptPart
 from servescope.judge.checkpoints.fold_codec import encode
-from servescope.judge.journal.journal import CutoverJournal, JournalDamagedError, JournalError
+from servescope.judge.journal.journal import CutoverJournal, JournalDamagedError
 from servescope.judge.journal.runs import CutoverRun, list_runs
 from servescope.settings.json_text import print_json
 from servescope.settings.values import format_instant
@@ -31,7 +31,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """Check the journal; with a plan and a history also what is kept of its run. Returns 1 where something is wrong."""
     path = find_journal(arguments)
     if not path.exists():
-        raise JournalError(f"no journal at {str(path)!r}")
+        raise UsageError(f"no journal at {str(path)!r}")
     problems, entries, head = _check_journal(arguments)
     shown: dict[str, Any] = {
         "journal": str(path), "entries": entries, "head": head, "problems": [f"{path}: {each}" for each in problems],

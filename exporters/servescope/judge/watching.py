@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import time
 from pathlib import Path
@@ -25,8 +24,9 @@ from servescope.judge.report.latest import Latest
 from servescope.judge.report.text import moment
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.settings.clock import ProgramClock, program_clock
+from servescope.settings.command_line import cannot_listen, read_listen
 from servescope.settings.tables import Table
-from servescope.settings.values import is_loopback, parse_address
+from servescope.settings.values import is_loopback
 from servescope.store.history import History
 from servescope.store.opening import open_history
 from servescope.web.listening import Listener
@@ -44,10 +44,7 @@ def watch(arguments: argparse.Namespace) -> int:
     """Judge and serve until SIGINT or SIGTERM; raises ServescopeError when it cannot begin."""
     if arguments.at is not None:
         raise UsageError("--at does not go with `watch`, which judges the present")
-    try:
-        host, port = parse_address(arguments.listen)
-    except ValueError:
-        raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9910") from None
+    host, port = read_listen(arguments)
     api = _read_api(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     journal, run = open_run(arguments, read_plan(arguments.plan))
@@ -171,9 +168,7 @@ async def serve(watcher: Watcher, host: str, port: int, api: ApiSettings, stop: 
     try:
         await listener.start(host, port)
     except OSError as error:
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else str(error)
-        raise ServescopeError(f"cannot listen on {host}:{port}: {reason}") from error
+        raise cannot_listen(host, port, error) from error
     scheme = "http" if api.tls_cert_file is None else "https"
     for address in listener.addresses:
         _logger.info("serving %s://%s:%d/judgement", scheme, *address)

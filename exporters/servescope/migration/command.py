@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     backend.add_argument("--checkpoint", metavar="SOURCE:REPO", help="the model, such as HF:owner/name")
     backend.add_argument("--accelerator", metavar="TYPE", help="the kind of GPU, such as H100")
     backend.add_argument("--quantization-type", metavar="TYPE", help="v2's quantization of weights that are w4")
-    backend.add_argument("--speculative-model-dir", metavar="PATH", help="the weights of Eagle's head")
+    backend.add_argument("--speculative-model-dir", metavar="FOLDER", help="the weights of Eagle's head")
     backend.add_argument(
         "--eagle3-one-model", choices=("yes", "no"), help="whether v2 runs an Eagle3 head and the model as one"
     )
@@ -92,7 +92,7 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         "max_batch_size)",
     )  # fmt: skip
     group.add_argument(
-        "--start-seconds", type=float, metavar="N", help="how long a new replica needs to serve (default: 120)"
+        "--start-seconds", type=float, metavar="SECONDS", help="how long a new replica needs to serve (default: 120)"
     )
     group.add_argument(
         "--measured-target", action="store_true", help="put the recommended target in the Management API's body"

@@ -169,6 +169,9 @@ _COUNTED: Final[Mapping[Status, str]] = {
 
 
 def _describe(report: FileReport) -> Iterator[str]:
+    if report.error and report.error.startswith(f"{report.name}:"):
+        yield report.error  # with its line, where it has one
+        return
     yield f"{report.name}: {report.note or _headline(report)}"
     if report.error:
         return
@@ -216,7 +219,7 @@ def _describe(report: FileReport) -> Iterator[str]:
 
 def _headline(report: FileReport) -> str:
     if report.error:
-        return report.error.removeprefix(f"{report.name}: ")
+        return report.error
     found = report.translation
     if report.status == "error":
         count = sum(each.severity == "error" for each in report.findings)

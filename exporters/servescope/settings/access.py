@@ -13,8 +13,10 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Final
+from urllib.error import URLError
 from urllib.parse import unquote
 from urllib.request import getproxies_environment
 
@@ -387,6 +389,30 @@ def _checked(value: str, where: str) -> str:
 def _refuse_encrypted() -> str:
     # Without an answer OpenSSL would ask the terminal for the key's password.
     raise ValueError("the key is encrypted; expected one without a password")
+
+
+SPEAKS_TLS: Final = "where the server speaks TLS, use https://"
+"""What to try where a request in plain HTTP is refused or cut off."""
+_PLAIN_HTTP: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+
+
+def describe_tls(error: ssl.SSLError) -> str:
+    """Why TLS failed: a certificate that is not trusted, or a server that answers in plain HTTP."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate refused: {error.verify_message}"
+    reason = error.reason or str(error)
+    cause = f"TLS failed: {reason.replace('_', ' ').lower()}"
+    return f"{cause}; the server speaks plain HTTP: use http://" if reason in _PLAIN_HTTP else cause
+
+
+def describe_failure(error: BaseException, url: str = "") -> str:
+    """The cause of a request of `urllib` that failed; of one to an `http:` `url` that was cut off, what to try."""
+    reason = error.reason if isinstance(error, URLError) else error
+    if isinstance(reason, ssl.SSLError):
+        return describe_tls(reason)
+    cause = str(getattr(reason, "strerror", None) or reason or type(reason).__name__)
+    is_cut_off = isinstance(reason, ConnectionResetError | BadStatusLine)
+    return f"{cause}; {SPEAKS_TLS}" if is_cut_off and url.lower().startswith("http:") else cause
 
 
 def _reason(error: Exception) -> str:

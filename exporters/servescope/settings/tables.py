@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from servescope.errors import ConfigurationError, UsageError
+from servescope.errors import ConfigurationError, UsageError, suggest
 from servescope.settings.values import LONGEST_DURATION_MS, parse_duration, parse_size
 
 REQUIRED: Final = "required"
@@ -130,8 +129,7 @@ class Table:
         """Refuse keys that are not known, with the nearest that is."""
         for key in self.values:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+                hint = suggest(key, known) or f"known: {', '.join(known) or 'none'}"
                 raise ConfigurationError(f"{self.origin}: unknown key {self.key(key)!r}; {hint}")
 
     def table(self, key: str, settings: Sequence[Setting]) -> Table:

@@ -51,6 +51,26 @@ def format_instant(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def format_wait(seconds: float) -> str:
+    """How long something takes, in the two largest units that matter: `25 min`, `1 h 20 min`, `2 d 4 h`."""
+    minutes = max(1, round(seconds / 60))
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    # Beyond a few hours five minutes more or less are not known.
+    hours, minutes = divmod(5 * round(minutes / 5), 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(seconds / 3_600), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def format_percent(share: float, digits: int = 0) -> str:
+    """A share in percent: `71.4 %`."""
+    return f"{100 * share:.{digits}f} %"
+
+
 _HIGHEST_PORT = 65535
 
 

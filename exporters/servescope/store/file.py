@@ -124,7 +124,7 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     Raises StoreError for a missing file that shall be read only, a foreign file and one of another schema version.
     """
     if read_only and not path.exists():
-        raise StoreError(f"no store at {str(path)!r}; a running `servescope collect` makes one")
+        raise StorePathError(f"no store at {str(path)!r}; a running `servescope collect` makes one")
     try:
         connection = _connect(path, "mode=ro" if read_only else "mode=rwc")
     except sqlite3.Error as error:
@@ -188,7 +188,8 @@ def describe(path: Path, error: sqlite3.Error, *, opening: bool = False) -> Stor
     if opening:
         reason = f"cannot be used as a store: {reason}"
     # A file that is no database at all may be anything of anyone's; one that is, and is ours, is a damaged store.
-    return StoreError(
+    kind = StorePathError if opening and _primary_code(error) == sqlite3.SQLITE_NOTADB else StoreError
+    return kind(
         f"store {path}: {reason}",
         damaged=is_damage(error, of_ours=opening),
         retryable=_primary_code(error) in _DISK_CODES,
@@ -248,7 +249,7 @@ def _check_application(connection: sqlite3.Connection, path: Path) -> int:
     """The application id, 0 of an empty file; raises StoreError when the file is not ours or of another version."""
     application, version, tables = read_identity(connection)
     if application != APPLICATION_ID and (tables or application or version):
-        raise StoreError(f"store {path}: the file belongs to another program (application id {application})")
+        raise StorePathError(f"store {path}: the file belongs to another program (application id {application})")
     if application and version != SCHEMA_VERSION:
         raise StoreError(
             f"store {path}: has schema version {version}, this servescope expects {SCHEMA_VERSION}; "

@@ -36,7 +36,7 @@ def open_history(arguments: argparse.Namespace) -> Iterator[History]:
             raise UsageError(f"--{option.replace('_', '-')} goes with --prometheus")
     path = arguments.store or Path(DEFAULT_STORE)
     if arguments.store is None and not path.exists():
-        raise UsageError(f"no {DEFAULT_STORE} here, expected --store DB or --prometheus URL")
+        raise UsageError(f"no {DEFAULT_STORE} here, expected --store PATH or --prometheus URL")
     with Store(path, read_only=True, now_ms=program_clock().now_ms) as store:
         yield store
 

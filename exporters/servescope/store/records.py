@@ -28,7 +28,7 @@ class StoreError(ServescopeError):
 
 
 class StorePathError(StoreError, UsageError):
-    """The path cannot be that of a store: there is a directory, or something else that is not a regular file."""
+    """The path is not that of a store: nothing is there to read, a directory, or a file of something else."""
 
 
 class RefusedError(StoreError):

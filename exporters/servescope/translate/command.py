@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servescope.collector.command import allow_connections, cannot_listen, warn_of_openness
-from servescope.errors import ServescopeError, UsageError, require_extra
-from servescope.settings.values import parse_address
+from servescope.collector.command import allow_connections, warn_of_openness
+from servescope.errors import ServescopeError, require_extra
+from servescope.settings.command_line import cannot_listen, configure_listen, read_listen
 
 if TYPE_CHECKING:
     from aiohttp.web import Application
@@ -25,8 +25,11 @@ _logger = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope translate`."""
-    parser.add_argument("--config", type=Path, metavar="FILE", default=Path("translate.toml"), help="configuration")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="address to serve on, in place of the configuration's")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", default=Path("translate.toml"),
+        help="configuration (default: %(default)s)",
+    )  # fmt: skip
+    configure_listen(parser, "address to serve on (default: the configuration's)")
     parser.add_argument("--check", action="store_true", help="read the configuration, and end")
     parser.add_argument("--verbose", action="store_true", help="log every probe that fails")
 
@@ -51,10 +54,7 @@ def _read(arguments: argparse.Namespace) -> ProbeConfiguration:
     configuration = read_probe_configuration(arguments.config)
     if arguments.listen is None:
         return configuration
-    try:
-        return replace(configuration, listen=parse_address(arguments.listen))
-    except ValueError:
-        raise UsageError(f"--listen {arguments.listen!r} is not HOST:PORT, such as 127.0.0.1:9905") from None
+    return replace(configuration, listen=read_listen(arguments))
 
 
 async def _serve(configuration: ProbeConfiguration, arguments: argparse.Namespace) -> None:

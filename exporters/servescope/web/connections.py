@@ -19,7 +19,7 @@ from aiohttp.http_parser import RawResponseMessage
 from yarl import URL
 
 from servescope.errors import ServescopeError
-from servescope.settings.access import Access, Tls
+from servescope.settings.access import SPEAKS_TLS, Access, Tls, describe_tls
 from servescope.settings.credentials import ClientCertificates, Keyring
 from servescope.web.resolver import Resolver
 
@@ -141,6 +141,8 @@ class Connections:
 def bad_status(response: aiohttp.ClientResponse) -> FetchError:
     """The error of an answer that has no success."""
     message = f"HTTP status {response.status} {shortened(response.reason or '')}".rstrip()
+    if response.status == 400 and response.url.scheme == "http":
+        message += f"; {SPEAKS_TLS}"
     retry = retry_after(response.headers)
     if response.status == 429 or (response.status == 503 and retry is not None):
         return FetchError("rate_limited", message, retry_after_seconds=retry)
@@ -207,10 +209,8 @@ def _tls_cause(error: BaseException) -> str | None:
             found = found.certificate_error
         elif isinstance(found, aiohttp.ClientConnectorError):
             found = found.os_error
-        if isinstance(found, ssl.SSLCertVerificationError):
-            return f"certificate refused: {found.verify_message}"
         if isinstance(found, ssl.SSLError):
-            return f"TLS failed: {(found.reason or str(found)).replace('_', ' ').lower()}"
+            return describe_tls(found)
         if found is None:
             return None
         found = found.__cause__

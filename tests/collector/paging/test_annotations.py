@@ -18,7 +18,7 @@ from servescope.collector.paging.states import AlertInstance
 from servescope.contract.samples import make_labels
 from servescope.errors import UsageError
 
-FORMS = ("humanize", "humanizePercentage", "humanizeDuration")
+FORMS = ("humanize", "humanizePercentage", 'humanizePercentage | reReplaceAll "%" " %"', "humanizeDuration")
 
 
 def _values() -> list[str]:

@@ -202,7 +202,8 @@ def _start_emulators(
             f"emulator-{name}",
             [
                 sys.executable, "-m", "servescope.cli", "emulate", "--scenario", str(path),
-                "--speed-up", str(times), "--port", str(port), "--directory", str(folder / "emulated" / name),
+                "--speed-up", str(times), "--listen", f"127.0.0.1:{port}",
+                "--directory", str(folder / "emulated" / name),
             ],
             folder,
             f"http://127.0.0.1:{port}/",

@@ -143,7 +143,7 @@ def _emulate(names: str, logs: Path) -> Iterator[Emulator]:
     directory = logs / "emulated"
     command = [
         sys.executable, "-m", "servescope.cli", "emulate", "--stack", "v2", "--traffic", "none", "--metrics", names,
-        "--directory", str(directory), "--port", str(port), "--kv-events", f"tcp://127.0.0.1:{events}",
+        "--directory", str(directory), "--listen", f"127.0.0.1:{port}", "--kv-events", f"tcp://127.0.0.1:{events}",
     ]  # fmt: skip
     emulator = Emulator(f"http://127.0.0.1:{port}", directory)
     with running("emulator", command, logs) as started:

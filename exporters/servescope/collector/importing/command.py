@@ -16,7 +16,7 @@ from servescope.collector.targets.rights import Rights
 from servescope.contract.identity import ROLES, Identity, describe_group
 from servescope.errors import UsageError, require_extra
 from servescope.settings.clock import AHEAD_MS, program_clock
-from servescope.settings.values import format_instant
+from servescope.settings.values import format_instant, format_percent
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.options import configure as configure_access
@@ -35,7 +35,7 @@ _PROGRESS_SECONDS = 5.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `servescope import`."""
     parser.add_argument("--from", dest="url", required=True, metavar="URL", help="base URL of the Prometheus")
-    parser.add_argument("--store", type=Path, metavar="FILE", help="the store (default: the configuration's)")
+    parser.add_argument("--store", type=Path, metavar="PATH", help="the store (default: the configuration's)")
     parser.add_argument(
         "--config",
         type=Path,
@@ -44,10 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--match", metavar="SELECTOR", help="import these series only, such as '{job=\"vllm\"}'")
     parser.add_argument(
-        "--deployment", metavar="NAME", help="the matched targets are engines of this deployment, by their own names"
+        "--deployment", metavar="ID", help="the matched targets are engines of this deployment, by their own names"
     )
     parser.add_argument("--model-name", metavar="NAME", help="its model (default: default)")
-    parser.add_argument("--inference-stack", metavar="NAME", help="its stack (default: NAME of the deployment)")
+    parser.add_argument("--inference-stack", metavar="NAME", help="its stack (default: ID of the deployment)")
     parser.add_argument("--environment", metavar="NAME", help="its environment (default: none)")
     parser.add_argument("--role", choices=ROLES, help="role of the matched engines (default: aggregated)")
     parser.add_argument("--replica-label", metavar="LABEL", help="label that names a replica (default: instance)")
@@ -129,7 +129,7 @@ def _nothing_found(prometheus: Prometheus, wanted: Sequence[EngineMatch], proble
     reasons = f" ({'; '.join(problems)})" if problems else ""
     return (
         f"{prometheus.url} holds no series of the contract within that time{reasons}; where it scraped engines, "
-        "name them: --deployment NAME --match '{job=\"vllm\"}', or [[import]] tables in a --config"
+        "name them: --deployment ID --match '{job=\"vllm\"}', or [[import]] tables in a --config"
     )
 
 
@@ -167,8 +167,8 @@ class _ProgressPrinter:
         self._printed = time.monotonic()
         share = (progress.until_ms - self._start_ms) / (self._end_ms - self._start_ms)
         print(
-            f"servescope: {format_instant(progress.until_ms)}, {share:.0%}: {progress.scrapes} scrapes with "
-            f"{progress.samples} samples, {progress.figures} evaluations",
+            f"servescope: {format_instant(progress.until_ms)}, {format_percent(share)}: {progress.scrapes} scrapes "
+            f"with {progress.samples} samples, {progress.figures} evaluations",
             file=sys.stderr,
             flush=True,
         )

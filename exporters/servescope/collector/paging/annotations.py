@@ -15,7 +15,8 @@ from servescope.collector.paging.states import AlertInstance
 from servescope.errors import UsageError
 
 _PLACE: Final = re.compile(
-    r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|\$value \| (?P<form>humanize\w*)) \}\}"
+    r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|"
+    r'\$value \| (?P<form>humanize\w*)(?P<spaced> \| reReplaceAll "%" " %")?) \}\}'
 )
 _CHOICE: Final = re.compile(r"\{\{ if \$labels\.(\w+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}")
 
@@ -64,6 +65,8 @@ def _is_beside(other: Mapping[str, str], labels: Mapping[str, str]) -> bool:
 def render(template: str, labels: Mapping[str, str], value: float) -> str:
     """Render `{{ $labels.x }}` and `{{ $value | humanize… }}`; an absent label is "".
 
+    A space is put before a per cent sign by `| reReplaceAll "%" " %"`.
+
     `{{ $labels.x | urlquery }}` escapes the label for a URL. `{{ if $labels.x }}…{{ else }}…{{ end }}` is its first
     part where the label is there, and else its second.
 
@@ -74,7 +77,8 @@ def render(template: str, labels: Mapping[str, str], value: float) -> str:
         if found["label"]:
             text = labels.get(found["label"], "")
             return quote_plus(text) if found["query"] else text
-        return _FORMS[found["form"]](value)
+        text = _FORMS[found["form"]](value)
+        return text.replace("%", " %") if found["spaced"] else text
 
     template = _CHOICE.sub(lambda found: found[2] if labels.get(found[1]) else found[3], template)
     for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):
@@ -82,7 +86,7 @@ def render(template: str, labels: Mapping[str, str], value: float) -> str:
         if found is None or found["form"] not in (None, *_FORMS):
             raise UsageError(
                 f"unknown template {place!r}, supported: $labels.…, $labels.… | urlquery, if $labels.… else, "
-                f"$value | {', '.join(_FORMS)}"
+                f'$value | {", ".join(_FORMS)}, $value | humanizePercentage | reReplaceAll "%" " %"'
             )
     return _PLACE.sub(fill, template)
 

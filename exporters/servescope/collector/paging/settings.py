@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from servescope.alerting.records import Severity
 from servescope.collector.paging.annotations import Links
 from servescope.collector.targets.deployments import check_url
 from servescope.contract.samples import Labels, make_labels
-from servescope.errors import ConfigurationError
+from servescope.errors import ConfigurationError, suggest
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
 from servescope.settings.tables import REQUIRED, Setting, Table, read_document
 
@@ -114,8 +113,7 @@ def _read_names(table: Table, key: str) -> tuple[str, ...]:
     names = table.strings(key, [])
     for name in names:
         if name not in ALERTS:
-            near = difflib.get_close_matches(name, ALERTS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ALERTS)}"
+            hint = suggest(name, ALERTS) or f"known: {', '.join(ALERTS)}"
             raise ConfigurationError(f"{table.origin}: {table.key(key)}: unknown alert {name!r}; {hint}")
     return tuple(names)
 

@@ -25,8 +25,8 @@ from servescope.cutover.plan.plan import FrozenPlan, MetricPlan, Noise, Stage
 from servescope.cutover.statistics import effects, sequences
 from servescope.cutover.statistics.change import schedule
 from servescope.cutover.statistics.counts import BETTER_RATIOS, WORSE_RATIOS
-from servescope.cutover.verdict import wording
 from servescope.increments.blocks import BLOCK_MS
+from servescope.settings.values import format_wait
 
 _HOUR_BLOCKS: Final = 3_600_000 // BLOCK_MS
 _DAY_BLOCKS: Final = 24 * _HOUR_BLOCKS
@@ -116,13 +116,13 @@ class StageForecast:
             why = "; ".join(f"{', '.join(titles)}: {reason}" for reason, titles in reasons.items())
             known = all(each.known for each in required if each.healthy_seconds is None)
             return f"{beginning}{'cannot be proven healthy here' if known else 'cannot be forecast'}. {why}"
-        usual = f"about {wording.span(self.seconds or 0.0)}"
-        cold = "more than a week" if self.cold_seconds is None else f"about {wording.span(self.cold_seconds)}"
+        usual = f"about {format_wait(self.seconds or 0.0)}"
+        cold = "more than a week" if self.cold_seconds is None else f"about {format_wait(self.cold_seconds)}"
         cold = "as long" if cold == usual else cold
         return (
             f"{beginning}{usual}, {self.longest}; with "
-            f"{wording.span(self.warm_up_seconds)} for fresh replicas of v2 to warm up; {cold} with "
-            f"{wording.span(self.cold_warm_up_seconds)}, where they start slowly or have cold caches"
+            f"{format_wait(self.warm_up_seconds)} for fresh replicas of v2 to warm up; {cold} with "
+            f"{format_wait(self.cold_warm_up_seconds)}, where they start slowly or have cold caches"
         )
 
 
@@ -194,7 +194,7 @@ def _answer(
         healthy, cold = (max(settled + each, _LEAST_SECONDS) for each in warm_ups)
         waits = [each if each <= LONGEST_SECONDS else None for each in (healthy, cold)]
         if waits[0] is None:
-            reason = f"it would take {wording.span(healthy)}"
+            reason = f"it would take {format_wait(healthy)}"
     return MetricForecast(
         metric.name, judged.title, metric.required, metric.margin or 0.0, waits[0], detectable, reason,
         cold_seconds=waits[1], guard=metric.guard,

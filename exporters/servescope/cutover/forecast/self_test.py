@@ -54,18 +54,27 @@ class SelfTestShare:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The self-test of a deployment over `hours` of its past. Without shares `reason` says why it cannot be tested."""
+    """The self-test of a deployment over `hours` of its past. Without shares `reason` says why it cannot be tested.
+
+    `wanted` divisions were asked for, of which there may be fewer.
+    """
 
     hours: float
     shares: tuple[SelfTestShare, ...]
     reason: str = ""
+    wanted: int = 0
+
+    @property
+    def splits(self) -> int:
+        """The divisions that were judged, over all shares."""
+        return sum(each.splits for each in self.shares)
 
     @property
     def sentence(self) -> str:
         """The whole in a sentence."""
         if not self.shares:
             return f"the judge cannot be tested on this past: {self.reason}"
-        splits, alarms = sum(each.splits for each in self.shares), sum(each.alarms for each in self.shares)
+        splits, alarms = self.splits, sum(each.alarms for each in self.shares)
         low, high = clopper_pearson(alarms, splits)
         return (
             f"of {splits} divisions of v1 against itself, each watched for {self.hours:.3g} h, {alarms} were called "
@@ -99,7 +108,11 @@ def run_self_test(
     })  # fmt: skip
     if not sizes:
         return SelfTest(0.0, (), "no stage of the plan keeps a part of the requests on v1")
-    groups = {size: _groups(window, size, max(1, splits // len(sizes))) for size in sizes}
+    groups: dict[int, list[frozenset[str]]] = {}
+    for left, size in zip(range(len(sizes), 0, -1), sizes, strict=True):
+        # What few replicas cannot be divided into is left to the sizes that can, which have more divisions.
+        had = sum(map(len, groups.values()))
+        groups[size] = _groups(window, size, max(1, (splits - had) // left))
     total, done = sum(len(each) for each in groups.values()), 0
     shares = []
     for size, chosen in groups.items():
@@ -114,7 +127,7 @@ def run_self_test(
         if verdicts:
             shares.append(_result(window, frozen, share, size, verdicts))
     reason = "" if shares else "no replica was there for the hours that would be watched"
-    return SelfTest(watched_ms / _HOUR_MS, tuple(shares), reason)
+    return SelfTest(watched_ms / _HOUR_MS, tuple(shares), reason, splits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,12 +18,11 @@ from servescope.cutover.evidence.folding import ArmArrays, ArmFold
 from servescope.cutover.evidence.stages import Course
 from servescope.cutover.judgement import ArmState, PromptMix, StageState
 from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
-from servescope.cutover.verdict import wording
 from servescope.cutover.verdict.ended import ScrapedBlocks
 from servescope.cutover.verdict.stage import StageTrack
 from servescope.cutover.verdict.tracks import MetricTrack
 from servescope.increments.blocks import BLOCK_MS
-from servescope.settings.values import format_instant
+from servescope.settings.values import format_instant, format_wait
 
 _CHANCE: Final = 0.01
 """How often a share that is as planned may be said to differ."""
@@ -173,7 +172,7 @@ def notes_of(
     if overdue:
         notes.append(
             f"{overdue} replica{'s' if overdue > 1 else ''} of v2 did not become warm within "
-            f"{wording.span(MOST_SECONDS)} of a day, and what they serve since is compared as it is"
+            f"{format_wait(MOST_SECONDS)} of a day, and what they serve since is compared as it is"
         )
     if warmth.seconds is not None and warmth.cost.requests > 0.0:
         cost, requests = warmth.cost.excess, f"{warmth.cost.requests:.0f} requests"
@@ -181,7 +180,7 @@ def notes_of(
         paid = f"cost {cost:.4g} request-seconds over {requests}"
         if cost <= 0.0:
             paid = f"cost nothing: its {requests} until then were not slower than v1's"
-        notes.append(f"warming up took v2 up to {wording.span(warmth.seconds)} and {paid}")
+        notes.append(f"warming up took v2 up to {format_wait(warmth.seconds)} and {paid}")
     notes.extend(_section_notes(stage))
     notes.extend(_replica_notes(folded, stage))
     notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
@@ -193,7 +192,7 @@ def _section_notes(stage: StageTrack) -> list[str]:
     """Of a stage that is older than its evidence, which part of it is judged."""
     if not stage.span.section:
         return []
-    lasted = wording.span((stage.span.until_ms - stage.span.begun_ms) / 1000)
+    lasted = format_wait((stage.span.until_ms - stage.span.begun_ms) / 1000)
     return [
         f"the stage has lasted for {lasted}: it is judged by what was observed since "
         f"{format_instant(stage.span.evidence_ms)}, and harm from before is known until it is acknowledged"
@@ -210,7 +209,7 @@ def _replica_notes(folded: ArmArrays, stage: StageTrack) -> list[str]:
         blocks = (~found.kept).sum(axis=1)
         longest = [replica for replica in np.argsort(-blocks, kind="stable").tolist() if blocks[replica]]
         each = [
-            f"{replica_of(arm.replicas[replica])} for {wording.span(float(blocks[replica]) * BLOCK_MS / 1000)}"
+            f"{replica_of(arm.replicas[replica])} for {format_wait(float(blocks[replica]) * BLOCK_MS / 1000)}"
             for replica in longest[:_MOST_NAMED]
         ]
         if len(longest) > _MOST_NAMED:

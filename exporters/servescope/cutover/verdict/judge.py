@@ -41,6 +41,7 @@ from servescope.cutover.verdict.stage import StageTrack, judge_stage
 from servescope.cutover.verdict.tracks import CODES, DEGRADED, HEALTHY, INCONCLUSIVE, MetricTrack
 from servescope.cutover.verdict.waiting import TIMED, waiting_for
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
+from servescope.settings.values import format_wait
 
 _BEFORE_MS = round(OLD_SECONDS * 1000) + 2 * BLOCK_MS
 """How much before the start is folded: replicas that were there already are warm."""
@@ -366,9 +367,9 @@ def find_stale(frozen: FrozenPlan, folded: ArmArrays, evidence: Evidence, course
             continue
         last = context.last_scrape(arm, evidence) or evidence.observed_until_ms
         if at_ms - last > limit:
-            return f"{name} was last scraped {wording.span((at_ms - last) / 1000)} ago"
+            return f"{name} was last scraped {format_wait((at_ms - last) / 1000)} ago"
     if at_ms - evidence.observed_until_ms > BLOCK_MS + limit:
-        return f"nothing was scraped for {wording.span((at_ms - evidence.observed_until_ms) / 1000)}"
+        return f"nothing was scraped for {format_wait((at_ms - evidence.observed_until_ms) / 1000)}"
     return ""
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from servescope.cutover.conditions.load import MATCHED_RATIO, recent_load
 from servescope.cutover.evidence.coverage import HOUR_BLOCKS
 from servescope.cutover.judgement import Cause
-from servescope.cutover.verdict import wording
 from servescope.cutover.verdict.stage import StageTrack
+from servescope.settings.values import format_wait
 
 TIMED: Final[frozenset[Cause]] = frozenset({"needs data"})
 """The causes of which it can be said how long they last."""
@@ -66,5 +66,5 @@ def _loads(stage: StageTrack) -> str:
 
 def _warming(stage: StageTrack) -> str:
     took = stage.warmth[1].seconds
-    so_far = f"; warming up took up to {wording.span(took)} so far" if took is not None else ""
+    so_far = f"; warming up took up to {format_wait(took)} so far" if took is not None else ""
     return f"warm replicas of v2 that get most of its requests: restart and add none meanwhile{so_far}"

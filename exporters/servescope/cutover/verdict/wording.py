@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from servescope.contract.limits import describe_band, describe_worse, format_level, format_number
 from servescope.cutover.comparison.spans import Span
 from servescope.cutover.conditions.sensitivity import LASTING_BLOCKS
 from servescope.cutover.evidence.coverage import MetricCoverage
@@ -15,6 +16,7 @@ from servescope.cutover.judgement import Cause, Verdict
 from servescope.cutover.statistics.sequences import Floats
 from servescope.cutover.verdict.tracks import MetricTrack, Shown
 from servescope.increments.blocks import BLOCK_MS
+from servescope.settings.values import format_wait
 
 
 def percent(change: float) -> str:
@@ -26,13 +28,6 @@ def percent(change: float) -> str:
 def _size(change: float) -> str:
     size = abs(math.expm1(change)) * 100.0
     return f"{size:.{0 if size >= 9.95 else 1}f}"
-
-
-def span(seconds: float) -> str:
-    """A time as people say it: `40 min`, `3 h`, `2.5 days`."""
-    if seconds < 7_200:
-        return f"{max(1, round(seconds / 60))} min"
-    return f"{round(seconds / 3_600)} h" if seconds < 172_800 else f"{float(f'{seconds / 86_400:.2g}'):g} days"
 
 
 def _own(track: MetricTrack, *costs: float) -> tuple[float, ...]:
@@ -114,11 +109,8 @@ def _time(track: MetricTrack, block: int) -> str:
 
 def _margin(track: MetricTrack) -> str:
     """The margin; where higher is better, v1 may have so much more than v2, which is a smaller fall."""
-    margin = track.plan.margin or 0.0
-    if track.judged.kind == "events":
-        return f"{1 + margin:g} times v1's rate"
     fall = f" (a fall of {_size(-track.margin)} %)" if track.plan.better == "higher" else ""
-    return f"{margin * 100:g} %{fall}"
+    return describe_worse(track.plan.name, track.plan.margin or 0.0, track.plan.better) + fall
 
 
 def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, shown: Shown | None = None) -> str:
@@ -163,16 +155,16 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
             side = "lower" if track.plan.better == "higher" else "higher"
             return f"{title} is {times:.2g} times {side} than on v1: gross harm while warming, for a quarter of an hour"
         case "in band" | "out of band" if track.judged.made_of:
-            value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
+            value, joined = format_level(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
             return f"{title} will be {value} if it goes on as in the last day, {joined} {_band(track)} is expected"
         case "in band" | "out of band":
             verb = "is" if track.judged.unit == "ratio" else "are"
-            value, joined = _quantity(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
+            value, joined = format_level(track.value[block], track.judged.unit), "and" if cause == "in band" else "but"
             return f"{title} is {value} over the last hour, {joined} {_band(track)} {verb} expected"
         case "needs data":
             if track.path is None:
                 return f"{title}: an hour of it is needed"
-            later = f"; to be settled in about {span(eta_seconds)}" if eta_seconds is not None else ""
+            later = f"; to be settled in about {format_wait(eta_seconds)}" if eta_seconds is not None else ""
             return f"{title}: not settled yet ({interval}), with a margin of {_margin(track)}{later}"
         case "uncovered" | "torn" | "rejected" if track.coverage:
             return f"{title}: {_lost(track.coverage, block, cause)}"
@@ -289,26 +281,12 @@ def _names(replicas: tuple[str, ...], requests: Floats) -> str:
 
 
 def _of(events: float, requests: float) -> str:
-    return f"{_number(events)} of {_number(requests)}"
-
-
-def _number(value: float) -> str:
-    """A number in three digits, from a thousand on whole and in groups of three that no line breaks."""
-    return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if abs(value) >= 999.5 else f"{value:.3g}"
-
-
-def _quantity(value: float, unit: str) -> str:
-    # Below a hundredth of a percent there is nothing to read; adding 0 takes the sign of what was rounded to it.
-    text = f"{_number(round(100.0 * value, 2) + 0.0)} %" if unit == "ratio" else f"{_number(value)} {unit}"
-    return text.replace("-", "−")
+    return f"{format_number(events)} of {format_number(requests)}"
 
 
 def _band(track: MetricTrack) -> str:
     """A band as text: `at least 90 %`, `50 000 to 150 000 tokens`."""
-    low, high, unit = track.plan.low, track.plan.high, track.judged.unit
-    if low is None or high is None:
-        return f"at most {_quantity(high, unit)}" if high is not None else f"at least {_quantity(low or 0.0, unit)}"
-    return f"{_quantity(low, unit).removesuffix(f' {unit}')} to {_quantity(high, unit)}"
+    return describe_band(track.plan.low, track.plan.high, track.judged.unit)
 
 
 _CAUSES: Final[dict[str, str]] = {
@@ -347,7 +325,7 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
         return f"an hour {'outside' if verdict == 'HEALTHY' else 'inside'} its band: {_band(track)}"
     match verdict:
         case "HEALTHY":
-            return f"evidence of harm above {_floor(track)}, a restart, missing scrapes or the next stage"
+            return f"evidence that it is more than {_floor(track)}, a restart, missing scrapes or the next stage"
         case "DEGRADED":
             return f"a fix, and proof that it stays below the margin of {margin}; an acknowledgement ends the latch"
         case "NO DATA":
@@ -363,7 +341,7 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
             )
         case "explained by load":
             return "harm beyond what is explained, or as many requests for each replica of v2 as for one of v1"
-    later = f", about {span(eta_seconds)} at this rate" if eta_seconds is not None else ""
+    later = f", about {format_wait(eta_seconds)} at this rate" if eta_seconds is not None else ""
     if track.plan.better == "higher":
         harmless, harmful = percent(-track.margin), percent(-math.log1p(track.plan.floor or 0.0))
         return f"a lower limit above {harmless}, or an upper one below {harmful}{later}"
@@ -372,11 +350,9 @@ def flips(track: MetricTrack, block: int, verdict: Verdict, eta_seconds: float |
 
 def _rare(track: MetricTrack) -> str:
     rate = track.judged.immaterial
-    return f"{100.0 * rate:g} %" if track.judged.of_requests else f"{_number(24.0 * rate)} a day and replica"
+    return f"{100.0 * rate:g} %" if track.judged.of_requests else f"{format_number(24.0 * rate)} a day and replica"
 
 
 def _floor(track: MetricTrack) -> str:
-    floor = track.plan.floor or 0.0
-    if track.judged.kind == "events":
-        return f"{1 + floor:g} times v1's rate" if floor else "v1's rate"
-    return f"{floor * 100:g} %"
+    floor = track.plan.floor
+    return describe_worse(track.plan.name, floor, track.plan.better) if floor else "v1's rate"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from servescope.emulator.engine.costs import StepCost
 from servescope.errors import UsageError
+from servescope.settings.values import format_percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,8 +71,8 @@ class Calibration:
         """The same in a sentence, for people."""
         free = f"; {', '.join(self.unused)} cost nothing" if self.unused else ""
         return (
-            f"calibrated on {self.points} points: off by {self.residual_ratio:.1%} (root mean square), at most by "
-            f"{self.worst_ratio:.1%} (line {self.worst_line}){free}"
+            f"calibrated on {self.points} points: off by {format_percent(self.residual_ratio, 1)} (root mean square), "
+            f"at most by {format_percent(self.worst_ratio, 1)} (line {self.worst_line}){free}"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -19,7 +18,7 @@ from servescope.emulator.effects import (
 from servescope.emulator.faults.composition import Effects
 from servescope.emulator.faults.truths import DUPLICATES, TARGETS_UP, Truth
 from servescope.emulator.router.configuration import KvRouterParameters
-from servescope.errors import UsageError
+from servescope.errors import UsageError, suggest
 
 Scope = Literal["stack", "deployment", "replica"]
 
@@ -98,9 +97,8 @@ def find_kind(name: str) -> FaultKind:
     """The kind of this name; raises UsageError that names the nearest, and all."""
     kind = KINDS.get(name)
     if kind is None:
-        near = difflib.get_close_matches(name, KINDS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"unknown fault {name!r}, {hint}supported: {', '.join(KINDS)}")
+        near = suggest(name, KINDS)
+        raise UsageError(f"unknown fault {name!r}, {near}{' ' if near else ''}supported: {', '.join(KINDS)}")
     return kind
 
 
@@ -354,7 +352,7 @@ _SERVING: Final = (
     FaultKind(
         "latency-regression",
         "Every step takes longer, as after an upgrade with slower kernels.",
-        Intensity("share by which prefill and decode take longer; 0.5 is +50 %", 0.5, 0.01, 20.0),
+        Intensity("share by which prefill and decode take longer", 0.5, 0.01, 20.0),
         lambda share: Effects(engine=EngineEffects(prefill_factor=1 + share, decode_factor=1 + share)),
         lambda share: (
             # Not the quantiles: within one bucket of the histogram they would hardly move.

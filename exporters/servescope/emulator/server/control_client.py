@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from servescope.errors import ServescopeError, UsageError
+from servescope.settings.access import describe_failure
 from servescope.settings.concealing import conceal
 
 EMULATOR_VARIABLE: Final = "SERVESCOPE_EMULATOR"
@@ -102,10 +103,8 @@ class ControlClient:
         except HTTPError as error:
             with error:
                 raise ControlError(f"{self.url}: {conceal(_explain(error), [self._token or ''])}") from None
-        except URLError as error:
-            raise ControlError(f"cannot ask the emulator at {self.url}: {error.reason}") from error
         except OSError as error:
-            raise ControlError(f"cannot ask the emulator at {self.url}: {error}") from error
+            raise ControlError(f"cannot ask the emulator at {self.url}: {describe_failure(error)}") from error
 
     def _read(self, body: bytes) -> dict[str, Any]:
         try:

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"it has one, is read from ${TOKEN_VARIABLE}",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=float, metavar="N", help="on: switch it off again after N seconds of the emulator's clock"
+        "--seconds", type=float, metavar="SECONDS", help="on: switch it off again after so long by the emulator's clock"
     )
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="format of the output (default: %(default)s)"

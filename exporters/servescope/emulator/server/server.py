@@ -22,6 +22,7 @@ from servescope.emulator.deployment.deployment import EmulatedDeployment, Emulat
 from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.rendering import render
+from servescope.settings.command_line import cannot_listen
 
 ADDRESS = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on by itself
@@ -294,14 +295,12 @@ def _make_directory(directory: Path) -> None:
 
 
 def _bind(address: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise UsageError(f"port {port!r} is not within 0 … 65535")
     try:
         # Every address of the machine means its IPv4 ones too, as which it is advertised.
         both = address == "::" and socket.has_dualstack_ipv6()
         return socket.create_server((address, port), family=_family(address), backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        raise UsageError(f"cannot listen on {address}:{port}: {error}") from error
+        raise cannot_listen(address, port, error) from error
 
 
 def _family(address: str) -> socket.AddressFamily:

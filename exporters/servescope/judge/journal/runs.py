@@ -101,7 +101,8 @@ def write_decision(
     judgement.
     """
     if not decision.by.strip() or not decision.reason.strip():
-        raise RunError(f"a decision to {decision.kind} needs who decided (by) and why (reason)")
+        done = "roll back" if decision.kind == "rollback" else decision.kind
+        raise RunError(f"a decision to {done} needs who decided (by) and why (reason)")
     with journal.appending() as appender:
         now = _group(journal, appender.entries, run.plan)[-1]
         if now.number != run.number or now.ended:

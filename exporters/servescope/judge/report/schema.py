@@ -37,6 +37,7 @@ _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("MetricJudgement", "low"): "Lower end of the interval of the ratio, valid at every look.",
     ("MetricJudgement", "high"): "Upper end of the interval of the ratio, valid at every look.",
     ("MetricJudgement", "margin"): "Relative change for the worse that is too much, a positive fraction, or null.",
+    ("MetricJudgement", "limit"): "Margin or band in words: `10 % worse`, `3 ×` of events, `at least 40 %`.",
     ("MetricJudgement", "information"): "Information gathered: the inverse variance of the logarithm of the ratio.",
     ("MetricJudgement", "information_wanted"): "Information that settles the metric at the present estimate.",
     ("MetricJudgement", "eta_seconds"): "Until it is settled, at the last hour's rate; null where it is or cannot be.",

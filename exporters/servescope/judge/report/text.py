@@ -9,6 +9,7 @@ from typing import Final
 
 from servescope.contract.expressions import Matchers, matchers_promql, promql
 from servescope.contract.judged import JUDGED, SPEED_HISTOGRAM
+from servescope.contract.limits import describe_worse
 from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.judgement import (
     ArmFigures,
@@ -23,9 +24,9 @@ from servescope.cutover.judgement import (
     SensitivityJudgement,
 )
 from servescope.cutover.plan.plan import Arm, FrozenPlan
-from servescope.cutover.verdict import wording
 from servescope.cutover.verdict.waiting import TIMED
 from servescope.increments.blocks import BLOCK_MS
+from servescope.settings.values import format_percent, format_wait
 
 CONFIGURED: Final = {"v1": "v1", "v2": "v2", "management_api": "v2 in the Management API"}
 """What a plan's hashes of configurations are of."""
@@ -94,8 +95,12 @@ def _forecast_row(metric: MetricForecast) -> tuple[str, ...]:
     found = _ABSENT
     if metric.detectable is not None:
         # Of an expectation no more digits are known.
-        found = f"from {worse(metric.name, float(f'{metric.detectable:.2g}'))} on"
-    return f"  {name}", worse(metric.name, metric.margin), duration(metric.healthy_seconds), found, metric.reason
+        found = f"from {_worse(metric.name, float(f'{metric.detectable:.2g}'))} on"
+    return f"  {name}", _worse(metric.name, metric.margin), duration(metric.healthy_seconds), found, metric.reason
+
+
+def _worse(name: str, change: float) -> str:
+    return describe_worse(name, change, JUDGED[name].better)
 
 
 # --- Values -----------------------------------------------------------------------------------------------------------
@@ -169,33 +174,14 @@ def incidents(found: Incidents) -> str:
     )
 
 
-def worse(name: str, change: float) -> str:
-    """A change of a metric to the worse: how many times the events, `× 2`, or a percentage."""
-    return f"× {number(1.0 + change)}" if JUDGED[name].kind == "events" else share(change)
-
-
 def margin(metric: MetricJudgement) -> str:
-    """The margin of a metric as the change of v2 ÷ v1 that harms, or its band, a ratio's in percent."""
-    if metric.band is not None:
-        shown, between = (share, " to ") if metric.unit == "ratio" else (number, "–")
-        low, high = metric.band
-        if low is None or high is None:
-            return f"{'≥' if high is None else '≤'} {shown(low if high is None else high)}"
-        return f"{shown(low)}{between}{shown(high)}"
-    if metric.margin is None:
-        return _ABSENT
-    if JUDGED[metric.name].kind == "events":
-        return worse(metric.name, metric.margin)
-    if metric.better is None:
-        return f"±{share(metric.margin)}"
-    # Where higher is better v1 may have so much more than v2.
-    change = -metric.margin / (1.0 + metric.margin) if metric.better == "higher" else metric.margin
-    return share(change) if change < 0.0 else f"+{share(change)}"
+    """The margin of a metric, or its band; a dash without either."""
+    return metric.limit or _ABSENT
 
 
 def duration(seconds: float | None) -> str:
     """A time to wait: `40 min`, `5 h`, `3 days`; a dash where there is none."""
-    return _ABSENT if seconds is None or not math.isfinite(seconds) else wording.span(seconds)
+    return _ABSENT if seconds is None or not math.isfinite(seconds) else format_wait(seconds)
 
 
 def share(value: float | None) -> str:
@@ -213,7 +199,7 @@ def gathered(metric: MetricJudgement) -> str:
     waits = metric.verdict == "INCONCLUSIVE" and metric.cause not in TIMED
     if waits or metric.verdict == "NO DATA" or not metric.information_wanted:
         return _ABSENT
-    return f"{min(1.0, metric.information / metric.information_wanted):.0%}".replace("%", " %")
+    return format_percent(min(1.0, metric.information / metric.information_wanted))
 
 
 def alert(found: FiringAlert) -> str:
@@ -349,8 +335,7 @@ def _metric_lines(metric: MetricJudgement, frozen: FrozenPlan) -> Iterator[str]:
         if metric.overall is not None:
             yield f"  over the whole run, all stages together: {overall(metric)}, which decides nothing"
     elif metric.band is not None:
-        unit = "" if metric.unit == "ratio" else f" {metric.unit}"
-        yield f"  band {margin(metric)}{unit}"
+        yield f"  band {margin(metric)}"
     yield (
         f"  information {number(metric.information)} of {number(metric.information_wanted)}, "
         f"settled in {duration(metric.eta_seconds)}"

@@ -13,6 +13,7 @@ import numpy as np
 
 from servescope.migration.advice.advice import Advice, Answer, show_count, show_seconds
 from servescope.migration.traffic.traffic import ServedTraffic, SizeDistribution
+from servescope.settings.values import format_percent
 
 MIXED_TIMES: Final = 4.0
 """Prompts are mixed where the 95th percentile is so many times the median."""
@@ -108,17 +109,18 @@ def _describe_first(first: SizeDistribution, target: float | None) -> str:
 def _describe_share(before: float | None) -> str:
     if before is None:
         return "How long requests take is not reported, so what part of it passes before the first token is not known."
-    bottleneck = f"a bottleneck from {BOTTLENECK_SHARE:.0%} on"
-    return f"Waiting and prefill take {before:.0%} of the time of requests ({bottleneck}), decoding the rest."
+    bottleneck = f"a bottleneck from {format_percent(BOTTLENECK_SHARE)} on"
+    return (
+        f"Waiting and prefill take {format_percent(before)} of the time of requests ({bottleneck}), decoding the rest."
+    )
 
 
 def _describe_waiting(waiting: float | None, first: float) -> str:
     if waiting is None:
         return "How many requests wait in the queue is not reported, so whether more replicas would do is not known."
     # Rejected requests may wait as well, so that it can seem to be longer than the time to first token.
-    return (
-        f"Of that {min(waiting / first, 1.0):.0%} is spent in the queue, where more replicas help, the rest in prefill."
-    )
+    share = format_percent(min(waiting / first, 1.0))
+    return f"Of that {share} is spent in the queue, where more replicas help, the rest in prefill."
 
 
 def _describe_stalls(per_token: SizeDistribution | None) -> str:

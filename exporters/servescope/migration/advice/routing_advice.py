@@ -10,6 +10,7 @@ import numpy as np
 
 from servescope.migration.advice.advice import Advice, Answer, show_count, show_seconds
 from servescope.migration.traffic.traffic import ServedTraffic
+from servescope.settings.values import format_percent
 
 _NOTICEABLE: Final = 0.05
 """The share by which a time has to change before it is worth a change of the stack."""
@@ -80,7 +81,10 @@ def advise_routing_of(traffic: ServedTraffic) -> Advice:
     how = "A trace with hashes of prompts' blocks shows it: --trace FILE --replicas N serves it behind both routers."
     if not eligible or reused is None:
         return Advice("routing", "unknown", "how much of the prompts came from cache is not reported", (how,))
-    text = f"at least {reused / eligible:.1%} of prompt tokens come from cache, as today; how much more is not known"
+    text = (
+        f"at least {format_percent(reused / eligible, 1)} of prompt tokens come from cache, as today; how much more is "
+        "not known"
+    )
     return Advice("routing", "unknown", text, (
         f"That is what up to {most} replicas reused, routed without regard to their caches.",
         "Metrics do not say what prompts share that are served by different replicas.",
@@ -92,7 +96,7 @@ def _weigh_routing(gain: float, mean: float, tail: float) -> tuple[Answer, str]:
     """The answer to more hits (a share of prompt tokens), and to the change of the first token's time."""
     if gain < _LEAST_GAIN:
         return "does not pay", "prompts share too little of what replicas keep: routing by load finds nearly as much"
-    saved = f"{gain:.1%} of prompt tokens need no computing in addition"
+    saved = f"{format_percent(gain, 1)} of prompt tokens need no computing in addition"
     first = f"the first token comes {_change(mean)} on average, {_change(tail)} at the 95th percentile"
     if mean <= -_NOTICEABLE and tail < _NOTICEABLE:
         return "pays", f"{saved}; {first}"
@@ -109,8 +113,9 @@ def _explain_trial(trial: RoutingTrial) -> Iterator[str]:
         f"{show_count(trial.cache_tokens)} tokens."
     )
     yield (
-        f"From cache: {before.hit_rate:.1%} of prompt tokens routed by load, {after.hit_rate:.1%} KV-aware; one cache "
-        f"without limit, which no router exceeds, would have {trial.reachable_hit_rate:.1%}."
+        f"From cache: {format_percent(before.hit_rate, 1)} of prompt tokens routed by load, "
+        f"{format_percent(after.hit_rate, 1)} KV-aware; one cache "
+        f"without limit, which no router exceeds, would have {format_percent(trial.reachable_hit_rate, 1)}."
     )
     yield (
         f"Time to first token: mean {show_seconds(before.first_token_mean_seconds)} by load, "
@@ -130,4 +135,4 @@ def _explain_trial(trial: RoutingTrial) -> Iterator[str]:
 
 
 def _change(share: float) -> str:
-    return f"{abs(share):.0%} {'sooner' if share < 0 else 'later'}"
+    return f"{format_percent(abs(share))} {'sooner' if share < 0 else 'later'}"

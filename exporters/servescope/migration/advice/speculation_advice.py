@@ -15,6 +15,7 @@ from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.identity import OLD_STACK
 from servescope.migration.advice.advice import Advice, Answer, show_count
 from servescope.migration.traffic.traffic import ServedTraffic
+from servescope.settings.values import format_percent
 
 _POSITION: Final = re.compile(r'spec_decode_num_accepted_tokens_per_pos_total\{position="(\d+)"\}')
 _PAYS_FROM: Final = SPECULATION_BAND.steps[0].start
@@ -23,8 +24,8 @@ _FEWEST_DRAFTS: Final = 1000
 """With fewer drafts acceptance is a matter of chance."""
 
 _BANDS: Final = (
-    f"Below {_PAYS_FROM:.0%} speculation costs more than it saves; "
-    f"a draft of which {_ALIGNED_FROM:.0%} are accepted is aligned well."
+    f"Below {format_percent(_PAYS_FROM)} speculation costs more than it saves; "
+    f"a draft of which {format_percent(_ALIGNED_FROM)} are accepted is aligned well."
 )
 _LOOKAHEAD: Final = (
     "This is v1's lookahead, which v2 does not have: another kind of draft has an acceptance of its own."
@@ -49,7 +50,7 @@ def advise_speculation(traffic: ServedTraffic) -> Advice:
         return Advice("speculation", "unknown", text, (_BANDS,))
     reach = tuple(each / drafts for each in by_position) if drafts else ()
     advice = _weigh_positions(reach) if reach else _weigh_rate(accepted / drafted)
-    reasons = [f"Of {show_count(round(drafted))} drafted tokens {accepted / drafted:.1%} were accepted."]
+    reasons = [f"Of {show_count(round(drafted))} drafted tokens {format_percent(accepted / drafted, 1)} were accepted."]
     if drafts:
         step = f"A step gave {1 + accepted / drafts:.2f} tokens of a request"
         reasons.append(f"{step}, with {drafted / drafts:.1f} drafted.")
@@ -87,12 +88,14 @@ def _find_drafts(traffic: ServedTraffic, drafted: float, by_position: tuple[floa
 def _weigh_positions(reach: tuple[float, ...]) -> Advice:
     """The number of tokens to draft: as many as there are positions from the first on that save more than they cost."""
     length = next((at for at, share in enumerate(reach) if share < _PAYS_FROM), len(reach))
-    shown = f"Accepted up to each position, from the first: {', '.join(f'{share:.0%}' for share in reach)}."
+    shown = f"Accepted up to each position, from the first: {', '.join(f'{format_percent(share)}' for share in reach)}."
     if not length:
-        text = f"already the first token is accepted in {reach[0]:.0%} of the drafts only: do without drafts"
+        text = (
+            f"already the first token is accepted in {format_percent(reach[0])} of the drafts only: do without drafts"
+        )
         return Advice("speculation", "does not pay", text, (shown,))
     kept = sum(reach[:length])
-    gain = f"{1 + kept:.2f} tokens a step in place of one, {kept / length:.0%} of the drafted ones accepted"
+    gain = f"{1 + kept:.2f} tokens a step in place of one, {format_percent(kept / length)} of the drafted ones accepted"
     if length < len(reach):
         text = f"draft {_count_tokens(length)} in place of {len(reach)} (max_draft_len: {length}): {gain}"
         return Advice("speculation", "pays", text, (shown, "What is drafted beyond that costs more than it saves."))
@@ -110,7 +113,7 @@ def _describe_next(reach: tuple[float, ...]) -> str:
         return f"{unknown}."
     guess = reach[-1] * reach[-1] / reach[-2]
     worth = "one more is worth a trial" if guess >= _PAYS_FROM else "one more would hardly pay"
-    return f"{unknown}; if it falls as before it is {guess:.0%}, and {worth}."
+    return f"{unknown}; if it falls as before it is {format_percent(guess)}, and {worth}."
 
 
 def _weigh_rate(rate: float) -> Advice:
@@ -118,13 +121,13 @@ def _weigh_rate(rate: float) -> Advice:
     reason = "Acceptance by position is not reported, so how many tokens to draft is not known."
     rating = SPECULATION_BAND.judge(rate)
     answer: Answer = "does not pay" if rating == SPECULATION_BAND.lowest else "pays"
-    text = f"{rate:.0%} of the drafted tokens are accepted: {rating.label}"
+    text = f"{format_percent(rate)} of the drafted tokens are accepted: {rating.label}"
     return Advice("speculation", answer, text, (f"{rating.advice}", reason))
 
 
 def _describe_needed(rate: float) -> str:
     """What has to be accepted of n-grams so that they are worth as much as lookahead."""
     return (
-        f"N-gram drafts of the same length are worth as much where {rate:.0%} of their tokens are accepted, "
-        f"and anything from {_PAYS_FROM:.0%} on."
+        f"N-gram drafts of the same length are worth as much where {format_percent(rate)} of their tokens are "
+        f"accepted, and anything from {format_percent(_PAYS_FROM)} on."
     )

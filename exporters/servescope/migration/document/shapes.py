@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from servescope.errors import suggest
 from servescope.migration.document.nodes import DocumentNode
 
 Severity = Literal["error", "warning"]
@@ -308,8 +308,8 @@ def join(path: str, name: object) -> str:
 
 def nearest(name: object, known: list[str] | tuple[str, ...]) -> str:
     """`, did you mean …?`, or nothing where no known name is near."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
+    near = suggest(str(name), known)
+    return f", {near}" if near else ""
 
 
 def show(value: object) -> str:

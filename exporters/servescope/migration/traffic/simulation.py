@@ -18,6 +18,7 @@ from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER
 from servescope.migration.scaling import SlidingWindow, TokenPolicy, TokenScaling
 from servescope.migration.traffic.in_flight import ReconstructedTokens
 from servescope.migration.traffic.traffic import BLOCK_SECONDS, Floats, ServedTraffic
+from servescope.settings.values import format_percent
 
 BEYOND_SHARE: Final = 0.001
 """How much of the requests in flight may be beyond what the replicas carry."""
@@ -129,7 +130,7 @@ def recommend_target(simulations: Sequence[TargetSimulation], served: TargetSimu
             ),
         )  # fmt: skip
         saved = 1 - chosen.replica_hours / served.replica_hours if served.replica_hours else 0.0
-        cost = f"{abs(saved):.0%} {'fewer' if saved >= 0 else 'more'} replica-hours than v1 used"
+        cost = f"{format_percent(abs(saved))} {'fewer' if saved >= 0 else 'more'} replica-hours than v1 used"
         reason = (
             f"the cheapest of {len(fitting)} targets that carry all requests with replicas at most "
             f"{round(100 * (FULLER - 1))} % fuller than v1's (up to {chosen.most_tokens:,.0f} tokens in 95 % of the "
@@ -220,12 +221,17 @@ def _measure(
 def _shortcomings(simulation: TargetSimulation, served: TargetSimulation) -> list[str]:
     found = []
     if simulation.beyond_share > BEYOND_SHARE:
-        found.append(f"{simulation.beyond_share:.1%} of the requests in flight are beyond the replicas' capacity")
+        found.append(
+            f"{format_percent(simulation.beyond_share, 1)} of the requests in flight are beyond the replicas' capacity"
+        )
     if simulation.most_tokens > FULLER * served.most_tokens:
         found.append(
             f"replicas hold up to {simulation.most_tokens:,.0f} tokens in 95 % of the time, more than "
             f"{round(100 * (FULLER - 1))} % beyond v1's {served.most_tokens:,.0f}"
         )
     if simulation.at_maximum_share > max(AT_MAXIMUM_SHARE, served.at_maximum_share):
-        found.append(f"{simulation.at_maximum_share:.0%} of the time is spent at max_replica {simulation.max_replica}")
+        found.append(
+            f"{format_percent(simulation.at_maximum_share)} of the time is spent at max_replica "
+            f"{simulation.max_replica}"
+        )
     return found

@@ -15,7 +15,7 @@ from servescope.migration.traffic.in_flight import MARGIN, TokenBand
 from servescope.migration.traffic.simulation import TargetSimulation
 from servescope.migration.traffic.token_target import SizeSummary, TokenTargets
 from servescope.migration.traffic.traffic import Floats
-from servescope.settings.values import format_instant
+from servescope.settings.values import format_instant, format_percent
 
 _SIZES: Final = {
     "input_tokens_per_request": ("prompt", "tokens"),
@@ -89,10 +89,10 @@ def _describe(numbers: TokenTargets) -> Iterator[str]:
         f"  tokens in flight: {_band(tokens.mean())} on average, {_band(tokens.per_request)} for each request in flight"
     )
     for share, band in numbers.per_replica.items():
-        yield f"    of a replica, in {share:.0%} of the time up to: {_band(band)}"
+        yield f"    of a replica, in {format_percent(share)} of the time up to: {_band(band)}"
     yield "    v1 does not report them. They are a band because histograms do not say which sizes had which durations:"
     yield "    its bounds are the extreme ways to couple them, with the requests in flight as they are reported and as"
-    yield f"    they follow from durations. Where sizes hardly vary, that is ±{MARGIN:.0%}, and more for few requests."
+    yield f"    they follow from durations. Where sizes hardly vary, that is ±{format_percent(MARGIN)}, and more for few requests."
     yield "    Tokens are assumed to come at a steady pace."
     yield ""
     yield "  target_in_flight_tokens:"

@@ -10,7 +10,7 @@ from pathlib import Path
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment
 from servescope.contract.metrics import METRICS
-from servescope.errors import UsageError, require_extra
+from servescope.errors import UsageError, require_extra, suggest
 from servescope.settings.clock import program_clock
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics
@@ -30,17 +30,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--store",
         type=Path,
         default=Path("servescope.db"),
-        metavar="FILE",
+        metavar="PATH",
         help="the store to read (default: servescope.db)",
     )
     parser.add_argument("--format", choices=FORMATS, required=True, help="what to write")
-    parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="the file to write")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument(
         "--table", choices=TABLES, default="samples",
         help="native contract samples, or figures (Parquet only) (default: samples)",
     )  # fmt: skip
     parser.add_argument(
-        "--deployment", action="append", default=[], metavar="NAME", help="only this deployment_id; may be repeated"
+        "--deployment", action="append", default=[], metavar="ID", help="only this deployment_id; may be repeated"
     )
     parser.add_argument(
         "--metric", action="append", default=[], metavar="NAME",
@@ -77,7 +77,7 @@ def _select(store: Store, arguments: argparse.Namespace) -> Selection:
     for name in arguments.metric:
         if name not in known:
             what = "figure" if arguments.table == "figures" else "metric of the contract"
-            raise UsageError(f"unknown {what} {name!r}, known: {', '.join(known)}")
+            raise UsageError(f"unknown {what} {name!r}; {suggest(name, known) or 'known: ' + ', '.join(known)}")
     held = store.held_range() or (0, 0)
     start_ms, end_ms = held[0] - _MARGIN_MS, held[1] + _MARGIN_MS
     if arguments.end is not None or arguments.start is not None:
@@ -92,5 +92,6 @@ def _pick_deployments(store: Store, wanted: Sequence[str]) -> Iterator[Deploymen
     names = {deployment.deployment_id for deployment in known}
     for name in wanted:
         if name not in names:
-            raise UsageError(f"unknown deployment {name!r}, in the store: {', '.join(sorted(names)) or 'none'}")
+            hint = suggest(name, names) or f"in the store: {', '.join(sorted(names)) or 'none'}"
+            raise UsageError(f"unknown deployment {name!r}; {hint}")
     yield from (deployment for deployment in known if not wanted or deployment.deployment_id in wanted)

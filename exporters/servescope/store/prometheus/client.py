@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import ssl
 import time
 import zlib
 from collections import deque
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError, UsageError
-from servescope.settings.access import Access, AccessError
+from servescope.settings.access import SPEAKS_TLS, Access, AccessError, describe_failure
 from servescope.store.prometheus.selectors import format_time
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -41,6 +40,7 @@ MAX_WARNINGS: Final = 20
 _CHUNK_BYTES = 1 << 16
 _ERROR_BYTES = 100_000
 _SHOWN = 300
+_SHOWN_OF_PAGE = 60
 _SAMPLES = b'"values":[['
 # What is left of samples without their numbers.
 _NUMBER, _PAIRS = b"0123456789.+-eEaINfn \n", b',""],['
@@ -299,10 +299,12 @@ class Prometheus:
         except URLError as error:
             if isinstance(error.reason, TimeoutError):
                 raise PrometheusError(self.url, f"no connection within {self._timeout_seconds:g} s") from None
-            raise PrometheusError(self.url, f"cannot be reached: {self._shown(_cause(error.reason))}") from error
+            raise PrometheusError(
+                self.url, f"cannot be reached: {self._shown(describe_failure(error, self.url))}"
+            ) from error
         except (OSError, HTTPException) as error:
             raise PrometheusError(
-                self.url, f"the answer to {path} ended early: {self._shown(_cause(error))}"
+                self.url, f"the answer to {path} ended early: {self._shown(describe_failure(error, self.url))}"
             ) from error
 
     def _open(self, request: Request) -> Any:
@@ -359,14 +361,16 @@ class Prometheus:
         if status in (200, 404, 405) or 300 <= status < 400:
             self._not_prometheus(path, status, text)
         kind = TooMuchError if status in (413, 504) else PrometheusError
-        raise kind(self.url, f"HTTP status {status} to {path}: {text or 'without a word'}", status)
+        hint = f"; {SPEAKS_TLS}" if status == 400 and self.url.lower().startswith("http:") else ""
+        raise kind(self.url, f"HTTP status {status} to {path}: {text or 'without a word'}{hint}", status)
 
     def _not_prometheus(self, path: str, status: int = 200, text: str = "") -> NoReturn:
-        shown = f" ({text})" if text else ""
+        shown = f" ({_name_page(text) or text})" if text else ""
         raise NotPrometheusError(
             self.url,
             f"no Prometheus answers there: /api/v1/{path} gave HTTP status {status}, not Prometheus' JSON{shown}; "
-            "expected the base URL such as 'http://127.0.0.1:9090', with its path prefix where there is one",
+            "expected the base URL such as 'http://127.0.0.1:9090', with its path prefix where there is one; an engine "
+            "itself keeps no past: `servescope collect --target URL` scrapes it",
             status,
         )
 
@@ -395,6 +399,15 @@ def make_opener(access: Access) -> OpenerDirector:
     """What opens the URLs of a server with its certificates; follows no redirect."""
     # The proxies are those of the environment, as in other command line tools.
     return build_opener(ProxyHandler(), _NoRedirect(), HTTPSHandler(context=access.make_ssl_context()))
+
+
+def _name_page(text: str) -> str:
+    """An HTML page by its title or its first words; empty for another text."""
+    if not re.match(r"<(!doctype|html|head)", text, re.IGNORECASE):
+        return ""
+    title = re.search(r"<title>(.*?)</title>", text, re.IGNORECASE)
+    words = " ".join((title[1] if title else re.sub(r"<[^>]*>?", " ", text)).split())
+    return f"an HTML page, {words[:_SHOWN_OF_PAGE]!r}" if words else "an HTML page"
 
 
 def _inflated(response: Any, max_bytes: int) -> Iterator[bytes]:
@@ -441,9 +454,3 @@ def _take_samples(body: bytes) -> tuple[bytes, deque[NDArray[np.float64]]]:
         samples.append(numbers)
         end = close + 2
     return b"".join((*rest, body[end:])), samples
-
-
-def _cause(reason: object) -> str:
-    if isinstance(reason, ssl.SSLError):
-        return f"TLS: {reason}"
-    return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)

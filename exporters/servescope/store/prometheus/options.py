@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
 
 def configure_history(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add the arguments that choose a history: a store, or a Prometheus and the access to it; and as of when."""
-    parser.add_argument("--store", type=Path, metavar="DB", help="the collector's store (default: servescope.db)")
+    parser.add_argument("--store", type=Path, metavar="PATH", help="the collector's store (default: servescope.db)")
     parser.add_argument("--prometheus", metavar="URL", help="a Prometheus that has the series, in place of a store")
     configure(parser)
     parser.add_argument(

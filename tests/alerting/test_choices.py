@@ -24,7 +24,7 @@ def test_a_number_has_the_chosen_value_in_its_format() -> None:
     choices = Choices(bounds={LATE_POSITION.name: 0.25})
 
     assert resolve((number, -number, bound(SPLIT_MARGIN)), choices) == (0.25, -0.25, SPLIT_MARGIN.value)
-    assert resolve(f"{number:%} {number:+%} {-number:%} {number:g}", choices) == "25% +25% -25% 0.25"
+    assert resolve(f"{number:%} {number:+%} {-number:%} {number:g}", choices) == "25 % +25 % -25 % 0.25"
 
 
 def test_a_stack_has_the_chosen_name() -> None:

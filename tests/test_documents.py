@@ -75,6 +75,20 @@ def test_documented_commands_exist(place: str, line: str) -> None:
     assert unknown == [], f"{place}: {line}"
 
 
+@pytest.mark.parametrize("folder", [".", "docs", "deploy", "app", "benchmarks", "examples", "exporters"])
+def test_nothing_is_installed_from_an_index_by_our_name(folder: str) -> None:
+    """Nobody owns the name there: whoever took it would be installed. A checkout or the path of a wheel is named."""
+    places = (ROOT / folder).glob("*.*") if folder in (".", "docs") else (ROOT / folder).rglob("*.*")
+    wrong = [
+        (str(path.relative_to(ROOT)), line)
+        for path in places
+        if path.suffix in (".md", ".py", ".toml", ".yaml", ".yml", ".service")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"""\bpipx? .*\binstall\b.*['"\s]servescope(?![-\w./])""", line)
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenarios_to_begin_with_are_read(path: Path) -> None:
     """Each describes deployments, and says in its first lines how it is run."""

@@ -157,4 +157,8 @@ def test_command_records_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["emulate", "--hours", "2"]) == 2
     assert "--hours has no meaning without --record" in capsys.readouterr().err
     assert cli.main([*words, "--hours", "0.1"]) == 0
-    assert "from 2026-01-01T00:00:00Z to 2026-01-01T00:06:00Z" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "from 2026-01-01T00:00:00Z to 2026-01-01T00:06:00Z" in printed.out
+    progress = printed.err.splitlines()
+    assert len(progress) == 20
+    assert progress[4].startswith("servescope: 0.025 h of 0.1 h are recorded, about ")

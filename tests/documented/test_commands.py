@@ -1,0 +1,126 @@
+"""Every command of the pages runs as it is written, in order, where only the wheel is installed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from servescope.cli import COMMANDS
+from tests.conftest import ROOT
+from tests.documented.not_run import starts_without_a_command, why_not
+from tests.documented.pages import PAGES, Command, read_commands, unmarked_commands
+from tests.documented.place import Place
+from tests.documented.stages import BEFORE, CODES, STAGES
+from tests.support.installed import build_wheel, install_wheel
+from tests.support.waiting import deadline_seconds
+
+ALL = [command for page in PAGES for command in read_commands(page)]
+RUN = [page for page in dict.fromkeys(command.page for command in ALL) if any(
+    command.page == page and why_not(command) is None for command in ALL
+)]  # fmt: skip
+EVERY_TIME = (
+    "README.md", "docs/alert-rules.md", "docs/api.md", "docs/cutover.md", "docs/dashboards.md", "docs/faults.md",
+    "docs/translate.md",
+)  # fmt: skip
+"""The pages whose commands `make test` runs; those of the others run in `make proofs`."""
+PROMETHEUS = ("docs/history.md", "docs/judge-gates.md", "docs/migration.md", "docs/victoriametrics.md")
+"""The pages that ask a Prometheus."""
+TRACES = ("docs/scenarios.md",)
+"""The pages that replay recorded traces."""
+
+
+def marked(page: str) -> ParameterSet:
+    """A page with its marks."""
+    marks = [pytest.mark.slow]
+    if page not in EVERY_TIME:
+        marks.append(pytest.mark.proof)
+    if page in TRACES:
+        marks.append(pytest.mark.reference)
+    return pytest.param(page, marks=marks, id=page)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment variables of a virtual environment with the wheel, which is beside it."""
+    folder = tmp_path_factory.mktemp("installed")
+    variables = install_wheel(build_wheel(folder), folder / "environment")
+    pip = folder / "environment" / "bin" / "pip"
+    pip.write_text('#!/bin/sh\nexec python -m pip "$@"\n', encoding="utf-8")
+    pip.chmod(0o755)
+    return {
+        **variables, "WHEELS": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        # What is installed from a path is built with what is here, as is all that it depends on; 0 means "without".
+        "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in RUN])
+def test_commands_run(page: str, installed: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """In the order of the page, each with the exit code of success; what serves is ended by SIGTERM."""
+    names = ("prometheus", "promtool") if page in PROMETHEUS else ()
+    binaries = {name: request.getfixturevalue(name) for name in names}
+    with Place(tmp_path / "checkout", {**installed, "HOME": str(tmp_path)}, binaries) as place:
+        for binary in binaries.values():
+            place.variables["PATH"] += f":{binary.parent}"
+        for wheel in Path(installed["WHEELS"]).glob("*.whl"):
+            shutil.copy(wheel, place.folder)
+        if page in TRACES:
+            place.variables["TRACES"] = str(request.getfixturevalue("reference") / "traces")
+        for prepare in STAGES.get(page, ()):
+            prepare(place)
+        for command in (command for command in ALL if command.page == page and why_not(command) is None):
+            for (where, start), change in BEFORE.items():
+                if where == page and command.text.startswith(start):
+                    change(place)
+            codes = next((codes for start, codes in CODES.items() if command.text.startswith(start)), (0,))
+            place.run(command, codes)
+
+
+def test_what_is_not_run_is_there() -> None:
+    """A command that is listed with the reason why it is not run is a command of a page."""
+    assert starts_without_a_command(ALL) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_marked_as_such(page: Path) -> None:
+    """A block that is marked as no language has none: it would not be run."""
+    assert unmarked_commands(page) == []
+
+
+def parse(text: str) -> None:
+    """Have the parser of the command read its options, as far as it is one of ours; raises on what it does not know."""
+    words = shlex.split(re.split(r"\s[&|<>;]", text)[0])
+    while words and "=" in words[0]:
+        del words[0]
+    if words[:1] == ["servescope"]:
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        importlib.import_module(COMMANDS[words[1]][0]).configure(parser)
+        _, unknown = parser.parse_known_args(words[2:])
+        assert unknown == [], text
+    if words[:1] == ["make"]:
+        targets = re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
+        assert words[1] in targets, text
+    if words[:2] == ["python", "-m"] and words[2].split(".")[0] in ("tests", "benchmarks"):
+        # Its options, without what it does.
+        helped = subprocess.run(
+            [sys.executable, "-m", *words[2:3], "--help"], cwd=ROOT, capture_output=True, text=True, check=False,
+            timeout=deadline_seconds(),
+        )  # fmt: skip
+        unknown = [word for word in words[3:] if word.startswith("--") and word not in helped.stdout]
+        assert (helped.returncode, unknown) == (0, []), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [each for each in ALL if why_not(each)], ids=lambda command: command.text[:60])
+def test_commands_that_cannot_run_here_are_read(command: Command) -> None:
+    """By the parser of the command, where it is one of ours."""
+    parse(command.text.removeprefix(".venv/bin/"))

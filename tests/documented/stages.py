@@ -13,12 +13,14 @@ from servescope.settings.values import format_instant
 from tests.conftest import PAGES as ENGINE_PAGES
 from tests.conftest import ROOT
 from tests.documented.pages import Command
-from tests.documented.place import Place
+from tests.documented.place import ENGINE, Place
 from tests.support.either_past import either_past, write_store
 from tests.support.kept import kept
 from tests.support.otlp_receiver import Receiver
 from tests.support.past import remembering
+from tests.support.programs import answers
 from tests.support.prometheus import running
+from tests.support.waiting import wait_for
 
 Stage = Callable[[Place], None]
 _VLLM = ENGINE_PAGES / "vllm-0.32.0-1.txt"
@@ -37,13 +39,18 @@ trt_llm:
       repo: Qwen/Qwen3-4B
     max_seq_len: 32768
     max_batch_size: 64
-    speculator:
-      speculative_decoding_mode: LOOKAHEAD_DECODING
-      lookahead_windows_size: 3
-      lookahead_ngram_size: 4
-      lookahead_verification_set_size: 3
+    max_num_tokens: 8192
+    quantization_type: fp8_kv
+    plugin_configuration:
+      paged_kv_cache: true
   runtime:
+    kv_cache_free_gpu_mem_fraction: 0.9
     enable_chunked_context: true
+"""
+OPTIMISATION: Final = """\
+{"backend": {"name": "auto", "version": "latest"}, "model_type": "llm", "quantization": "float16",
+ "optimisations": {"model_type": "llm", "speculative_decoding": {"type": "auto", "enabled": false}},
+ "tensor_parallel_size": 1}
 """
 
 
@@ -94,7 +101,13 @@ def _use_past(place: Place, folder: Path) -> None:
     shutil.copy(folder / "s.db", place.folder / "servescope.db")
     (place.folder / "clock").write_text(f"{time.time()}={end_ms / 1000}*1", encoding="utf-8")
     place.variables["SERVESCOPE_CLOCK"] = str(place.folder / "clock")
-    place.instead["2026-11-20T00:00:00Z"] = format_instant(end_ms)
+    place.instead |= {"2026-11-20T00:00:00Z": format_instant(end_ms), "/var/lib/prometheus/data": "blocks"}
+
+
+def _gate(place: Place) -> None:
+    """A judge that watches."""
+    place.variables["TOKEN"] = "secret-of-ci"
+    place.run(Command("", "servescope judge watch --plan cutover.toml --store servescope.db --gate-token-env TOKEN"))
 
 
 def _plan(place: Place) -> None:
@@ -116,13 +129,18 @@ def _emulator(place: Place) -> None:
 
 
 def _collector(place: Place) -> None:
-    """A collector of an emulated stack, which takes reports of deploys."""
+    """A collector of an emulated stack."""
     _emulator(place)
+    place.run(Command("", "servescope collect --config emulated/servescope.toml"))
+
+
+def _collector_with_token(place: Place) -> None:
+    """The same with a token, which reports of deploys need."""
+    place.variables["TOKEN"] = "secret-of-ci"
     place.write("token", "secret-of-ci\n")
     text = (place.folder / "emulated/servescope.toml").read_text(encoding="utf-8")
     place.write("emulated/with-token.toml", f'[api]\nbearer_token_file = "{place.folder}/token"\n{text}')
-    place.variables["TOKEN"] = "secret-of-ci"
-    place.run(Command("", "servescope collect --config emulated/servescope.toml"))
+    place.run(Command("", "servescope collect --config emulated/with-token.toml"))
 
 
 # --- Page by page -----------------------------------------------------------------------------------------------------
@@ -175,22 +193,22 @@ def _translator(place: Place) -> None:
     place.write("translate.toml", f'[translate]\ntargets = ["127.0.0.1/32:{place.port(8000)}"]\n')
 
 
-def _demo(place: Place) -> None:
-    place.run(Command("", "servescope demo --directory demo"))
-    place.set_port(9800, int(re.findall(r"127\.0\.0\.1:(\d+)", (place.folder / "demo/emulator.url").read_text())[0]))
-
-
 def _scraping_prometheus(place: Place) -> None:
-    """A Prometheus that scrapes the engine, as the job `vllm`."""
+    """A Prometheus that scrapes an engine as the job `vllm`, now."""
     _engine(place)
-    engine = f"127.0.0.1:{place.port(8000)}"
+    del place.variables["SERVESCOPE_CLOCK"]
     config = {
         "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "vllm", "static_configs": [{"targets": [engine]}]}],
+        "scrape_configs": [{"job_name": "vllm", "static_configs": [{"targets": [f"127.0.0.1:{place.port(ENGINE)}"]}]}],
     }
-    binary = place.binaries["prometheus"]
-    prometheus = place.closing.enter_context(running(binary, place.folder / "prometheus", config))
+    prometheus = place.closing.enter_context(running(place.binaries["prometheus"], place.folder / "scraping", config))
     place.set_port(9090, prometheus.port)
+
+    def several() -> bool:
+        found = prometheus.read_samples("up", end_ms=time.time_ns() // 1_000_000, range_ms=60_000)
+        return any(len(each.times) > 2 for each in found)
+
+    wait_for(several, "three scrapes")
 
 
 def _migration(place: Place) -> None:
@@ -199,11 +217,31 @@ def _migration(place: Place) -> None:
     place.instead["model_name=chat"] = "model_name=llama"
     for name in ("config.yaml", "models/chat/config.yaml", "models/search/config.yaml"):
         place.write(name, CONFIGURATION)
-    place.write("llm_config.json", "{}")
-    place.write("body.json", "{}")
-    place.write("requests.jsonl", "")
-    place.write("optimization.json", '{"kv_cache_free_gpu_mem_fraction": 0.85, "max_batch_size": 64}')
-    place.write("pipeline.json", "{}")
+    body = '{"llm_config": {"speculative_config": {"decoding_type": "NGram"}}}'
+    place.write("llm_config.json", '{"speculative_config": {"decoding_type": "NGram"}}')
+    place.write("body.json", body)
+    place.write("optimization.json", OPTIMISATION)
+    place.write("pipeline.json", '{"mode": "chat", "type": "llm", "loras": []}')
+    shutil.copy(ROOT / "tests/emulator/traces/mooncake.jsonl", place.folder / "requests.jsonl")
+
+
+def _unmigrated(place: Place) -> None:
+    """The configuration as it was."""
+    place.write("config.yaml", CONFIGURATION)
+
+
+def _demo(place: Place) -> None:
+    """The demo, with its emulator at the pages' port."""
+    place.run(Command("", "servescope demo --directory demo"))
+
+    def address() -> str | None:
+        lists = sorted((place.folder / "demo" / "targets").glob("*.json"))
+        found = [re.search(r"127\.0\.0\.1:(\d+)", path.read_text(encoding="utf-8")) for path in lists]
+        return next((each[1] for each in found if each), None)
+
+    port = int(wait_for(address, "the lists of the demo's targets"))
+    place.set_port(9800, port)
+    wait_for(lambda: answers(f"http://127.0.0.1:{port}/faults"), "the demo's emulator")
 
 
 STAGES: Final[Mapping[str, tuple[Stage, ...]]] = {
@@ -226,11 +264,20 @@ STAGES: Final[Mapping[str, tuple[Stage, ...]]] = {
 
 BEFORE: Final[Mapping[tuple[str, str], Stage]] = {
     ("README.md", "servescope judge plan"): _readme_past,
+    ("docs/judge-gates.md", "curl "): _gate,
+    ("docs/history.md", "servescope import --from http://prometheus:9090 --store servescope.db --start"): (
+        _scraping_prometheus
+    ),
+    ("docs/emulator-server.md", "servescope emulate"): Place.end_servers,
+    ("docs/migration.md", "servescope migrate config.yaml --n-gram"): _unmigrated,
+    ("docs/api.md", "curl -X POST"): _collector_with_token,
 }
 """What changes before the command of a page that begins so."""
 
 CODES: Final[Mapping[str, tuple[int, ...]]] = {
+    "servescope judge run --plan cutover.toml --prometheus http://prometheus:9090 --journal": (0, 1),
     "servescope judge run": (0, 10, 11, 12),
+    "curl --fail --silent --show-error": (0, 22),
     "servescope migrate models/ --check": (1,),
 }
 """The exit codes of commands whose answer is one."""

@@ -42,7 +42,8 @@ def marked(page: str) -> ParameterSet:
     """A page with its marks."""
     marks = [pytest.mark.slow]
     if page not in EVERY_TIME:
-        marks.append(pytest.mark.proof)
+        # Some record days of an emulation.
+        marks += [pytest.mark.proof, pytest.mark.timeout(deadline_seconds(3600))]
     if page in TRACES:
         marks.append(pytest.mark.reference)
     return pytest.param(page, marks=marks, id=page)

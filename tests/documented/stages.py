@@ -230,6 +230,11 @@ def _unmigrated(place: Place) -> None:
     place.write("config.yaml", CONFIGURATION)
 
 
+def _backend_server(place: Place) -> None:
+    """The folder of a backend server has no `config.yaml` yet."""
+    (place.folder / "config.yaml").unlink()
+
+
 def _demo(place: Place) -> None:
     """The demo, with its emulator at the pages' port."""
     place.run(Command("", "servescope demo --directory demo"))
@@ -270,6 +275,10 @@ BEFORE: Final[Mapping[tuple[str, str], Stage]] = {
     ),
     ("docs/emulator-server.md", "servescope emulate"): Place.end_servers,
     ("docs/migration.md", "servescope migrate config.yaml --n-gram"): _unmigrated,
+    (
+        "docs/migration.md",
+        "servescope migrate optimization.json --pipeline pipeline.json --checkpoint HF:owner/model --accelerator",
+    ): _backend_server,
     ("docs/api.md", "curl -X POST"): _collector_with_token,
 }
 """What changes before the command of a page that begins so."""

@@ -57,7 +57,7 @@ OPTIMISATION: Final = """\
 def block(page: str, contains: str) -> str:
     """The first block of a page with this text in it."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"(?ms)^```\w+\n(.*?)^```", text)
+    blocks: list[str] = re.findall(r"(?ms)^```\w+\n(.*?)^```", text)
     return next(each for each in blocks if contains in each)
 
 

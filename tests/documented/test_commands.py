@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -36,18 +37,19 @@ EVERY_TIME = (
 PROMETHEUS = ("docs/history.md", "docs/judge-gates.md", "docs/migration.md", "docs/victoriametrics.md")
 """The pages that ask a Prometheus."""
 TRACES = ("docs/scenarios.md",)
-"""The pages that replay recorded traces."""
+"""The pages that replay recorded traces; their commands build on nothing, and each takes minutes."""
 
 
-def marked(page: str) -> ParameterSet:
-    """A page with its marks."""
-    marks = [pytest.mark.slow]
-    if page not in EVERY_TIME:
-        # Some record days of an emulation.
-        marks += [pytest.mark.proof, pytest.mark.timeout(deadline_seconds(3600))]
-    if page in TRACES:
-        marks.append(pytest.mark.reference)
-    return pytest.param(page, marks=marks, id=page)
+def chapters() -> Iterator[ParameterSet]:
+    """The commands that are run in one place, with their marks: those of a page, or one that needs none before it."""
+    for page in RUN:
+        marks = [pytest.mark.slow, *([] if page in EVERY_TIME else [pytest.mark.proof])]
+        commands = [command for command in ALL if command.page == page and why_not(command) is None]
+        if page not in TRACES:
+            yield pytest.param(commands, marks=marks, id=page)
+            continue
+        for command in commands:
+            yield pytest.param([command], marks=[*marks, pytest.mark.reference], id=str(command)[:70])
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +67,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", [marked(page) for page in RUN])
-def test_commands_run(page: str, installed: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("commands", list(chapters()))
+def test_commands_run(
+    commands: list[Command], installed: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """In the order of the page, each with the exit code of success; what serves is ended by SIGTERM."""
+    page = commands[0].page
     names = ("prometheus", "promtool") if page in PROMETHEUS else ()
     binaries = {name: request.getfixturevalue(name) for name in names}
     with Place(tmp_path / "checkout", {**installed, "HOME": str(tmp_path)}, binaries) as place:
@@ -79,12 +84,11 @@ def test_commands_run(page: str, installed: dict[str, str], tmp_path: Path, requ
             place.variables["TRACES"] = str(request.getfixturevalue("reference") / "traces")
         for prepare in STAGES.get(page, ()):
             prepare(place)
-        for command in (command for command in ALL if command.page == page and why_not(command) is None):
+        for command in commands:
             for (where, start), change in BEFORE.items():
                 if where == page and command.text.startswith(start):
                     change(place)
-            codes = next((codes for start, codes in CODES.items() if command.text.startswith(start)), (0,))
-            place.run(command, codes)
+            place.run(command, next((codes for start, codes in CODES.items() if command.text.startswith(start)), (0,)))
 
 
 def test_every_command_is_run_or_listed() -> None:

@@ -214,7 +214,7 @@ def _scraping_prometheus(place: Place) -> None:
 def _migration(place: Place) -> None:
     """A configuration, a folder of them, those of the backend server, and the traffic of a model."""
     _past_twice(place)
-    place.instead["model_name=chat"] = "model_name=llama"
+    place.instead["model_name=chat"] = "model_name=llama,inference_stack=v1"
     for name in ("config.yaml", "models/chat/config.yaml", "models/search/config.yaml"):
         place.write(name, CONFIGURATION)
     body = '{"llm_config": {"speculative_config": {"decoding_type": "NGram"}}}'

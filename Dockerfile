@@ -4,6 +4,8 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
 COPY exporters exporters
 COPY app app
+COPY alerts alerts
+COPY dashboards dashboards
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.13.13-slim-trixie

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,12 +11,13 @@ from types import MappingProxyType
 from alerts.alertmanager import render_alertmanager
 from alerts.histograms import render_histogram_rules
 from alerts.options import DEFAULTS, Options, read_options
-from alerts.rules import FORMATS, render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
+from alerts.rules import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
 from alerts.without_collector import render_without_collector
 from dashboards.packaging import is_current
 from servescope.errors import ServescopeError, UsageError
+from servescope.generating.rules import configure
 from servescope.settings.command_line import CommandParser, report_error
 
 GENERATED = Path(__file__).parent / "generated"
@@ -62,38 +64,38 @@ def render_deployed() -> str:
 
 
 def main() -> int:
-    """Write the files, or check them: 1 when one differs from what the catalog says, 2 for wrong options."""
+    """`run` for a checkout, by default on all that is committed: 1 when a file differs, 2 for wrong options."""
     parser = CommandParser(prog="python -m alerts", description="Write the rules compiled from the catalog.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
-    parser.add_argument("--options", type=Path, metavar="FILE", help="labels, thresholds, links, receivers, windows")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"default: {GENERATED}")
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="write all rules as one document of this format to standard output instead of files",
-    )
-    parser.add_argument(
-        "--source-tenants", metavar="A,B", help="with --format mimir: the tenants whose series the rules read together"
-    )
+    configure(parser, GENERATED)
     arguments = parser.parse_args()
-    tenants = [each.strip() for each in (arguments.source_tenants or "").split(",") if each.strip()]
-    if arguments.source_tenants is not None and (arguments.format != "mimir" or not tenants):
-        parser.error("--source-tenants requires --format mimir, and names such as 'team-a,team-b'")
-    if arguments.options and not (arguments.format or arguments.output):
-        parser.error("--options requires --output or --format: the default folder is for the default options")
     try:
-        options = read_options(arguments.options) if arguments.options else DEFAULTS
+        if arguments.format or arguments.output:
+            return run(arguments)
+        if arguments.options:
+            raise UsageError("--options requires --output or --format: the default folder is for the default options")
+        return _act_on_committed(_check if arguments.check else _write)
     except ServescopeError as error:
         return report_error(error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files, or check them: 1 when one differs; raises UsageError for what is wrong or cannot be written."""
+    tenants = [each.strip() for each in (arguments.source_tenants or "").split(",") if each.strip()]
+    if arguments.source_tenants is not None and (arguments.format != "mimir" or not tenants):
+        raise UsageError("--source-tenants requires --format mimir, and names such as 'team-a,team-b'")
+    if arguments.check and arguments.format:
+        raise UsageError("--check requires --output: a document of a --format is written to no file")
+    options = read_options(arguments.options) if arguments.options else DEFAULTS
     if arguments.format:
         sys.stdout.write(render_bundle(arguments.format, options, tenants))
         return 0
-    act = _check if arguments.check else _write
-    if arguments.output:
-        try:
-            return act(arguments.output, render(options))
-        except OSError as error:
-            return report_error(UsageError(f"--output {str(arguments.output)!r} cannot be written: {error.strerror}"))
+    try:
+        return (_check if arguments.check else _write)(arguments.output, render(options))
+    except OSError as error:
+        raise UsageError(f"--output {str(arguments.output)!r} cannot be written: {error.strerror}") from error
+
+
+def _act_on_committed(act: Callable[[Path, Mapping[str, str]], int]) -> int:
     return max(
         act(GENERATED, render()),
         act(DEPLOY, {DEPLOYED.name: render_deployed()}),
@@ -107,7 +109,7 @@ def _check(folder: Path, files: Mapping[str, str]) -> int:
     wrong = [folder / name for name, text in files.items() if not is_current(folder / name, text)]
     wrong += _strangers(folder, files)
     for path in wrong:
-        sys.stderr.write(f"{path} is out of date: run `python -m alerts`\n")
+        sys.stderr.write(f"{path} is out of date: run this without --check\n")
     return 1 if wrong else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -21,9 +21,8 @@ from dashboards.options import seconds
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import Alert
+from servescope.generating.rules import Format
 
-FORMATS = ("prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule")
-Format = Literal["prometheus", "prometheusrule", "mimir", "thanos", "victoriametrics", "vmrule"]
 Group = dict[str, Any]
 _KEEPS: Mapping[Format, str] = {
     "prometheus": "Prometheus 2.42",

@@ -75,7 +75,7 @@ def run(_: argparse.Namespace) -> None:
     try:
         cases[_BY_OPENTELEMETRY] = _time_opentelemetry(requests[:_FEW])
     except ImportError:
-        print("opentelemetry-sdk is not installed: left out; pip install 'servescope[otlp]'")
+        print("opentelemetry-sdk is not installed: left out; pip install '.[otlp]'")
     _print_recording(_measure_interleaved(cases))
     _print_rendering()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,9 +11,10 @@ from dashboards import cache, customers, cutover, fleet, health, phases, request
 from dashboards.board import Board, board_uid, render_board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, read_options
-from dashboards.packaging import FORMATS, is_current, package
+from dashboards.packaging import is_current, package
 from dashboards.watched import watch
 from servescope.errors import ServescopeError, UsageError
+from servescope.generating.dashboards import configure
 from servescope.settings.command_line import CommandParser, report_error
 
 GENERATED = Path(__file__).parent / "generated"
@@ -33,30 +35,31 @@ def render(options: Options = DEFAULTS, format_: str = "json") -> Mapping[str, s
 
 
 def main() -> int:
-    """Write the files, or check them: 1 when one differs from what the catalog says, 2 for wrong options."""
+    """`run` for a checkout: 1 when a file differs from what the catalog says, 2 for wrong options."""
     parser = CommandParser(
         prog="python -m dashboards", description="Write the Grafana dashboards compiled from the catalog."
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
-    parser.add_argument("--options", type=Path, metavar="FILE", help="labels, windows, thresholds, data source")
-    parser.add_argument("--output", type=Path, default=GENERATED, metavar="FOLDER", help="default: %(default)s")
-    parser.add_argument("--format", choices=FORMATS, default="json", help="default: %(default)s")
-    arguments = parser.parse_args()
+    configure(parser, GENERATED)
     try:
-        files = render(read_options(arguments.options) if arguments.options else DEFAULTS, arguments.format)
+        return run(parser.parse_args())
     except ServescopeError as error:
         return report_error(error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files, or check them: 1 when one differs; raises UsageError for what is wrong or cannot be written."""
+    files = render(read_options(arguments.options) if arguments.options else DEFAULTS, arguments.format)
     try:
         return _check(arguments.output, files) if arguments.check else _write(arguments.output, files)
     except OSError as error:
-        return report_error(UsageError(f"--output {str(arguments.output)!r} cannot be written: {error.strerror}"))
+        raise UsageError(f"--output {str(arguments.output)!r} cannot be written: {error.strerror}") from error
 
 
 def _check(folder: Path, files: Mapping[str, str]) -> int:
     stale = [name for name, text in files.items() if not is_current(folder / name, text)]
     strangers = [path.name for path in sorted(folder.glob("*")) if path.name not in files]
     for name in stale:
-        sys.stderr.write(f"{folder / name} is out of date: run `python -m dashboards`\n")
+        sys.stderr.write(f"{folder / name} is out of date: run this without --check\n")
     for name in strangers:
         # Writing leaves it where it is: it may be somebody's own.
         sys.stderr.write(f"{folder / name} is no dashboard that is written with these options: remove it\n")

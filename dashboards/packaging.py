@@ -46,7 +46,6 @@ def _grafana_operator(uid: str, name: str, text: str, options: Options) -> dict[
 _KINDS: Mapping[str, Callable[[str, str, str, Options], dict[str, Any]]] = MappingProxyType(
     {"configmap": _configmap, "grafana-operator": _grafana_operator}
 )
-FORMATS = ("json", *_KINDS)
 
 
 def package(uid: str, name: str, text: str, options: Options, format_: str) -> tuple[str, str]:

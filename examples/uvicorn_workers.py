@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
-import uvicorn
-
 from servescope import EngineInstruments, Identity
 from servescope.exposition.web import make_asgi_app
 from servescope.instruments.processes import ProcessGroup
@@ -54,5 +52,14 @@ async def complete(engine: EngineInstruments, scope: Message, send: Send) -> Non
     await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve on port 8000 until Ctrl-C; raises SystemExit where uvicorn is not installed."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise SystemExit("this example needs uvicorn: pip install uvicorn") from None
     uvicorn.run("examples.uvicorn_workers:make_app", factory=True, workers=2, port=8000)
+
+
+if __name__ == "__main__":
+    main()

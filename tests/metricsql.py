@@ -15,11 +15,12 @@ from typing import Final
 
 import yaml
 
-from alerts.rules import Format, render_bundle
+from alerts.rules import render_bundle
 from dashboards.__main__ import render
 from dashboards.options import read_options
 from servescope.contract.samples import format_series, make_labels
 from servescope.errors import ServescopeError
+from servescope.generating.rules import Format
 from tests import tools
 from tests.support.beside_victoria import (
     FIRST_SECONDS,

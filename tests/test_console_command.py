@@ -153,7 +153,7 @@ def test_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch) -> Non
     """Without Streamlit the error says what to install."""
     monkeypatch.setattr(console, "find_spec", lambda name: None if name == "streamlit" else object())
 
-    with pytest.raises(UsageError, match=r"needs streamlit: pip install 'servescope\[console\]'"):
+    with pytest.raises(UsageError, match=r"needs streamlit: pip install '\.\[console\]' in a checkout"):
         console._check_extra()
 
 

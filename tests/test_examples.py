@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from examples import autoscaler, engine, router
+from examples import autoscaler, engine, router, uvicorn_workers
 from servescope.sources.identification import identify
 from servescope.sources.parse import Exposition, parse_exposition
 from tests.conftest import ROOT
@@ -94,6 +94,14 @@ def test_examples_run_as_programs(name: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "# TYPE" in done.stdout
+
+
+def test_an_example_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without uvicorn its example ends with the command that installs it, and not with a traceback."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    with pytest.raises(SystemExit, match="needs uvicorn: pip install uvicorn"):
+        uvicorn_workers.main()
 
 
 class UvicornServer:

@@ -11,6 +11,7 @@ import pytest
 
 from servescope.cli import COMMANDS
 from tests.conftest import ROOT
+from tests.support.installed import build_wheel, install_wheel
 from tests.support.waiting import deadline_seconds
 
 THIRD_PARTY = {"numpy", "prometheus_client", "aiohttp", "streamlit", "pandas", "altair", "pynvml", "opentelemetry"}
@@ -30,13 +31,7 @@ def servescope(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        check=True, capture_output=True, timeout=deadline_seconds(120),
-    )  # fmt: skip
-    (built,) = folder.glob("*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow
@@ -63,6 +58,43 @@ def test_wheel_names_the_vllm_plugin(wheel: Path) -> None:
         declared = archive.read(name).decode()
 
     assert "[vllm.stat_logger_plugins]\nservescope = servescope.plugins.vllm:ServescopeStatLogger\n" in declared
+
+
+@pytest.mark.slow
+def test_the_wheel_writes_what_is_committed(wheel: Path, tmp_path: Path) -> None:
+    """Where nothing of the checkout is, not even from a folder with modules of the same names."""
+    variables = install_wheel(wheel, tmp_path / "environment")
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("alerts", "dashboards"):
+        (place / f"{name}.py").write_text("raise ImportError('somebody else is called so')", encoding="utf-8")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["servescope", *words], cwd=place, env=variables, capture_output=True, text=True, check=False,
+            timeout=deadline_seconds(),
+        )  # fmt: skip
+
+    for command, package in (("dashboards", "dashboards"), ("rules", "alerts")):
+        written = run(command, "--output", command)
+        assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
+        committed = files_of(ROOT / package / "generated")
+        assert files_of(place / command) == committed
+        stale = place / command / min(committed)
+        stale.write_text("", encoding="utf-8")
+        checked = run(command, "--output", command, "--check")
+        assert (checked.returncode, checked.stderr.count("\n")) == (1, 1)
+        assert f"{stale.relative_to(place)} is out of date" in checked.stderr
+        nowhere = run(command)
+        assert nowhere.returncode == 2
+        assert "--output" in nowhere.stderr
+    bundle = ROOT / "deploy/kubernetes/rules/rules.yaml"
+    assert run("rules", "--format", "prometheusrule").stdout == bundle.read_text(encoding="utf-8")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files below a folder by their paths in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

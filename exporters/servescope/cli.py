@@ -37,6 +37,11 @@ COMMANDS = {
         "servescope.collector.inspecting",
         "show what an exposition is and which metrics of the contract it has",
     ),
+    "rules": (
+        "servescope.generating.rules",
+        "write recording rules, alerts, runbooks and Alertmanager's configuration",
+    ),
+    "dashboards": ("servescope.generating.dashboards", "write the Grafana dashboards"),
     "import": ("servescope.collector.importing.command", "import the past that a Prometheus holds into a store"),
     "export": ("servescope.store.exporting.command", "write what a store holds as Parquet or OpenMetrics"),
     "emulate": (

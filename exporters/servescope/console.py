@@ -28,7 +28,7 @@ from servescope.customers.config import read_usable_policies
 from servescope.customers.lanes.cursors import CursorFile, find_cursors
 from servescope.cutover.plan.files import parse_plan
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError, UsageError, how_to_install
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.settings.command_line import (
     cannot_listen,
@@ -95,7 +95,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rules",
         type=Path,
         metavar="FILE",
-        help="show the objectives and the stacks of these options of `python -m alerts`",
+        help="show the objectives and the stacks of these options of `servescope rules`",
     )
     parser.add_argument(
         "--customers", type=Path, metavar="FILE",
@@ -191,7 +191,7 @@ def find_app() -> Path:
 def _check_extra() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError(f"the console needs {', '.join(missing)}: pip install 'servescope[console]'")
+        raise UsageError(f"the console needs {', '.join(missing)}: {how_to_install('console')}")
 
 
 def _choose_history(arguments: argparse.Namespace) -> tuple[str, dict[str, str]]:
@@ -240,7 +240,7 @@ def _choose_sign_in(arguments: argparse.Namespace, *, is_local: bool) -> dict[st
         if arguments.auth_secrets is None:
             raise UsageError("--auth oidc needs --auth-secrets FILE")
         if find_spec("authlib") is None:
-            raise UsageError("--auth oidc needs authlib: pip install 'servescope[console]'")
+            raise UsageError(f"--auth oidc needs authlib: {how_to_install('console')}")
         check_secrets(arguments.auth_secrets)
     if kind == "proxy" and not arguments.auth_proxy:
         raise UsageError("--auth proxy needs --auth-proxy ADDRESS: a header of anybody else could be made up")

@@ -48,7 +48,12 @@ class TraceError(UsageError):
 def require_extra(extra: str, *modules: str) -> None:
     """Raise UsageError unless the modules of an extra are installed."""
     if any(find_spec(module) is None for module in modules):
-        raise UsageError(f"extra {extra!r} is not installed: pip install 'servescope[{extra}]'")
+        raise UsageError(f"extra {extra!r} is not installed: {how_to_install(extra)}")
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra; servescope is on no index, so it is installed from a path."""
+    return f"pip install '.[{extra}]' in a checkout, or 'PATH.whl[{extra}]' with the path of the wheel"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from copy import deepcopy
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,15 @@ import yaml
 from alerts.__main__ import FILES, main, render
 from alerts.alertmanager import configuration
 from alerts.options import ALERT_SETTINGS, DEFAULTS, Options, make_options, read_options
-from alerts.receivers import KINDS, RECEIVER_SETTINGS
+from alerts.receivers import DEFAULT_RECEIVERS, KINDS, RECEIVER_SETTINGS
 from alerts.rules import alert_groups, annotations_of, render_bundle
 from dashboards.__main__ import render as render_dashboards
+from dashboards.options import Options as CommonOptions
 from dashboards.options import read_options as read_dashboard_options
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import CUSTOMERS
 from servescope.contract.bounds import BOUNDS
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import OBJECTIVES
@@ -354,6 +357,50 @@ def test_one_file_serves_the_dashboards_too(path: Path) -> None:
     assert all(
         '"served_model"' in text or "served_model" in text for name, text in boards.items() if CUSTOMERS not in name
     )
+
+
+EXAMPLE = ROOT / "examples" / "options.toml"
+
+
+def test_the_example_has_every_option() -> None:
+    """Each key there is, and each name of a table whose names are known."""
+    document = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
+    alerts = document["alerts"]
+
+    assert document.keys() == {each.name for each in fields(CommonOptions) if each.name != "choices"} | {"alerts"}
+    assert list(document["labels"]) == list(IDENTITY_LABELS)
+    assert document["thresholds"].keys() == {figure.name for figure in FIGURES.values() if figure.band}
+    assert alerts.keys() == {setting.key for setting in ALERT_SETTINGS}
+    assert list(alerts["bounds"]) == list(BOUNDS)
+    assert list(alerts["objectives"]) == list(OBJECTIVES)
+    assert list(alerts["receivers"]) == list(DEFAULT_RECEIVERS)
+    written = re.findall(r"(?m)^(?:#: )?(\w+) = ", EXAMPLE.read_text(encoding="utf-8"))
+    assert {setting.key for setting in RECEIVER_SETTINGS} <= set(written)
+
+
+@pytest.mark.slow
+def test_the_example_has_the_defaults() -> None:
+    """Rules and dashboards of it are those that are committed."""
+    assert render(read_options(EXAMPLE)) == render()
+    assert render_dashboards(read_dashboard_options(EXAMPLE)) == render_dashboards()
+
+
+def test_the_examples_in_the_example_are_read(tmp_path: Path) -> None:
+    """Each in place of the default above it."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for key in re.findall(r"(?m)^#: (\w+) = ", text):
+        text = re.sub(rf"(?m)^{key} = .*\n(?=#: {key} = )", "", text)
+    changed = re.sub(r"(?m)^url = .*\n(?=#: )|^kind = .*\n(?=url = .*\n#: )", "", text).replace("#: ", "")
+    (tmp_path / "mine.toml").write_text(changed, encoding="utf-8")
+
+    options = read_options(tmp_path / "mine.toml")
+
+    assert {name: receiver.kind for name, receiver in options.receivers.items()} == {
+        "page": "pagerduty", "ticket": "email", "chat": "slack", "watchdog": "webhook",
+    }  # fmt: skip
+    assert options.common.extra_labels == ("cluster", "namespace")
+    assert options.labels == {"ServescopeColdStartSlow": {"team": "capacity", "owner": "inference"}}
+    assert len(options.migration_windows) == 1
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import re
 import subprocess
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -18,7 +18,7 @@ from alerts.dividing import divide
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS
 from alerts.recording import HEADER
-from alerts.rules import FORMATS, Format, alert_rule, annotations_of, metricsql, render_alert_rules, render_bundle
+from alerts.rules import alert_rule, annotations_of, metricsql, render_alert_rules, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import panel_title
@@ -37,6 +37,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.types import Step
+from servescope.generating.rules import Format
 from tests.support.alert_stories import minutes
 from tests.support.prometheus import running
 from tests.support.recording_rules import RECORDING_FILES, is_of_catalog
@@ -253,7 +254,7 @@ def test_the_bundles_hold_every_rule() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", get_args(Format))
 def test_a_document_says_what_is_needed_to_keep_alerts_firing(form: Format) -> None:
     """Each has `keep_firing_for`, and the first version that knows it at its beginning."""
     header, needed = render_bundle(form).splitlines()[:2]

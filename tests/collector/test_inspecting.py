@@ -147,7 +147,7 @@ def test_a_url_needs_the_collectors_extra(
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
 
     assert main(["inspect", "http://127.0.0.1:1"]) == 2
-    assert "extra 'collector' is not installed: pip install 'servescope[collector]'" in capsys.readouterr().err
+    assert "extra 'collector' is not installed: pip install '.[collector]' in a checkout" in capsys.readouterr().err
     assert main(["inspect", files[0]]) == 0
 
 

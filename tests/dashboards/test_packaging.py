@@ -12,7 +12,8 @@ import yaml
 
 from dashboards.__main__ import render
 from dashboards.options import DEFAULTS
-from dashboards.packaging import FORMATS, HEADER
+from dashboards.packaging import HEADER
+from servescope.generating.dashboards import FORMATS
 from tests.conftest import ROOT
 from tests.support.boards import NAMES, read_board
 

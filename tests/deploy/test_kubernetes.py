@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from alerts.rules import Format, render_bundle
+from alerts.rules import render_bundle
 from servescope import __version__
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.own_metrics import OWN_METRICS
+from servescope.generating.rules import Format
 from servescope.translate.config import SETTINGS
 from servescope.translate.prober import CLAIMED
 from tests.conftest import ROOT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_one_seed_gives_one_recording(tmp_path: Path) -> None:
         ({"scrape_seconds": 7.0}, "scrape interval is 7.0 s, expected a divisor of 300"),
     ],
 )
-def test_times_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, int], message: str) -> None:
+def test_times_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
     """With the value and what was expected, before there is a file."""
     with pytest.raises(UsageError, match=message):
         record(small(), tmp_path / "r.db", **{"hours": 1, **given})
@@ -157,4 +158,8 @@ def test_command_records_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["emulate", "--hours", "2"]) == 2
     assert "--hours has no meaning without --record" in capsys.readouterr().err
     assert cli.main([*words, "--hours", "0.1"]) == 0
-    assert "from 2026-01-01T00:00:00Z to 2026-01-01T00:06:00Z" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "from 2026-01-01T00:00:00Z to 2026-01-01T00:06:00Z" in printed.out
+    progress = printed.err.splitlines()
+    assert len(progress) == 20
+    assert progress[4].startswith("servescope: 0.025 h of 0.1 h are recorded, about ")

@@ -577,7 +577,7 @@ def test_the_environment_chooses_what_is_not_given(
 def test_the_missing_extra_is_named(engine: EngineInstruments, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
-    with pytest.raises(ServescopeError, match=r"extra 'otlp' is not installed: pip install 'servescope\[otlp\]'"):
+    with pytest.raises(ServescopeError, match=r"extra 'otlp' is not installed: pip install '\.\[otlp\]' in a checkout"):
         push(engine)
 
 

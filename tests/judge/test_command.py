@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from servescope.judge.arguments import read_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.report.schema import judgement_schema
 from tests.support.commands import Done, run
@@ -130,8 +131,23 @@ def test_one_stage_is_judged_without_a_journal(slower: MadePast, judge: Judge, p
     done = judge("run", "--since", "8h", "--format", "json")
 
     assert done.returncode == 10, done.stderr
-    assert json.loads(done.stdout)["stage"]["count"] == 1
+    stages = len(read_plan(plan).stages)
+    assert (json.loads(done.stdout)["stage"]["index"], json.loads(done.stdout)["stage"]["count"]) == (0, stages)
     assert list(plan.parent.iterdir()) == [plan]
+
+
+def test_a_stage_that_is_judged_alone_is_the_plans(slower: MadePast, judge: Judge, plan: Path) -> None:
+    """`--stage 2` shows the second stage and its share, in every verb that shows one."""
+    stages = read_plan(plan).stages
+    slower.now_ms = SLOWER.end_ms
+
+    for verb in ("run", "explain"):
+        shown = judge(verb, "--since", "8h", "--stage", "2")
+        expected = f"plan cutover, stage 2 of {len(stages)} ({100 * stages[1].share:g} % on v2"
+        assert expected in shown.stdout, shown.stderr or shown.stdout
+    report = plan.with_name("report.html")
+    judge("report", "--since", "8h", "--stage", "2", "--out", str(report))
+    assert f"stage 2 of {len(stages)}" in report.read_text(encoding="utf-8")
 
 
 def test_a_v2_without_traffic_is_no_data(judge: Judge) -> None:

@@ -18,7 +18,7 @@ import yaml
 from cramjam import snappy
 from numpy.typing import NDArray
 
-from alerts.rules import Format, render_bundle
+from alerts.rules import render_bundle
 from servescope.contract.samples import Labels, make_labels
 from servescope.customers.points.prometheus_series import STALE
 from servescope.customers.transports.remote_write_messages import WriteRequest
@@ -27,6 +27,7 @@ from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
+from servescope.generating.rules import Format
 from servescope.sources.parse import parse_exposition
 from tests.support import victoria_metrics
 from tests.support.filled_prometheus import RETENTION, SCRAPE_SECONDS, START_SECONDS

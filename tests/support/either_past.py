@@ -38,18 +38,7 @@ class EitherPast:
 @contextmanager
 def either_past(prometheus: Path, promtool: Path, folder: Path, *, scraped: str = "") -> Iterator[EitherPast]:
     """Seventy minutes of both stacks; `scraped` are labels of where the Prometheus scraped them, as PromQL text."""
-    start_ms = a_day_ago() // BLOCK_MS * BLOCK_MS
-    end_ms = start_ms + MINUTES * 60_000
-    with Store(folder / "s.db") as store, store.transaction():
-        for target in targets():
-            reader, name = Reader(target.identity), target.identity.target_id
-            status = TargetStatus(name, "http://x", target.identity, "servescope", last_success_ms=end_ms - INTERVAL_MS)
-            store.set_target(status)
-            for time_ms in range(start_ms, end_ms, INTERVAL_MS):
-                elapsed = (time_ms - start_ms) / 1000
-                text = None if target.failure(elapsed) else target.exposition(elapsed)
-                snapshot = None if text is None else reader.read(text.encode()).snapshot
-                store.append_scrape(name, time_ms + 1_000, snapshot)
+    start_ms, end_ms = write_store(folder / "s.db")
     with Store(folder / "s.db", read_only=True) as store:
         write_openmetrics(
             store, Selection(tuple(store.deployments()), tuple(METRICS), start_ms, end_ms), folder / "past.om"
@@ -60,6 +49,23 @@ def either_past(prometheus: Path, promtool: Path, folder: Path, *, scraped: str 
     make_blocks(folder / "past.om", promtool, folder / "prometheus")
     with remembering(prometheus, folder / "prometheus") as running:
         yield EitherPast(folder / "s.db", f"http://127.0.0.1:{running.port}", start_ms, end_ms)
+
+
+def write_store(path: Path) -> tuple[int, int]:
+    """Fill a new store with seventy minutes of both stacks; from when to when they are."""
+    start_ms = a_day_ago() // BLOCK_MS * BLOCK_MS
+    end_ms = start_ms + MINUTES * 60_000
+    with Store(path) as store, store.transaction():
+        for target in targets():
+            reader, name = Reader(target.identity), target.identity.target_id
+            status = TargetStatus(name, "http://x", target.identity, "servescope", last_success_ms=end_ms - INTERVAL_MS)
+            store.set_target(status)
+            for time_ms in range(start_ms, end_ms, INTERVAL_MS):
+                elapsed = (time_ms - start_ms) / 1000
+                text = None if target.failure(elapsed) else target.exposition(elapsed)
+                snapshot = None if text is None else reader.read(text.encode()).snapshot
+                store.append_scrape(name, time_ms + 1_000, snapshot)
+    return start_ms, end_ms
 
 
 def targets() -> list[FakeTarget]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError, UsageError, how_to_install
 from servescope.settings.clock import CLOCK_VARIABLE
 from servescope.settings.command_line import (
     cannot_listen,
@@ -92,7 +92,7 @@ def _require_extras() -> None:
 
     missing = [name for name in ("aiohttp", "pandas", "streamlit") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"the demo needs {', '.join(missing)}: pip install 'servescope[all]'")
+        raise UsageError(f"the demo needs {', '.join(missing)}: {how_to_install('all')}")
 
 
 @contextmanager

@@ -166,8 +166,13 @@ def _record(arguments: argparse.Namespace) -> int:
     from servescope.emulator.scenario.recording import record
     from servescope.emulator.scenario.scenario import read_scenario
 
-    began = time.perf_counter()
-    recording = record(read_scenario(arguments.scenario), arguments.record, hours=arguments.hours or 24.0)
+    began, hours = time.perf_counter(), arguments.hours or 24.0
+
+    def report(recorded: float) -> None:
+        left = (time.perf_counter() - began) * (hours / recorded - 1.0)
+        sys.stderr.write(f"servescope: {recorded:.4g} h of {hours:.4g} h are recorded, about {left:.0f} s are left\n")
+
+    recording = record(read_scenario(arguments.scenario), arguments.record, hours=hours, report=report)
     took = time.perf_counter() - began
     _say(f"recorded {recording.requests} requests into {recording.path} in {took:.0f} s")
     _say(f"from {format_instant(recording.start_ms)} to {format_instant(recording.end_ms)}")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.samples import Labels, Sample, Series
-from servescope.errors import ServescopeError, UsageError
+from servescope.errors import ServescopeError, UsageError, how_to_install
 from servescope.exposition.otlp_names import (
     SCHEMA_URL,
     describe,
@@ -364,7 +364,7 @@ def _http_exporter(endpoint: str | None, headers: Mapping[str, str] | None) -> M
         from opentelemetry.exporter.otlp.proto.http import Compression
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
-        raise ServescopeError("extra 'otlp' is not installed: pip install 'servescope[otlp]'") from error
+        raise ServescopeError(f"extra 'otlp' is not installed: {how_to_install('otlp')}") from error
     # Points repeat their names and bounds: they shrink to a fortieth.
     variables = ("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION")
     compression = None if any(os.environ.get(variable) for variable in variables) else Compression.Gzip

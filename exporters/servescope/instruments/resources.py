@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from servescope.errors import UsageError
+from servescope.errors import UsageError, how_to_install
 from servescope.instruments.values import finite, whole
 
 _logger = logging.getLogger("servescope")
@@ -309,7 +309,7 @@ def _find_gpus(nvml: Any, visible: str | None) -> tuple[_Device, ...]:
         nvml.nvmlInit()
         return tuple(_visible_devices(list(_devices(nvml)), visible))
     except ImportError:
-        _logger.debug("extra 'gpu' is not installed, GPUs are not observed: pip install 'servescope[gpu]'")
+        _logger.debug("extra 'gpu' is not installed, GPUs are not observed: %s", how_to_install("gpu"))
     except Exception as error:
         _logger.debug("NVML cannot be used, GPUs are not observed: %r", error)
     return ()

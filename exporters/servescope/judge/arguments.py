@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servescope.cutover.evidence.evidence import Decision
+from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.files import parse_plan
-from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
+from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan, Stage
 from servescope.errors import UsageError
 from servescope.judge.case import check_decisions, freeze_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import CutoverRun, check_unchanged, current_run
+from servescope.judge.journal.written import with_written_harm
 from servescope.settings.tables import read_document
 from servescope.settings.values import format_instant
 from servescope.store.history import History
@@ -36,13 +38,32 @@ def find_journal(arguments: argparse.Namespace) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is judged: a frozen plan, what was decided, when, and the run with its journal where there is one."""
+    """What is judged: a frozen plan, what was decided, when, and the run with its journal where there is one.
+
+    `alone` is the index of the only stage that is judged, and the stages of its plan.
+    """
 
     frozen: FrozenPlan
     decisions: tuple[Decision, ...]
     at_ms: int
     run: CutoverRun | None = None
     journal: CutoverJournal | None = None
+    alone: tuple[int, tuple[Stage, ...]] | None = None
+
+    def shown(self, judgement: Judgement) -> Judgement:
+        """A judgement of this case as it is shown: with the harm that the journal has, and the stage of the plan."""
+        if self.alone is not None:
+            index, stages = self.alone
+            changes = tuple(replace(each, stage=index) for each in judgement.changes)
+            stage = replace(judgement.stage, index=index, count=len(stages))
+            judgement = replace(judgement, stage=stage, changes=changes)
+        return with_written_harm(judgement, self.run)
+
+    def shown_plan(self) -> FrozenPlan:
+        """The plan as it is shown: with all its stages."""
+        if self.alone is None:
+            return self.frozen
+        return replace(self.frozen, plan=replace(self.frozen.plan, stages=self.alone[1]))
 
 
 def find_case(arguments: argparse.Namespace, history: History) -> Judged:
@@ -63,7 +84,7 @@ def find_case(arguments: argparse.Namespace, history: History) -> Judged:
         raise UsageError(f"--stage {stage} is not one of the plan's, 1 to {len(plan.stages)}")
     alone = replace(plan, stages=(plan.stages[stage - 1],))
     frozen = freeze_plan(history, alone, since_ms)
-    return Judged(frozen, (Decision("start", since_ms, stage=0),), at_ms)
+    return Judged(frozen, (Decision("start", since_ms, stage=0),), at_ms, alone=(stage - 1, plan.stages))
 
 
 def open_run(

@@ -87,7 +87,7 @@ class _Pages:
             "reason": judgement.reason,
             "advice": judgement.advice,
             "plan": judgement.plan,
-            "stage": judgement.stage.index,
+            "stage": judgement.stage.index + 1,
         }
         return json_answer(json_bytes(shown), status=200 if judgement.verdict == only else _REFUSED)
 

@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with open_history(arguments) as history:
         case = find_case(arguments, history)
         judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
-    judgement = with_written_harm(judgement, case.run)
+    judgement = case.shown(judgement)
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
         print_json(judgement.to_json())
@@ -107,7 +107,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     with open_history(arguments) as history:
         case = find_case(arguments, history)
         judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
-    judgement = with_written_harm(judgement, case.run)
+    judgement = case.shown(judgement)
     known = [metric.name for metric in judgement.metrics]
     if arguments.metric not in (None, *known):
         hint = suggest(arguments.metric, known) or f"it has: {', '.join(known)}"
@@ -123,13 +123,13 @@ def _report(arguments: argparse.Namespace) -> int:
     with open_history(arguments) as history:
         case = find_case(arguments, history)
         observed = resume_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
-    judgement = with_written_harm(observed.judge(case.frozen, case.decisions, case.at_ms), case.run)
+    judgement = case.shown(observed.judge(case.frozen, case.decisions, case.at_ms))
     recorded = None
     if case.run is not None and case.journal is not None:
         with case.journal as journal:
             head = journal.entries()[-1].hash
         recorded = Recorded(case.run.number, _decided_on(case.run), str(find_journal(arguments)), head)
-    page = render_report(judgement, case.frozen, observed.evidence.events, recorded)
+    page = render_report(judgement, case.shown_plan(), observed.evidence.events, recorded)
     try:
         arguments.out.write_text(page, encoding="utf-8")
     except OSError as error:

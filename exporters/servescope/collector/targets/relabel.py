@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from servescope.errors import ConfigurationError, ServescopeError
+from servescope.errors import ConfigurationError, ServescopeError, how_to_install
 from servescope.settings.tables import Setting, Table
 
 DEFAULT_REGEX: Final = "(.*)"
@@ -133,7 +133,7 @@ def _compile(regex: str) -> Any:
     try:
         import re2
     except ImportError:
-        raise ServescopeError("relabelling needs google-re2: pip install 'servescope[collector]'") from None
+        raise ServescopeError(f"relabelling needs google-re2: {how_to_install('collector')}") from None
     if len(regex) > _LONGEST_REGEX:
         raise ServescopeError(f"a regex of {len(regex)} characters, at most {_LONGEST_REGEX}")
     options = re2.Options()

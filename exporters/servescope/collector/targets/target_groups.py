@@ -13,7 +13,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Final
 
-from servescope.errors import ServescopeError
+from servescope.errors import ServescopeError, how_to_install
 
 MOST_TARGETS: Final = 10_000
 """How many targets, and how many groups, one list may have."""
@@ -110,7 +110,7 @@ def _parse_yaml(body: bytes) -> object:
     try:
         import yaml
     except ImportError:
-        raise DiscoveryError("YAML needs PyYAML: pip install 'servescope[generate]', or write JSON") from None
+        raise DiscoveryError(f"YAML needs PyYAML: {how_to_install('generate')}; or write JSON") from None
     try:
         return yaml.safe_load(body.decode("utf-8"))
     except ValueError as error:  # a date such as 2024-13-01, which PyYAML leaves to Python, or no UTF-8

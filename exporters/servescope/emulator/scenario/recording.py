@@ -7,7 +7,7 @@ does; of the scrapes the store gets the increments per block and the events, not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,7 @@ START_MS: Final = 1_767_225_600_000
 # Blocks are computed several at once, which is cheaper.
 _FLUSH_MS = 12 * BLOCK_MS
 _LONGEST_HOURS = 24 * 366
+_PARTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,12 @@ def record(
     seed: int | None = None,
     start_ms: int = START_MS,
     scrape_seconds: float = 30.0,
+    report: Callable[[float], None] = lambda hours: None,
 ) -> Recording:
     """Run a scenario for so many hours of its own time, and record it into a new store at `path`.
 
-    `seed` replaces the scenario's; the same seed gives the same recording. Raises UsageError for times that cannot be,
+    `seed` replaces the scenario's; the same seed gives the same recording. `report` is called with the hours that are
+    recorded, twenty times. Raises UsageError for times that cannot be,
     and StoreError when there is a file already.
     """
     interval_ms = round(scrape_seconds * 1000)
@@ -78,7 +81,10 @@ def record(
     store = Store.begin(path)
     try:
         recorder = StackRecorder(stack, faults, store, start_ms=start_ms, interval_ms=interval_ms)
-        recorder.run_until(hours * 3600)
+        for part in range(1, _PARTS + 1):
+            recorded = hours * part / _PARTS
+            recorder.run_until(recorded * 3600)
+            report(recorded)
         recorder.finish()
     finally:
         store.close()

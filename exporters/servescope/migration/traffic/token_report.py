@@ -92,8 +92,8 @@ def _describe(numbers: TokenTargets) -> Iterator[str]:
         yield f"    of a replica, in {format_percent(share)} of the time up to: {_band(band)}"
     yield "    v1 does not report them. They are a band because histograms do not say which sizes had which durations:"
     yield "    its bounds are the extreme ways to couple them, with the requests in flight as they are reported and as"
-    yield f"    they follow from durations. Where sizes hardly vary, that is ±{format_percent(MARGIN)}, and more for few requests."
-    yield "    Tokens are assumed to come at a steady pace."
+    yield f"    they follow from durations. Where sizes hardly vary, that is ±{format_percent(MARGIN)}, and more for"
+    yield "    few requests. Tokens are assumed to come at a steady pace."
     yield ""
     yield "  target_in_flight_tokens:"
     low, high = IN_FLIGHT_TOKENS_PER_WORKER

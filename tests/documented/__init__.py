@@ -1,0 +1,1 @@
+"""The commands of README.md, CONTRIBUTING.md, exporters/README.md and docs/*.md, as a reader types them."""

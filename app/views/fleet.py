@@ -60,7 +60,8 @@ def show() -> None:
         trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
         parameters = selection.range_parameters()
         seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
-        st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters))
+        unread = queries.count_unread(targets, shown) if span.live else {}
+        st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters, unread=unread))
         named = [one.deployment for one in shown]
         lacking = [*frame.name_missing_rules(store), *frame.name_uncovered(store, span, named)]
         places = frame.name_places(store, named)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Literal
 
 from servescope.collector.clock import Clock
 from servescope.collector.config import CollectorSettings
@@ -22,8 +21,7 @@ from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
 from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
 from servescope.sources.reader import Reader
-
-Health = Literal["up", "down", "unknown"]
+from servescope.store.records import Health
 
 
 class TargetRegistry:
@@ -61,14 +59,14 @@ class TargetRegistry:
         oldest = self._clock.now_ms - 2 * self.pacer.interval_ms(target) - target.scraping.timeout_ms
         if status.last_scrape_ms is None or status.last_scrape_ms < oldest:
             return "unknown"
-        return "up" if status.healthy else "down"
+        return status.state
 
     def scrape_ages(self) -> Iterator[tuple[Labels, float]]:
-        """The labels of each target that was scraped successfully, and the seconds since then."""
+        """The labels of each target that answered a scrape with metrics, and the seconds since then."""
         now_ms = self._clock.now_ms
         for watched in self.watched:
-            if watched.status.last_success_ms is not None:
-                yield watched.labels, max(0.0, (now_ms - watched.status.last_success_ms) / 1000)
+            if (answer_ms := watched.status.last_answer_ms) is not None:
+                yield watched.labels, max(0.0, (now_ms - answer_ms) / 1000)
 
     # --- Adding and retiring ------------------------------------------------------------------------------------------
 

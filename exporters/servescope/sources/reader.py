@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ _ALL_METRICS = frozenset(METRICS)
 # What describes the target itself is taken from each, whichever layer it is of.
 _OF_ITS_OWN = frozenset(name for name, metric in METRICS.items() if metric.component == "process")
 _MOST_PLANS = 4
+
+NOT_UNDERSTOOD: Final = "unknown_source"
+"""The outcome of a text that is an exposition, and that no source map reads, or not the one that is configured."""
 
 
 class ReadError(ServescopeError):
@@ -295,8 +298,7 @@ def choose_source(series_plan: SeriesPlan, configured: Source | None) -> tuple[S
         return configured, configured.implied_versions(series_plan.exposition())
     found = series_plan.identify()
     if found.source is None:
-        near = f"; the nearest is {found.nearest!r}" if found.nearest else ""
-        raise ReadError("unknown_source", f"no known source: {found.reason}{near}")
+        raise ReadError(NOT_UNDERSTOOD, f"it answers, and no source map reads what it exposes: {found.explain()}")
     return found.source, found.versions
 
 
@@ -309,9 +311,9 @@ def check_source(series_plan: SeriesPlan, source: Source, plan: Plan) -> None:
     if not found_names <= _OF_ITS_OWN or series_plan.is_unused(source):
         return
     found = series_plan.identify()
-    looks = f"it is {found.source.name!r}" if found.source else found.reason
+    looks = f"it is {found.source.name!r}" if found.source else found.explain()
     raise ReadError(
-        "unknown_source", f"source = {source.name!r} is configured, but it finds nothing in the answer: {looks}"
+        NOT_UNDERSTOOD, f"source = {source.name!r} is configured, but it finds nothing in the answer: {looks}"
     )
 
 

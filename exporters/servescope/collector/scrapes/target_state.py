@@ -13,7 +13,7 @@ from servescope.collector.targets.target import Target
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Labels
 from servescope.settings.clock import not_after
-from servescope.sources.reader import Reader
+from servescope.sources.reader import NOT_UNDERSTOOD, Reader
 from servescope.store.records import TargetStatus
 
 _logger = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ class TargetState:
             versions=self.reader.versions,
             layer=self.reader.layer or former.layer,
             healthy=healthy,
+            not_understood=scrape.outcome == NOT_UNDERSTOOD,
             last_scrape_ms=scrape.time_ms,
             last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
             duration_seconds=scrape.duration_seconds,

@@ -26,7 +26,7 @@ from servescope.contract.samples import make_labels
 from servescope.cutover.plan.files import preset_metrics
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from tests.support.console_pages import charts, html, open_view, read
+from tests.support.console_pages import charts, html, open_first, open_view, read
 from tests.support.console_store import PLANS, write_day
 
 pytestmark = pytest.mark.slow
@@ -673,3 +673,21 @@ def test_a_target_that_answers_and_is_not_understood_is_not_called_failing(
     assert "1 active" in fleet
     assert "1 not understood" in fleet
     assert " unhealthy<" not in fleet
+
+
+# --- The first page ---------------------------------------------------------------------------------------------------
+
+
+def test_the_first_page_without_a_cutover_is_the_fleet(day: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a line that says how to plan one; the page of the cutover says so, too."""
+    monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
+    monkeypatch.setenv("SERVESCOPE_STORE", str(day))
+    page = open_first()
+    told = "No cutover is planned here yet: write a plan on the Plan page, and open the console with it."
+
+    assert page.subheader[0].value == "Fleet"
+    assert f"{told} servescope console --plan PLAN.toml --journal JOURNAL.db" in map(
+        read, [each.value for each in page.caption]
+    )
+    assert "chat-v1" in html(page)
+    assert read(open_view("cutover").info[0].value) == told

@@ -75,7 +75,7 @@ class EvaluationLoop:
         self._telemetry.set_state(series=series, problems=len(self._problems()))
         fleet.resize_cache(series)
         self._recorder.record_figures(
-            at_ms, derived, fleet.watched, fleet.leaving, fleet.settings, self._own.traffic_split
+            at_ms, derived, fleet.shown, fleet.leaving, fleet.settings, self._own.traffic_split
         )
         self._evaluate_alerts(self.last, failed)
         return self.last

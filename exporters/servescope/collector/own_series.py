@@ -49,7 +49,7 @@ class OwnSeries:
         fleet, found = self._fleet, self._telemetry.read(names)
         scraped = [
             (each.status, each.labels)
-            for each in fleet.listed.values()
+            for each in fleet.shown
             if each.status.last_scrape_ms is not None and fleet.health(each) != "unknown"
         ]
         for name in TARGET_GAUGES:
@@ -62,7 +62,7 @@ class OwnSeries:
 
     def _counted_targets(self) -> Vector:
         """How many targets of each deployment have which health."""
-        listed = self._fleet.listed.values()
+        listed = self._fleet.shown
         counts = Counter((watched.deployment, self._fleet.health(watched)) for watched in listed)
         return {
             make_labels((*deployment.labels(), ("health", health))): float(count)

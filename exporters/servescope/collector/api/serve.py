@@ -131,7 +131,7 @@ class _Pages:
                 if collector.fleet.health(each) == "up"
             ],
             [sample for derivation in derivations for sample in (*derivation.counted, *derivation.exposed)],
-            [watched.status for watched in collector.fleet.watched if collector.fleet.health(watched) != "unknown"],
+            [watched.status for watched in collector.fleet.shown if collector.fleet.health(watched) != "unknown"],
             collector.telemetry,
             collector.own.gauges(),
         )

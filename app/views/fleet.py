@@ -88,7 +88,7 @@ def show() -> None:
 
 def _name_troubles(shown: Sequence[Shown], targets: Mapping[Deployment, Sequence[TargetStatus]]) -> str:
     """How many targets of deployments fail, and how many answer and are not understood; "" where none does."""
-    states = Counter(target.state for one in shown for target in targets.get(one.deployment, ()))
+    states: Counter[str] = Counter(target.state for one in shown for target in targets.get(one.deployment, ()))
     said = (("down", "failing"), ("not_understood", "not understood"))
     counts = [f"{states[state]} {words}" for state, words in said if states[state]]
     return ", ".join(counts)

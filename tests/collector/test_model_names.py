@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from servescope.collector.config import configure_targets, make_configuration, read_configuration
+from servescope.collector.importing.command import name_model
+from servescope.collector.importing.tables import EngineMatch
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
 from servescope.store.embedded import Store
+from servescope.store.prometheus.client import Prometheus
+from tests.support.answering import Handler, answering
 from tests.support.stepped_collector import World, dynamo_page, vllm_page, write_targets
 
 UNNAMED = """
@@ -257,3 +262,27 @@ def test_the_command_line_and_a_configuration_may_leave_the_model_out(tmp_path: 
     ):
         with pytest.raises(ConfigurationError, match=message):
             make_configuration({"deployments": more}, origin="test", directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "model"),
+    [
+        ({"model_name": ["tiny"]}, "tiny"), ({"model": ["qwen"], "model_name": ["Qwen"]}, "qwen"),
+        ({"model_name": ["a", "b"]}, "several"), ({}, "unknown"),
+    ],
+)  # fmt: skip
+def test_an_import_takes_the_model_that_the_series_of_the_past_name(values: dict[str, list[str]], model: str) -> None:
+    """Of those that the selector matches, so that the past is of the deployment which the collector goes on with."""
+    asked = []
+
+    def answer(request: Handler) -> None:
+        label = request.path.removeprefix("/api/v1/label/").partition("/")[0]
+        asked.append(request.parameters["match[]"])
+        request.reply(200, json.dumps({"status": "success", "data": values.get(label, [])}))
+
+    with answering(answer) as url:
+        wanted = EngineMatch('{job="vllm"}', Deployment("unknown", "chat", "v1"))
+        assert name_model(Prometheus(url), wanted, 0, 1000) == chat(model)
+    assert asked == [['{job="vllm"}']] * 2
+    configured = EngineMatch('{job="vllm"}', chat("mine"))
+    assert name_model(Prometheus("http://127.0.0.1:9"), configured, 0, 1000) == chat("mine")

@@ -15,7 +15,8 @@ from alerts.recording import render_group
 from servescope.contract.expressions import once_promql
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
 from servescope.contract.metrics import COUNTED_STATUSES
-from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, SCRAPED_UP
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, SCRAPED_UP, TARGET_UNDERSTOOD
+from servescope.sources.reader import NOT_UNDERSTOOD
 
 GROUP: Final = "servescope-without-collector"
 
@@ -35,8 +36,12 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     """The group of what a collector would expose; no rule of it reads the result of another."""
     collectors = options.common.collector_labels
     up = _scraped(SCRAPED_UP, options)
+    # What answers and is not understood is up, as in Prometheus.
+    failed = _scraped("servescope_probe_failed", options, f',reason="{NOT_UNDERSTOOD}"')
+    not_understood = f"max without (reason) ({failed})"
+    success = _scraped("servescope_probe_success", options)
     # `up` is about the translator: where it does not answer, its series of the target are stale, and `up` is 0.
-    healthy = f"{_scraped('servescope_probe_success', options)} or {up}"
+    healthy = f"{not_understood} or {success} or {up}"
     health = _known(healthy, options)
     seconds = (
         f"{_scraped('servescope_probe_duration_seconds', options)} or {_scraped('scrape_duration_seconds', options)}"
@@ -47,20 +52,25 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     # While scrapes fail: the age that was recorded last, and the time since then.
     since = once_promql(f"time() - timestamp({up}) and ({healthy}) == 1", collectors, best="min")
     grown = f"({age} + (time() - timestamp({age}))) and {once_promql(up, collectors)}"
+    # It is not known to be a replica.
     engines = _known(
-        f"{_scraped('servescope_probe_success', options, _ENGINES)} or {_scraped(SCRAPED_UP, options, _ENGINES)}",
+        f"({_scraped('servescope_probe_success', options, _ENGINES)} or {_scraped(SCRAPED_UP, options, _ENGINES)}) "
+        f"unless {not_understood}",
         options,
     )
+    unread = once_promql(not_understood, collectors)
     names = ", ".join((*DEPLOYMENT_LABELS, *options.common.extra_labels))
     reported = f'replica_count_by_status{{derived=""{f",{options.scope}" if options.scope else ""}}}'
     unless = f"unless on ({names}) {reported}"
     active, unhealthy = COUNTED_STATUSES
     expressions: tuple[tuple[str, str, dict[str, str]], ...] = (
         ("servescope_target_up", health, {}),
+        (TARGET_UNDERSTOOD, once_promql(f"{not_understood} - 1 or {success} == 1", collectors), {}),
         (SCRAPE_AGE_SERIES, f"{since} or ({grown})", {}),
         ("servescope_target_scrape_duration_seconds", once_promql(seconds, collectors), {}),
         ("servescope_target_missing_metrics", once_promql(missing, collectors), {}),
-        ("servescope_targets", f"count without (replica, role) (({health}) == 1)", {"health": "up"}),
+        ("servescope_targets", f"count without (replica, role) (({health}) == 1 unless ({unread}))", {"health": "up"}),
+        ("servescope_targets", f"count without (replica, role) ({unread})", {"health": "not_understood"}),
         ("servescope_targets", f"count without (replica, role) (({health}) == 0)", {"health": "down"}),
         # Where no autoscaler reports them, as a collector counts its own targets.
         (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from app import cutovers
 from app.access import require_reader, show_reader
 from app.frame import show_error
 from app.turns import take_turn
@@ -24,18 +25,30 @@ def main() -> None:
     st.logo(HERE / "logo.svg", size="medium")
     # Not called pages/: Streamlit routes a directory of that name by itself until st.navigation has run once, and a
     # deep link that is a server's first request would run its page without what is set up here.
+    # The first page is at no path, and at its own: links to it stay good when another becomes the first.
+    first = "cutover" if cutovers.first_step() is None else "fleet"
     pages = [
-        st.Page(HERE / "views" / "cutover.py", title="Cutover", icon=":material/swap_horizontal_circle:", default=True),
-        st.Page(HERE / "views" / "readiness.py", title="Readiness", icon=":material/fact_check:"),
-        st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/flag:"),
-        st.Page(HERE / "views" / "decisions.py", title="Decisions", icon=":material/gavel:"),
-        st.Page(HERE / "views" / "self_test.py", title="Self-test", icon=":material/science:"),
-        st.Page(HERE / "views" / "fleet.py", title="Fleet", icon=":material/view_list:"),
-        st.Page(HERE / "views" / "deployment.py", title="Deployment", icon=":material/show_chart:"),
-        st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
-        st.Page(HERE / "views" / "alerts.py", title="Alerts", icon=":material/notifications:"),
-        st.Page(HERE / "views" / "sources.py", title="Sources", icon=":material/sensors:"),
+        st.Page(
+            HERE / "views" / f"{name}.py",
+            title=title,
+            icon=icon,
+            default=name == first,
+            url_path="first" if name == first else None,
+        )
+        for name, title, icon in (
+            ("cutover", "Cutover", ":material/swap_horizontal_circle:"),
+            ("readiness", "Readiness", ":material/fact_check:"),
+            ("plan", "Plan", ":material/flag:"),
+            ("decisions", "Decisions", ":material/gavel:"),
+            ("self_test", "Self-test", ":material/science:"),
+            ("fleet", "Fleet", ":material/view_list:"),
+            ("deployment", "Deployment", ":material/show_chart:"),
+            ("compare", "Compare", ":material/compare_arrows:"),
+            ("alerts", "Alerts", ":material/notifications:"),
+            ("sources", "Sources", ":material/sensors:"),
+        )
     ]
+    pages.append(st.Page(HERE / "views" / f"{first}.py", title=first.title(), visibility="hidden"))
     if os.environ.get(CUSTOMERS_VARIABLE):
         pages.append(st.Page(HERE / "views" / "customers.py", title="Customers", icon=":material/outbox:"))
     if os.environ.get(EMULATOR_VARIABLE):

@@ -13,7 +13,7 @@ import streamlit as st
 
 from app import display, selection
 from app.judging import CutoverView, make_view
-from app.plain import plain, visible
+from app.plain import Markdown, code, plain, visible
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.judgement import VerdictChange
 from servescope.cutover.plan.files import parse_plan
@@ -101,6 +101,15 @@ def current_run() -> CutoverRun | Missing:
     return runs[-1]
 
 
+def first_step() -> Missing | None:
+    """What comes before there is a cutover to show; None with one, or where what is there cannot be read."""
+    try:
+        found = current_run()
+    except ServescopeError:
+        return None
+    return found if isinstance(found, Missing) else None
+
+
 def check_plan(run: CutoverRun) -> None:
     """Raise PlanChangedError where the plan's file is not what the run has frozen any more."""
     plan = read_plan()
@@ -159,6 +168,11 @@ class SharedJudge:
                 view = make_view(run.frozen, run.decisions, self._case.folded, self._case.events, judgement)
                 self._known = asked, view
             return self._known[1]
+
+
+def mention(missing: Missing) -> None:
+    """The same in a line, on a page that has something else to show."""
+    st.caption(Markdown(f"{plain(missing.sentence)} {code(missing.command)}"))
 
 
 def explain_missing(missing: Missing) -> None:

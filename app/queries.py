@@ -227,12 +227,13 @@ def read_levels(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 def read_sources(store: History) -> pd.DataFrame:
     """One row per target: its state, and how many contract metrics have each coverage.
 
-    Failing ones come first, then those with warnings, of which each is a line.
+    Failing ones come first, then those that are not understood, then those with warnings, of which each is a line.
     """
     targets = sorted(
         store.targets(),
         key=lambda one: (
             one.healthy,
+            one.state == "not_understood",
             not one.warnings,
             one.identity.deployment_id,
             one.identity.inference_stack,
@@ -244,7 +245,7 @@ def read_sources(store: History) -> pd.DataFrame:
 
 _SOURCE_COLUMNS = (
     "target_id", "url", "deployment_id", "inference_stack", "model_name", "role", "replica", "source", "versions",
-    "healthy", "last_scrape_ms", "last_success_ms", "duration_seconds", "samples", "error", "warnings",
+    "state", "healthy", "last_scrape_ms", "last_success_ms", "duration_seconds", "samples", "error", "warnings",
     "missing_metrics", *COVERAGES,
 )  # fmt: skip
 
@@ -254,7 +255,8 @@ def _source_row(target: TargetStatus) -> tuple[object, ...]:
     counts = count_coverage(target)
     return (
         target.target_id, target.url, identity.deployment_id, identity.inference_stack, identity.model_name,
-        identity.role, identity.replica, target.source, target.versions, target.healthy, target.last_scrape_ms,
+        identity.role, identity.replica, target.source, target.versions, target.state, target.healthy,
+        target.last_scrape_ms,
         target.last_success_ms, target.duration_seconds, math.nan if target.samples is None else target.samples,
         target.error or "",
         "\n".join(target.warnings), len(target.missing_metrics), *(counts[status] for status in COVERAGES),
@@ -318,8 +320,17 @@ def targets_by_deployment(store: History) -> Mapping[Deployment, list[TargetStat
     return grouped
 
 
+def count_unread(targets: Mapping[Deployment, Sequence[TargetStatus]], shown: Iterable[Shown]) -> dict[str, int]:
+    """By the name of each deployment, how many of its targets answer and are not understood."""
+    return {
+        one.name: sum(target.state == "not_understood" for target in targets.get(one.deployment, ())) for one in shown
+    }
+
+
 def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
     """Why a deployment does not show a figure, as far as its targets' coverage shows."""
+    if targets and all(target.state == "not_understood" for target in targets):
+        return "its targets answer, and no source map reads what they expose: see the Sources page"
     if targets and not any(target.coverage for target in targets):
         # Of targets known from a Prometheus alone.
         return "no value in this window; the coverage of its targets is not stored here"

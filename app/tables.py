@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import pandas as pd
@@ -17,9 +18,10 @@ from app.plain import escape
 from app.promised import Promises
 from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_row, has_values, records
 from servescope.contract.figures import FIGURES
-from servescope.contract.types import Figure
+from servescope.contract.types import Figure, Status
 from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.clock import AHEAD_MS
+from servescope.store.records import Health
 
 Explain = Callable[[str, Figure], str]
 """Why a deployment, by name, does not show a figure."""
@@ -98,11 +100,24 @@ def draw_fleet(
     *,
     now_ms: int,
     parameters: Mapping[str, str],
+    unread: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
-    """The fleet as a table, one row per deployment in the order given."""
+    """The fleet as a table, one row per deployment in the order given.
+
+    `unread` are how many targets of each, by its name, answer and are not understood.
+    """
     columns = [each for each in FLEET_COLUMNS if is_shown(fleet, each)]
     rows = [
-        _fleet_row(one, fleet_row(fleet, one.name), columns, trends[one.name], explain, now_ms, parameters)
+        _fleet_row(
+            one,
+            fleet_row(fleet, one.name),
+            columns,
+            trends[one.name],
+            explain,
+            now_ms,
+            parameters,
+            unread.get(one.name, 0),
+        )
         for one in shown
     ]
     return grid("fleet", _fleet_head(columns), rows)
@@ -146,6 +161,7 @@ def _fleet_row(
     explain: Explain,
     now_ms: int,
     parameters: Mapping[str, str],
+    unread: int,
 ) -> str:
     deployment = one.deployment
     target = {"deployment": one.name, **parameters}
@@ -154,7 +170,7 @@ def _fleet_row(
     cells = [
         cell("Deployment", name, element("span", escape(place)) + _worst_unshown(one, row, columns), "identity"),
         cell("Stack", chip(deployment.inference_stack), element("span", escape(deployment.rollout_phase or ABSENT))),
-        cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain)),
+        cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain, unread)),
         cell(
             FIGURES[SPARK_FIGURE].title,
             _figure(one, row, SPARK_FIGURE, explain),
@@ -200,10 +216,14 @@ def _figure(one: Shown, row: Record, name: str, explain: Explain) -> str:
     return show_figure(figure, value, absence, one.promised)
 
 
-def _replicas(one: Shown, row: Record, explain: Explain) -> tuple[str, str]:
+def _replicas(one: Shown, row: Record, explain: Explain, unread: int) -> tuple[str, str]:
     figure = FIGURES["replica_count_by_status"]
     active, others = draw_replicas(row)
-    return (active, others) if active else (show_figure(figure, None, explain(one.name, figure), one.promised), "")
+    active = active or show_figure(figure, None, explain(one.name, figure), one.promised)
+    if not unread:
+        return active, others
+    tip = f"{unread} of its targets answer, and no source map reads what they expose: see the Sources page"
+    return active, others + element("span", f"{unread} not understood", "replicas unread", data_tip=tip, tabindex="0")
 
 
 def draw_replicas(row: Record) -> tuple[str, str]:
@@ -313,13 +333,23 @@ def _source_row(record: Record, now_ms: int, parameters: Mapping[str, str], sour
         cell("Scrape", *_scrape(record), "number"),
         cell("Coverage", *_coverage(record, sources_known)),
     ]
-    notes = [("error", [record["error"]] if record["error"] else []), ("warning", record["warnings"].splitlines())]
+    kind = "warning" if record["state"] == "not_understood" else "error"
+    notes = [(kind, [record["error"]] if record["error"] else []), ("warning", record["warnings"].splitlines())]
     below = [
         element("tr", element("td", draw_lines(map(display.as_sentence, lines)), kind, colspan=str(len(cells))), kind)
         for kind, lines in notes
         if lines
     ]
     return element("tr", "".join(cells)) + "".join(below)
+
+
+HEALTHS: Final[Mapping[Health, tuple[str, Status]]] = {
+    "up": ("healthy", "good"),
+    "not_understood": ("answers, not understood", "warning"),
+    "down": ("failing", "critical"),
+    "unknown": ("failing", "critical"),
+}
+"""The health of a target in words, by how its last scrape ended, and the status that it is coloured as."""
 
 
 def draw_warnings(warnings: Sequence[str]) -> str:
@@ -337,7 +367,7 @@ def _coverage(record: Record, sources_known: bool) -> tuple[str, str]:
 
 
 def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:
-    state, status = ("healthy", "good") if record["healthy"] else ("failing", "critical")
+    state, status = HEALTHS[record["state"]]
     success = record["last_success_ms"]
     age = unknown if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
     since = age if age in (unknown, ABSENT) else f"last success {age}" if age == "now" else f"last success {age} ago"

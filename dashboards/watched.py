@@ -261,7 +261,15 @@ def _holds(value: float, alert: records.Alert) -> bool:
             return True
         return OPERATORS[part.operator](value, part.right)
 
-    return records.holds_by(alert.condition, holds)
+    return records.holds_by(_about_panel(alert), holds)
+
+
+def _about_panel(alert: records.Alert) -> records.Condition:
+    """The alert's condition without alternatives that compare nothing the panel shows: they hold at any value of it."""
+    if not isinstance(alert.condition, records.Any):
+        return alert.condition
+    shown = [each for each in alert.condition.conditions if any(_is_shown(one, alert) for one in _comparisons(each))]
+    return records.Any(tuple(shown))
 
 
 def _thresholds(alerts: Sequence[records.Alert]) -> str:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import display, frame, markup, queries, readings, selection, tables
+from app import cutovers, display, frame, markup, queries, readings, selection, tables
 from app.plain import escape, join, visible
 from app.queries import Record, Shown
 from app.readings import Meaning
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.identity import Deployment
 from servescope.contract.metrics import REPLICA_STATUSES
 from servescope.contract.types import Figure, Status
+from servescope.store.records import TargetStatus
 
 ALL = "all"
 SORTS = {
@@ -32,6 +34,8 @@ def show() -> None:
     store = frame.open_store()
     span, notes = frame.head("Fleet", store)
     known = frame.deployments(store)
+    if (missing := cutovers.first_step()) is not None:
+        cutovers.mention(missing)
     shown, sort = _select(notes, list(known.values()))
 
     def draw(span: TimeRange) -> None:
@@ -44,10 +48,12 @@ def show() -> None:
         ordered = sort_fleet(fleet, shown, sort)
         frame.describe_range(span, None if outside else newest, tables.fleet_rows(fleet, ordered), "fleet")
         frame.warn_of_clock(store, span.start_ms, span.end_ms)
+        targets = queries.targets_by_deployment(store)
         if outside:
             frame.nothing_in_range(store)
+            if troubles := _name_troubles(shown, targets):
+                st.warning(f"Targets: {troubles}. The Sources page says why.", icon=":material/sensors:")
             return
-        targets = queries.targets_by_deployment(store)
 
         def explain(name: str, figure: Figure) -> str:
             if not queries.fleet_row(fleet, name)["time_ms"] >= span.start_ms:
@@ -60,17 +66,32 @@ def show() -> None:
         trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
         parameters = selection.range_parameters()
         seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
-        st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters))
+        unread = queries.count_unread(targets, shown) if span.live else {}
+        st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters, unread=unread))
         named = [one.deployment for one in shown]
         lacking = [*frame.name_missing_rules(store), *frame.name_uncovered(store, span, named)]
         places = frame.name_places(store, named)
         st.caption(join([frame.explain_moment(store, span), *_name_left_out(fleet), *lacking, *places]))
         unseen = [one for one in ordered if one not in seen]
         if unseen:
-            with st.expander(f"{len(unseen)} without figures in this range", icon=":material/visibility_off:"):
-                st.html(tables.draw_fleet(fleet, unseen, trends, explain, now_ms=now_ms, parameters=parameters))
+            troubles = _name_troubles(unseen, targets)
+            label = f"{len(unseen)} without figures in this range{f' ({troubles})' if troubles else ''}"
+            with st.expander(label, icon=":material/visibility_off:"):
+                st.html(
+                    tables.draw_fleet(
+                        fleet, unseen, trends, explain, now_ms=now_ms, parameters=parameters, unread=unread
+                    )
+                )
 
     frame.render(draw, span)
+
+
+def _name_troubles(shown: Sequence[Shown], targets: Mapping[Deployment, Sequence[TargetStatus]]) -> str:
+    """How many targets of deployments fail, and how many answer and are not understood; "" where none does."""
+    states: Counter[str] = Counter(target.state for one in shown for target in targets.get(one.deployment, ()))
+    said = (("down", "failing"), ("not_understood", "not understood"))
+    counts = [f"{states[state]} {words}" for state, words in said if states[state]]
+    return ", ".join(counts)
 
 
 def _select(notes: DeltaGenerator, known: Sequence[Shown]) -> tuple[list[Shown], str]:

@@ -11,7 +11,7 @@ from servescope.store.history import History
 from servescope.store.records import TargetStatus
 
 VIEWS = {"targets": "Targets", "coverage": "Coverage of the contract"}
-STATES = {"any": "Any state", "failing": "Failing", "warnings": "With warnings"}
+STATES = {"any": "Any state", "failing": "Failing", "unread": "Not understood", "warnings": "With warnings"}
 _FOUND_BY = ("target_id", "url", "deployment_id", "model_name", "inference_stack", "role", "replica", "source")
 # For how long the page says that the clock was set back.
 _CLOCK_SHOWN_MS = 86_400_000
@@ -60,9 +60,10 @@ def filter_sources(sources: pd.DataFrame, text: str, state: str) -> pd.DataFrame
 
 
 def _is_in(record: queries.Record, state: str) -> bool:
+    is_unread = bool(record["state"] == "not_understood")
     if state == "warnings":
         return bool(record["healthy"]) and bool(record["warnings"])
-    return state == "any" or not record["healthy"]
+    return {"any": True, "unread": is_unread, "failing": not (record["healthy"] or is_unread)}[state]
 
 
 def draw_targets(store: History, text: str = "", state: str = "any") -> None:
@@ -108,7 +109,7 @@ def draw_coverage(store: History, chosen: str) -> None:
 
 def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
     identity = target.identity
-    health = ("healthy", "good") if target.healthy else ("failing", "critical")
+    health = tables.HEALTHS[target.state]
     said = display.as_sentence(
         target.error or (f"{len(target.warnings)} warnings, below" if target.warnings else "no error")
     )
@@ -130,7 +131,8 @@ def _in_deployments(count: int) -> str:
 def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str, str, str]]:
     """The tiles above the table: how many targets there are, and how they are."""
     healthy = int(sources["healthy"].sum())
-    failing = len(sources) - healthy
+    unread = int((sources["state"] == "not_understood").sum())
+    failing = len(sources) - healthy - unread
     kinds = sources["source"].replace("", "not identified").value_counts()
     warned = int(((sources["warnings"] != "") & sources["healthy"]).sum())
     slowest = sources["duration_seconds"].max()
@@ -146,7 +148,9 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
         (
             "Failing",
             markup.element("span", str(failing), "value critical" if failing else "value"),
-            "their last scrape failed",
+            markup.element("span", f"{unread} more answer, not understood", "value warning")
+            if unread
+            else "their last scrape failed",
         ),
         ("Slowest", escape(display.format_value(slowest, "seconds")), "from request to answer"),
         ("Samples", display.format_bare(float(sources["samples"].sum(min_count=1)), "1"), "in all of them"),

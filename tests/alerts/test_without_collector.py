@@ -169,6 +169,67 @@ def test_targets_that_expose_the_contract_themselves_are_up_by_their_scrape(prom
 
 
 @pytest.mark.slow
+def test_what_answers_and_is_not_understood_is_up_and_no_replica(both_promtools: Path, tmp_path: Path) -> None:
+    """As in Prometheus: neither an unhealthy replica nor an active one, and of a state of its own."""
+    given = {
+        series("up", _PROBED): "1 1 1",
+        series("servescope_probe_success", _PROBED): "1 0 0",
+        series("servescope_probe_failed", {**_PROBED, "reason": "unknown_source"}): f"_ 1 {STALE}",
+        series("servescope_probe_failed", {**_PROBED, "reason": "timeout"}): "_ _ 1",
+    }
+    deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
+    replicas = {**deployment, "derived": "true"}
+    checks = [
+        *_recorded("servescope_target_up", TARGET, [1, 1, 0]),
+        *_recorded("servescope_target_understood", TARGET, [1, 0, None]),
+        *_recorded("servescope_target_scrape_age_seconds", TARGET, [0, 0, 60]),
+        *_recorded("servescope_targets", {**deployment, "health": "up"}, [1, None, None]),
+        *_recorded("servescope_targets", {**deployment, "health": "not_understood"}, [None, 1, None]),
+        *_recorded("servescope_targets", {**deployment, "health": "down"}, [None, None, 1]),
+        *_recorded("replica_count_by_status", {**replicas, "status": "active"}, [1, None, 0]),
+        *_recorded("replica_count_by_status", {**replicas, "status": "unhealthy"}, [0, None, 1]),
+    ]
+
+    assert _check(both_promtools, tmp_path, given, checks) == {}
+
+
+_NOT_UNDERSTOOD = [{**TARGET, "deployment_id": f"d{number}", "replica": f"r{number}"} for number in range(8)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scraped_by", ["collector", "translator"])
+def test_no_alert_calls_a_fleet_down_that_answers_and_is_not_understood(
+    promtool: Path, tmp_path: Path, scraped_by: str
+) -> None:
+    """Every deployment at once, for half an hour: one ticket each says that its metrics cannot be read, and no page."""
+    given = {series("servescope_build_info", {"version": "1", "job": "servescope", "instance": "c"}): "1x40"}
+    given[series("up", {"job": "servescope", "instance": "c"})] = "1x40"
+    for labels in _NOT_UNDERSTOOD:
+        if scraped_by == "collector":
+            given |= {
+                series("servescope_target_up", labels): "1x40",
+                series("servescope_target_understood", labels): "0x40",
+                series("servescope_target_scrape_age_seconds", labels): "0x40",
+            }
+        else:
+            probed_at = {**labels, "job": "servescope-targets", "instance": labels["replica"]}
+            given |= {
+                series("up", probed_at): "1x40",
+                series("servescope_probe_success", probed_at): "0x40",
+                series("servescope_probe_failed", {**probed_at, "reason": "unknown_source"}): "1x40",
+            }
+    about_targets = [ALERTS[name] for name in OF_TARGETS] + [ALERTS["ServescopeTelemetryStale"]]
+    groups = [*([without_collector_group()] if scraped_by == "translator" else []), *alert_groups(about_targets)]
+    check = {
+        "expr": 'count by (alertname) (ALERTS{alertstate=~"pending|firing"})',
+        "eval_time": "35m",
+        "exp_samples": [{"labels": '{alertname="ServescopeMetricsMissing"}', "value": len(_NOT_UNDERSTOOD)}],
+    }
+
+    assert failures(promtool, tmp_path, {"fleet": Suite([unit_test(given, [check])], groups)}) == {}
+
+
+@pytest.mark.slow
 def test_replicas_are_counted_where_nothing_reports_them(promtool: Path, tmp_path: Path) -> None:
     """Engines alone, and not those of a deployment whose autoscaler says how many there are."""
     router = {**TARGET, "replica": "front", "role": "router", "job": "servescope-targets"}

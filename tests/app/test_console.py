@@ -20,12 +20,13 @@ from app import queries, selection
 from app.colors import V1, V2
 from servescope.console import RULES_VARIABLE
 from servescope.contract.events import Event, EventKind
-from servescope.contract.figures import FIGURES
-from servescope.contract.identity import Deployment
+from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import make_labels
 from servescope.cutover.plan.files import preset_metrics
 from servescope.store.embedded import Store
-from tests.support.console_pages import charts, html, open_view, read
+from servescope.store.records import TargetStatus
+from tests.support.console_pages import charts, html, open_first, open_view, read
 from tests.support.console_store import PLANS, write_day
 
 pytestmark = pytest.mark.slow
@@ -630,3 +631,63 @@ def test_sources_speak_in_sentences(open_page: Open) -> None:
     assert "Speculation is off." in html(coverage)
     assert ">not reported by this source<" in html(coverage)
     assert 'key part impossible"></i> not reported' in html(coverage)
+
+
+@pytest.fixture
+def not_understood(tmp_path: Path) -> Path:
+    """A store of a deployment with two targets that answer: no source map reads the second."""
+    path, deployment = tmp_path / "two.db", Deployment("tiny", "chat", "v1")
+    with Store(path) as store:
+        for replica, is_read in (("r0", True), ("r1", False)):
+            identity = Identity("tiny", "chat", "v1", replica=replica)
+            status = TargetStatus(
+                identity.target_id, f"http://{replica}/metrics", identity, healthy=is_read, not_understood=not is_read,
+                last_scrape_ms=NOW_MS, last_success_ms=NOW_MS if is_read else None,
+                error=None if is_read else f"http://{replica}/metrics: no source map reads it; the nearest is 'vLLM'",
+            )  # fmt: skip
+            store.set_target(status)
+        active, unhealthy = (
+            figure_key("replica_count_by_status", {"status": status}) for status in ("active", "unhealthy")
+        )
+        store.append_figures(deployment, NOW_MS, {active: 1.0, unhealthy: 0.0, "request_rate": 2.0})
+    return path
+
+
+def test_a_target_that_answers_and_is_not_understood_is_not_called_failing(
+    open_page: Open, not_understood: Path
+) -> None:
+    """Sources keeps it apart from those that fail, with what is nearest; the fleet names it beside the replicas."""
+    sources = html(open_page("sources", not_understood))
+    failing = open_page("sources", not_understood, state="failing")
+    unread = html(open_page("sources", not_understood, state="unread"))
+    fleet = html(open_page("fleet", not_understood))
+
+    first = re.findall(r"<tbody>(<tr>.*?</tr><tr.*?</tr>)", sources, re.DOTALL)[0]
+    assert "value band warning" in first
+    assert "answers, not understood" in first
+    assert "the nearest is" in first
+    assert ">failing<" not in sources
+    assert "1 more answer, not understood" in sources
+    assert failing.info[0].value == "No target matches."
+    assert unread.count("<tr><td") == 1
+    assert "1 active" in fleet
+    assert "1 not understood" in fleet
+    assert " unhealthy<" not in fleet
+
+
+# --- The first page ---------------------------------------------------------------------------------------------------
+
+
+def test_the_first_page_without_a_cutover_is_the_fleet(day: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a line that says how to plan one; the page of the cutover says so, too."""
+    monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
+    monkeypatch.setenv("SERVESCOPE_STORE", str(day))
+    page = open_first()
+    told = "No cutover is planned here yet: write a plan on the Plan page, and open the console with it."
+
+    assert page.subheader[0].value == "Fleet"
+    assert f"{told} servescope console --plan PLAN.toml --journal JOURNAL.db" in map(
+        read, [each.value for each in page.caption]
+    )
+    assert "chat-v1" in html(page)
+    assert read(open_view("cutover").info[0].value) == told

@@ -48,7 +48,7 @@ from tests.support.canned_cutover import (
     make_cutover_view,
     make_judgement,
 )
-from tests.support.console_pages import charts, html, open_view
+from tests.support.console_pages import charts, html, open_first, open_view
 from tests.support.cutover_evidence import Side, Story, evidence_of, plan_of
 
 pytestmark = pytest.mark.slow
@@ -278,6 +278,14 @@ def test_missing_plan_says_what_to_do_next(show: Show) -> None:
 
     assert page.info[0].value == "No cutover is planned here yet."
     assert page.code[0].value == "servescope judge plan"
+
+
+def test_it_is_the_first_page_once_a_cutover_was_started(show: Show) -> None:
+    """Before, that is the fleet."""
+    show(make_cutover_view())
+    assert open_first().subheader[0].value == "Cutover"
+    show(cutovers.Missing("No cutover is planned here yet.", "servescope judge plan"))
+    assert not [each.value for each in open_first().subheader if each.value == "Cutover"]
 
 
 def test_an_edited_plan_is_reported(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         ("[collector]\nmax_series = true" + MINIMAL, "max_series: True is wrong, expected a whole number above 0"),
         ("[collector]\nstore = 3" + MINIMAL, "collector.store: 3 is wrong, expected a string"),
         (DEPLOYMENT, "deployments[0]: deployment 'chat-v1' has no targets; expected [[deployments.targets]], "),
-        ('[[deployments]]\ndeployment_id = "a"\n', "deployments[0]: 'model_name' is missing"),
+        ('[[deployments]]\ndeployment_id = "a"\n', "deployments[0]: 'inference_stack' is missing"),
         (MINIMAL.replace('"v1"', '""'),
          "deployments[0].inference_stack: '' is wrong, expected a string that is not empty"),
         (DEPLOYMENT + 'rollout_phase = "canary"\n' + TARGET,

@@ -149,7 +149,10 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         (vllm_page(9, f'x{{a="{"y" * 101}"}} 1'), "", "label_too_long", "label 'a': a value of 101 bytes, above"),
         (vllm_page(9, f'x{{{"a" * 101}="y"}} 1'), "", "label_too_long", "a name of 101 bytes, above the limit of 100"),
         (vllm_page(9, f"# HELP x {'y' * 400}"), "", "line_too_long", "a line of 409 bytes, above the limit of 400"),
-        ("my_app_requests_total 1\n", "text/plain", "unknown_source", "no known source: no name in it is known"),
+        (
+            "my_app_requests_total 1\n", "text/plain", "unknown_source",
+            "no source map reads what it exposes: no name in it",
+        ),
         (vllm_page(9).replace(" ", " NaN\n#"), "text/plain", "unknown_source", "there are no samples"),
     ],
 )  # fmt: skip

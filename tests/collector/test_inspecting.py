@@ -273,3 +273,65 @@ def test_a_malformed_body_names_file_line_and_cause(capsys: pytest.CaptureFixtur
     (tmp_path / "x.txt").write_text("a 1\nb one\n")
     assert main(["inspect", str(tmp_path / "x.txt")]) == 2
     assert f"{tmp_path}/x.txt: line 2: 'one' is not a number: 'b one'" in capsys.readouterr().err
+
+
+def test_a_token_and_headers_are_sent_and_not_printed(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], tmp_path: Path
+) -> None:
+    """The page behind a gateway is read; what it sends back of a secret is concealed, in an error too."""
+    token, key = "s3cr3t-of-the-file", "k3y-of-the-header"
+    (tmp_path / "token").write_text(f"{token}\n")
+    refused = [False]
+
+    def answer(handler: Handler) -> None:
+        sent = handler.headers.get("Authorization"), handler.headers.get("X-Api-Key"), handler.headers.get("X-Team")
+        allowed = sent == (f"Bearer {token}", key, "a:b") and not refused[0]
+        handler.reply(200 if allowed else 403, FIRST if allowed else f"refused {sent}")
+
+    url = serve(answer)
+    options = [
+        "--bearer-token-file", str(tmp_path / "token"), "--header", f"X-Api-Key: {key}", "--header", "X-Team:a:b",
+    ]  # fmt: skip
+    assert rows_by_name(inspect_as_json(capsys, url, *options))["output_tokens_total"]["value"] == 100
+    refused[0] = True
+    assert main(["inspect", url, *options]) == 1
+    shown = capsys.readouterr()
+    assert "HTTP status 403" in shown.err
+    assert token not in shown.out + shown.err
+    assert key not in shown.out + shown.err
+
+
+def test_a_token_is_read_from_a_variable_too(
+    capsys: pytest.CaptureFixture[str], serve: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a target's access keys."""
+    monkeypatch.setenv("METRICS_TOKEN", "0f-the-environment")
+
+    def answer(handler: Handler) -> None:
+        allowed = handler.headers.get("Authorization") == "Bearer 0f-the-environment"
+        handler.reply(200 if allowed else 401, FIRST)
+
+    rows = rows_by_name(inspect_as_json(capsys, serve(answer), "--bearer-token-env", "METRICS_TOKEN"))
+    assert rows["output_tokens_total"]["value"] == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["http://h", "--bearer-token-file", "nowhere"], "secret file 'nowhere' cannot be read: No such file"),
+        (["http://h", "--bearer-token-env", "NOWHERE_SET"], "environment variable 'NOWHERE_SET' is not set"),
+        (["http://h", "--header", "hunter2"], "--header is not 'NAME: VALUE'"),
+        (["http://h", "--header", "hunter 2: x"], "--header is not 'NAME: VALUE'"),
+        (["http://h", "--header", "X-Key: hunter2", "--header", "x-key: y"], "header 'x-key' is set twice"),
+        (["http://h", "--header", "X-Key:"], "header 'X-Key' is empty"),
+        (["page.txt", "--header", "X-Key: hunter2"], "a token or a header is sent to a URL, and 'page.txt' is a file"),
+    ],
+)  # fmt: skip
+def test_access_that_cannot_be_used_is_refused_without_its_value(
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    """Before anything is asked: the error names the option, the file or the variable."""
+    assert main(["inspect", *options]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "hunter" not in shown

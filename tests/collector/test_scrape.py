@@ -108,7 +108,7 @@ def test_the_source_is_identified_at_the_first_success() -> None:
     """Before it, the source is unknown; afterwards it stays, with its coverage."""
     reader = Reader(IDENTITY)
     before = reader.source
-    with pytest.raises(ReadError, match="no known source"):
+    with pytest.raises(ReadError, match="no source map reads what it exposes: no name in it is known"):
         reader.read(b"something 1\n", PageLimits(max_series=100))
     reader.read(VLLM.encode(), PageLimits(max_series=100))
 

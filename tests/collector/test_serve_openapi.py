@@ -80,7 +80,7 @@ async def test_every_answer_fits_its_schema(tmp_path: Path) -> None:
         Draft202012Validator({**schema, "components": document["components"]}).validate(answer)
     assert answers["/api/v1/openapi.json"] == json.loads(json.dumps(document))
     assert len(answers["/api/v1/samples"]["deployments"][0]["series"]) == 2 * 5
-    assert answers["/api/v1/status"]["targets"] == {"up": 3, "down": 1, "unknown": 0}
+    assert answers["/api/v1/status"]["targets"] == {"up": 3, "down": 1, "not_understood": 0, "unknown": 0}
     assert answers["/api/v1/status"]["store"]["bytes"] > 0
 
 

@@ -286,7 +286,7 @@ def test_an_unknown_exposition_is_reported_as_unknown(
     assert guess in document["nearest"]
     assert main(["inspect", path]) == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "unknown; it looks like" in text
+    assert "answers, not understood; it looks like" in text
     assert guess in text
 
 

@@ -148,3 +148,29 @@ def test_nothing_is_guessed_from_nothing() -> None:
     found = identify(parse_exposition("up 1"))
     assert (found.source, found.nearest) == (None, None)
     assert "vllm" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest", "reason", "advice"),
+    [
+        (
+            "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 1\nprocess_start_time_seconds 1",
+            "vLLM", "of whose names 2 of ", "source = 'vllm' or --source",
+        ),
+        ("sglang:cache_hit_rate 1", "SGLang", "the map 'sglang' reads SGLang 0.4", "source = 'sglang'"),
+        ("trtllm_x 1", "TensorRT-LLM", "has no source map", "write a source map (docs/sources.md), or take the target"),
+        (
+            "acme_num_requests_running 1\nacme_kv_cache_usage_perc 1\nacme_generation_tokens_total 1",
+            "vLLM", "3 of its names end as those of vLLM do", "scrape the engine itself",
+        ),
+        ("process_start_time_seconds 1\npython_info 1", None, "no name in it is known", "check that the URL"),
+    ],
+)  # fmt: skip
+def test_what_no_map_reads_names_what_is_nearest_and_what_to_do(
+    text: str, nearest: str | None, reason: str, advice: str
+) -> None:
+    """By names that a map has, then by how they begin, then by how they end; those of every process do not count."""
+    found = identify(parse_exposition(text))
+    assert (found.source, found.nearest) == (None, nearest)
+    assert reason in found.reason
+    assert advice in found.advice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -45,3 +46,28 @@ def test_a_pause_in_which_the_target_did_not_leave_is_a_pause(aligns: bool) -> N
     with answering(answer) as url:
         found = scrape_times(Prometheus(url), TARGET, [up], [], START_MS, end_ms)
     assert found == dict.fromkeys(times, True)
+
+
+def test_a_scrape_that_was_not_understood_brought_nothing() -> None:
+    """Though the target is up: the judge must not take the page for one without requests."""
+    collected = replace(TARGET, form="collected")
+    times = [START_MS + number * INTERVAL_MS for number in range(5)]
+    at = np.array(times, dtype=np.int64)
+    page = Track(TARGET.attached, at, np.ones(5))
+    up = Track(make_labels({"__name__": "servescope_target_up"}), at, np.array([1.0, 1.0, 1.0, 0.0, 1.0]))
+    understood = Track(
+        make_labels({"__name__": "servescope_target_understood"}), at[[0, 1, 2, 4]], np.array([1.0, 0.0, 1.0, 1.0])
+    )
+
+    def answer(request: Handler) -> None:
+        request.reply(200, json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}}))
+
+    with answering(answer) as url:
+        # Prometheus of before that series was there: up alone counts.
+        for health, expected in (
+            ([up, understood], [True, False, True, False, True]),
+            ([understood, up], [True, False, True, False, True]),
+            ([up], [True, True, True, False, True]),
+        ):
+            found = scrape_times(Prometheus(url), collected, [page], health, START_MS, times[-1])
+            assert found == dict(zip(times, expected, strict=True))

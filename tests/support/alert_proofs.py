@@ -65,6 +65,7 @@ from servescope.contract.own_metrics import (
     RULE_FAILURES,
     RULES_MISSED,
     SCRAPED_UP,
+    TARGET_UNDERSTOOD,
     TRANSLATE_JOB,
 )
 from tests.support.alert_stories import (
@@ -120,6 +121,7 @@ _HANGS = {_IN_FLIGHT: 1.0, _OUTPUT: 0.0, _INPUT: 0.0}
 _UP = series("servescope_target_up", TARGET)
 _LOST = series("servescope_target_unseen", {**TARGET, "why": "translator"})
 _MISSING = series("servescope_target_missing_metrics", TARGET)
+_UNDERSTOOD = series(TARGET_UNDERSTOOD, TARGET)
 
 
 _ROUTER_UP = series("servescope_target_up", ROUTER)
@@ -1118,7 +1120,16 @@ PROOFS: Mapping[str, Proof] = {
         labels={},
     ),
     "ServescopeMetricsMissing": Proof(
-        {_MISSING: 0.0}, {_MISSING: 1.0}, 1.0, {"one scrape": {_MISSING: "1 0"}}, labels=TARGET
+        {_MISSING: 0.0, _UNDERSTOOD: 1.0}, {_MISSING: 1.0}, 1.0,
+        {
+            "one scrape": {_MISSING: "1 0"}, "one scrape of another page": {_UNDERSTOOD: "0 1"},
+            "down": {_MISSING: None, _UNDERSTOOD: None, _UP: 0.0},
+        },
+        also={
+            "no source map reads it any more": ({_UNDERSTOOD: 0.0}, 0.0),
+            "no source map ever read it": ({_MISSING: None, _UNDERSTOOD: 0.0}, 0.0),
+        },
+        labels=TARGET,
     ),
     "ServescopeCollectorGone": Proof(
         {own("servescope_build_info"): 1.0}, {own("servescope_build_info"): None}, 1.0,

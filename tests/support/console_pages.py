@@ -40,6 +40,16 @@ def open_view(name: str, **parameters: str) -> AppTest:
     return page
 
 
+def open_first() -> AppTest:
+    """The page that is opened without a path."""
+    from streamlit.testing.v1 import AppTest
+
+    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
+    page.run()
+    assert not page.exception, page.exception[0].message
+    return page
+
+
 def html(page: AppTest) -> str:
     """All tables and tiles of a page, in which nothing reads NaN, None or an infinity, though much may be absent."""
     text = "\n".join(element.proto.body for element in page.get("html"))

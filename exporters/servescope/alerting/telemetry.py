@@ -23,7 +23,6 @@ from servescope.alerting.listing import (
 )
 from servescope.alerting.playbooks.failures import TELEMETRY, UNREACHABLE
 from servescope.alerting.records import (
-    NUMBER,
     PERCENT,
     WHO,
     Alert,
@@ -43,6 +42,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN
 from servescope.contract.identity import ENGINE_ROLES, IDENTITY_LABELS, ROLES
+from servescope.contract.own_metrics import TARGET_UNDERSTOOD
 
 _OTHERS: Final = (("role", tuple(role for role in ROLES if role not in ENGINE_ROLES)),)
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
@@ -51,6 +51,7 @@ _DOWN: Final = Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY
 _WATCHED: Final = Except(Except(Present(_ENGINES_UP), NONE_WANTED_LATELY), RETIRED)
 _SCALED_DOWN: Final = Compare(SENT, "<", OverTime("max", SENT, "1h"))
 _MISSING: Final = SelfMetric("servescope_target_missing_metrics", IDENTITY_LABELS)
+_UNDERSTOOD: Final = SelfMetric(TARGET_UNDERSTOOD, IDENTITY_LABELS)
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
 _MOST: Final = bound(MOST_GONE)
 
@@ -288,21 +289,23 @@ TELEMETRY_ALERTS: Final = (
     ),
     Alert(
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
-        Compare(_MISSING, ">", 0.0),
-        "A target no longer exposes metrics that it exposed before.",
-        f"Number of metrics that {_TARGET} no longer exposes: {NUMBER}. An upgrade may have renamed them.",
+        Any((Compare(_MISSING, ">", 0.0), Compare(_UNDERSTOOD, "==", 0.0))),
+        "A target answers, and metrics of it cannot be read.",
+        f"{_TARGET} answers, and no longer exposes metrics that it exposed before, or no source map reads what it "
+        "exposes. An upgrade may have renamed them.",
         Runbook(
-            "The target answers, but metrics of the contract that it exposed before are missing.",
+            "The target answers, but metrics of the contract that it exposed before are missing, or no source map "
+            "reads its page: `servescope_target_understood` is 0.",
             "Nothing by itself. Figures and alerts computed from them have no data, and look healthy.",
-            "The Sources page of the console names them; `servescope inspect` compares the response with the source "
-            "maps. Did its version or its arguments change?",
+            "The Sources page of the console names them, or the nearest engine; `servescope inspect` compares the "
+            "response with the source maps. Did its version or its arguments change?",
             "Set the source map of the new version in the target's list, or write one; or restore the argument that "
             "exposes the metrics.",
             "A feature that was switched off, such as speculative decoding; an engine that was restarted, has had no "
             "request since, and exposes some metrics only from its first request on.",
             FirstCheck(
                 Extreme("max", _MISSING, ANY_PHASE),
-                "up since the minute of a rollout.",
+                "up since the minute of a rollout; 0 where no source map reads it.",
                 "0: all metrics are there again.",
                 _MISSING,
                 "All replicas alike: a new version or new arguments. A single one: it differs from the others, or it "

@@ -95,8 +95,9 @@ TRANSLATE_ALERTS: Final = (
             "Compare with the other translators: if theirs fail alike, it is what all targets share. `servescope_probe_"
             "requests_total` by `outcome` names the error; `servescope_probe_failed` of a target does, too.",
             "`unreachable`, `dns`, `proxy`: the network, or a network policy. `tls`, `credentials`: its configuration. "
-            "`timeout`: more CPU, or more translators. `busy`: targets that hang take all slots; more translators, or "
-            "a higher `max_probes`. `translator`: a bug, its log has a traceback; start the previous version.",
+            "`timeout`: more CPU, or more translators. `unknown_source`: no map reads the targets. "
+            "`busy`: targets that hang take all slots; more translators, or a higher `max_probes`. `translator`: a "
+            "bug, its log has a traceback; start the previous version.",
             "Few targets, most of which are down.",
             FirstCheck(_FAILED, "one translator is far above the others.", "all are low."),
             (),

@@ -103,6 +103,7 @@ class Collector:
         self.discovering = DiscoveryLoop(
             configuration, self.fleet, self._refill, self.scraping, self.clock, self.telemetry, fetch_list
         )
+        self.fleet.check_identity = lambda listed, identity: self.discovering.discovery.rights.refuse(listed, identity)
         self.evaluating = EvaluationLoop(
             # Of the lists alone: a host with too many targets is reported by the age of their scrapes.
             self.fleet, deriver, self.alerts, self.recorder, self.own, self.clock, self.telemetry,
@@ -141,7 +142,7 @@ class Collector:
 
     def close(self) -> None:
         """Write what still waits and close the store; `run` must have ended."""
-        self.recorder.close([watched.status for watched in self.fleet.watched])
+        self.recorder.close([watched.status for watched in self.fleet.shown])
 
     # --- Reload -------------------------------------------------------------------------------------------------------
 

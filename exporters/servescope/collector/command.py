@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import resource
+import shlex
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servescope.alerting.links import RUNBOOKS
 from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
+from servescope.contract.identity import UNKNOWN_MODEL
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.settings.clock import program_clock
 from servescope.settings.command_line import cannot_listen, configure_listen, read_listen
@@ -36,7 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]URL",
         help="scrape this URL, without a configuration; repeat it, with one NAME for the replicas of one deployment",
     )
-    parser.add_argument("--model-name", metavar="NAME", help="model of all --target deployments (default: default)")
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="model of all --target deployments (default: what their pages name)"
+    )
     parser.add_argument("--inference-stack", metavar="NAME", help="stack of all --target deployments (default: NAME)")
     parser.add_argument("--store", type=Path, metavar="PATH", help="the store (default: the configuration's)")
     configure_listen(parser, "address to serve on (default: the configuration's)")
@@ -84,7 +89,7 @@ def _choose_configuration(arguments: argparse.Namespace) -> Configuration:
     if arguments.config is not None and arguments.target:
         raise UsageError("--config and --target are both given, expected one of them")
     if arguments.target:
-        model_name, stack = arguments.model_name or "default", arguments.inference_stack
+        model_name, stack = arguments.model_name or UNKNOWN_MODEL, arguments.inference_stack
         return configure_targets(arguments.target, model_name=model_name, inference_stack=stack)
     for option in ("model_name", "inference_stack"):
         if getattr(arguments, option) is not None:
@@ -209,6 +214,8 @@ async def _serve(collector: Collector, api: ApiSettings) -> Listener:
     scheme = "http" if api.tls_cert_file is None else "https"
     for address in listener.addresses:
         _logger.info("serving %s://%s:%d/metrics", scheme, *address)
+    store = shlex.quote(str(collector.fleet.settings.store))
+    _logger.info("to see it: servescope console --store %s, at %s", store, RUNBOOKS.partition("/alerts")[0])
     warn_of_openness(host, api)
     return listener
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -23,7 +23,7 @@ from servescope.collector.targets.deployments import (
     read_limits,
 )
 from servescope.collector.targets.traffic_split import TRAFFIC_SPLIT_SETTINGS, ConfiguredTraffic, read_traffic_split
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import UNKNOWN_MODEL, Deployment
 from servescope.errors import ConfigurationError, UsageError
 from servescope.increments.extrapolation import WindowBounds
 from servescope.settings.tables import Setting, Table, read_document
@@ -127,12 +127,12 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
 
 
 def configure_targets(
-    targets: Sequence[str], *, model_name: str = "default", inference_stack: str | None = None
+    targets: Sequence[str], *, model_name: str = UNKNOWN_MODEL, inference_stack: str | None = None
 ) -> Configuration:
     """The configuration for `--target [NAME=]URL` arguments: one deployment per name, or per host:port without one.
 
-    A URL may leave out `http://` and `/metrics`. The stack is called like the deployment unless given. Raises
-    UsageError naming the argument.
+    A URL may leave out `http://` and `/metrics`. The stack is called like the deployment unless given, and the model is
+    taken from the pages. Raises UsageError naming the argument.
     """
     by_name: dict[str, list[TargetSettings]] = {}
     for argument in targets:
@@ -200,3 +200,9 @@ def _check_deployments_differ(deployments: Sequence[DeploymentSettings], origin:
                 f"put its targets into one [[deployments]] table"
             )
         seen.add(settings.deployment)
+    for unnamed in (each for each in seen if each.model_name == UNKNOWN_MODEL):
+        if any(each != unnamed and replace(each, model_name=UNKNOWN_MODEL) == unnamed for each in seen):
+            raise ConfigurationError(
+                f"{origin}: deployment {unnamed.deployment_id!r} is listed twice with labels that differ in model_name "
+                f"alone, and one has none: its pages may name the other's model; set model_name in both"
+            )

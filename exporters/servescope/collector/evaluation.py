@@ -75,7 +75,7 @@ class EvaluationLoop:
         self._telemetry.set_state(series=series, problems=len(self._problems()))
         fleet.resize_cache(series)
         self._recorder.record_figures(
-            at_ms, derived, fleet.watched, fleet.leaving, fleet.settings, self._own.traffic_split
+            at_ms, derived, fleet.shown, fleet.leaving, fleet.settings, self._own.traffic_split
         )
         self._evaluate_alerts(self.last, failed)
         return self.last
@@ -100,14 +100,16 @@ class EvaluationLoop:
         return derived, failed
 
     def _count(self, deployment: Deployment, members: Iterable[TargetState]) -> list[Sample]:
-        """The replicas by status, by the collector's own scrapes; none where it has scraped no replica."""
-        healthy = [
-            watched.status.healthy
+        """The replicas by status, by the collector's own scrapes; none where it has scraped no replica.
+
+        What answers and is not understood is not known to be a replica, and is counted neither as active nor unhealthy.
+        """
+        states = [
+            self._fleet.health(watched)
             for watched in members
-            if watched.target.target_id in self._fleet.listed
-            and watched.target.identity.role in _REPLICA_ROLES
-            and self._fleet.health(watched) != "unknown"
+            if watched.target.target_id in self._fleet.listed and watched.target.identity.role in _REPLICA_ROLES
         ]
+        healthy = [state == "up" for state in states if state in ("up", "down")]
         return count_targets(deployment, healthy) if healthy else []
 
     def _evaluate_alerts(self, evaluation: Evaluation, failed: Collection[Deployment]) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from servescope.contract import openmetrics
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.contract.own_metrics import OWN_METRICS
+from servescope.contract.own_metrics import OWN_METRICS, TARGET_UNDERSTOOD
 from servescope.contract.samples import (
     Labels,
     Sample,
@@ -192,21 +192,28 @@ def _catalog_families() -> dict[str, _Family]:
 _CATALOG = _catalog_families()
 
 
-TARGET_GAUGES: Mapping[str, Callable[[TargetStatus], float]] = MappingProxyType(
+TARGET_GAUGES: Mapping[str, Callable[[TargetStatus], float | None]] = MappingProxyType(
     {
-        "servescope_target_up": lambda target: float(target.healthy),
+        "servescope_target_up": lambda target: float(target.state != "down"),
+        TARGET_UNDERSTOOD: lambda target: None if target.state == "down" else float(target.healthy),
         "servescope_target_samples": lambda target: float(target.samples or 0),
         "servescope_target_scrape_duration_seconds": lambda target: target.duration_seconds or 0.0,
         "servescope_target_missing_metrics": lambda target: float(len(target.missing_metrics)),
     }
 )
-"""The collector's view of each target that was scraped: by name, what it is of a target's status."""
+"""The collector's view of each target that was scraped: by name, what it is of a target's status, None without any."""
+
+
+def read_target_gauge(name: str, targets: Iterable[tuple[TargetStatus, Labels]]) -> list[tuple[Labels, float]]:
+    """The values of one of `TARGET_GAUGES`, by the labels of targets that were scraped."""
+    value = TARGET_GAUGES[name]
+    return [(labels, found) for target, labels in targets if (found := value(target)) is not None]
 
 
 def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
     return [
-        *(Gauges(name, [(labels, value(target)) for target, labels in shown]) for name, value in TARGET_GAUGES.items()),
+        *(Gauges(name, read_target_gauge(name, shown)) for name in TARGET_GAUGES),
         Gauges("servescope_target_info", [(target.info_labels(), 1.0) for target, _ in shown]),
     ]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Literal
 
 from servescope.collector.clock import Clock
 from servescope.collector.config import CollectorSettings
@@ -16,14 +16,18 @@ from servescope.collector.scrapes.pacing import Pacer
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.targets.target import Target
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Identity
 from servescope.contract.samples import Labels, Snapshot
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
 from servescope.sources.cache import SeriesCache
 from servescope.sources.layers import Supply
-from servescope.sources.reader import Reader
+from servescope.sources.reader import ModelNames, Reader
+from servescope.store.records import Health
 
-Health = Literal["up", "down", "unknown"]
+_logger = logging.getLogger(__name__)
+
+CheckIdentity = Callable[[Target, Identity], str | None]
+"""What is wrong with an identity that a page gives to a target, None where nothing is."""
 
 
 class TargetRegistry:
@@ -41,7 +45,11 @@ class TargetRegistry:
         self.pacer = Pacer()
         self._deriver, self._alerts, self._recorder = deriver, alerts, recorder
         self._clock = clock
+        # By the deployments as they are configured, whatever model their pages name.
         self._supplies: dict[Deployment, Supply] = {}
+        self._models: dict[Deployment, ModelNames] = {}
+        self._refused: set[Identity] = set()
+        self.check_identity: CheckIdentity = lambda _listed, _identity: None
         self._cache = SeriesCache()
 
     # --- The targets --------------------------------------------------------------------------------------------------
@@ -53,7 +61,8 @@ class TargetRegistry:
 
     def by_deployment(self) -> dict[Deployment, list[TargetState]]:
         """All targets that count, by deployment."""
-        return _by_deployment((*self.listed.values(), *self.leaving.values()))
+        found = (*self.listed.values(), *self.leaving.values())
+        return _by_deployment(watched for watched in found if not watched.unnamed)
 
     def health(self, watched: TargetState) -> Health:
         """How the target's last scrape ended; unknown when it was more than two intervals and a timeout ago."""
@@ -61,20 +70,31 @@ class TargetRegistry:
         oldest = self._clock.now_ms - 2 * self.pacer.interval_ms(target) - target.scraping.timeout_ms
         if status.last_scrape_ms is None or status.last_scrape_ms < oldest:
             return "unknown"
-        return "up" if status.healthy else "down"
+        return status.state
 
     def scrape_ages(self) -> Iterator[tuple[Labels, float]]:
-        """The labels of each target that was scraped successfully, and the seconds since then."""
+        """The labels of each target that answered a scrape with metrics, and the seconds since then."""
         now_ms = self._clock.now_ms
         for watched in self.watched:
-            if watched.status.last_success_ms is not None:
-                yield watched.labels, max(0.0, (now_ms - watched.status.last_success_ms) / 1000)
+            if (answer_ms := watched.status.last_answer_ms) is not None:
+                yield watched.labels, max(0.0, (now_ms - answer_ms) / 1000)
+
+    @property
+    def shown(self) -> list[TargetState]:
+        """The listed targets without those whose model is still looked for."""
+        return [watched for watched in self.watched if not watched.is_hidden]
 
     # --- Adding and retiring ------------------------------------------------------------------------------------------
 
-    def watch(self, target: Target) -> TargetState:
-        """A new target to scrape, of which nothing is known yet."""
-        return TargetState(target, self._reader(target), self._recent_scrapes(target))
+    def watch(self, listed: Target, model_name: str | None = None) -> TargetState:
+        """A new target to scrape, of which nothing is known yet but the model that its pages named before a restart."""
+        target = listed
+        if listed.takes_model and model_name is not None:
+            identity = replace(listed.identity, model_name=model_name)
+            target = replace(listed, identity=identity) if self._may_be(listed, identity) else listed
+        return TargetState(
+            target, self._reader(listed, target.identity), self._recent_scrapes(target), listed, target.takes_model
+        )
 
     async def recall(self, watched: TargetState, scrapes: Iterable[tuple[int, Snapshot | None]]) -> None:
         """Keep in memory what was scraped of a new target before."""
@@ -83,11 +103,40 @@ class TargetRegistry:
             watched.recent.append(time_ms, snapshot)
         self._deriver.look_up(watched.deployment, watched.recent)
 
-    def change(self, watched: TargetState, target: Target) -> None:
+    def change(self, watched: TargetState, listed: Target) -> None:
         """Scrape the same target at another address, or read it in another way."""
-        if (target.source, target.segment_label) != (watched.target.source, watched.target.segment_label):
-            watched.reader = self._reader(target)
-        watched.change(target)
+        if (listed.source, listed.segment_label) != (watched.target.source, watched.target.segment_label):
+            watched.reader = self._reader(listed, watched.target.identity)
+        watched.change(listed)
+
+    def follow_model(self, watched: TargetState) -> None:
+        """Have a target bear the model that its page has just named.
+
+        What was scraped under another name stays as that of a target that is no longer listed.
+        """
+        identity, former = watched.reader.identity, watched.target
+        if identity == former.identity:
+            return
+        del self.listed[former.target_id]
+        if watched.recent.last_ms is not None:
+            left = TargetState(former, watched.reader, watched.recent, former)
+            left.status = watched.status
+            self.leaving[former.target_id] = left
+            self.book(left, self._clock.now_ms, None)
+        watched.rename(identity, self._recent_scrapes(former))
+        watched.unnamed = False
+        self.leaving.pop(identity.target_id, None)
+        self.listed[identity.target_id] = watched
+
+    def _may_be(self, listed: Target, identity: Identity) -> bool:
+        """Whether a target may have an identity that follows from its page; logs once why not."""
+        wrong = self.check_identity(listed, identity)
+        if identity.target_id in self.listed and self.listed[identity.target_id].listed != listed:
+            wrong = "another target has it"
+        if wrong is not None and identity not in self._refused:
+            self._refused.add(identity)
+            _logger.warning("%s: its page names the model %r: %s", listed.target_id, identity.model_name, wrong)
+        return wrong is None
 
     def retire(self, target_id: str) -> None:
         """Stop scraping a target that is no longer listed."""
@@ -95,6 +144,13 @@ class TargetRegistry:
         watched.stop()
         # Its series end here, as behind the stale markers of Prometheus.
         self.book(watched, self._clock.now_ms, None)
+
+    def take_back(self, listed: Target) -> TargetState | None:
+        """A target that was retired and is listed again, under whatever model its pages named; None for another."""
+        names = self.leaving if listed.takes_model else [listed.target_id]
+        found = (each for each in names if each in self.leaving)
+        name = next((each for each in found if self.leaving[each].listed.target_id == listed.target_id), None)
+        return self.leaving.pop(name) if name is not None else None
 
     def forget_spent(self) -> bool:
         """Drop the retired targets whose samples have left the window; True when there was one."""
@@ -104,22 +160,31 @@ class TargetRegistry:
 
     def settle_supplies(self) -> None:
         """Let targets that are still listed supply the metrics that a retired one supplied."""
-        listed = _by_deployment(self.listed.values())
+        listed: dict[Deployment, set[str]] = {}
+        for watched in self.listed.values():
+            listed.setdefault(watched.listed.identity.deployment(), set()).add(watched.target.target_id)
         for deployment, supply in self._supplies.items():
-            supply.retain({watched.target.target_id for watched in listed.get(deployment, ())})
+            supply.retain(listed.get(deployment, ()))
         # A retired target may be listed again, and then has the reader it had.
-        held = self.by_deployment()
+        held = {*listed, *(watched.listed.identity.deployment() for watched in self.leaving.values())}
         self._supplies = {name: supply for name, supply in self._supplies.items() if name in held}
+        self._models = {name: models for name, models in self._models.items() if name in held}
 
     def _recent_scrapes(self, target: Target) -> RecentScrapes:
         return RecentScrapes(
             self.settings.window_ms, 2 * target.scraping.interval_ms, max_series=self.settings.max_held_series
         )
 
-    def _reader(self, target: Target) -> Reader:
-        supply = self._supplies.setdefault(target.identity.deployment(), Supply())
+    def _reader(self, listed: Target, identity: Identity) -> Reader:
+        deployment = listed.identity.deployment()
         return Reader(
-            target.identity, target.source, supply=supply, cache=self._cache, segment_label=target.segment_label
+            identity,
+            listed.source,
+            supply=self._supplies.setdefault(deployment, Supply()),
+            cache=self._cache,
+            segment_label=listed.segment_label,
+            models=self._models.setdefault(deployment, ModelNames()) if listed.takes_model else None,
+            may_be=lambda found: self._may_be(listed, found),
         )
 
     def resize_cache(self, series: int) -> None:

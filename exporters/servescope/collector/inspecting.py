@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from servescope.contract.identity import Identity
 from servescope.contract.metrics import SEGMENT
 from servescope.errors import UsageError, require_extra
 from servescope.settings.access import SPEAKS_TLS, Access, Proxy
+from servescope.settings.values import check_header_name
 from servescope.sources.inspection import InspectionError, inspect
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition
@@ -25,6 +27,7 @@ from servescope.web.connections import FetchError
 TIMEOUT_SECONDS = 10.0
 LEAST_SECONDS, MOST_SECONDS = 0.001, 1e9
 _SCHEMES = ("http", "https")
+_ACCESS: Final = Access(proxy=Proxy(from_environment=True))
 _LIMITS: Final = {
     "max_body_bytes": "bytes of an exposition",
     "max_series": "samples",
@@ -47,6 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL",
         default=SEGMENT,
         help="label of its series that separates tenants, routes or priorities (default: %(default)s)",
+    )
+    group = parser.add_argument_group("access", "what is sent with the request to a URL; no value of it is printed")
+    group.add_argument("--bearer-token-file", metavar="FILE", help="send the bearer token in this file")
+    group.add_argument("--bearer-token-env", metavar="VARIABLE", help="send the bearer token in this variable")
+    group.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="send this header; may be repeated"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
     defaults = ScrapeSettings()
@@ -80,16 +89,42 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) < 1:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} is {getattr(arguments, name)}, expected a whole number above 0")
+    access = _read_access(arguments)
     if _is_url(arguments.exposition):
         if later is not None:
             raise UsageError(f"a URL is read twice with --seconds SECONDS, without a later file: {_shown(later)}")
         require_extra("collector", "aiohttp")
+    elif access != _ACCESS:
+        raise UsageError(f"a token or a header is sent to a URL, and {_shown(arguments.exposition)} is a file")
     elif seconds is not None and later is None:
         raise UsageError(
             f"--seconds with the file {_shown(arguments.exposition)} alone, expected a later file, or a URL"
         )
     if later is not None and _is_url(later):
         raise UsageError(f"the later exposition is {_shown(later)}, expected a file")
+
+
+def _read_access(arguments: argparse.Namespace) -> Access:
+    """What is sent with a request, as a target's access keys say it; raises UsageError, which shows no value."""
+    access = replace(
+        _ACCESS,
+        headers=tuple(map(_read_header, arguments.header)),
+        bearer_token_file=arguments.bearer_token_file,
+        bearer_token_env=arguments.bearer_token_env,
+    )
+    problem = access.find_problem()
+    if problem is not None:
+        raise UsageError(problem)
+    return access
+
+
+def _read_header(argument: str) -> tuple[str, str]:
+    """The name and the value of a header."""
+    name, colon, value = argument.partition(":")
+    if not colon or not check_header_name(name.strip()):
+        # The value is not shown: it may be a secret.
+        raise UsageError("--header is not 'NAME: VALUE', such as 'X-Api-Key: 1234'")
+    return name.strip(), value.strip()
 
 
 def _is_url(text: str) -> bool:
@@ -104,7 +139,7 @@ def _is_url(text: str) -> bool:
     except ValueError as error:
         if "@" in text:
             raise UsageError(
-                "the URL carries credentials, which inspect does not send; save the answer and give the file"
+                "the URL carries credentials, which inspect does not send; use --bearer-token-file or --header"
             ) from None
         raise UsageError(f"{text!r} {error}") from None
     return True
@@ -121,17 +156,17 @@ def _shown(argument: str) -> str:
 def _read_expositions(arguments: argparse.Namespace) -> tuple[Exposition, ...]:
     limits = Limits(TIMEOUT_SECONDS, **{name: getattr(arguments, name) for name in _LIMITS})
     if _is_url(arguments.exposition):
-        return asyncio.run(_fetch_expositions(arguments.exposition, arguments.seconds, limits))
+        access = _read_access(arguments)
+        return asyncio.run(_fetch_expositions(arguments.exposition, access, arguments.seconds, limits))
     names = [name for name in (arguments.exposition, arguments.later) if name is not None]
     return tuple(_parse(_read_file(name, limits), name, limits) for name in names)
 
 
-async def _fetch_expositions(url: str, seconds: float | None, limits: Limits) -> tuple[Exposition, ...]:
+async def _fetch_expositions(url: str, access: Access, seconds: float | None, limits: Limits) -> tuple[Exposition, ...]:
     """The exposition at a URL, fetched as the collector does, and again after the seconds."""
     from servescope.collector.scrapes.fetch import HttpFetch
     from servescope.web.connections import open_session
 
-    access = Access(proxy=Proxy(from_environment=True))
     target = Target(check_url(url), Identity("inspected", "inspected", "inspected"), access=access)
     async with open_session() as session:
         fetch = HttpFetch(session)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from servescope.collector.exposition import TARGET_GAUGES, Gauges
+from servescope.collector.exposition import TARGET_GAUGES, Gauges, read_target_gauge
 from servescope.collector.fleet import TargetRegistry
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.targets.traffic_split import ConfiguredTraffic
@@ -48,13 +48,13 @@ class OwnSeries:
         """The series of these names that `/metrics` shows, by their labels."""
         fleet, found = self._fleet, self._telemetry.read(names)
         scraped = [
-            each
-            for each in fleet.listed.values()
+            (each.status, each.labels)
+            for each in fleet.shown
             if each.status.last_scrape_ms is not None and fleet.health(each) != "unknown"
         ]
-        for name, value in TARGET_GAUGES.items():
+        for name in TARGET_GAUGES:
             if name in names:
-                found[name] = {each.labels: value(each.status) for each in scraped}
+                found[name] = dict(read_target_gauge(name, scraped))
         found[_TARGETS] = self._counted_targets()
         found[SCRAPE_AGE_SERIES] = dict(fleet.scrape_ages())
         found[CONFIGURED_TRAFFIC] = self._configured_traffic()
@@ -62,7 +62,7 @@ class OwnSeries:
 
     def _counted_targets(self) -> Vector:
         """How many targets of each deployment have which health."""
-        listed = self._fleet.listed.values()
+        listed = self._fleet.shown
         counts = Counter((watched.deployment, self._fleet.health(watched)) for watched in listed)
         return {
             make_labels((*deployment.labels(), ("health", health))): float(count)

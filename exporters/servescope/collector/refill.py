@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from servescope.collector.clock import Clock
 from servescope.collector.fleet import TargetRegistry
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.recording.recorder import Recorder
 from servescope.collector.scrapes.target_state import TargetState
+from servescope.collector.targets.target import Target
 from servescope.collector.telemetry import Telemetry
+from servescope.contract.identity import UNKNOWN_MODEL, Identity
 from servescope.contract.samples import Snapshot
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.records import StoreError
@@ -32,6 +35,8 @@ class Refill:
     ) -> None:
         self._fleet, self._alerts, self._recorder = fleet, alerts, recorder
         self._clock, self._telemetry, self._settle_ms = clock, telemetry, settle_ms
+        # The targets of before the start, by their identity without the model.
+        self._former: dict[Identity, Identity] | None = None
 
     async def alerts(self) -> None:
         """Restore the alerts as they were before a restart, once."""
@@ -42,6 +47,18 @@ class Refill:
         except Exception:
             # A damaged past of alerts must not keep the collector from starting.
             self._telemetry.report_fault("refill", "the stored alerts could not be read; they start anew")
+
+    async def model_of(self, target: Target) -> str | None:
+        """The model that a target's pages named before a restart; None where the store does not know it."""
+        if self._former is None:
+            try:
+                statuses = await asyncio.to_thread(self._recorder.history.targets)
+            except StoreError as error:
+                self._recorder.report_error(error)
+                statuses = []
+            self._former = {replace(each.identity, model_name=UNKNOWN_MODEL): each.identity for each in statuses}
+        found = self._former.get(target.identity)
+        return None if found is None or found.model_name == UNKNOWN_MODEL else found.model_name
 
     async def target(self, watched: TargetState) -> None:
         """Restore the scrapes of a new target that are still in the window, and the alerts before them."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from servescope.collector.clock import Clock
 from servescope.collector.fleet import TargetRegistry
+from servescope.collector.scrapes.findings import Findings
 from servescope.collector.scrapes.pacing import believe_hold, format_instant, hold_ms, next_due_ms, scrape_offset_ms
 from servescope.collector.scrapes.scrape import Fetch, Scrape, scrape_target
 from servescope.collector.scrapes.target_state import TargetState
@@ -21,6 +22,7 @@ class ScrapeLoop:
 
     def __init__(self, fleet: TargetRegistry, fetch: Fetch, clock: Clock, telemetry: Telemetry) -> None:
         self._fleet, self._fetch, self._clock, self._telemetry = fleet, fetch, clock, telemetry
+        self.findings = Findings()
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Start a task for each target that has none yet."""
@@ -31,9 +33,17 @@ class ScrapeLoop:
 
     async def scrape(self, watched: TargetState) -> Scrape:
         """Scrape one target now and book the result."""
+        watched.reader.take_model_of_others()
         scrape = await scrape_target(
             watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock.seconds
         )
+        self._fleet.follow_model(watched)
+        if watched.unnamed and not watched.may_stay_unnamed(scrape):
+            # Not booked: it would leave a deployment behind whose name does not last.
+            self._telemetry.count_scrape(scrape)
+            watched.report(scrape)
+            return scrape
+        watched.unnamed = False
         await self._fleet.make_room(watched, scrape.time_ms, scrape.snapshot)
         if not self._fleet.book(watched, scrape.time_ms, scrape.snapshot):
             message = (
@@ -50,6 +60,7 @@ class ScrapeLoop:
             watched.refusals = 0
         self._telemetry.count_scrape(scrape)
         watched.report(scrape)
+        self.findings.note(watched)
         return scrape
 
     def _hold(self, watched: TargetState, scrape: Scrape) -> Scrape:

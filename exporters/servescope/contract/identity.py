@@ -30,6 +30,9 @@ ROLLOUT_PHASES = ("", "promoting", "stable")
 MOST_LABEL_BYTES = 1024
 """How long the value of an identity label may be: it is repeated on every series and in every URL of the API."""
 
+UNKNOWN_MODEL, SEVERAL_MODELS = "unknown", "several"
+"""The `model_name` where none is configured: while no page names the model, and where one names several."""
+
 OLD_STACK, NEW_STACK = "v1", "v2"
 """The `inference_stack` of the two stacks of a cutover."""
 

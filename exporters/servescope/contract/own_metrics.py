@@ -57,6 +57,9 @@ JUDGEMENT_AGE_SECONDS = 300.0
 SCRAPE_AGE_SERIES = "servescope_target_scrape_age_seconds"
 """Its series are there while the target is listed, whether its scrapes succeed or not."""
 
+TARGET_UNDERSTOOD = "servescope_target_understood"
+"""1 where a source map reads what a target exposes, 0 where none does; absent while its scrapes fail."""
+
 UNSEEN_SERIES = "servescope_target_unseen"
 """Its series are there while nothing says of a target whether it is up: what would scrape or translate it is gone."""
 
@@ -215,8 +218,14 @@ _COLLECTOR = (
         (*DEPLOYMENT_LABELS, "health"), absent="there is no target",
     ),
     OwnMetric(
-        "servescope_target_up", "gauge", "state", "1 when the target's last scrape succeeded, else 0.",
+        "servescope_target_up", "gauge", "state",
+        "1 when the target answered its last scrape with metrics, as in Prometheus' `up`, else 0.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        TARGET_UNDERSTOOD, "gauge", "state",
+        "1 when a source map reads the metrics that the target answered with, 0 when none does.",
+        IDENTITY_LABELS, absent="there is no target that answers",
     ),
     OwnMetric(
         "servescope_target_info", "gauge", "state",
@@ -241,7 +250,7 @@ _COLLECTOR = (
     ),
     OwnMetric(
         SCRAPE_AGE_SERIES, "gauge", "seconds",
-        "Time since the target's last scrape that succeeded; exposed while the target is listed.",
+        "Time since the target last answered a scrape with metrics; exposed while the target is listed.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
     ),
     OwnMetric(

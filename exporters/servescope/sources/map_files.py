@@ -39,8 +39,8 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 
 _MAP = (
-    "title", "family", "covers", "layer", "prefixes", "identify", "versions", "first_use", "same_names", "default",
-    "metrics",
+    "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "same_names",
+    "default", "metrics",
 )  # fmt: skip
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
@@ -102,6 +102,7 @@ def read_source(file_name: str, text: str) -> Source:
         ),
         first_use=_read_first_use(table.table("first_use", _FIRST_USE)),
         metrics=_read_metrics(table),
+        model_label=table.string("model_label", "") or None,
     )
 
 

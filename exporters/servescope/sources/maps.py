@@ -147,7 +147,8 @@ class FirstUse:
 class Source:
     """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios.
 
-    `family` is the name of the engines, or of what is in front of them, that runbooks have a part for.
+    `family` is the name of the engines, or of what is in front of them, that runbooks have a part for. `model_label` is
+    the label of its native series that names the model, None where none does.
     """
 
     name: str
@@ -160,6 +161,12 @@ class Source:
     versions: tuple[VersionRule, ...]
     first_use: FirstUse
     metrics: Mapping[str, MetricMap] = field(repr=False)
+    model_label: str | None = None
+
+    def models(self, exposition: Exposition) -> tuple[str, ...]:
+        """The models that the exposition's series are labelled with, sorted."""
+        named = {value for each in exposition.samples for label, value in each.labels if label == self.model_label}
+        return tuple(sorted(named))
 
     def implied_versions(self, exposition: Exposition) -> str:
         """The versions that the exposition's names imply, "" when they imply none."""

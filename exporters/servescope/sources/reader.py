@@ -9,13 +9,14 @@ are stored depends on what other targets supply too, and is computed anew when t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.identity import Identity
+from servescope.contract.identity import SEVERAL_MODELS, UNKNOWN_MODEL, Identity
 from servescope.contract.measured_layers import layer_order
 from servescope.contract.metrics import METRICS, SEGMENT
 from servescope.contract.samples import Series, Snapshot
@@ -35,6 +36,9 @@ _ALL_METRICS = frozenset(METRICS)
 _OF_ITS_OWN = frozenset(name for name, metric in METRICS.items() if metric.component == "process")
 _MOST_PLANS = 4
 
+NOT_UNDERSTOOD: Final = "unknown_source"
+"""The outcome of a text that is an exposition, and that no source map reads, or not the one that is configured."""
+
 
 class ReadError(ServescopeError):
     """A text from which nothing can be read; `outcome` is that of its scrape."""
@@ -52,6 +56,25 @@ class Reading(NamedTuple):
     dropped: Mapping[str, int]
 
 
+class ModelNames:
+    """The models that the pages of one deployment name, each as it was written first; shared by its targets' readers.
+
+    A frontend may write in small letters what its workers write as it is.
+    """
+
+    def __init__(self) -> None:
+        self._written: dict[str, str] = {}
+
+    def write(self, name: str) -> str:
+        """The name as it was written first."""
+        return self._written.setdefault(name.casefold(), name)
+
+    @property
+    def only(self) -> str | None:
+        """The one model of the deployment; None without one, or with several."""
+        return next(iter(self._written.values())) if len(self._written) == 1 else None
+
+
 class Reader:
     """Reads the texts of one target; keeps its source from the first success on.
 
@@ -63,6 +86,9 @@ class Reader:
     configuration stays always. `missing` are the metrics that were observed once and are not now, with the native
     series they came from; `warnings` are about the last text that could be read. `cache` may be shared by all readers.
     `segment_label` is the native label that separates segments, of which there are `MOST_SEGMENTS` at most.
+
+    With `models` the identity's `model_name` is what the page names, as soon as it names one, unless `may_be` refuses
+    the identity: `SEVERAL_MODELS` where it names several. `identity` changes with it.
     """
 
     def __init__(
@@ -73,9 +99,14 @@ class Reader:
         supply: Supply | None = None,
         cache: SeriesCache | None = None,
         segment_label: str = SEGMENT,
+        models: ModelNames | None = None,
+        may_be: Callable[[Identity], bool] = lambda _: True,
     ) -> None:
         self._segments = SegmentNames(segment_label)
-        self._identity, self._labels = identity, identity.labels()
+        self.identity, self._labels = identity, identity.labels()
+        self._models, self._may_be = models, may_be
+        if models is not None and identity.model_name not in (UNKNOWN_MODEL, SEVERAL_MODELS):
+            models.write(identity.model_name)
         self._configured = source
         self._supply = supply or Supply()
         self._cache = cache or SeriesCache()
@@ -113,7 +144,7 @@ class Reader:
         return self.commit(self.parse(body, limits))
 
     def parse(self, body: bytes, limits: PageLimits = DEFAULT_LIMITS) -> ParsedText:
-        """Parse without changing state; `commit` changes it. Raises ReadError.
+        """Parse without changing state but `identity`; `commit` changes the rest. Raises ReadError.
 
         May run in another thread while nothing else is called on the reader: all that takes long is here.
         """
@@ -125,6 +156,7 @@ class Reader:
             series_plan = SeriesPlan(page.series, finite)
             source = self._source or self._configured_source or series_plan.identify().source
             if source is not None:
+                self._follow_models(source, series_plan)
                 # Made here, where it delays nothing else; `commit` makes another where others supply more by then.
                 plan = series_plan.plan(source, self._labels, self._segments)
                 series_plan.stored = StoredSeries(plan, self._elsewhere, self._series)
@@ -160,6 +192,25 @@ class Reader:
 
     def _has_same_series(self, page: LearnedPage) -> bool:
         return self._page is not None and (page is self._page or page.series == self._page.series)
+
+    # --- The model ----------------------------------------------------------------------------------------------------
+
+    def _follow_models(self, source: Source, series_plan: SeriesPlan) -> None:
+        """Take the model's name from a text with other series than before, if it names one."""
+        named = source.models(series_plan.exposition()) if self._models is not None else ()
+        if self._models is not None and named:
+            self._become(self._models.write(named[0]) if len(named) == 1 else SEVERAL_MODELS)
+
+    def take_model_of_others(self) -> None:
+        """Where no page of the target has named a model, take the one that the others of its deployment have."""
+        if self._models is not None and self._models.only is not None and self.identity.model_name == UNKNOWN_MODEL:
+            self._become(self._models.only)
+
+    def _become(self, model_name: str) -> None:
+        identity = replace(self.identity, model_name=model_name)
+        if identity != self.identity and self._may_be(identity):
+            self.identity, self._labels = identity, identity.labels()
+            self._plans, self._plan, self._stored, self._elsewhere_is_of = {}, None, None, None
 
     # --- Translate ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +253,7 @@ class Reader:
         self._ever_supplied |= observed
         supplied: dict[int, frozenset[str]] = {}
         for name in self._ever_supplied - _OF_ITS_OWN:
-            layer = layer_order(source.layer, self._identity.role, name)
+            layer = layer_order(source.layer, self.identity.role, name)
             supplied[layer] = supplied.get(layer, frozenset()) | {name}
         self._supplied_at = supplied
 
@@ -234,7 +285,7 @@ class Reader:
 
     def _taken_from_others(self) -> dict[str, str]:
         """The metrics that other targets supply from further out, with those targets' names."""
-        self._supply.update(self._identity.target_id, self._supplied_at)
+        self._supply.update(self.identity.target_id, self._supplied_at)
         is_of = self._elsewhere_is_of
         if is_of is not None and is_of[0] == self._supply.version and is_of[1] is self._supplied_at:
             return self._elsewhere
@@ -295,8 +346,7 @@ def choose_source(series_plan: SeriesPlan, configured: Source | None) -> tuple[S
         return configured, configured.implied_versions(series_plan.exposition())
     found = series_plan.identify()
     if found.source is None:
-        near = f"; the nearest is {found.nearest!r}" if found.nearest else ""
-        raise ReadError("unknown_source", f"no known source: {found.reason}{near}")
+        raise ReadError(NOT_UNDERSTOOD, f"it answers, and no source map reads what it exposes: {found.explain()}")
     return found.source, found.versions
 
 
@@ -309,9 +359,9 @@ def check_source(series_plan: SeriesPlan, source: Source, plan: Plan) -> None:
     if not found_names <= _OF_ITS_OWN or series_plan.is_unused(source):
         return
     found = series_plan.identify()
-    looks = f"it is {found.source.name!r}" if found.source else found.reason
+    looks = f"it is {found.source.name!r}" if found.source else found.explain()
     raise ReadError(
-        "unknown_source", f"source = {source.name!r} is configured, but it finds nothing in the answer: {looks}"
+        NOT_UNDERSTOOD, f"source = {source.name!r} is configured, but it finds nothing in the answer: {looks}"
     )
 
 

@@ -23,6 +23,7 @@ def render_json(report: Report) -> str:
         "versions": found.versions,
         "nearest": found.nearest,
         "reason": found.reason if report.source is None else None,
+        "advice": found.advice if report.source is None else None,
         "since": "process start" if report.span == "start" else "earlier exposition",
         "seconds": report.seconds,
         "notes": list(report.notes),
@@ -62,8 +63,9 @@ def _headline(report: Report, width: int) -> Iterator[str]:
     if report.source is None:
         guess = f"; it looks like {found.nearest}" if found.nearest else ""
         versions = f" {found.versions}" if found.versions else ""
-        yield from textwrap.wrap(f"{report.subject}: unknown{guess}{versions}", width, break_on_hyphens=False)
-        yield from textwrap.wrap(found.reason, width, break_on_hyphens=False)
+        headline = f"{report.subject}: answers, not understood{guess}{versions}"
+        for text in (headline, f"Why: {found.reason}.", f"What to do: {found.advice}."):
+            yield from textwrap.wrap(text, width, break_on_hyphens=False)
         return
     versions = f", {found.versions}" if found.versions else ""
     yield f"{report.subject}: {report.source.title}{versions} (source map {report.source.name!r})"

@@ -202,8 +202,14 @@ class Store(StoreConnection, History):
 
     @guarded
     def unlist_targets(self, keep: Iterable[str]) -> None:
-        """Have `targets()` show only those of `keep`; the scrapes of the others stay for their retention."""
-        self._layouts.forget(self._owners.unlist(keep))
+        """Have `targets()` show only those of `keep`; the scrapes of the others stay for their retention.
+
+        One that has none leaves nothing behind, nor does a deployment that had no other.
+        """
+        gone = self._owners.unlist(keep)
+        self._layouts.forget(gone)
+        if gone:
+            self._owners.delete_unused()
 
     @guarded
     def record_settings(self, time_ms: int, settings: records.RecordedSettings) -> None:

@@ -213,6 +213,7 @@ def _status_fields(status: TargetStatus) -> str:
             "layer": status.layer,
             "scrape_interval_ms": status.scrape_interval_ms,
             "healthy": status.healthy,
+            "not_understood": status.not_understood,
             "last_scrape_ms": status.last_scrape_ms,
             "last_success_ms": status.last_success_ms,
             "duration_seconds": status.duration_seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,12 +55,21 @@ class TooLargeError(StoreError):
     """What was asked for holds more numbers than are read at once; a shorter time can be read."""
 
 
+Health = Literal["up", "down", "not_understood", "unknown"]
+"""How the last scrape of a target ended: `not_understood` when it answered with metrics that no source map reads.
+
+It is `unknown` before the first one, and when it was too long ago.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
     """The latest health of one target; times in milliseconds, None before there is one.
 
     `source`, `versions` and `layer` are "" until it is identified; `scrape_interval_ms` is how often it is scraped, as
-    far as its host's limit allows. `samples` is None in a Prometheus where nothing counted them. `coverage` says per
+    far as its host's limit allows. `healthy` is whether the last scrape brought samples; where it did not,
+    `not_understood` is whether the target answered with metrics that no source map reads, which `error` explains.
+    `samples` is None in a Prometheus where nothing counted them. `coverage` says per
     contract metric its `status`, `native` name and `reason`, None where there is none. `warnings` say what is wrong
     with a text that could be read; `missing_metrics` are those that were there before, with the native series that fed
     them.
@@ -81,6 +91,19 @@ class TargetStatus:
     missing_metrics: dict[str, str] = field(default_factory=dict)
     layer: str = ""
     scrape_interval_ms: int = 15_000
+    not_understood: bool = False
+
+    @property
+    def state(self) -> Health:
+        """How its last scrape ended, however long ago."""
+        if self.last_scrape_ms is None:
+            return "unknown"
+        return "up" if self.healthy else "not_understood" if self.not_understood else "down"
+
+    @property
+    def last_answer_ms(self) -> int | None:
+        """When it answered with metrics last, understood or not; in the latter case only while it is so."""
+        return self.last_scrape_ms if self.state == "not_understood" else self.last_success_ms
 
     def is_later_than(self, time_ms: int) -> bool:
         """Whether it is of a later time than an instant."""
@@ -95,6 +118,7 @@ class TargetStatus:
         return replace(
             self,
             healthy=False,
+            not_understood=False,
             last_scrape_ms=last_scrape_ms,
             last_success_ms=None if success_ms is None or success_ms > time_ms else success_ms,
             error=f"its last scrape is of {later}, later than now: the clock was set back",

@@ -15,6 +15,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROL
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Component, Kind, Status, Unit
 from servescope.sources.maps import Status as CoverageStatus
+from servescope.store.records import Health
 from servescope.store.schema import LATEST_MS
 
 Schema = dict[str, Any]
@@ -72,6 +73,11 @@ _TARGET: Final = _object(
         "identity": ref("Identity"),
         "source": {"type": "string"},
         "versions": {"type": "string"},
+        "state": {
+            "enum": list(get_args(Health)),
+            "description": "How its last scrape ended: `not_understood` when it answered with metrics that no source "
+            "map reads, which `error` explains.",
+        },
         "healthy": {"type": "boolean"},
         "last_scrape_ms": _NULLABLE_TIME,
         "last_success_ms": _NULLABLE_TIME,
@@ -140,7 +146,7 @@ _STATUS: Final = _object(
         "increments_retention_ms": _COUNT,
         "evaluated_ms": _NULLABLE_TIME,
         "series": _COUNT,
-        "targets": _object({"up": _COUNT, "down": _COUNT, "unknown": _COUNT}),
+        "targets": _object(dict.fromkeys(get_args(Health), _COUNT)),
         "discovery_problems": _COUNT,
         "clock_problem": _nullable("string"),
         "configuration": ref("Configuration"),

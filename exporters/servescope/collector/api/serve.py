@@ -21,13 +21,12 @@ from servescope.collector.api.events import MOST_EVENTS_SHOWN, event_json, event
 from servescope.collector.api.openapi import describe
 from servescope.collector.collector import Collector
 from servescope.collector.exposition import Page, PageRenderer, Scraped
-from servescope.collector.fleet import Health
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
 from servescope.settings.values import format_duration
-from servescope.store.records import FigureTable, StoreError, TooLargeError
+from servescope.store.records import FigureTable, Health, StoreError, TooLargeError
 from servescope.store.writer import WriteBatch
 from servescope.web.answers import RequestError, json_answer, json_bytes
 from servescope.web.bounds import Bounds
@@ -132,7 +131,7 @@ class _Pages:
                 if collector.fleet.health(each) == "up"
             ],
             [sample for derivation in derivations for sample in (*derivation.counted, *derivation.exposed)],
-            [watched.status for watched in collector.fleet.watched if collector.fleet.health(watched) != "unknown"],
+            [watched.status for watched in collector.fleet.shown if collector.fleet.health(watched) != "unknown"],
             collector.telemetry,
             collector.own.gauges(),
         )

@@ -138,6 +138,7 @@ def _target_shown(target: TargetShown) -> dict[str, object]:
         "identity": asdict(status.identity),
         "source": status.source,
         "versions": status.versions,
+        "state": status.state,
         "healthy": status.healthy,
         "last_scrape_ms": status.last_scrape_ms,
         "last_success_ms": status.last_success_ms,

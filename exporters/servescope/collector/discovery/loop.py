@@ -105,14 +105,16 @@ class DiscoveryLoop:
             return
         listed = {target.target_id: target for target in targets}
         fleet.pacer.set_targets(listed.values())
-        for target_id in [target_id for target_id in fleet.listed if target_id not in listed]:
-            fleet.retire(target_id)
-            _logger.info("%s is no longer listed", target_id)
+        watching = {watched.listed.target_id: watched for watched in fleet.listed.values()}
+        for gone in watching.keys() - listed.keys():
+            fleet.retire(watching[gone].target.target_id)
+            _logger.info("%s is no longer listed", watching[gone].target.target_id)
         for target_id, target in listed.items():
-            known = fleet.listed.get(target_id)
+            known = watching.get(target_id)
             if known is None:
-                fleet.listed[target_id] = await self._watch(target)
-            elif known.target != target:
+                known = await self._watch(target)
+                fleet.listed[known.target.target_id] = known
+            elif known.listed != target:
                 fleet.change(known, target)
         fleet.forget_spent()
         fleet.settle_supplies()
@@ -121,12 +123,12 @@ class DiscoveryLoop:
         self._followed = targets
 
     async def _watch(self, target: Target) -> TargetState:
-        returning = self._fleet.leaving.pop(target.target_id, None)
+        returning = self._fleet.take_back(target)
         if returning is not None:
-            if returning.target != target:
+            if returning.listed != target:
                 self._fleet.change(returning, target)
             return returning
-        watched = self._fleet.watch(target)
+        watched = self._fleet.watch(target, await self._refill.model_of(target) if target.takes_model else None)
         await self._refill.target(watched)
         return watched
 
@@ -157,6 +159,7 @@ class DiscoveryLoop:
             await self._discover_safely()
 
     async def _discover_safely(self) -> None:
+        self._scraping.findings.log_rest()
         try:
             await self.discover()
         except Exception:

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,25 @@ from servescope.collector.config import DEFAULT_FILE, CollectorSettings, Configu
 from servescope.collector.importing.tables import EngineMatch, check_match, check_source, read_import_tables
 from servescope.collector.targets.claims import Claims, read_scraped_at
 from servescope.collector.targets.rights import Rights
-from servescope.contract.identity import ROLES, Identity, describe_group
+from servescope.contract.identity import (
+    ROLES,
+    SEVERAL_MODELS,
+    UNKNOWN_MODEL,
+    Deployment,
+    Identity,
+    describe_group,
+)
 from servescope.errors import UsageError, require_extra
 from servescope.settings.clock import AHEAD_MS, program_clock
 from servescope.settings.values import format_instant, format_percent
+from servescope.sources.map_files import load_sources
+from servescope.sources.reader import ModelNames
 from servescope.store.embedded import Store
 from servescope.store.prometheus.client import Prometheus
 from servescope.store.prometheus.options import configure as configure_access
 from servescope.store.prometheus.options import open_prometheus
 from servescope.store.prometheus.places import place_of
+from servescope.store.prometheus.selectors import selector
 from servescope.store.prometheus.targets import ScrapedTarget, find_contract_targets, find_engines
 from servescope.store.spans import read_span
 
@@ -46,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deployment", metavar="ID", help="the matched targets are engines of this deployment, by their own names"
     )
-    parser.add_argument("--model-name", metavar="NAME", help="its model (default: default)")
+    parser.add_argument("--model-name", metavar="NAME", help="its model (default: what its series name)")
     parser.add_argument("--inference-stack", metavar="NAME", help="its stack (default: ID of the deployment)")
     parser.add_argument("--environment", metavar="NAME", help="its environment (default: none)")
     parser.add_argument("--role", choices=ROLES, help="role of the matched engines (default: aggregated)")
@@ -99,14 +110,30 @@ def _find(
     targets: dict[ScrapedTarget, None] = {}
     problems = []
     for each in wanted:
+        deployment = name_model(prometheus, each, start_ms, end_ms)
         found = find_engines(
-            prometheus, each.match, each.deployment, role=each.role, replica_label=each.replica_label,
+            prometheus, each.match, deployment, role=each.role, replica_label=each.replica_label,
             source=each.source, start_ms=start_ms, end_ms=end_ms,
         )  # fmt: skip
         targets |= dict.fromkeys(found)
         if not found:
             problems.append(f"no target matches {each.match!r} of deployment {each.deployment.deployment_id!r}")
     return list(targets), problems
+
+
+def name_model(prometheus: Prometheus, wanted: EngineMatch, start_ms: int, end_ms: int) -> Deployment:
+    """The deployment of the engines that are wanted, with the model that their series name where it has none."""
+    if wanted.deployment.model_name != UNKNOWN_MODEL:
+        return wanted.deployment
+    labels = sorted({source.model_label for source in load_sources().values() if source.model_label})
+    series = [selector(extra=wanted.match)]
+    models = ModelNames()
+    named = {
+        models.write(name)
+        for label in labels
+        for name in prometheus.label_values(label, series, start_ms=start_ms, end_ms=end_ms)
+    }
+    return replace(wanted.deployment, model_name=models.only or (SEVERAL_MODELS if named else UNKNOWN_MODEL))
 
 
 def _keep_claimed(targets: Sequence[ScrapedTarget], claims: Claims) -> tuple[list[ScrapedTarget], list[str]]:
@@ -142,7 +169,7 @@ def _read_wanted(arguments: argparse.Namespace, configuration: Configuration | N
     if not arguments.match:
         raise UsageError("--deployment goes with --match, such as --match '{job=\"vllm\"}'")
     identity = Identity(
-        model_name=arguments.model_name or "default",
+        model_name=arguments.model_name or UNKNOWN_MODEL,
         deployment_id=arguments.deployment,
         inference_stack=arguments.inference_stack or arguments.deployment,
         environment=arguments.environment or "",

@@ -103,7 +103,8 @@ class Recorder:
             figures=[(deployment, at_ms, each.figures) for deployment, each in derived.items()],
             targets=statuses,
             listed=listed,
-            events=self._events.note(at_ms, statuses, traffic_split),
+            # Whose name will not last is in no event.
+            events=self._events.note(at_ms, [each.status for each in targets if not each.unnamed], traffic_split),
         )
         self._record_settings(round_, at_ms, settings)
         self._keep(round_, settings)

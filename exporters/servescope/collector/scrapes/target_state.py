@@ -10,10 +10,12 @@ from servescope.collector.scrapes.lapses import Lapses
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.collector.scrapes.scrape import Limits, Scrape
 from servescope.collector.targets.target import Target
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import Deployment, Identity
+from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels
 from servescope.settings.clock import not_after
-from servescope.sources.reader import Reader
+from servescope.sources.maps import SUPPLIED
+from servescope.sources.reader import NOT_UNDERSTOOD, Reader
 from servescope.store.records import TargetStatus
 
 _logger = logging.getLogger(__name__)
@@ -21,11 +23,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class TargetState:
-    """One target; used in one event loop only."""
+    """One target; used in one event loop only.
+
+    `listed` is it as it was discovered, where `target` has the model that its pages name. While it is `unnamed` nothing
+    of it is kept: its model is not configured, and no page has named one so far.
+    """
 
     target: Target
     reader: Reader
     recent: RecentScrapes
+    listed: Target
+    unnamed: bool = False
     status: TargetStatus = field(init=False)
     limits: Limits = field(init=False)
     # The identity labels of its series, made once: every evaluation reads those of all targets.
@@ -53,11 +61,33 @@ class TargetState:
         """The deployment the target belongs to."""
         return self.target.identity.deployment()
 
-    def change(self, target: Target) -> None:
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it answers and its model is still looked for: nobody is shown a deployment that will not last."""
+        return self.unnamed and self.status.healthy
+
+    def may_stay_unnamed(self, scrape: Scrape) -> bool:
+        """Whether its samples are to be kept without a model, as its pages do not seem to name one.
+
+        Not at the first page, as other targets of the deployment may name it soon, nor while there is nothing of an
+        engine on it: a frontend without workers has no model yet.
+        """
+        shows_engine = any(each["status"] in SUPPLIED and each["native"] for name, each in self.reader.coverage.items()
+                           if METRICS[name].component == "engine")  # fmt: skip
+        return scrape.snapshot is not None and self.status.healthy and shows_engine
+
+    def rename(self, identity: Identity, recent: RecentScrapes) -> None:
+        """Go on under another identity, with a new memory."""
+        self.target = replace(self.target, identity=identity)
+        self.labels, self.recent, self.former = identity.labels(), recent, None
+        self.status = replace(self.status, target_id=identity.target_id, identity=identity)
+
+    def change(self, listed: Target) -> None:
         """Use another address or interval from the next scrape on."""
-        has_other_interval = target.scraping != self.target.scraping
-        self.target, self.limits, self.labels = target, _limits(target), target.identity.labels()
-        self.status = replace(self.status, url=target.url)
+        has_other_interval = listed.scraping != self.target.scraping
+        self.listed, self.target = listed, replace(listed, identity=self.target.identity)
+        self.limits = _limits(listed)
+        self.status = replace(self.status, url=listed.url)
         if has_other_interval and self.resting:
             # A scrape in progress is not cancelled: the one after it is at the new interval anyway.
             self.stop()
@@ -96,6 +126,7 @@ class TargetState:
             versions=self.reader.versions,
             layer=self.reader.layer or former.layer,
             healthy=healthy,
+            not_understood=scrape.outcome == NOT_UNDERSTOOD,
             last_scrape_ms=scrape.time_ms,
             last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
             duration_seconds=scrape.duration_seconds,

@@ -11,7 +11,14 @@ from urllib.parse import urlencode
 
 from servescope.collector.targets.claims import CLAIM_SETTINGS, Claim, read_claim
 from servescope.collector.targets.relabel import RELABEL_SETTINGS, Rule, read_rules
-from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, Deployment, Identity
+from servescope.contract.identity import (
+    DEPLOYMENT_LABELS,
+    IDENTITY_LABELS,
+    ROLES,
+    UNKNOWN_MODEL,
+    Deployment,
+    Identity,
+)
 from servescope.contract.metrics import SEGMENT
 from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
@@ -41,7 +48,7 @@ _LISTED = (
 DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "deployments": (
         Setting("deployment_id", REQUIRED),
-        Setting("model_name", REQUIRED),
+        Setting("model_name", ""),
         Setting("inference_stack", REQUIRED),
         Setting("environment", '""'),
         Setting("rollout_phase", '""'),
@@ -329,11 +336,19 @@ class _Reader:
         return settings
 
 
-_REQUIRED_LABELS = ("model_name", "deployment_id", "inference_stack")
+_REQUIRED_LABELS = ("deployment_id", "inference_stack")
+_NEEDING_A_MODEL = ("fixed_labels", "claims")
 
 
 def _read_labels(table: Table) -> Deployment:
     labels = {name: table.string(name, None if name in _REQUIRED_LABELS else "") for name in DEPLOYMENT_LABELS}
+    if "model_name" not in table.values:
+        if needing := [key for key in _NEEDING_A_MODEL if table.values.get(key)]:
+            raise ConfigurationError(
+                f"{table.origin}: {table.key('model_name')} is missing: {needing[0]} says whose labels these are, so "
+                f"that no page may name the model"
+            )
+        labels["model_name"] = UNKNOWN_MODEL
     with located(f"{table.origin}: {table.path}"):
         return Identity(**labels).deployment()
 

@@ -10,7 +10,7 @@ from servescope.collector.targets.claims import Claims
 from servescope.collector.targets.deployments import DeploymentSettings
 from servescope.collector.targets.target import Target
 from servescope.collector.targets.target_groups import DiscoveryError
-from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Group
+from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Group, Identity
 
 _MOST_SHOWN: Final = 100
 
@@ -37,6 +37,13 @@ class Rights:
             refused = self._refuse_labels(found, deployment) or self.claims.refuse_address(found.group, target.host)
             if refused:
                 raise DiscoveryError(f"target {_shown(target.url)!r}: {refused}")
+
+    def refuse(self, listed: Target, identity: Identity) -> str | None:
+        """What is wrong with an identity that a page gives to a listed target, None where nothing is."""
+        found = identity.deployment()
+        return self._refuse_labels(found, listed.identity.deployment()) or self.claims.refuse_address(
+            found.group, listed.host
+        )
 
     def _refuse_labels(self, found: Deployment, deployment: Deployment) -> str | None:
         """What is wrong with labels that move a target from, or into, a deployment with fixed labels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from servescope.collector.targets.deployments import ScrapeSettings, host_and_port
-from servescope.contract.identity import Identity
+from servescope.contract.identity import UNKNOWN_MODEL, Identity
 from servescope.contract.metrics import SEGMENT
 from servescope.settings.access import Access
 
@@ -28,6 +28,11 @@ class Target:
     def target_id(self) -> str:
         """The name under which the store knows the target, the same after a restart; one per identity."""
         return self.identity.target_id
+
+    @property
+    def takes_model(self) -> bool:
+        """Whether no model is configured for it, so that its pages name it."""
+        return self.identity.model_name == UNKNOWN_MODEL
 
     @property
     def host(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
+from servescope.contract.own_metrics import TARGET_UNDERSTOOD
 from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Point, Prometheus
@@ -58,6 +59,7 @@ class _Reading:
             f"timestamp({TARGET_UP})",
             "servescope_target_scrape_duration_seconds",
             "servescope_target_samples",
+            TARGET_UNDERSTOOD,
             TARGET_INFO,
         )
         *answers, about = at_once(lambda query: self._prometheus.query(query, at_ms=self._now_ms), queries)
@@ -66,8 +68,10 @@ class _Reading:
         for process, pages in series[1].items():
             # Of two collectors that watch it, the one that was scraped last.
             newest = max(pages, key=lambda page: pages[page])
-            up, seconds, duration, samples = (each.get(process, {}).get(newest) for each in series)
-            status = _status(process[0], bool(up), seconds, duration, samples)
+            up, seconds, duration, samples, understood = (each.get(process, {}).get(newest) for each in series)
+            # A collector of before that series was there says nothing of it.
+            read = understood != 0.0
+            status = _status(process[0], bool(up) and read, seconds, duration, samples, not_understood=not read)
             found[process] = _with_info(status, infos.get(process, {}))
         return found
 
@@ -138,6 +142,8 @@ def _status(
     scraped_seconds: float | None,
     duration_seconds: float | None = None,
     samples: float | None = None,
+    *,
+    not_understood: bool = False,
 ) -> TargetStatus:
     scraped_ms = None if scraped_seconds is None else round(scraped_seconds * 1000)
     return TargetStatus(
@@ -149,4 +155,5 @@ def _status(
         last_success_ms=scraped_ms if healthy else None,
         duration_seconds=duration_seconds,
         samples=None if samples is None else round(samples),
+        not_understood=not_understood,
     )

@@ -1,8 +1,9 @@
 """The scrapes of targets, put together again from the samples in a Prometheus.
 
 All samples of one scrape have the time of its `up`: at 1 a series without a sample there was absent, at 0 the scrape
-failed. Behind a collector `servescope_target_up` has the same meaning for each of its targets, and a target behind a
-translator is up where its `servescope_probe_success` is 1, too. Where none of them exists, every instant at which any
+failed. Behind a collector `servescope_target_up` has the same meaning for each of its targets; a scrape that was not
+understood (`servescope_target_understood` at 0) brought nothing, and counts as failed. A target behind a translator is
+up where its `servescope_probe_success` is 1, too. Where none of them exists, every instant at which any
 series has a sample is a scrape.
 
 The API does not return stale markers. Where `up` pauses, it is queried whether it was still valid then: if not, the
@@ -67,10 +68,10 @@ def scrape_times(
     """The same from the samples of its `up` and of its health, from `MARGIN_MS` before to as long behind."""
     scraped = _values_at(ups) if target.has_up else None
     if target.form == "probed" and scraped is not None:
-        succeeded = _values_at(health)
+        succeeded = _all_at(health)
         scraped = {time_ms: is_up and succeeded.get(time_ms, False) for time_ms, is_up in scraped.items()}
     elif target.health:
-        scraped = _combine(scraped, _values_at(health))
+        scraped = _combine(scraped, _all_at(health))
     if scraped is None:
         return None
     marker = target.up if target.has_up or target.health is None else target.health
@@ -82,6 +83,15 @@ def _values_at(tracks: Sequence[Track]) -> dict[int, bool]:
     found: dict[int, bool] = {}
     for track in tracks:
         found |= {time_ms: value > 0 for time_ms, value in zip(track.times.tolist(), track.values, strict=True)}
+    return found
+
+
+def _all_at(tracks: Sequence[Track]) -> dict[int, bool]:
+    """By instant, whether each of the tracks that has a value there has one above 0."""
+    found: dict[int, bool] = {}
+    for track in tracks:
+        for time_ms, value in zip(track.times.tolist(), track.values.tolist(), strict=True):
+            found[time_ms] = found.get(time_ms, True) and value > 0
     return found
 
 

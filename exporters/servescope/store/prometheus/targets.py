@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
+from servescope.contract.own_metrics import TARGET_UNDERSTOOD
 from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import LateError, Prometheus, TooMuchError
@@ -25,8 +26,11 @@ UP: Final = "up"
 TARGET_UP: Final = "servescope_target_up"
 TARGET_INFO: Final = "servescope_target_info"
 PROBE_SUCCESS: Final = "servescope_probe_success"
-HEALTH: Final[Mapping[Form, str]] = {"collected": TARGET_UP, "probed": PROBE_SUCCESS}
-"""What says whether a target could be scraped, where that is not its `up`."""
+HEALTH: Final[Mapping[Form, tuple[str, ...]]] = {
+    "collected": (TARGET_UP, TARGET_UNDERSTOOD),
+    "probed": (PROBE_SUCCESS,),
+}
+"""What says whether a target was scraped and read, where that is not its `up`: each of them that is there is 1."""
 CONTRACT_NAMES: Final = tuple(name for name, family in SAMPLE_FAMILIES.items() if family not in PROCESS_RATIOS)
 """Every sample name of the contract but the ratios of single processes, which nothing is derived from."""
 _IDENTIFYING = tuple(name for name in CONTRACT_NAMES if not name.endswith("_bucket"))
@@ -67,8 +71,8 @@ class ScrapedTarget:
     @property
     def health(self) -> str | None:
         """The selector of its health as a collector or a translator exposes it, where one does."""
-        name = HEALTH.get(self.form)
-        return name and selector([("__name__", name), *self._matchers()])
+        names = HEALTH.get(self.form)
+        return None if names is None else selector(self._matchers(), names=names)
 
     def _matchers(self) -> list[tuple[str, str]]:
         if self.form == "engine":

@@ -113,10 +113,10 @@ class _Scraping:
         self, prometheus: Prometheus, batch: AskedTargets, places: Sequence[Labels], start_ms: int, end_ms: int
     ) -> None:
         self._prometheus, self._start_ms, self._end_ms = prometheus, start_ms, end_ms
-        wanted = [_select_ups(places), *(batch.select([name]) for name in HEALTH.values())]
+        wanted = [(_select_ups(places), 1), *((batch.select(names), len(names)) for names in HEALTH.values())]
         ups, *healths = scrapes.read_samples_each(
             prometheus,
-            [SizedQuery(each, len(places)) for each in wanted],
+            [SizedQuery(selected, series * len(places)) for selected, series in wanted],
             start_ms - scrapes.MARGIN_MS,
             end_ms + scrapes.MARGIN_MS,
         )

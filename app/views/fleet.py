@@ -37,7 +37,7 @@ def show() -> None:
     def draw(span: TimeRange) -> None:
         fleet = queries.read_fleet(store, shown, span)
         if fleet.empty:
-            st.info("No deployment matches.", icon=":material/filter_alt_off:")
+            st.info("No deployment matches.")
             return
         newest = fleet["time_ms"].max()
         outside = math.isnan(newest) or newest < span.start_ms
@@ -67,7 +67,7 @@ def show() -> None:
         st.caption(join([frame.explain_moment(store, span), *_name_left_out(fleet), *lacking, *places]))
         unseen = [one for one in ordered if one not in seen]
         if unseen:
-            with st.expander(f"{len(unseen)} without figures in this range", icon=":material/visibility_off:"):
+            with st.expander(f"{len(unseen)} without figures in this range"):
                 st.html(tables.draw_fleet(fleet, unseen, trends, explain, now_ms=now_ms, parameters=parameters))
 
     frame.render(draw, span)
@@ -80,7 +80,6 @@ def _select(notes: DeltaGenerator, known: Sequence[Shown]) -> tuple[list[Shown],
     with text_column:
         text = selection.type_text(
             "find", "Find", placeholder="Find a deployment, model or environment", label_visibility="collapsed",
-            icon=":material/search:",
         )  # fmt: skip
     with stack_column:
         stack = selection.choose(

@@ -62,14 +62,12 @@ def _ask_to_sign_in(chosen: SignIn) -> None:
             st.error(
                 "The account you signed in with names nobody here: its token lacks an e-mail address that is verified "
                 '(`"email_verified": true`). Choose another account, or have the provider verify the address.',
-                icon=":material/lock:",
             )
-        st.button("Sign in", type="primary", icon=":material/login:", on_click=st.login)
+        st.button("Sign in", type="primary", on_click=st.login)
         return
     st.error(
         f"No {plain(chosen.header)} header came from a configured proxy: open the console through the proxy in front "
         "of it, or name that proxy's address with `--auth-proxy`.",
-        icon=":material/lock:",
     )
 
 
@@ -80,7 +78,7 @@ def show_reader(reader: PageReader) -> None:
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         st.caption(f"{plain(reader.name)} · {'decider' if reader.decides else 'viewer'}")
         if sign_in().kind == "oidc":
-            st.button("Sign out", type="tertiary", icon=":material/logout:", on_click=st.logout)
+            st.button("Sign out", type="tertiary", on_click=st.logout)
 
 
 def _is_signed_in() -> bool:

@@ -19,6 +19,8 @@ from servescope.store.records import KeptAlert
 
 AlarmState = Literal["firing", "pending", "resolved"]
 STATES: Final[tuple[AlarmState, ...]] = ("firing", "pending", "resolved")
+# Of an alert without a severity, as a watchdog: it fires as long as alerts are evaluated.
+_WATCHDOG_WORDS: Final[Mapping[AlarmState, str]] = {"firing": "working", "pending": "starting", "resolved": "stopped"}
 SEVERITIES: Final = ("critical", "warning", "info", "none")
 _CONTRACT_LABELS: Final = ("deployment_id", "inference_stack", "replica", "target_id")
 
@@ -39,6 +41,11 @@ class Alarm:
         """What it is about, in a few words."""
         return " · ".join(self.labels[label] for label in _CONTRACT_LABELS if self.labels.get(label))
 
+    @property
+    def word(self) -> str:
+        """Its state, as it is shown."""
+        return _WATCHDOG_WORDS[self.state] if self.severity == "none" else self.state
+
 
 def read_alarms(store: History) -> list[Alarm]:
     """The alerts that are not quiet: those that need action first, of them firing ones, and then critical ones."""
@@ -58,6 +65,11 @@ def unevaluated(store: History) -> str:
 def needing_action(found: Iterable[Alarm]) -> list[Alarm]:
     """Those with a severity: one without, as a watchdog that fires all the time, needs nobody."""
     return [each for each in found if each.severity != "none"]
+
+
+def are_quiet(urgent: Iterable[Alarm]) -> bool:
+    """Whether none of the alerts that need action is firing or pending."""
+    return all(each.state == "resolved" for each in urgent)
 
 
 def _place(alarm: Alarm) -> tuple[bool, int, int, str, str]:

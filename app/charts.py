@@ -63,6 +63,8 @@ Ending = tuple[float, str]
 
 # In pixels from the top of the plot: beside the legend, above the signs of marks.
 _ABOVE = -13
+# In pixels, of an entry of the legend at most.
+_ENTRY_WIDTH = 70
 
 
 def draw_lines(
@@ -264,6 +266,7 @@ def _looks(lines: Sequence[Line]) -> Spec:
     keys = [f"y{place}" for place in range(len(lines))]
     names = ", ".join(f"{key}: {_quoted(visible(line.label))}" for key, line in zip(keys, lines, strict=True))
     legend = {
+        "columns": {"expr": f"width < {_ENTRY_WIDTH * len(lines)} ? 3 : {len(lines)}"},
         "title": None,
         "orient": "top",
         "labelExpr": f"({{{names}}})[datum.value]",

@@ -34,6 +34,7 @@ LEAST_BELOW: Final = 20.0
 """Requests, or seconds of decoding, of both sides that a span needs to be called the worst."""
 LEAST_WORSE: Final = 0.005
 """How much worse, in logarithms, a span has to be to be called that at all."""
+_ABSENT: Final = element("span", ABSENT, "absent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,34 +169,38 @@ def draw_table(
         heading("Reading", "margin"),
         heading("Worst span", f"{left.name} · {right.name}"),
     ]
-    rows = [_row(metric, compared.worst.get(metric.name), zone) for metric in metrics]
+    names = (left.name, right.name)
+    rows = [_row(metric, compared.worst.get(metric.name), names, zone) for metric in metrics]
     return grid("compared", heads, rows)
 
 
-def _row(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> str:
+def _row(metric: MetricJudgement, worst: WorstSpan | None, names: tuple[str, str], zone: tzinfo) -> str:
     good = display.describe_better(metric.better, has_margin=metric.margin is not None)
     values = [None if arm is None else arm.value for arm in (metric.v1, metric.v2)]
-    ratio = ABSENT if metric.ratio is None else f"× {metric.ratio:.2f}"
+    ratio = _ABSENT if metric.ratio is None else f"× {metric.ratio:.2f}"
     cells = [
         element(
             "th", element("div", escape(metric.title)) + element("div", good, "lower"), scope="row",
             data_tip=metric.name,
         ),
-        *(cell("Value", escape(display.format_value(value, metric.unit)), "", "number") for value in values),
+        *(
+            cell(name, escape(display.format_value(value, metric.unit)), "", "number")
+            for name, value in zip(names, values, strict=True)
+        ),
         cell("Ratio", ratio, escape(verdicts.format_interval(metric)) if metric.ratio else "", "number"),
         cell(
             "Reading",
             verdicts.verdict_chip(metric.verdict, display.as_sentence(metric.reason)),
             escape(verdicts.describe_margin(metric)),
         ),
-        cell("Worst span", *_describe_worst(metric, worst, zone)),
+        cell(f"Worst span, {names[0]} · {names[1]}", *_describe_worst(metric, worst, zone)),
     ]  # fmt: skip
     return element("tr", "".join(cells))
 
 
 def _describe_worst(metric: MetricJudgement, worst: WorstSpan | None, zone: tzinfo) -> tuple[str, str]:
     if worst is None:
-        return element("span", "never worse" if metric.ratio is not None else ABSENT, "quiet"), ""
+        return _ABSENT if metric.ratio is None else element("span", "never worse", "quiet"), ""
     end = display.format_minute(worst.start_ms + BLOCK_MS, zone)
     values = (display.format_value(value, metric.unit) for value in (worst.left, worst.right))
     return escape(f"{display.format_day_minute(worst.start_ms, zone)} – {end}"), escape(" · ".join(values))

@@ -10,6 +10,7 @@ import streamlit as st
 from app import cutovers
 from app.access import require_reader, show_reader
 from app.frame import show_error
+from app.icons import style_icons
 from app.turns import take_turn
 from servescope.console import CUSTOMERS_VARIABLE
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE
@@ -20,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> None:
     """Set the page up and run the one selected."""
-    st.set_page_config(page_title="servescope", page_icon=":material/monitoring:", layout="wide")
+    st.set_page_config(page_title="servescope", page_icon=HERE / "icon.svg", layout="wide")
     st.html(HERE / "style.css")
     st.logo(HERE / "logo.svg", size="medium")
     # Not called pages/: Streamlit routes a directory of that name by itself until st.navigation has run once, and a
@@ -31,28 +32,28 @@ def main() -> None:
         st.Page(
             HERE / "views" / f"{name}.py",
             title=title,
-            icon=icon,
             default=name == first,
             url_path="first" if name == first else None,
         )
-        for name, title, icon in (
-            ("cutover", "Cutover", ":material/swap_horizontal_circle:"),
-            ("readiness", "Readiness", ":material/fact_check:"),
-            ("plan", "Plan", ":material/flag:"),
-            ("decisions", "Decisions", ":material/gavel:"),
-            ("self_test", "Self-test", ":material/science:"),
-            ("fleet", "Fleet", ":material/view_list:"),
-            ("deployment", "Deployment", ":material/show_chart:"),
-            ("compare", "Compare", ":material/compare_arrows:"),
-            ("alerts", "Alerts", ":material/notifications:"),
-            ("sources", "Sources", ":material/sensors:"),
+        for name, title in (
+            ("cutover", "Cutover"),
+            ("readiness", "Readiness"),
+            ("plan", "Plan"),
+            ("decisions", "Decisions"),
+            ("self_test", "Self-test"),
+            ("fleet", "Fleet"),
+            ("deployment", "Deployment"),
+            ("compare", "Compare"),
+            ("alerts", "Alerts"),
+            ("sources", "Sources"),
         )
     ]
     pages.append(st.Page(HERE / "views" / f"{first}.py", title=first.title(), visibility="hidden"))
     if os.environ.get(CUSTOMERS_VARIABLE):
-        pages.append(st.Page(HERE / "views" / "customers.py", title="Customers", icon=":material/outbox:"))
+        pages.append(st.Page(HERE / "views" / "customers.py", title="Customers"))
     if os.environ.get(EMULATOR_VARIABLE):
-        pages.append(st.Page(HERE / "views" / "faults.py", title="Faults", icon=":material/bolt:"))
+        pages.append(st.Page(HERE / "views" / "faults.py", title="Faults"))
+    st.html(style_icons({page.url_path: page.title for page in pages}))
     chosen = st.navigation(pages, position="top")
     reader = require_reader()
     try:

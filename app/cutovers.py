@@ -177,5 +177,5 @@ def mention(missing: Missing) -> None:
 
 def explain_missing(missing: Missing) -> None:
     """What to do next, in a sentence with the command."""
-    st.info(plain(missing.sentence), icon=":material/flag:")
+    st.info(plain(missing.sentence))
     st.code(visible(missing.command), language="shell")

@@ -21,8 +21,11 @@ from servescope.settings.sign_in import SignIn, name_by_claims
 
 _HEADERS: Final = {
     "X-Frame-Options": "DENY",
-    # Pictures of its own alone: a text from outside that were taken for markup would fetch none.
-    "Content-Security-Policy": "frame-ancestors 'none'; img-src 'self' data: blob:",
+    # A page loads what is the console's alone: Streamlit asks no other host, and a text from outside that were taken
+    # for markup would fetch nothing. Streamlit's markup has scripts and styles in it.
+    "Content-Security-Policy": (
+        "frame-ancestors 'none'; default-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:"
+    ),
 }
 # What the browser asks for before somebody has signed in; the pages themselves ask by `require_reader`.
 _OPEN: Final = ("_stcore/health", "_stcore/host-config", "_stcore/stream")

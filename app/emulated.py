@@ -56,7 +56,7 @@ def draw_controls(store: History, run: CutoverRun) -> None:
     try:
         state = client.read()
     except ControlError as error:
-        st.warning(plain(error), icon=":material/cloud_off:")
+        st.warning(plain(error))
         return
     deployment = _find_deployment(run.frozen.plan.v2, state["deployments"])
     if deployment is None:
@@ -64,7 +64,7 @@ def draw_controls(store: History, run: CutoverRun) -> None:
         return
     refused = st.session_state.pop(_REFUSED, None)
     if refused:
-        st.error(plain(refused), icon=":material/block:")
+        st.error(plain(refused))
     with st.container(border=True):
         stage, fault, note = st.columns([5, 4, 3], vertical_alignment="center", gap="medium")
         with stage:

@@ -49,7 +49,7 @@ def open_store() -> History:
 
 def show_error(error: ServescopeError) -> None:
     """Show an error in place of the content that could not be read."""
-    st.error(plain(error), icon=":material/database_off:")
+    st.error(plain(error))
 
 
 def open_history() -> History:
@@ -107,7 +107,7 @@ def invite_collector(store: History) -> None:
 
 
 def _invite_scraping(url: str) -> None:
-    st.info(plain(f"The Prometheus at {url} holds no series of the contract."), icon=":material/sensors:")
+    st.info(plain(f"The Prometheus at {url} holds no series of the contract."))
     st.markdown("Have it scrape what a collector exposes; this goes into its `prometheus.yml`:")
     st.code(SCRAPE_COLLECTOR, language="yaml")
     st.markdown("with a collector pointed at what serves your models:")
@@ -122,7 +122,7 @@ def _invite_scraping(url: str) -> None:
 
 def _invite_collecting() -> None:
     path = store_path()
-    st.info("Nothing has been collected into this store yet.", icon=":material/sensors:")
+    st.info("Nothing has been collected into this store yet.")
     st.markdown("Point a collector at what serves your models, and this page fills by itself:")
     st.code(f"servescope collect --store {visible(path)} --target http://127.0.0.1:8000/metrics", language="shell")
     st.markdown("or see two emulated stacks under the same traffic:")
@@ -181,7 +181,6 @@ def _mark_partial() -> None:
         st.warning(
             f"{plain(store.prometheus_url)} gave partial answers: figures may lack replicas, and deployments may be "
             f"missing. {plain('; '.join(missing))}",
-            icon=":material/broken_image:",
         )
 
 
@@ -231,7 +230,6 @@ def _offer(kind: str, content: Callable[[], str], name: str, mime: str) -> None:
         file_name=f"servescope-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{kind.lower()}",
         mime=mime,
         on_click="ignore",
-        icon=":material/download:",
         type="tertiary",
         key=f"{kind.lower()}_{name}",
     )
@@ -242,7 +240,7 @@ def name_unseen(text: str) -> None:
     found = find_unseen(text)
     if found:
         shown = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
-        st.warning(plain(f"The text has characters that cannot be seen: {shown}"), icon=":material/visibility_off:")
+        st.warning(plain(f"The text has characters that cannot be seen: {shown}"))
 
 
 def moment(span: TimeRange) -> str:
@@ -266,7 +264,7 @@ def warn_of_clock(store: History, start_ms: int, end_ms: int) -> None:
     """Warn that the collector's clock was set back within a time, and of what was dropped; of the last two times."""
     for event in store.clock_set_back(start_ms, end_ms, most=2):
         at = display.format_time(event.time_ms, selection.reader_zone())
-        st.warning(plain(f"{at}: {event.text}."), icon=":material/history_toggle_off:")
+        st.warning(plain(f"{at}: {event.text}."))
 
 
 def name_missing_rules(store: History) -> list[Markdown]:
@@ -310,7 +308,7 @@ def nothing_in_range(store: History) -> None:
     where = (
         f"The {holder} holds figures from {ends[0]} to {ends[1]}." if ends else f"The {holder} holds no figures yet."
     )
-    st.info(plain(f"No figures in this range. {where}"), icon=":material/event_busy:")
+    st.info(plain(f"No figures in this range. {where}"))
 
 
 def file_times(frame: pd.DataFrame) -> pd.DataFrame:

@@ -134,26 +134,33 @@ def choose(
     widget: Callable[..., Any],
     **arguments: Any,
 ) -> str:
-    """One of the options, by a widget whose choice is in the link; a link's unknown value is noted and replaced."""
+    """One of the options, by a widget whose choice is in the link; a link's unknown value is noted and replaced.
+
+    The option "" is that nothing is chosen, and in no link.
+    """
     value = current(name)
     if value is not None and value not in options:
-        shown = ", ".join(options[:6]) + (" …" if len(options) > 6 else "")
-        note(notes, f"unknown {name} {value!r}, supported: {shown}; showing {default!r}")
+        shown = ", ".join(list(filter(None, options))[:6]) + (" …" if len(options) > 6 else "")
+        note(notes, f"unknown {name} {value!r}, supported: {shown}{f'; showing {default!r}' if default else ''}")
         value = None
     value = default if value is None else value
-    remember(name, value)
+    remember(name, value or None)
     st.session_state[_SHOWN].append(name)
     key = f"choose_{name}"
     if st.session_state.get(key) != value:
         st.session_state[key] = value
-    # A segmented control can be emptied by a second click; that keeps the choice.
-    widget(options=options, key=key, on_change=lambda: remember(name, st.session_state[key] or value), **arguments)
+
+    def keep() -> None:
+        # A segmented control can be emptied by a second click; that keeps the choice.
+        remember(name, value if st.session_state[key] is None else st.session_state[key])
+
+    widget(options=options, key=key, on_change=keep, **arguments)
     return value
 
 
 def note(notes: DeltaGenerator, text: str) -> None:
     """Say at the top of the page that a link could not be followed as it is."""
-    notes.warning(plain(text), icon=":material/link_off:")
+    notes.warning(plain(text))
 
 
 def _memory(name: str) -> str:
@@ -180,9 +187,7 @@ def choose_rows(
     """
     text_column, state_column = st.columns([3, 1], vertical_alignment="bottom")
     with text_column:
-        text = type_text(
-            find, "Find", placeholder=placeholder, label_visibility="collapsed", icon=":material/search:"
-        )  # fmt: skip
+        text = type_text(find, "Find", placeholder=placeholder, label_visibility="collapsed")
     with state_column:
         chosen = choose(
             notes, state, list(states), "any", st.selectbox, label="State", label_visibility="collapsed",

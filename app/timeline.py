@@ -41,8 +41,8 @@ _SHAPES: Final[Mapping[str, str]] = {
     "acknowledge": "diamond", "exclude": "cross", "deploy": "triangle-up", "target_appeared": "circle",
     "target_gone": "cross", "target_changed": "diamond",
 }  # fmt: skip
-# How much of the width of a narrow window a character takes.
-_CHARACTER = 0.0075
+# In pixels, of capitals at most.
+_CHARACTER_WIDTH, _TEXT_MARGIN = 7.5, 10
 _BAR_COLUMNS: Final = ["lane", "start", "end", "text", "color", "tip"]
 _ENTRY_COLOR = NEUTRAL
 
@@ -182,7 +182,7 @@ def draw_lanes(
             "fontWeight": 600,
             "color": _TEXT_COLOR,
         },
-        "encoding": {"x": x, "y": y, "text": {"field": "text"}},
+        "encoding": {"x": x, "y": y, "text": {"value": {"expr": _fitting_text()}}},
     }
     points = {
         "data": {"values": [{"start": each.time_ms, "lane": each.lane, "kind": each.kind, "tip": visible(each.tip)}
@@ -217,17 +217,21 @@ def _bar(each: Stretch, span: TimeRange) -> dict[str, Any]:
         "lane": each.lane,
         "start": max(each.start_ms, span.start_ms),
         "end": min(each.end_ms, span.end_ms),
-        "text": _fitting_text(each, span),
+        "text": each.text,
         "color": each.color,
         "tip": visible(each.tip),
     }
 
 
-def _fitting_text(each: Stretch, span: TimeRange) -> str:
-    """Its text where that fits, else its sign, else nothing: a text must not run into the next stretch."""
-    shown = (min(each.end_ms, span.end_ms) - max(each.start_ms, span.start_ms)) / (span.end_ms - span.start_ms)
-    texts = (each.text, each.text.partition(" ")[0])
-    return next((text for text in texts if shown > _CHARACTER * (len(text) + 2)), "")
+def _fitting_text() -> str:
+    """Its text where that fits, else its sign, else nothing: a text must not run into the next stretch.
+
+    As an expression, since only the browser knows how wide the lanes are.
+    """
+    width = "(scale('x', datum.end) - scale('x', datum.start))"
+    sign = "split(datum.text, ' ')[0]"
+    fits = f"{width} > {_TEXT_MARGIN} + {_CHARACTER_WIDTH} * length({{}})"
+    return f"{fits.format('datum.text')} ? datum.text : {fits.format(sign)} ? {sign} : ''"
 
 
 def _verdicts(changes: Sequence[VerdictChange], span: TimeRange) -> Iterable[Stretch]:

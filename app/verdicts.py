@@ -256,7 +256,7 @@ def _forest_row(metric: MetricJudgement, judgement: Judgement, zone: tzinfo) -> 
             data_tip=metric.name,
         ),
         cell("Verdict", verdict_chip(metric.verdict, changes or None), escape(metric.cause)),
-        element("td", _plot(metric), "plot", data_label="Plot"),
+        element("td", element("div", _axis(), "forest axis own", aria_hidden="true") + _plot(metric), "plot"),
         cell("v2 ÷ v1", *_interval(metric, zone, several_stages=judgement.stage.index > 0), "number"),
         cell("Margin", escape(describe_margin(metric)), "", "number"),
         cell("v1", *_arm_value(metric, metric.v1), "number"),
@@ -470,7 +470,7 @@ def draw_segments(judgement: Judgement) -> str:
         heading("of v2's requests", numeric=True), heading("Worst metric"), heading("v2 ÷ v1", numeric=True),
     ]  # fmt: skip
     harmed_first = sorted(judgement.segments, key=lambda each: each.finding != "harm")
-    return grid("arms", heads, [_segment_row(each) for each in harmed_first])
+    return grid("segments", heads, [_segment_row(each) for each in harmed_first])
 
 
 def _segment_row(segment: SegmentJudgement) -> str:

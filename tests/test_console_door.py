@@ -138,12 +138,14 @@ def test_the_frontend_takes_messages_of_no_other_page(port: int) -> None:
     ],
 )  # fmt: skip
 def test_no_answer_can_be_framed(port: int, path: str, host: str, method: str, wanted: int) -> None:
-    """Pages, files, redirections and errors forbid to be framed, in the header of now and in that of old browsers."""
+    """Pages, files, redirections and errors forbid to be framed, in the header of now and in that of old browsers, and
+    to load anything from another host.
+    """
     answer = ask(port, path, host, method=method).lower()
 
     assert status(answer) == wanted
     assert answer.count("x-frame-options: deny\r\n") == 1
-    assert answer.count("content-security-policy: frame-ancestors 'none'; img-src 'self' data: blob:\r\n") == 1
+    assert answer.count("content-security-policy: frame-ancestors 'none'; default-src 'self' 'unsafe-inline'; ") == 1
 
 
 # --- The sign-in ------------------------------------------------------------------------------------------------------

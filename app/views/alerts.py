@@ -30,19 +30,22 @@ def show() -> None:
     store = frame.open_store()
     shown, book = st.columns([3, 2], gap="large")
     with book:
+        first = _first_alert(store)
+        names = list(ALERTS) if first else ["", *ALERTS]
         chosen = selection.choose(
-            notes, "alert", list(ALERTS), _first_alert(store), st.selectbox, label="Runbook of",
-            format_func=lambda name: f"{name} ({_describe_severity(ALERTS[name].severity)})",
+            notes, "alert", names, first, st.selectbox, label="Runbook of",
+            format_func=lambda name: f"{name} ({_describe_severity(ALERTS[name].severity)})" if name else "no alert",
         )  # fmt: skip
-        draw_runbook(chosen)
+        if chosen:
+            draw_runbook(chosen)
     with shown:
         frame.repeat(lambda: draw_alarms(store))
 
 
 def _first_alert(store: History) -> str:
-    """The alert that matters most now, whose runbook is shown unless another is chosen."""
+    """The alert that matters most now, whose runbook is shown unless another is chosen; "" while none does."""
     found = alarms.needing_action(alarms.read_alarms(store))
-    return next((each.name for each in found if each.name in ALERTS), next(iter(ALERTS)))
+    return next((each.name for each in found if each.state != "resolved" and each.name in ALERTS), "")
 
 
 def draw_alarms(store: History) -> None:
@@ -65,9 +68,9 @@ def draw_alarms(store: History) -> None:
     )
     unevaluated = alarms.unevaluated(store)
     if unevaluated:
-        st.warning(plain(unevaluated), icon=":material/rule:")
-    elif not urgent:
-        st.info("No alert is firing or pending.", icon=":material/notifications_off:")
+        st.warning(plain(unevaluated))
+    elif alarms.are_quiet(urgent):
+        st.info("No alert is firing or pending.")
     if found:
         st.html(draw_table(found, known.silences if known else (), selection.range_parameters()))
     if known is not None:
@@ -89,7 +92,7 @@ def draw_silences(known: Known) -> None:
     """What is silenced until when, by whom and why; a line for each Alertmanager that does not answer."""
     st.markdown("**Silences**")
     for problem in known.problems:
-        st.caption(f":material/cloud_off: {plain(problem)}")
+        st.caption(f"{plain(problem)}")
     if known.silences:
         st.html(draw_silence_table(known.silences))
     elif not known.problems:
@@ -157,7 +160,7 @@ def _silenced(alarm: Alarm, found: Sequence[Silence]) -> str:
 
 def _state(alarm: Alarm) -> str:
     if alarm.severity == "none":
-        return element("span", alarm.state, "chip")
+        return element("span", alarm.word, "chip")
     sign, status = _LOOKS[alarm.state]
     return element("span", f"{sign} {alarm.state}", f"value band {status}")
 
@@ -170,7 +173,7 @@ def list_alarms(found: Sequence[Alarm]) -> pd.DataFrame:
     """The alerts for a file."""
     return pd.DataFrame(
         [
-            {"alert": each.name, "state": each.state, "severity": each.severity, "since_ms": each.since_ms,
+            {"alert": each.name, "state": each.word, "severity": each.severity, "since_ms": each.since_ms,
              "about": each.place, "text": each.text}
             for each in found
         ],

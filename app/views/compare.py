@@ -44,10 +44,10 @@ def show() -> None:
         _choose(column, notes, label, name, known, default)
         for column, label, name, default in zip(columns, ("Left", "Right"), ("left", "right"), pair, strict=False)
     )
-    columns[2].button("", icon=":material/swap_horiz:", help="swap", on_click=_swap, args=(left.name, right.name))
+    columns[2].button("Swap", help="left and right", on_click=_swap, args=(left.name, right.name))
     if left.name == right.name:
         selection.publish_link()
-        st.info("Both sides show the same deployment; choose another for one of them.", icon=":material/join:")
+        st.info("Both sides show the same deployment; choose another for one of them.")
         return
 
     def draw(span: TimeRange) -> None:
@@ -114,10 +114,10 @@ def _judge(store: History, left: Shown, right: Shown, span: TimeRange) -> Compar
     """What the judge says of the range in whole blocks; None, with the reason shown, where it cannot."""
     judged = comparison.whole_blocks(span, selection.now_ms())
     if judged.end_ms <= judged.start_ms:
-        st.info("The range is too short to judge: blocks are five minutes long.", icon=":material/hourglass_empty:")
+        st.info("The range is too short to judge: blocks are five minutes long.")
         return None
     if judged.end_ms - judged.start_ms > comparison.LONGEST_MS:
-        st.info("The range is too long to judge: at most 31 days are.", icon=":material/hourglass_disabled:")
+        st.info("The range is too long to judge: at most 31 days are.")
         return None
     try:
         with st.spinner("Judging the range", show_time=True):
@@ -125,7 +125,7 @@ def _judge(store: History, left: Shown, right: Shown, span: TimeRange) -> Compar
             planned = None if isinstance(plan, cutovers.Missing) else plan
             return _compared(store, left.deployment, right.deployment, judged.start_ms, judged.end_ms, planned)
     except ServescopeError as error:
-        st.info(plain(error), icon=":material/rule:")
+        st.info(plain(error))
         return None
 
 
@@ -146,7 +146,7 @@ def _draw_compared(compared: Compared, left: Shown, right: Shown) -> None:
     if shown:
         st.html(comparison.draw_table(compared, shown, left, right, swatches, zone))
     if folded:
-        with st.expander(f"{len(folded)} without data on either side", icon=":material/visibility_off:"):
+        with st.expander(f"{len(folded)} without data on either side"):
             st.html(comparison.draw_table(compared, folded, left, right, swatches, zone))
     margins = "the documented ones" if compared.planned is None else f"those of the plan {compared.planned}"
     st.caption(

@@ -37,7 +37,7 @@ def show() -> None:
         frame.show_error(error)
         return
     for problem in found.problems:
-        st.error(plain(problem), icon=":material/settings_alert:")
+        st.error(plain(problem))
     if not found.begun:
         invite_export()
         return
@@ -53,7 +53,7 @@ def show() -> None:
         return
     customers = found.customers()
     if not customers:
-        st.info("There are no customers.", icon=":material/group_off:")
+        st.info("There are no customers.")
         return
     chosen = selection.choose(
         notes, "customer", customers, customers[0], st.selectbox, label="Customer", format_func=visible
@@ -68,7 +68,7 @@ def show() -> None:
 
 def invite_export() -> None:
     """How the export is begun, while nothing was ever delivered; checks again by itself."""
-    st.info("Nothing was delivered to any customer yet.", icon=":material/outbox:")
+    st.info("Nothing was delivered to any customer yet.")
     st.markdown("Start the export; this page fills with its first delivery:")
     config, cursors = exports.config_path(), exports.cursors_path()
     store = frame.store_path()
@@ -110,9 +110,9 @@ def draw_destinations(span: TimeRange, text: str, state: str) -> None:
     frame.describe_range(span, None, export_tables.list_destinations(shown), "customers")
     st.html(markup.draw_tiles(_summarise(found)))
     if not found.destinations:
-        st.info("No destination is configured, and nothing was delivered.", icon=":material/outbox:")
+        st.info("No destination is configured, and nothing was delivered.")
     elif not shown:
-        st.info("No destination matches.", icon=":material/filter_alt_off:")
+        st.info("No destination matches.")
     else:
         st.html(export_tables.draw_destinations(shown, selection.reader_zone(), selection.range_parameters()))
         st.caption(
@@ -150,7 +150,7 @@ def draw_statement(span: TimeRange, customer: str) -> None:
         return json.dumps([each.statement.to_json() for each in found], ensure_ascii=False, indent=1)
 
     if not found:
-        st.info(f"{plain(customer)} has no destination that is delivered to.", icon=":material/outbox:")
+        st.info(f"{plain(customer)} has no destination that is delivered to.")
         return
     frame.describe(
         _describe_span(span), export_tables.list_statement(found), f"statement-{customer}",
@@ -161,7 +161,7 @@ def draw_statement(span: TimeRange, customer: str) -> None:
         st.html(export_tables.draw_statement(found, selection.reader_zone()))
         st.caption("Deliveries are kept by the hour, for 400 days: an hour that the range touches is shown whole.")
     else:
-        st.info("Nothing was delivered of this range.", icon=":material/event_busy:")
+        st.info("Nothing was delivered of this range.")
 
 
 def _describe_span(span: TimeRange) -> str:
@@ -175,7 +175,7 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
     """What a customer receives of what was scraped last, and why not the rest."""
     policy = found.policies.get(customer)
     if policy is None:
-        st.info(f"{plain(customer)} is not in the configuration: nothing is exported.", icon=":material/outbox:")
+        st.info(f"{plain(customer)} is not in the configuration: nothing is exported.")
         return
     explained = exports.explain(store, policy, selection.now_ms())
     zone = selection.reader_zone()
@@ -201,7 +201,7 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
     if explained.withheld:
         st.html(export_tables.draw_withheld(export_tables.group_withheld(explained)))
     else:
-        st.info("Nothing is withheld.", icon=":material/done_all:")
+        st.info("Nothing is withheld.")
     if explained.labels:
         st.html(export_tables.draw_labels(explained))
     st.markdown("**Exported**")
@@ -210,7 +210,6 @@ def draw_policy(store: History, found: Exports, customer: str) -> None:
     else:
         st.info(
             "Nothing is exported: no deployment of the customer has series that the policy allows.",
-            icon=":material/outbox:",
         )
     st.caption(f"{Markdown(display.as_sentence(GEN_AI))} `servescope customers check` lists every series.")
 

@@ -40,7 +40,7 @@ def show() -> None:
         try:
             cutovers.check_plan(run)
         except ServescopeError as error:
-            st.warning(f"{plain(error)}. Judged as it was frozen.", icon=":material/edit_off:")
+            st.warning(f"{plain(error)}. Judged as it was frozen.")
         draw_cutover(cutovers.read_view(store, run))
 
     frame.repeat(draw)
@@ -73,7 +73,7 @@ def draw_cutover(view: CutoverView) -> None:
         st.subheader("Segments since the stage began", anchor=False)
         st.html(verdicts.draw_segments(judgement))
     if view.frozen.plan.checklist:
-        with st.expander("After the move", icon=":material/checklist:"):
+        with st.expander("After the move"):
             st.html(readiness_tables.draw_checklist(view.frozen.plan.checklist))
 
 

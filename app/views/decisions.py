@@ -60,12 +60,12 @@ def draw_form(store: History, run: CutoverRun, reader: PageReader) -> None:
     """The form of a decision."""
     written = st.session_state.pop(_WRITTEN, None)
     if written:
-        st.success(plain(written), icon=":material/edit_note:")
+        st.success(plain(written))
     if run.ended:
-        st.info(plain(f"{cutovers.describe_end(run)} Start another on the Plan page."), icon=":material/flag:")
+        st.info(plain(f"{cutovers.describe_end(run)} Start another on the Plan page."))
         return
     if not reader.decides:
-        st.info(plain(reader.why_not), icon=":material/lock:")
+        st.info(plain(reader.why_not))
         return
     kinds = [kind for kind in _KINDS if kind != "advance" or run.stage + 1 < len(run.frozen.plan.stages)]
     kind = st.selectbox("Decision", kinds, format_func=lambda kind: _describe_kind(kind, run))
@@ -81,7 +81,7 @@ def draw_form(store: History, run: CutoverRun, reader: PageReader) -> None:
         "The journal keeps it together with the judgement of this moment, and it cannot be changed later. "
         "The console never moves traffic: change the share where your traffic is configured."
     )
-    if st.button("Record the decision", type="primary", icon=":material/edit_note:"):
+    if st.button("Record the decision", type="primary"):
         _write(store, run, Decision(kind, selection.now_ms(), by.strip(), reason.strip(), None, *span), force=force)
 
 
@@ -117,7 +117,7 @@ def _write(store: History, run: CutoverRun, decision: Decision, *, force: bool) 
         with CutoverJournal(path) as journal:
             write_decision(journal, run, decision, evidence, changes=changes, force=force)
     except ServescopeError as error:
-        st.error(plain(error), icon=":material/block:")
+        st.error(plain(error))
         return
     st.session_state[_WRITTEN] = f"Recorded: {decision.by} {DECISION_WORDS[decision.kind]}."
     st.rerun()

@@ -40,7 +40,7 @@ def draw(client: ControlClient, deployment: str, replica: str) -> None:
     state = client.read()
     refused = st.session_state.pop(_REFUSED, None)
     if refused:
-        st.error(plain(refused), icon=":material/block:")
+        st.error(plain(refused))
     st.caption(
         plain(
             f"emulated stack at {client.url} · {display.format_seconds(state['now_seconds'])} of emulated time · "
@@ -83,13 +83,13 @@ def _choose_place(notes: Any, deployments: Mapping[str, Description]) -> tuple[s
 def draw_active(client: ControlClient, state: Description) -> None:
     """Every fault that is on with its truths, each beside what the store shows now."""
     if not state["active"]:
-        st.info("No fault is on: the other pages show the stack without faults.", icon=":material/verified:")
+        st.info("No fault is on: the other pages show the stack without faults.")
     for fault in state["active"]:
         with st.container(border=True):
             columns = st.columns([5, 1], vertical_alignment="top")
             columns[0].html(_describe_active(fault))
             columns[1].button(
-                "Switch off", key=f"off_{fault['id']}", icon=":material/power_settings_new:", width="stretch",
+                "Switch off", key=f"off_{fault['id']}", width="stretch",
                 on_click=_attempt, args=(partial(client.switch_off, fault["id"]),),
             )  # fmt: skip
     for fault in state["scheduled"]:

@@ -41,7 +41,7 @@ def show() -> None:
     def draw(span: TimeRange) -> None:
         fleet = queries.read_fleet(store, shown, span)
         if fleet.empty:
-            st.info("No deployment matches.", icon=":material/filter_alt_off:")
+            st.info("No deployment matches.")
             return
         newest = fleet["time_ms"].max()
         outside = math.isnan(newest) or newest < span.start_ms
@@ -52,7 +52,7 @@ def show() -> None:
         if outside:
             frame.nothing_in_range(store)
             if troubles := _name_troubles(shown, targets):
-                st.warning(f"Targets: {troubles}. The Sources page says why.", icon=":material/sensors:")
+                st.warning(f"Targets: {troubles}. The Sources page says why.")
             return
 
         def explain(name: str, figure: Figure) -> str:
@@ -76,7 +76,7 @@ def show() -> None:
         if unseen:
             troubles = _name_troubles(unseen, targets)
             label = f"{len(unseen)} without figures in this range{f' ({troubles})' if troubles else ''}"
-            with st.expander(label, icon=":material/visibility_off:"):
+            with st.expander(label):
                 st.html(
                     tables.draw_fleet(
                         fleet, unseen, trends, explain, now_ms=now_ms, parameters=parameters, unread=unread
@@ -101,7 +101,6 @@ def _select(notes: DeltaGenerator, known: Sequence[Shown]) -> tuple[list[Shown],
     with text_column:
         text = selection.type_text(
             "find", "Find", placeholder="Find a deployment, model or environment", label_visibility="collapsed",
-            icon=":material/search:",
         )  # fmt: skip
     with stack_column:
         stack = selection.choose(

@@ -66,15 +66,15 @@ def draw_editor(known: Sequence[Shown], reader: PageReader) -> str:
     text: str = st.text_area(plain(f"Plan ({where})"), key=_TEXT, height=420, help=plain(path) if path else None)
     done = st.session_state.pop(_DONE, None)
     if done:
-        st.success(plain(done), icon=":material/save:")
+        st.success(plain(done))
     with st.container(horizontal=True):
-        st.button("Check", icon=":material/rule:", help="runs by itself when you leave the text")
+        st.button("Check", help="runs by itself when you leave the text")
         saved = path is not None and text == _read_file(path)
-        if path is not None and reader.decides and not saved and st.button("Save", icon=":material/save:"):
+        if path is not None and reader.decides and not saved and st.button("Save"):
             _save(path, text)
         st.download_button(
             "TOML", data=text, file_name=path.name if path else "plan.toml", mime="application/toml",
-            on_click="ignore", icon=":material/download:", type="tertiary",
+            on_click="ignore", type="tertiary",
         )  # fmt: skip
     if not reader.decides:
         st.caption(plain(reader.why_not))
@@ -88,7 +88,7 @@ def _read_file(path: Path | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        st.error(plain(f"cannot read plan {str(path)!r}: {error}"), icon=":material/block:")
+        st.error(plain(f"cannot read plan {str(path)!r}: {error}"))
         return ""
 
 
@@ -100,7 +100,7 @@ def _save(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except (OSError, ServescopeError) as error:
-        st.error(plain(error), icon=":material/block:")
+        st.error(plain(error))
         return
     st.session_state[_DONE] = f"Saved to {path}."
     st.rerun()
@@ -116,16 +116,14 @@ def draw_check(store: History, text: str) -> CutoverPlan | None:
     try:
         plan = cutovers.parse_text(text, path.name if path else "plan")
     except ServescopeError as error:
-        st.error(plain(error), icon=":material/rule:")
+        st.error(plain(error))
         return None
     try:
         check_arms(plan, [target.identity for target in store.targets()])
     except ServescopeError as error:
-        st.warning(plain(error), icon=":material/rule:")
+        st.warning(plain(error))
     else:
-        st.success(
-            plain(f"The plan {plan.name!r} can be judged: both of its arms are observed here."), icon=":material/rule:"
-        )
+        st.success(plain(f"The plan {plan.name!r} can be judged: both of its arms are observed here."))
     st.html(plans.draw_metrics(plan))
     return plan
 
@@ -135,7 +133,7 @@ def draw_check(store: History, text: str) -> CutoverPlan | None:
 
 def draw_forecast(store: History, plan: CutoverPlan) -> None:
     """How long each stage needs to settle each metric, from v1's own past; computed when it is asked for."""
-    if st.button("How long would each stage take?", icon=":material/hourglass_top:"):
+    if st.button("How long would each stage take?"):
         st.session_state[_FORECAST] = plan.hash()
     if st.session_state.get(_FORECAST) != plan.hash():
         return
@@ -145,7 +143,7 @@ def draw_forecast(store: History, plan: CutoverPlan) -> None:
             stages = _forecast(store, plan.hash(), plan, selection.now_ms() // BLOCK_MS * BLOCK_MS)
             status.update(label="Forecast from v1's own noise and traffic", state="complete", expanded=False)
     except ServescopeError as error:
-        st.info(plain(error), icon=":material/hourglass_disabled:")
+        st.info(plain(error))
         return
     st.html(plans.draw_forecast(stages))
     st.caption(
@@ -174,10 +172,10 @@ def draw_start(store: History, plan: CutoverPlan, text: str, reader: PageReader)
         return
     started = st.session_state.pop(_STARTED, None)
     if started:
-        st.success(plain(started), icon=":material/flag:")
+        st.success(plain(started))
     runs = cutovers.read_runs(plan.name)
     under_way = bool(runs) and not runs[-1].ended
-    with st.expander("Start a run of this plan", icon=":material/flag:"):
+    with st.expander("Start a run of this plan"):
         st.markdown(
             "Starting measures v1's noise from its past, freezes it with the plan under one hash, and opens a run. "
             "A frozen plan cannot be edited: a changed plan needs a new run."
@@ -185,7 +183,7 @@ def draw_start(store: History, plan: CutoverPlan, text: str, reader: PageReader)
         by = reader.name or st.text_input("By", key="started_by", placeholder="your name")
         reason = st.text_input("Reason", key="started_reason", placeholder="one sentence for the change record")
         replace = under_way and st.checkbox(f"End run {runs[-1].number:d}, which is under way", key="started_replace")
-        if st.button("Freeze and start", type="primary", icon=":material/flag:"):
+        if st.button("Freeze and start", type="primary"):
             _start(store, plan, by.strip(), reason.strip(), replace=replace)
 
 
@@ -194,7 +192,7 @@ def _start(store: History, plan: CutoverPlan, by: str, reason: str, *, replace: 
     if journal_path is None:
         return
     if not by or not reason:
-        st.error("Enter who starts the run, and why.", icon=":material/block:")
+        st.error("Enter who starts the run, and why.")
         return
     try:
         with st.status("Freezing the plan", expanded=True) as status:
@@ -204,7 +202,7 @@ def _start(store: History, plan: CutoverPlan, by: str, reason: str, *, replace: 
             with CutoverJournal(journal_path) as journal:
                 run = start_run(journal, frozen, by=by, reason=reason, replace=replace)
     except ServescopeError as error:
-        st.error(plain(error), icon=":material/block:")
+        st.error(plain(error))
         return
     st.session_state[_STARTED] = (
         f"Run {run.number} has started with stage 1 of {len(plan.stages)}; hash {frozen.hash()[:16]}…"
@@ -219,7 +217,7 @@ def draw_runs(store: History) -> None:
     """Every run in the journal, the newest first; a rollback and a second attempt are runs of their own."""
     st.subheader("Runs", anchor=False)
     if cutovers.journal_path() is None:
-        st.info("No journal is configured, so no run is kept.", icon=":material/history:")
+        st.info("No journal is configured, so no run is kept.")
         st.code(
             f"servescope console --plan {visible(cutovers.plan_path() or 'PLAN.toml')} --journal JOURNAL.db",
             language="shell",
@@ -231,7 +229,7 @@ def draw_runs(store: History) -> None:
         frame.show_error(error)
         return
     if not runs:
-        st.info("No run was started yet.", icon=":material/history:")
+        st.info("No run was started yet.")
         return
     st.html(journals.draw_runs(runs, selection.reader_zone(), _judge_last(store)))
     frame.describe("the runs in the journal", journals.list_runs(runs), "runs", every=None)

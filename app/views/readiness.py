@@ -48,7 +48,7 @@ def show() -> None:
         numbers = draw_traffic(pasted)
         found = readiness.read_readiness(pasted, answers, numbers)
     except ServescopeError as error:
-        answer.error(plain(error), icon=":material/rule:")
+        answer.error(plain(error))
         return
     with answer:
         draw_status(found.shown)
@@ -82,13 +82,13 @@ def draw_entry() -> None:
     )
     error = st.session_state.pop(_ERROR, None)
     if error:
-        st.error(plain(error), icon=":material/rule:")
+        st.error(plain(error))
     st.text_area(
         "Configuration", key=f"readiness_text_{number}", height=320,
         placeholder="trt_llm:\n  build:\n    checkpoint_repository: {source: HF, repo: …}",
     )  # fmt: skip
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.button("Read what is pasted", type="primary", icon=":material/fact_check:", on_click=_take_paste)
+        st.button("Read what is pasted", type="primary", on_click=_take_paste)
         st.file_uploader(
             "Or a file", type=["yaml", "yml", "json", "v1"], key=f"readiness_file_{number}", on_change=_take_upload,
             max_upload_size=2, width=420,
@@ -137,7 +137,7 @@ def draw_head(pasted: PastedText) -> None:
     """What is read, and how to forget it."""
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.caption(f"{plain(pasted.name)} · {pasted.extent} · {_SECRETS}")
-        st.button("Forget it", icon=":material/delete:", on_click=_forget)
+        st.button("Forget it", on_click=_forget)
 
 
 # --- Answers ----------------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def draw_answers(questions: Sequence[Question]) -> Answered:
     blocking = [each for each in questions if each.kind == "blocking"]
     for question in blocking:
         remedy = f" Answer with {question.flag}." if question.flag else ""
-        st.error(f"{plain(_describe(question))}.{plain(remedy)}", icon=":material/block:")
+        st.error(f"{plain(_describe(question))}.{plain(remedy)}")
     if asked:
         st.subheader("To be decided first", anchor=False)
     for question in asked:
-        st.warning(plain(_describe(question)), icon=":material/help:")
+        st.warning(plain(_describe(question)))
         name = question.flag.split(" ")[0].removeprefix("--").replace("-", "_")
         if (value := _ask(name, question.flag)) not in (None, ""):
             options[name] = value
@@ -205,12 +205,12 @@ def draw_traffic(pasted: PastedText) -> TokenTargets | None:
             frame.show_error(error)
             return None
         if not choices:
-            st.info("No deployment was observed here, so no traffic can be read.", icon=":material/sensors:")
+            st.info("No deployment was observed here, so no traffic can be read.")
             return None
         with st.container(horizontal=True, vertical_alignment="bottom"):
             chosen = st.selectbox("Deployment", choices, format_func=visible, key="readiness_deployment", width=420)
             hours = st.selectbox("Hours", (1, 3, 6, 12, 24, 48, 168), index=4, key="readiness_hours", width=160)
-            if st.button("Read its traffic", icon=":material/query_stats:"):
+            if st.button("Read its traffic"):
                 _measure(history, choices[chosen], pasted, hours)
         numbers: TokenTargets | None = st.session_state.get(_NUMBERS)
         if numbers is not None:
@@ -224,7 +224,7 @@ def _measure(history: History, labels: str, pasted: PastedText, hours: int) -> N
         config = readiness.mask_pasted(pasted)
         st.session_state[_NUMBERS] = measured.measure(history, labels, config, hours, selection.now_ms())
     except ServescopeError as error:
-        st.error(plain(error), icon=":material/event_busy:")
+        st.error(plain(error))
 
 
 def draw_targets(numbers: TokenTargets) -> None:
@@ -251,7 +251,7 @@ def draw_targets(numbers: TokenTargets) -> None:
                          key="readiness_most", width=260)  # fmt: skip
         start = st.slider("seconds until a new replica serves", 0, 900, round(numbers.capacity.start_seconds), 10,
                           key="readiness_start", width=260)  # fmt: skip
-        st.button("Take this target", icon=":material/check:", on_click=_take_target, args=(target,))
+        st.button("Take this target", on_click=_take_target, args=(target,))
     simulation = measured.simulate(numbers, target, most, start)
     charts.show_grid([measured.draw_replicas(numbers, simulation), measured.draw_tokens(numbers, simulation)], 2)
     st.html(measured.draw_targets(numbers, simulation))
@@ -293,15 +293,15 @@ def draw_status(shown: FileReport) -> None:
     """Whether it can be moved, in the words of the command."""
     line = report.describe(shown).partition("\n")[0].removeprefix(f"{shown.name}: ")
     if shown.status == "error":
-        st.error(plain(line), icon=":material/rule:")
+        st.error(plain(line))
     elif shown.status == "asked":
-        st.warning(plain(line), icon=":material/help:")
+        st.warning(plain(line))
     elif shown.status == "changed":
         tier = shown.body.enterprise if shown.body is not None else ()
         needs = f" It needs the Enterprise tier: {', '.join(tier)}." if tier else ""
-        st.success(plain(f"{line}: it can be moved.{needs}"), icon=":material/check_circle:")
+        st.success(plain(f"{line}: it can be moved.{needs}"))
     else:
-        st.info(plain(line), icon=":material/check_circle:")
+        st.info(plain(line))
 
 
 def draw_files(found: Readiness) -> None:
@@ -310,12 +310,12 @@ def draw_files(found: Readiness) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         for name in working:
             st.download_button(
-                plain(name), data=partial(_make_file, found, name), file_name=name, on_click="ignore", type="primary",
-                icon=":material/download:", key=f"readiness_save_{name}", help="as you pasted it, secrets included",
+                plain(name), data=partial(_make_file, found, name), file_name=name, on_click="ignore",
+                type="primary", key=f"readiness_save_{name}", help="as you pasted it, secrets included",
             )  # fmt: skip
         for name, text in drafts.items():
             st.download_button(
-                plain(name), data=text, file_name=name, on_click="ignore", icon=":material/download:", type="tertiary",
+                plain(name), data=text, file_name=name, on_click="ignore", type="tertiary",
                 key=f"readiness_draft_{name}", help="secrets are masked",
             )  # fmt: skip
     if found.shown.status == "changed" and (why := found.unrehearsed()):

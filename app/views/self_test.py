@@ -44,7 +44,7 @@ def draw_self_test(store: History, plan: CutoverPlan) -> None:
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
         splits = st.selectbox("Splits", SPLITS, index=2, width=160)
-        started = st.button("Run the self-test", type="primary", icon=":material/science:")
+        started = st.button("Run the self-test", type="primary")
     results = _results()
     key = (plan.hash(), end_ms // _DAY_MS)
     if started:
@@ -55,7 +55,7 @@ def draw_self_test(store: History, plan: CutoverPlan) -> None:
         st.caption(f"Reads up to three days of v1's history before {plain(before)}; 200 splits take a few minutes.")
         return
     if not test.shares:
-        st.info(plain(display.as_sentence(test.sentence)), icon=":material/science_off:")
+        st.info(plain(display.as_sentence(test.sentence)))
         return
     frame.describe(self_tests.describe_extent(test), self_tests.list_shares(test), "self-test", every=None)
     st.html(self_tests.draw_shares(test))

@@ -30,7 +30,7 @@ def show() -> None:
     store = frame.open_store()
     names = sorted(target.target_id for target in store.targets())
     if problems := store.unidentified():
-        st.warning(plain(f"Not shown, as they have no identity: {'; '.join(problems)}."), icon=":material/label_off:")
+        st.warning(plain(f"Not shown, as they have no identity: {'; '.join(problems)}."))
     if not names:
         frame.invite_collector(store)
         return
@@ -76,7 +76,7 @@ def draw_targets(store: History, text: str = "", state: str = "any") -> None:
     frame.warn_of_clock(store, now_ms - _CLOCK_SHOWN_MS, now_ms)
     known = not store.prometheus_url
     if sources.empty:
-        st.info("No target matches.", icon=":material/filter_alt_off:")
+        st.info("No target matches.")
         return
     st.html(markup.draw_tiles(_summarise(sources, sources_known=known), "at the last scrapes"))
     if known:
@@ -90,10 +90,10 @@ def draw_coverage(store: History, chosen: str) -> None:
     """One target's coverage of the contract, metric by metric."""
     target = next((one for one in store.targets() if one.target_id == chosen), None)
     if target is None:
-        st.info(f"{plain(chosen)} is no longer a target.", icon=":material/link_off:")
+        st.info(f"{plain(chosen)} is no longer a target.")
         return
     if store.prometheus_url:
-        st.info(NOT_IN_PROMETHEUS, icon=":material/visibility_off:")
+        st.info(NOT_IN_PROMETHEUS)
         return
     coverage = queries.read_coverage(target)
     frame.describe("the contract at this target's last scrape", coverage, "coverage")
@@ -101,7 +101,7 @@ def draw_coverage(store: History, chosen: str) -> None:
     if target.warnings:
         st.html(tables.draw_warnings(target.warnings))
     if coverage.empty:
-        st.info("Nothing was scraped from this target yet.", icon=":material/hourglass_empty:")
+        st.info("Nothing was scraped from this target yet.")
         return
     st.html(tables.draw_coverage_key())
     st.html(tables.draw_metrics(coverage))

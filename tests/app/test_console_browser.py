@@ -14,6 +14,8 @@ from tests import pictures
 from tests.support.console_store import PLANS, write_day
 from tests.support.contrast import faint_texts
 from tests.support.customer_exports import write_exports
+from tests.support.cut_texts import cut_texts
+from tests.support.other_hosts import refuse_other_hosts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -37,6 +39,8 @@ def test_a_deep_link_may_be_the_first_request(address: str, browser: Browser) ->
     page = pictures.open_page(browser, "light", pictures.WIDE)
     pictures.load(page, address, "compare")
     pictures.settle(page)
+    # A server just started may still send the charts.
+    page.locator("[data-testid=stMain]", has_text="Time to first token").wait_for()
     shown = page.locator("[data-testid=stMain]").inner_text()
     page.context.close()
 
@@ -46,9 +50,12 @@ def test_a_deep_link_may_be_the_first_request(address: str, browser: Browser) ->
 
 @pytest.mark.parametrize("name", pictures.PAGES)
 def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
-    """Wide and light, then narrow and dark: nothing sticks out sideways, no chart is blank, no error is shown."""
+    """Wide and light, then on a telephone and dark: nothing sticks out sideways, no chart is blank, no error is shown,
+    and no other host is asked for anything; on the telephone no text is cut, and none is over another.
+    """
     page = pictures.open_page(browser, "light", pictures.WIDE)
     errors: list[str] = []
+    elsewhere = refuse_other_hosts(page, address)
     page.on("pageerror", lambda error: errors.append(str(error)))
     pictures.load(page, address, name)
     for (width, height), theme in ((pictures.WIDE, "light"), (pictures.NARROW, "dark")):
@@ -61,10 +68,12 @@ def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
             ".filter(chart => !chart.querySelector('canvas, svg')).length"
         )
         assert blank == 0
+    assert cut_texts(page) == []
     shown = page.locator("[data-testid=stMain]").inner_text()
     page.context.close()
 
     assert errors == []
+    assert elsewhere == []
     assert not {"NaN", "nan", "undefined", "Traceback"} & set(shown.split())
     assert "\\" not in shown, "an escape of what is ordinary"
 

@@ -15,8 +15,10 @@ from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import list_runs
 from tests import pictures
 from tests.support.contrast import faint_texts
+from tests.support.cut_texts import cut_texts
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_store import CutoverStore, Step, write_cutover
+from tests.support.other_hosts import refuse_other_hosts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -89,19 +91,24 @@ def test_a_whole_cutover(files: CutoverStore, browser: Browser) -> None:
 
 @pytest.mark.parametrize("name", pictures.CUTOVER_PAGES)
 def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: str) -> None:
-    """Light and dark, on a laptop, a wall and a telephone: nothing sticks out, every text has contrast, none fails."""
+    """Light and dark, on a laptop, a wall and a telephone: nothing sticks out, every text has contrast, none fails, no
+    other host is asked; on the telephone no text is cut or over another, as the words of a cutover's lanes.
+    """
     made = write_cutover(tmp_path)
     errors: list[str] = []
     with pictures.serve_console(made.store, *made.words(), variables=made.clock(time.time())) as address:
         for theme in pictures.THEMES:
             page = pictures.open_page(browser, theme, (1280, 900))
             page.on("pageerror", lambda error: errors.append(str(error)))
+            elsewhere = refuse_other_hosts(page, address)
             pictures.load(page, address, name)
             for size in ((1280, 900), (1920, 1080), pictures.NARROW):
                 page.set_viewport_size({"width": size[0], "height": size[1]})
                 pictures.settle(page)
                 assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+            assert cut_texts(page) == []
             assert faint_texts(page) == []
+            assert elsewhere == []
             shown = page.locator("[data-testid=stMain]").inner_text()
             assert not {"NaN", "nan", "undefined", "Traceback", "None"} & set(shown.split())
             assert "\\" not in shown, "an escape of what is ordinary"
@@ -124,5 +131,6 @@ def test_the_traffic_of_a_pasted_configuration_is_whole(tmp_path: Path, browser:
                 page.set_viewport_size({"width": size[0], "height": size[1]})
                 pictures.settle(page)
                 assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+            assert cut_texts(page) == []
             assert faint_texts(page) == []
             page.context.close()

@@ -8,7 +8,6 @@ is blank, or when the browser complains.
 from __future__ import annotations
 
 import argparse
-import io
 import shutil
 import subprocess
 import sys
@@ -21,12 +20,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from PIL import Image
-
 from dashboards.__main__ import GENERATED
 from servescope.alerting.links import OF_MONITORING
 from tests import tools
-from tests.pictures import PICTURES, THEMES, open_browser, open_page
+from tests.pictures import PICTURES, THEMES, open_browser, open_page, write_small
 from tests.support.boards import NAMES, panels, read_board
 from tests.support.emulated_hour import END_SECONDS, serving_hour
 from tests.support.monitoring import running_monitoring
@@ -184,15 +181,6 @@ def _look_at(page: Page, name: str, panel: Mapping[str, Any]) -> Drawn:
 
 def _nonsense(text: str) -> str:
     return "; ".join(f"shows {word}" for word in _NONSENSE if word in text)
-
-
-def write_small(image: bytes, path: Path) -> None:
-    """Write a PNG with 256 colours, a third of its size; none is far from its own, however small what has it."""
-    with Image.open(io.BytesIO(image)) as full:
-        reduced = full.convert("RGB").quantize(
-            256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE
-        )
-        reduced.save(path, optimize=True)
 
 
 def picture_path(folder: Path, name: str, theme: str) -> Path:

@@ -34,6 +34,8 @@ _BAND_OPACITIES: Mapping[Status, str] = {"good": "12", "warning": "1c", "critica
 _BAND_COLORS = {status: f"{TUNING_COLORS[status]}{opacity}" for status, opacity in _BAND_OPACITIES.items()}
 Dash = tuple[int, ...]
 """Lengths of strokes and gaps in pixels; `(1, 0)` is solid."""
+_FILLING_DASH: Dash = (1, 3)
+_WINDOW = "window"
 _TIME_FORMAT = "%a %d %b %H:%M:%S"
 # A day's name at midnight, the time of day elsewhere.
 _TIME_LABEL = "timeFormat(datum.value, hours(datum.value) + minutes(datum.value) == 0 ? '%d %b' : '%H:%M')"
@@ -41,17 +43,24 @@ _TIME_LABEL = "timeFormat(datum.value, hours(datum.value) + minutes(datum.value)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart: what the legend calls it, its values over time by `time_ms`, and its look."""
+    """One line of a chart: what the legend calls it, its values over time by `time_ms`, and its look.
+
+    Where `filling` is true the values are over a window that is not whole; the line is dotted there.
+    """
 
     label: str
     values: pd.Series[float]
     color: str
     dash: Dash = (1, 0)
+    filling: pd.Series[bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its title, its data with a column `y0`, `y1` … per line, and its specification."""
+    """A chart: its title, its data with a column `y0`, `y1` … per line, and its specification.
+
+    Where a line is filling, columns `w0` … are what is drawn as a whole window's, `f0` … what is dotted.
+    """
 
     title: str
     data: pd.DataFrame
@@ -88,7 +97,7 @@ def draw_lines(
     layers = [] if band is None else [_draw_band(band, domain, y)]
     layers += _draw_objectives(objectives, y) if objectives else []
     layers += _draw_marks(marks, x)
-    layers += [_draw_paths(lines, x, y), *_draw_lonely(data, lines, x, y), _draw_pointer(lines, x, unit)]
+    layers += [*_draw_paths(data, lines, x, y), *_draw_lonely(data, lines, x, y), _draw_pointer(data, lines, x, unit)]
     spec = {
         "title": {"text": title, "anchor": "start", "fontSize": 13, "offset": 8},
         "height": HEIGHT,
@@ -133,7 +142,18 @@ def show_grid(charts: Sequence[Chart], columns: int = 3) -> None:
 
 def _join(lines: Sequence[Line]) -> pd.DataFrame:
     columns = {f"y{place}": line.values for place, line in enumerate(lines)}
-    return pd.DataFrame(columns).rename_axis("time_ms").reset_index()
+    data = pd.DataFrame(columns).rename_axis("time_ms")
+    marks = [each.filling for each in lines]
+    if any(each is not None and each.any() for each in marks):
+        is_any = pd.Series(False, data.index)
+        for place, each in enumerate(marks):
+            # At instants of another line's there is no value of this one.
+            filling = pd.Series(False, data.index) if each is None else each.reindex(data.index, fill_value=False)
+            beside = filling | filling.shift(1, fill_value=False) | filling.shift(-1, fill_value=False)
+            data[f"w{place}"], data[f"f{place}"] = data[f"y{place}"].mask(filling), data[f"y{place}"].where(beside)
+            is_any |= filling
+        data[_WINDOW] = np.where(is_any, "filling", "whole")
+    return data.reset_index()
 
 
 def value_domain(data: pd.DataFrame, band: Band | None, unit: str, objectives: Sequence[Ending] = ()) -> list[float]:
@@ -247,18 +267,24 @@ def _draw_marks(marks: Sequence[TimelineMark], x: Spec) -> list[Spec]:
     return layers
 
 
-def _draw_paths(lines: Sequence[Line], x: Spec, y: Spec) -> Spec:
-    return {
-        "transform": _fold(lines),
-        "mark": {"type": "line", "strokeWidth": 1.7, "invalid": "break-paths-show-path-domains"},
-        "encoding": {"x": x, "y": y, **_looks(lines)},
-    }
+def _draw_paths(data: pd.DataFrame, lines: Sequence[Line], x: Spec, y: Spec) -> list[Spec]:
+    """The lines; dotted, and thinner, where the window was filling."""
+    mark: Spec = {"type": "line", "strokeWidth": 1.7, "invalid": "break-paths-show-path-domains"}
+    looks = _looks(lines)
+    if _WINDOW not in data:
+        return [{"transform": _fold(lines, "y"), "mark": mark, "encoding": {"x": x, "y": y, **looks}}]
+    dotted = {**mark, "strokeWidth": 1.4, "strokeDash": list(_FILLING_DASH)}
+    return [
+        {"transform": _fold(lines, "w"), "mark": mark, "encoding": {"x": x, "y": y, **looks}},
+        {"transform": _fold(lines, "f"), "mark": dotted, "encoding": {"x": x, "y": y, "color": looks["color"]}},
+    ]
 
 
-def _fold(lines: Sequence[Line]) -> list[Spec]:
+def _fold(lines: Sequence[Line], columns: str) -> list[Spec]:
     """One row per line and moment, missing values included: they are where a path breaks."""
-    keys = [f"y{place}" for place in range(len(lines))]
-    return [{"fold": keys, "as": ["line", "value"]}]
+    keys = [f"{columns}{place}" for place in range(len(lines))]
+    named = [] if columns == "y" else [{"calculate": "'y' + slice(datum.line, 1)", "as": "line"}]
+    return [{"fold": keys, "as": ["line", "value"]}, *named]
 
 
 def _looks(lines: Sequence[Line]) -> Spec:
@@ -310,7 +336,7 @@ def lonely_points(times: pd.Series[int], values: pd.Series[float]) -> list[tuple
     return list(zip(times[lonely].tolist(), values[lonely].tolist(), strict=True))
 
 
-def _draw_pointer(lines: Sequence[Line], x: Spec, unit: str) -> Spec:
+def _draw_pointer(data: pd.DataFrame, lines: Sequence[Line], x: Spec, unit: str) -> Spec:
     """A rule at the moment under the pointer, and a tooltip with every line's value there."""
     keys = [f"y{place}" for place in range(len(lines))]
     texts = [{"calculate": _value_text(f"datum.{key}", unit), "as": f"{key}_text"} for key in keys]
@@ -319,6 +345,8 @@ def _draw_pointer(lines: Sequence[Line], x: Spec, unit: str) -> Spec:
         {"field": f"{key}_text", "type": "nominal", "title": visible(line.label)}
         for key, line in zip(keys, lines, strict=True)
     ]
+    if _WINDOW in data:
+        tooltip.append({"field": _WINDOW, "type": "nominal", "title": "window"})
     near = {"param": "near", "empty": False, "value": 0.8}
     return {
         "transform": [{"filter": " || ".join(f"isValid(datum.{key})" for key in keys)}, *texts],

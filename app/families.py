@@ -11,7 +11,7 @@ from app import display
 from app.charts import Dash, Line
 from app.colors import REPLICA_COLORS
 from app.promised import Promises
-from app.queries import DRAWN, Shown, figure_columns, label_order
+from app.queries import DRAWN, Shown, figure_columns, filling_of, label_order
 from app.readings import objective_line
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import GROUPS
@@ -65,14 +65,19 @@ def _family(base: str, figures: list[Figure], history: pd.DataFrame, promised: P
 
 def lines(family: Family, history: pd.DataFrame, one: Shown) -> list[Line]:
     """The lines of a family's chart for a deployment: in its stack's hue, one dash per reading, named in the legend."""
-    return [_line(label, history[key], place, one) for place, (label, key) in enumerate(family.columns.items())]
+    return [_line(label, history, key, place, one) for place, (label, key) in enumerate(family.columns.items())]
 
 
-def _line(label: str, values: pd.Series[float], place: int, one: Shown) -> Line:
+def _line(label: str, history: pd.DataFrame, key: str, place: int, one: Shown) -> Line:
     if label in REPLICA_COLORS:
-        return Line(label, values, REPLICA_COLORS[label])
+        return draw_key(label, history, key, REPLICA_COLORS[label])
     dashes = _NUMBER_DASHES if label.isdecimal() else _READING_DASHES
-    return Line(label or one.name, values, one.color, dashes[place % len(dashes)])
+    return draw_key(label or one.name, history, key, one.color, dashes[place % len(dashes)])
+
+
+def draw_key(label: str, history: pd.DataFrame, key: str, color: str, dash: Dash = (1, 0)) -> Line:
+    """The line of a figure key of a history, of which it is known where the window was filling."""
+    return Line(label, history[key], color, dash, filling_of(history, key))
 
 
 def is_closed(figure: Figure) -> bool:

@@ -16,9 +16,11 @@ from app.colors import color_stacks
 from app.promised import Promises, choices, promises_of
 from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.filling import DEFAULT_WINDOW_MS, is_over_window
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, REPLICA_STATUSES
 from servescope.contract.objectives import OBJECTIVES
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.settings.clock import program_clock
 from servescope.store.embedded import Store
@@ -62,6 +64,12 @@ class Shown:
     index: int
     color: str
     promised: Promises = field(default_factory=lambda: OBJECTIVES, compare=False)
+
+
+def read_window_ms(store: History, time_ms: float) -> int:
+    """The window that figures of a time cover, in milliseconds; what it is by default where none was recorded."""
+    recorded = store.settings_at(int(time_ms))
+    return DEFAULT_WINDOW_MS if recorded is None else recorded.window_ms
 
 
 def describe_window(store: History, time_ms: float) -> str:
@@ -146,15 +154,16 @@ def _last_figures(store: History, deployment: Deployment, span: TimeRange) -> tu
 
 
 def read_trends(store: History, shown: Iterable[Shown], span: TimeRange, figure: str) -> dict[str, Trend]:
-    """One figure of each deployment over the range, coarsely; NaN where absent."""
+    """One figure of each deployment over the range, coarsely; NaN where absent, and while its window was filling."""
     return {one.name: _read_trend(store, one.deployment, span, figure) for one in shown}
 
 
 def _read_trend(store: History, deployment: Deployment, span: TimeRange, figure: str) -> Trend:
-    table = store.read_figures(deployment, span.start_ms, span.end_ms, names=[figure], max_points=SPARK_POINTS)
+    names = [figure, FILLED_SERIES]
+    table = store.read_figures(deployment, span.start_ms, span.end_ms, names=names, max_points=SPARK_POINTS)
     frame = _mark_holes(pd.DataFrame(dict(table.values), index=table.times))
     places = (frame.index.to_numpy() - span.start_ms) / (span.end_ms - span.start_ms)
-    return list(zip(places.tolist(), frame[figure].tolist(), strict=True))
+    return list(zip(places.tolist(), whole_values(frame, figure).tolist(), strict=True))
 
 
 def read_history(
@@ -179,6 +188,24 @@ def _mark_holes(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     middles = times[holes] + steps[holes] // 2
     return frame.reindex(np.sort(np.concatenate([times, middles]))).rename_axis("time_ms")
+
+
+def is_filling_at(frame: pd.DataFrame) -> pd.Series[bool]:
+    """At which instants of a history the window was filling."""
+    filled = frame.get(FILLED_SERIES)
+    return pd.Series(False, frame.index) if filled is None else filled < 1.0
+
+
+def filling_of(frame: pd.DataFrame, key: str) -> pd.Series[bool]:
+    """At which instants of a history the window of a figure key was filling; at none where it is over none."""
+    is_over = is_over_window(FIGURES[key.partition("{")[0]].expression)
+    return is_filling_at(frame) if is_over else pd.Series(False, frame.index)
+
+
+def whole_values(frame: pd.DataFrame, key: str) -> pd.Series[float]:
+    """The values of a figure key over whole windows; NaN where it was filling."""
+    values: pd.Series[float] = frame[key].mask(filling_of(frame, key))
+    return values
 
 
 def figure_columns(frame: pd.DataFrame, figure: Figure) -> dict[str, str]:
@@ -208,7 +235,7 @@ def read_levels(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """The rates and levels of two histories: `figure`, `label`, and their averages over the range, `left` and `right`.
 
     Only of these is the average over time what happened: that of a rate is the sum over the range ÷ its length. An
-    average of ratios or quantiles would be neither.
+    average of ratios or quantiles would be neither. Instants at which the window of a rate was filling are left out.
     """
     rows = []
     for figure in DRAWN.values():
@@ -217,7 +244,7 @@ def read_levels(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
         of_left, of_right = figure_columns(left, figure), figure_columns(right, figure)
         for label in sorted({*of_left, *of_right}, key=label_order):
             averages = [
-                float(frame[columns[label]].mean()) if label in columns else float("nan")
+                float(whole_values(frame, columns[label]).mean()) if label in columns else float("nan")
                 for frame, columns in ((left, of_left), (right, of_right))
             ]
             rows.append((figure.name, label, *averages))
@@ -303,7 +330,7 @@ def fleet_row(fleet: pd.DataFrame, name: str) -> Record:
     return {str(column): value for column, value in fleet.loc[name].to_dict().items()}
 
 
-def count_replicas(row: Record) -> dict[str, float]:
+def count_replicas(row: Mapping[str, float]) -> dict[str, float]:
     """How many replicas have each status, of those statuses that are known."""
     counts = {
         status: row.get(figure_key("replica_count_by_status", {"status": status}), math.nan)

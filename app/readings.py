@@ -10,10 +10,13 @@ from typing import Final
 
 from app import display
 from app.promised import Promises
+from servescope.contract.bands import request_evidence
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES
+from servescope.contract.filling import describe_filling, is_filling, is_over_window
 from servescope.contract.metrics import BROKEN_STATUSES
 from servescope.contract.objectives import BURN_WINDOWS
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.types import Band, Figure, Objective, Rating, Status, Step
 
 _PAGES_FROM: Final = BURN_WINDOWS[0].factor
@@ -37,10 +40,37 @@ class Meaning:
         return weight + 2 if self.harm and weight else weight
 
 
-def read(figure: Figure, value: float | None, promised: Promises) -> Meaning | None:
-    """What a figure's value means; None without a value, and of a figure that neither harms nor is tuned."""
+@dataclass(frozen=True, slots=True)
+class FiguresAt:
+    """The figures of a deployment at one instant, by key, and the length of their window."""
+
+    figures: Mapping[str, float]
+    window_ms: int
+
+    def filling(self, figure: Figure) -> str:
+        """How much of the figure's window is there, `filling, 1 of 5 min`; "" where it is whole, or there is none."""
+        filled = self.figures.get(FILLED_SERIES, math.nan)
+        is_part = is_filling(filled) and is_over_window(figure.expression)
+        return describe_filling(filled, self.window_ms) if is_part else ""
+
+    def lacking(self, figure: Figure, promised: Promises) -> str:
+        """Why the window is not enough to judge by, `too little evidence: 8 of 300 draft tokens`; "" where it is, and
+        where what counts as evidence was not measured.
+        """
+        band, _ = band_of(figure, promised)
+        evidence = None if band is None else band.evidence
+        rate = math.nan if evidence is None else self.figures.get(evidence.figure, math.nan)
+        if evidence is None or math.isnan(rate):
+            return ""
+        return evidence.describe_lack(rate * self.window_ms / 1000)
+
+
+def read(figure: Figure, value: float | None, promised: Promises, moment: FiguresAt | None = None) -> Meaning | None:
+    """What a figure's value means; None without a value, of a figure that neither harms nor is tuned, and where the
+    window has too little to judge by, as far as the figures of the same `moment` show it.
+    """
     band, harm = band_of(figure, promised)
-    if band is None or value is None or math.isnan(value):
+    if band is None or value is None or math.isnan(value) or (moment and moment.lacking(figure, promised)):
         return None
     return Meaning(band.judge(value), harm)
 
@@ -82,6 +112,7 @@ def _band_of_share(objective: Objective) -> Band:
             Step(objective.budget, False, _beyond("warning", objective)),
             Step(page, True, _beyond("critical", objective)),
         ),
+        request_evidence(1.0),
     )
 
 
@@ -90,7 +121,7 @@ def _band_of_quantile(objective: Objective, quantile: float) -> Band:
     """Above the promised latency at least 1 − q of the requests are late: how bad that is depends on the goal."""
     late = round(1.0 - quantile, 12)
     status: Status = "critical" if late >= _PAGES_FROM * objective.budget else "warning"
-    return Band(_WITHIN, (Step(objective.edges_seconds[0], False, _beyond(status, objective)),))
+    return Band(_WITHIN, (Step(objective.edges_seconds[0], False, _beyond(status, objective)),), request_evidence(late))
 
 
 def _beyond(status: Status, objective: Objective) -> Rating:

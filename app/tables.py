@@ -17,6 +17,7 @@ from app.markup import cell, chip, draw_lines, element, grid, heading, image, li
 from app.plain import escape
 from app.promised import Promises
 from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_row, has_values, records
+from app.readings import FiguresAt
 from servescope.contract.figures import FIGURES
 from servescope.contract.types import Figure, Status
 from servescope.increments.extrapolation import LOOKBACK_MS
@@ -63,21 +64,31 @@ def swatch(color: str, dash: Dash = (1, 0)) -> str:
     return image(drawn, "swatch", "")
 
 
-def show_figure(figure: Figure, value: float | None, absence: str, promised: Promises) -> str:
+def show_figure(figure: Figure, value: float | None, absence: str, promised: Promises, moment: FiguresAt) -> str:
     """A figure's value, with its reading on hover; an en dash with the reason where absent.
 
-    Harm has a background, what is only to be tuned an underline.
+    Harm has a background, what is only to be tuned an underline; over a window that is filling it is in italics.
     """
-    text = display.format_bare(value, figure.unit)
+    text, filling = display.format_bare(value, figure.unit), moment.filling(figure)
     if text == ABSENT:
-        return element("span", ABSENT, "absent", data_tip=f"{figure.title}: {absence}", tabindex="0")
-    reading = readings.read(figure, value, promised)
-    if reading is None:
+        tip = "; ".join(filter(None, (f"{figure.title}: {absence}", filling)))
+        return element("span", ABSENT, "absent", data_tip=tip, tabindex="0")
+    reading, lacking = readings.read(figure, value, promised, moment), moment.lacking(figure, promised)
+    if reading is None and not (filling or lacking):
         return element("span", escape(text), "value")
-    rating = reading.rating
-    tip = f"{figure.title} {text}: {rating.label}\n{rating.advice}"
-    kind = "band" if reading.harm and rating.status != "good" else "tuned"
-    return element("span", escape(text), f"value {kind} {rating.status}", data_tip=tip, tabindex="0")
+    look, said = "value", [f"{figure.title} {text}: {reading.rating.label if reading else lacking or filling}"]
+    if reading is not None:
+        look += f" {'band' if reading.harm and reading.rating.status != 'good' else 'tuned'} {reading.rating.status}"
+        said.append(reading.rating.advice)
+    if filling:
+        look += " filling"
+        said.append(f"{display.as_sentence(filling)} {EXPLAIN_FILLING}")
+    return element("span", escape(text), look, data_tip="\n".join(said), tabindex="0")
+
+
+EXPLAIN_FILLING: Final = (
+    "Until the window is whole, rates are too low by the part that is missing; ratios and latencies are of the rest."
+)
 
 
 def draw_reading_key() -> str:
@@ -99,6 +110,7 @@ def draw_fleet(
     explain: Explain,
     *,
     now_ms: int,
+    window_ms: int,
     parameters: Mapping[str, str],
     unread: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
@@ -110,7 +122,7 @@ def draw_fleet(
     rows = [
         _fleet_row(
             one,
-            fleet_row(fleet, one.name),
+            FiguresAt(fleet_row(fleet, one.name), window_ms),
             columns,
             trends[one.name],
             explain,
@@ -155,7 +167,7 @@ def _figure_head(column: Column) -> str:
 
 def _fleet_row(
     one: Shown,
-    row: Record,
+    moment: FiguresAt,
     columns: Sequence[Column],
     trend: Trend,
     explain: Explain,
@@ -163,36 +175,37 @@ def _fleet_row(
     parameters: Mapping[str, str],
     unread: int,
 ) -> str:
-    deployment = one.deployment
+    deployment, row = one.deployment, moment.figures
     target = {"deployment": one.name, **parameters}
     name = f"{swatch(one.color)}{link('deployment', one.name, target, 'name')}"
     place = " · ".join(part for part in (deployment.model_name, deployment.environment) if part)
     cells = [
-        cell("Deployment", name, element("span", escape(place)) + _worst_unshown(one, row, columns), "identity"),
+        cell("Deployment", name, element("span", escape(place)) + _worst_unshown(one, moment, columns), "identity"),
         cell("Stack", chip(deployment.inference_stack), element("span", escape(deployment.rollout_phase or ABSENT))),
-        cell(FIGURES["replica_count_by_status"].title, *_replicas(one, row, explain, unread)),
+        cell(FIGURES["replica_count_by_status"].title, *_replicas(one, moment, explain, unread)),
         cell(
             FIGURES[SPARK_FIGURE].title,
-            _figure(one, row, SPARK_FIGURE, explain),
+            _figure(one, moment, SPARK_FIGURE, explain),
             draw_trend(trend, one.color),
             "number",
         ),
-        *(_figure_cell(one, row, column, explain) for column in columns),
-        cell("Updated", *_freshness(row["time_ms"], now_ms), "number"),
+        *(_figure_cell(one, moment, column, explain) for column in columns),
+        cell("Updated", _freshness(row["time_ms"], now_ms), _filling(moment), "number"),
     ]
     return element("tr", "".join(cells), "" if is_current(row["time_ms"], now_ms) else "past")
 
 
-def _worst_unshown(one: Shown, row: Record, columns: Sequence[Column]) -> str:
+def _worst_unshown(one: Shown, moment: FiguresAt, columns: Sequence[Column]) -> str:
     """The harm of a figure without a column where that is worse than all that has one: what is counted is marked."""
     shown = {name for column in columns for name in (column.upper, column.lower) if name}
-    read = [(readings.read(figure, row.get(name), one.promised), figure) for name, figure in FIGURES.items()]
+    row = moment.figures
+    read = [(readings.read(figure, row.get(name), one.promised, moment), figure) for name, figure in FIGURES.items()]
     harm = [(found.weight, figure) for found, figure in read if found is not None and found.harm and found.weight]
     seen = max((weight for weight, figure in harm if figure.name in shown), default=0)
     worst = max(harm, key=lambda each: each[0], default=(0, None))
     if worst[1] is None or worst[0] <= seen:
         return ""
-    value = show_figure(worst[1], row.get(worst[1].name), "", one.promised)
+    value = show_figure(worst[1], row.get(worst[1].name), "", one.promised, moment)
     return element("div", f"{escape(worst[1].title)} {value}", "lower")
 
 
@@ -201,32 +214,37 @@ def is_current(time_ms: float, now_ms: int) -> bool:
     return -AHEAD_MS <= now_ms - time_ms <= LOOKBACK_MS
 
 
-def _figure_cell(one: Shown, row: Record, column: Column, explain: Explain) -> str:
+def _filling(moment: FiguresAt) -> str:
+    filling = moment.filling(FIGURES[SPARK_FIGURE])
+    return element("span", escape(filling), "value filling", data_tip=EXPLAIN_FILLING, tabindex="0") if filling else ""
+
+
+def _figure_cell(one: Shown, moment: FiguresAt, column: Column, explain: Explain) -> str:
     base, reading = display.short_title(FIGURES[column.upper])
     other, other_reading = display.short_title(FIGURES[column.lower or column.upper])
     label = f"{base}, {reading} / {other_reading}" if base == other and reading else f"{base} / {other}"
-    lower = _figure(one, row, column.lower, explain) if column.lower else ""
-    return cell(label if column.lower else base, _figure(one, row, column.upper, explain), lower, "number")
+    lower = _figure(one, moment, column.lower, explain) if column.lower else ""
+    return cell(label if column.lower else base, _figure(one, moment, column.upper, explain), lower, "number")
 
 
-def _figure(one: Shown, row: Record, name: str, explain: Explain) -> str:
-    value = row.get(name)
+def _figure(one: Shown, moment: FiguresAt, name: str, explain: Explain) -> str:
+    value = moment.figures.get(name)
     figure = FIGURES[name]
     absence = explain(one.name, figure) if display.is_absent(value) else ""
-    return show_figure(figure, value, absence, one.promised)
+    return show_figure(figure, value, absence, one.promised, moment)
 
 
-def _replicas(one: Shown, row: Record, explain: Explain, unread: int) -> tuple[str, str]:
+def _replicas(one: Shown, moment: FiguresAt, explain: Explain, unread: int) -> tuple[str, str]:
     figure = FIGURES["replica_count_by_status"]
-    active, others = draw_replicas(row)
-    active = active or show_figure(figure, None, explain(one.name, figure), one.promised)
+    active, others = draw_replicas(moment.figures)
+    active = active or show_figure(figure, None, explain(one.name, figure), one.promised, moment)
     if not unread:
         return active, others
     tip = f"{unread} of its targets answer, and no source map reads what they expose: see the Sources page"
     return active, others + element("span", f"{unread} not understood", "replicas unread", data_tip=tip, tabindex="0")
 
 
-def draw_replicas(row: Record) -> tuple[str, str]:
+def draw_replicas(row: Mapping[str, float]) -> tuple[str, str]:
     """How many replicas are active, and how many have another status; "" for what is not known."""
     known = count_replicas(row)
     if not known:
@@ -246,16 +264,16 @@ def draw_replicas(row: Record) -> tuple[str, str]:
     return active, " ".join(others) or element("span", "", "none")
 
 
-def _freshness(time_ms: float, now_ms: int) -> tuple[str, str]:
+def _freshness(time_ms: float, now_ms: int) -> str:
     if math.isnan(time_ms):
-        return element("span", ABSENT, "absent", data_tip="no figures in this range", tabindex="0"), ""
+        return element("span", ABSENT, "absent", data_tip="no figures in this range", tabindex="0")
     age = (now_ms - time_ms) / 1000
     is_ahead = age < -AHEAD_MS / 1000
     late = age > LATE_SECONDS or is_ahead
     tip = "the collector has written nothing newer" if late else "the collector is writing"
     if is_ahead:
         tip = "its time is later than now: a clock was ahead"
-    return element("span", display.format_age(age), "value band warning" if late else "value", data_tip=tip), ""
+    return element("span", display.format_age(age), "value band warning" if late else "value", data_tip=tip)
 
 
 def draw_trend(trend: Trend, color: str) -> str:

@@ -218,6 +218,8 @@ def _bands() -> Iterator[str]:
     for figure in FIGURES.values():
         if figure.band:
             yield from (f"### {figure.name} band", "")
+            if evidence := figure.band.evidence:
+                yield from (f"Judged from {evidence.least:,.0f} {evidence.counts} in the window on.", "")
             yield from _table(("Value", "Judgement", "Reading", "What to do"), _band_rows(figure.band))
 
 

@@ -9,7 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import charts, comparison, cutovers, families, frame, markup, queries, selection, tables, verdicts
-from app.charts import Chart, Dash, Line
+from app.charts import Chart, Dash
 from app.comparison import Compared
 from app.plain import escape, plain, visible
 from app.queries import Shown
@@ -96,7 +96,10 @@ def draw_comparison(store: History, left: Shown, right: Shown, span: TimeRange) 
             _draw_compared(compared, left, right)
         levels = queries.read_levels(histories[left.name], histories[right.name])
         st.html(tables.draw_levels(levels, left, right, _swatches(left, right)))
-        st.caption("Rates and levels averaged over the range; ratios and quantiles, which cannot be, are drawn only.")
+        st.caption(
+            "Rates and levels averaged over the range; ratios and quantiles, which cannot be, are drawn only. "
+            "While the window of a rate was filling, after a first scrape or a gap, it is dotted and not averaged."
+        )
     charts.let_numbers_paint()
     with headlines:
         charts.show_grid(_charts(HEADLINES, histories, (left, right), span), columns=2)
@@ -183,7 +186,7 @@ def _figure_charts(
     columns = {one.name: queries.figure_columns(histories[one.name], figure) for one in shown}
     for label in sorted({label for found in columns.values() for label in found}, key=queries.label_order):
         lines = [
-            Line(one.name, histories[one.name][columns[one.name][label]], one.color, dash)
+            families.draw_key(one.name, histories[one.name], columns[one.name][label], one.color, dash)
             for one, dash in zip(shown, ((1, 0), _right_dash(*shown)), strict=True)
             if label in columns[one.name]
         ]

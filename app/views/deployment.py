@@ -12,6 +12,7 @@ from app.marks import TimelineMark
 from app.plain import escape, join, plain, visible
 from app.promised import Promises
 from app.queries import Shown
+from app.readings import FiguresAt
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import REPLICA_START_TIME
@@ -70,14 +71,16 @@ def draw_deployment(store: History, one: Shown, span: TimeRange) -> None:
         frame.nothing_in_range(store)
         return
     targets = queries.targets_by_deployment(store).get(one.deployment, [])
+    moment = FiguresAt(queries.records(history)[-1], queries.read_window_ms(store, newest))
     tiles = [_rollout_tile(one), _replicas_tile(history)]
     tiles += [
-        _tile(FIGURES[name], history, targets, span, one.promised)
+        _tile(FIGURES[name], history, targets, span, one.promised, moment)
         for name in TILES
         if queries.has_values(history, name)
     ]
     st.html(markup.draw_tiles(tiles, frame.moment(span)))
-    st.caption(join([frame.explain_moment(store, span), *frame.name_places(store, [one.deployment])]))
+    filling = [tables.EXPLAIN_FILLING, "Charts draw it dotted."] if queries.is_filling_at(history).any() else []
+    st.caption(join([frame.explain_moment(store, span), *filling, *frame.name_places(store, [one.deployment])]))
     found = _read_marks(store, one, span, history)
     charts.let_numbers_paint()
     for group, members in families.by_group(history, one.promised).items():
@@ -97,19 +100,26 @@ def _replicas_tile(history: pd.DataFrame) -> tuple[str, str, str]:
 
 
 def _tile(
-    figure: Figure, history: pd.DataFrame, targets: list[TargetStatus], span: TimeRange, promised: Promises
+    figure: Figure,
+    history: pd.DataFrame,
+    targets: list[TargetStatus],
+    span: TimeRange,
+    promised: Promises,
+    moment: FiguresAt,
 ) -> tuple[str, str, str]:
     """The figure at the end of the range, how that reads, and between what it moved in the range."""
     # The newest row, not the newest value: what has stopped being measured is absent now.
     value = float(history[figure.name].iloc[-1])
     absence = queries.explain_absence(figure, targets)
-    reading = readings.read(figure, value, promised)
+    reading = readings.read(figure, value, promised, moment)
     unit = "" if figure.unit in ("ratio", "seconds", "bytes") else figure.unit
-    said = reading.rating.label if reading else unit
-    ends = (display.format_bare(end, figure.unit) for end in (history[figure.name].min(), history[figure.name].max()))
-    length = selection.describe_length(span)
-    course = markup.element("div", escape(f"{length}: {' – '.join(ends)}"))
-    return figure.title, tables.show_figure(figure, value, absence, promised), f"{escape(said)}{course}"
+    said = reading.rating.label if reading else moment.lacking(figure, promised) or unit
+    whole = queries.whole_values(history, figure.name)
+    ends = (display.format_bare(end, figure.unit) for end in (whole.min(), whole.max()))
+    filling = moment.filling(figure)
+    course = filling if whole.isna().all() else f"{selection.describe_length(span)}: {' – '.join(ends)}"
+    below = "".join(markup.element("div", escape(line)) for line in dict.fromkeys((filling, course)) if line)
+    return figure.title, tables.show_figure(figure, value, absence, promised, moment), f"{escape(said)}{below}"
 
 
 def _read_marks(store: History, one: Shown, span: TimeRange, history: pd.DataFrame) -> list[TimelineMark]:

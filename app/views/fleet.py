@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 import streamlit as st
@@ -12,8 +13,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import cutovers, display, frame, markup, queries, readings, selection, tables
 from app.plain import escape, join, visible
-from app.queries import Record, Shown
-from app.readings import Meaning
+from app.queries import Shown
+from app.readings import FiguresAt, Meaning
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment
@@ -45,7 +46,7 @@ def show() -> None:
             return
         newest = fleet["time_ms"].max()
         outside = math.isnan(newest) or newest < span.start_ms
-        ordered = sort_fleet(fleet, shown, sort)
+        ordered = sort_fleet(fleet, shown, sort, queries.read_window_ms(store, span.end_ms))
         frame.describe_range(span, None if outside else newest, tables.fleet_rows(fleet, ordered), "fleet")
         frame.warn_of_clock(store, span.start_ms, span.end_ms)
         targets = queries.targets_by_deployment(store)
@@ -60,28 +61,31 @@ def show() -> None:
                 return "no figures in this range"
             return queries.explain_absence(figure, targets.get(known[name].deployment, []))
 
-        now_ms = selection.now_ms() if span.live else span.end_ms
-        st.html(markup.draw_tiles(summarise(fleet, shown, now_ms), frame.moment(span)))
+        now_ms, window_ms = selection.now_ms() if span.live else span.end_ms, queries.read_window_ms(store, span.end_ms)
+        st.html(markup.draw_tiles(summarise(fleet, shown, now_ms, window_ms), frame.moment(span)))
         st.html(tables.draw_reading_key())
         trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
         parameters = selection.range_parameters()
         seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
         unread = queries.count_unread(targets, shown) if span.live else {}
-        st.html(tables.draw_fleet(fleet, seen, trends, explain, now_ms=now_ms, parameters=parameters, unread=unread))
+        draw_table = partial(
+            tables.draw_fleet, now_ms=now_ms, window_ms=window_ms, parameters=parameters, unread=unread
+        )
+        st.html(draw_table(fleet, seen, trends, explain))
         named = [one.deployment for one in shown]
         lacking = [*frame.name_missing_rules(store), *frame.name_uncovered(store, span, named)]
         places = frame.name_places(store, named)
-        st.caption(join([frame.explain_moment(store, span), *_name_left_out(fleet), *lacking, *places]))
+        filling = (
+            [f"In italics: the window is filling. {tables.EXPLAIN_FILLING}"]
+            if queries.is_filling_at(fleet).any()
+            else []
+        )
+        st.caption(join([frame.explain_moment(store, span), *filling, *_name_left_out(fleet), *lacking, *places]))
         unseen = [one for one in ordered if one not in seen]
         if unseen:
             troubles = _name_troubles(unseen, targets)
-            label = f"{len(unseen)} without figures in this range{f' ({troubles})' if troubles else ''}"
-            with st.expander(label):
-                st.html(
-                    tables.draw_fleet(
-                        fleet, unseen, trends, explain, now_ms=now_ms, parameters=parameters, unread=unread
-                    )
-                )
+            with st.expander(f"{len(unseen)} without figures in this range{f' ({troubles})' if troubles else ''}"):
+                st.html(draw_table(fleet, unseen, trends, explain))
 
     frame.render(draw, span)
 
@@ -121,19 +125,20 @@ def _matches(one: Shown, text: str) -> bool:
     return all(part in words for part in text.lower().split())
 
 
-def worst_reading(one: Shown, row: Record) -> Meaning | None:
+def worst_reading(one: Shown, moment: FiguresAt) -> Meaning | None:
     """The reading of a deployment's figures that asks for most attention; None when none of them has one."""
-    return readings.worst(_read_all(one, row))
+    return readings.worst(_read_all(one, moment))
 
 
-def _read_all(one: Shown, row: Record) -> Iterator[Meaning]:
+def _read_all(one: Shown, moment: FiguresAt) -> Iterator[Meaning]:
     # Before all others that are as bad: where nothing answers, nothing else needs to be read.
+    row = moment.figures
     replicas = readings.read_replicas(queries.count_replicas(row))
-    found = (readings.read(figure, row.get(name), one.promised) for name, figure in FIGURES.items())
+    found = (readings.read(figure, row.get(name), one.promised, moment) for name, figure in FIGURES.items())
     return (reading for reading in (replicas, *found) if reading is not None)
 
 
-def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[Shown]:
+def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str, window_ms: int) -> list[Shown]:
     """The deployments by name, by need of attention, or by a figure, highest first and absent last."""
 
     def key(one: Shown) -> tuple[float, int]:
@@ -141,7 +146,7 @@ def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[S
         if sort == "name":
             return 0.0, one.index
         if sort == "attention":
-            reading = worst_reading(one, row)
+            reading = worst_reading(one, FiguresAt(row, window_ms))
             return -float(reading.weight if reading else -1), one.index
         value = float(row.get(sort, float("nan")))
         return (math.inf if math.isnan(value) else -value), one.index
@@ -149,11 +154,12 @@ def sort_fleet(fleet: pd.DataFrame, shown: Sequence[Shown], sort: str) -> list[S
     return sorted(shown, key=key)
 
 
-def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int) -> list[tuple[str, str, str]]:
+def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int, window_ms: int) -> list[tuple[str, str, str]]:
     """The tiles above the table: sums over the deployments that have figures now, and how many need attention."""
     fleet = fleet[[tables.is_current(time_ms, now_ms) for time_ms in fleet["time_ms"]]]
     current = [one for one in shown if one.name in fleet.index]
-    read = [[*_read_all(one, queries.fleet_row(fleet, one.name))] for one in current]
+    moments = {one.name: FiguresAt(queries.fleet_row(fleet, one.name), window_ms) for one in current}
+    read = [[*_read_all(one, moments[one.name])] for one in current]
     stacks = Counter(one.deployment.inference_stack for one in shown).most_common(3)
     replicas = {
         status: _total(fleet, figure_key("replica_count_by_status", {"status": status})) for status in REPLICA_STATUSES
@@ -168,9 +174,9 @@ def summarise(fleet: pd.DataFrame, shown: Sequence[Shown], now_ms: int) -> list[
             escape(" · ".join(f"{count} {stack}" for stack, count in stacks)),
         ),
         ("Active replicas", display.format_bare(replicas["active"], "replicas"), others or "none in transition"),
-        _total_tile(fleet, "request_rate", "concurrent_requests"),
-        _total_tile(fleet, "input_tokens_per_second", None),
-        _total_tile(fleet, "output_tokens_per_second", None),
+        _total_tile(fleet, "request_rate", "concurrent_requests", moments.values()),
+        _total_tile(fleet, "input_tokens_per_second", None, moments.values()),
+        _total_tile(fleet, "output_tokens_per_second", None, moments.values()),
         ("Harm to users", *_count_readings(read, harm=True)),
         ("To tune", *_count_readings(read, harm=False)),
     ]
@@ -185,14 +191,19 @@ def _name_left_out(fleet: pd.DataFrame) -> list[str]:
     return [f"No deployment here has {', '.join(absent)}."] if absent else []
 
 
-def _total_tile(fleet: pd.DataFrame, name: str, below: str | None) -> tuple[str, str, str]:
+def _total_tile(
+    fleet: pd.DataFrame, name: str, below: str | None, moments: Iterable[FiguresAt]
+) -> tuple[str, str, str]:
     figure = FIGURES[name]
-    value = display.format_bare(_total(fleet, name), figure.unit)
-    if below is None:
-        return figure.title, value, figure.unit
-    other = FIGURES[below]
-    count = display.format_bare(_total(fleet, below), other.unit)
-    return figure.title, value, f"{figure.unit} · {count} {other.title.lower()}"
+    value, said = display.format_bare(_total(fleet, name), figure.unit), str(figure.unit)
+    if below is not None:
+        other = FIGURES[below]
+        said = f"{said} · {display.format_bare(_total(fleet, below), other.unit)} {other.title.lower()}"
+    filling = sorted({text for each in moments if name in each.figures and (text := each.filling(figure))})
+    if not filling:
+        return figure.title, value, said
+    value = markup.element("span", value, "value filling", data_tip=tables.EXPLAIN_FILLING, tabindex="0")
+    return figure.title, value, said + markup.element("div", escape(filling[0]))
 
 
 def _total(fleet: pd.DataFrame, key: str) -> float | None:

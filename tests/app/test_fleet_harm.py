@@ -20,7 +20,9 @@ UNSHOWN = "time_to_first_token_p99"
 def row(**values: float) -> str:
     """The row of a deployment with these figures."""
     fleet = pd.DataFrame.from_dict({"chat": {"time_ms": float(NOW_MS), **values}}, orient="index")
-    return tables.draw_fleet(fleet, [ONE], {"chat": []}, lambda *_: "absent", now_ms=NOW_MS, parameters={})
+    return tables.draw_fleet(
+        fleet, [ONE], {"chat": []}, lambda *_: "absent", now_ms=NOW_MS, window_ms=300_000, parameters={}
+    )
 
 
 def test_harm_without_a_column_is_named_beside_the_deployment() -> None:

@@ -209,6 +209,7 @@ def test_figures_of_all_deployments_are_those_of_each_one_s_windows(bounds: Wind
                 {each[:2]: each.value for each in expected.exposed}, rel=1e-12, abs=1e-12
             )
             assert found.counted == expected.counted
+            assert found.filled == expected.filled
             compared += len(found.figures)
     assert compared > 3_000
 

@@ -266,10 +266,23 @@ def test_an_approximate_part_makes_a_figure_approximate(
     assert "local cache" in row["reason"]
 
 
-def test_a_band_gives_its_verdict(capsys: pytest.CaptureFixture[str], captures: Path) -> None:
-    """A figure with a band is judged by it."""
-    rows = rows_by_name(inspect_as_json(capsys, str(captures / "vllm-0.32.0-1.txt")))
-    assert rows["speculation_rate"]["verdict"] == "good: well aligned"
+@pytest.mark.parametrize(
+    ("drafted", "verdict"),
+    [("288.0", "too little evidence: 288 of 300 draft tokens"), ("300.0", "good: well aligned")],
+)
+def test_a_band_gives_its_verdict(
+    capsys: pytest.CaptureFixture[str], captures: Path, tmp_path: Path, drafted: str, verdict: str
+) -> None:
+    """A figure with a band is judged by it, once there is the least evidence for that."""
+    page = (captures / "vllm-0.32.0-1.txt").read_text()
+    for name, count in (("accepted", "270.0"), ("draft", drafted)):
+        page, found = re.subn(
+            rf"^(vllm:spec_decode_num_{name}_tokens_total{{.*}}) .*$", rf"\1 {count}", page, flags=re.M
+        )
+        assert found == 1
+    (tmp_path / "page.txt").write_text(page)
+    rows = rows_by_name(inspect_as_json(capsys, str(tmp_path / "page.txt")))
+    assert rows["speculation_rate"]["verdict"] == verdict
 
 
 @pytest.mark.parametrize(

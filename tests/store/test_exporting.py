@@ -74,7 +74,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 [recent.window() for recent in recents.values()], at_ms=time_ms, window_ms=300_000,
                 counted=count_targets(CHAT, healthy[:2]),
             )  # fmt: skip
-            store.append_figures(CHAT, time_ms, derived.figures)
+            store.append_figures(CHAT, time_ms, derived.stored)
     return path
 
 

@@ -19,6 +19,7 @@ from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Level
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment, Identity
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Sample, Snapshot, Window, make_labels
 from servescope.sources.reader import Reader
 from servescope.store.prometheus.client import Prometheus
@@ -134,7 +135,9 @@ def _page(fakes: Sequence[FakeTarget], snapshots: Sequence[Snapshot | None], fig
         )
     ]
     scraped = [sample for snapshot in snapshots if snapshot for sample in snapshot.samples()]
-    return render([*health, *scraped, *figures.counted, *figures.exposed])
+    labels = make_labels((*fakes[0].identity.deployment().labels(), ("window", "5m")))
+    filled = [] if figures.filled is None else [Sample(FILLED_SERIES, labels, figures.filled)]
+    return render([*health, *scraped, *figures.counted, *figures.exposed, *filled])
 
 
 def _recorded(figures: Derivation, deployment: Deployment) -> list[Sample]:
@@ -154,6 +157,8 @@ def assert_same(table: FigureTable, past: Past, deployment: Deployment, *, gauge
     for column, time_ms in enumerate(table.times.tolist()):
         ours = past.derived[deployment][time_ms].figures
         for key, values in table.values.items():
+            if key == FILLED_SERIES:
+                continue
             figure = FIGURES[key.partition("{")[0]]
             if not gauges and isinstance(figure.expression, Level):
                 continue  # the blocks have no stale markers, behind which a gauge would end
@@ -189,6 +194,19 @@ def test_recorded_figures_are_taken_where_there_is_nothing_else(past: Past) -> N
     """The recording rules' names are figures as well."""
     table = past.history.read_figures(RECORDED, past.start_ms, past.end_ms)
     assert assert_same(table, past, RECORDED) > 1_000
+
+
+@pytest.mark.parametrize("deployment", [COLLECTED, BARE, RECORDED], ids=lambda one: one.deployment_id)
+def test_a_window_that_is_filling_is_known(past: Past, deployment: Deployment) -> None:
+    """From whomever the figures are: how much of the window there was in the first five minutes, then nothing of it."""
+    table = past.history.read_figures(deployment, past.start_ms, past.end_ms)
+    filled = dict(zip((table.times - past.start_ms).tolist(), table.values[FILLED_SERIES].tolist(), strict=True))
+    assert {each: value for each, value in filled.items() if each < 285_000} == {
+        each: pytest.approx(each / 300_000) for each in range(0, 285_000, INTERVAL_MS)
+    }
+    assert all(math.isnan(value) for each, value in filled.items() if each >= 285_000)
+    assert past.derived[deployment][past.start_ms + 60_000].filled == pytest.approx(0.2)
+    assert FILLED_SERIES not in past.history.latest_figures()[deployment][1]
 
 
 @pytest.mark.parametrize("deployment", [COLLECTED, BARE, RECORDED], ids=lambda one: one.deployment_id)

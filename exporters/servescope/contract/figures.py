@@ -158,6 +158,10 @@ _FIGURES = (
         better="higher", idle="absent", exposed="spec_decode_accepted_tokens_per_draft",
         recorded=("spec_decode_accepted_tokens_per_draft", "ratio_rate"),
     ),
+    _throughput(
+        "spec_decode_draft_tokens_per_second", "Draft tokens", "Speculation", "spec_decode_num_draft_tokens_total",
+        "tokens/s", "Draft tokens proposed a second.",
+    ),
     Figure(
         "spec_decode_accepted_tokens_per_second", "Accepted by draft position", "Speculation", "tokens/s",
         rate("spec_decode_num_accepted_tokens_per_pos_total"),
@@ -181,6 +185,10 @@ _FIGURES = (
     _cache_ratio(
         "kv_cache_hit_rate_efficiency", "Routing efficiency", Ratio(_REUSED, _BEST),
         "Prompt tokens workers reused / the most any worker had cached.", "higher", EFFICIENCY_BAND,
+    ),
+    _throughput(
+        "kv_cache_eligible_tokens_per_second", "Prompt tokens routed", "KV cache and router",
+        "kv_cache_eligible_tokens_total", "tokens/s", "Prompt tokens that the router sent to workers a second.",
     ),
     # The one kind of ratio without counters: how full each replica's cache is, averaged over replicas of one size.
     _gauge("kv_cache_usage", "KV cache in use", "KV cache and router", over="avg"),

@@ -66,6 +66,11 @@ UNSEEN_SERIES = "servescope_target_unseen"
 COVERAGE_SERIES, MOST_SCRAPES_SERIES = "servescope_window_coverage_ratio", "servescope_window_scrapes"
 """How much of the window of a deployment's rates is there, and how many scrapes a target has in a window at most."""
 
+FILLED_SERIES = "servescope_window_filled_ratio"
+"""How far back over the window of a deployment's figures its scrapes reach; also its key among stored figures, where it
+is there only while that is less than all of it.
+"""
+
 COVERED_RATIO = 0.9
 """A window of which less is there is not whole: a scrape more or less, and one that is late, are no gap."""
 
@@ -212,6 +217,12 @@ _COLLECTOR = (
         ("reason",),
     ),
     OwnMetric("servescope_api_connections", "gauge", "connections", "Connections of clients now."),
+    OwnMetric(
+        FILLED_SERIES, "gauge", "ratio",
+        "Ratio of the window of a deployment's figures that its scrapes reach back over: below 1 after the first "
+        "scrape and after a gap, when rates are too low by the rest.",
+        (*DEPLOYMENT_LABELS, "window"), absent="no target of the deployment was scraped within the window",
+    ),
     OwnMetric(
         "servescope_targets", "gauge", "targets",
         "Targets of each deployment, by how their last scrape ended; `unseen` ones are recorded by rules.",

@@ -139,11 +139,33 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class LeastEvidence:
+    """The least that has to be counted within the window before a figure is judged: `least` of `counts`.
+
+    `figure` is the figure that is their rate.
+    """
+
+    figure: str
+    least: float
+    counts: str
+
+    def describe_lack(self, counted: float) -> str:
+        """That this many are too few, `too little evidence: 8 of 300 draft tokens`; "" where they suffice."""
+        # A count that was extrapolated is no whole number.
+        few = round(counted)
+        return f"too little evidence: {few:,} of {self.least:,.0f} {self.counts}" if few < self.least else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Band:
-    """How the values of a figure are judged: `lowest` below the first step, then the steps in ascending order."""
+    """How the values of a figure are judged: `lowest` below the first step, then the steps in ascending order.
+
+    With less than the `evidence` in the window a value is not judged.
+    """
 
     lowest: Rating
     steps: tuple[Step, ...]
+    evidence: LeastEvidence | None = None
 
     def judge(self, value: float) -> Rating:
         """The rating of a value."""

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 WindowBounds = Literal["closed", "left-open"]
 """Whether a range includes the sample on its left edge: in Prometheus 2 it does, from 3.0 on it does not."""
 
+REACH = 1.1
+"""A series reaches an end of a range that is not more than this many of its intervals away."""
+
 LOOKBACK_MS = 300_000
 """How long the last scrape of a gauge is its value, as in Prometheus."""
 
@@ -86,8 +89,18 @@ def measure_spans(
     with np.errstate(divide="ignore", invalid="ignore"):
         distance = sampled / (counts - 1)
     return Spans(
-        sampled, (first_ms - within.start_ms) / 1000, (within.at_ms - last_ms) / 1000, distance * 1.1, distance / 2
+        sampled, (first_ms - within.start_ms) / 1000, (within.at_ms - last_ms) / 1000, distance * REACH, distance / 2
     )
+
+
+def filled_ratio(first_ms: int, last_ms: int, scrapes: int, within: Range) -> float:
+    """The part of a range (0 to 1) over which a target's scrapes in it reach back, by the first and last of them.
+
+    It is 1 where increases are extrapolated to the range's start; `scrapes` is at least 1.
+    """
+    to_start = first_ms - within.start_ms
+    is_reached = scrapes > 1 and to_start < REACH * (last_ms - first_ms) / (scrapes - 1)
+    return 1.0 if is_reached else 1.0 - to_start / within.window_ms
 
 
 def extrapolation_factors(deltas: Floats, firsts: Floats, spans: Spans, bounds: WindowBounds) -> Floats:

@@ -263,7 +263,7 @@ def _figure_entry(
         value,
         own.native,
         reason,
-        _verdict(figure, value),
+        _verdict(figure, value, samples),
         parts,
     )
 
@@ -311,11 +311,14 @@ def _measure(figure: Figure) -> str:
             return "mean" if figure.unit != "ratio" else "ratio"
 
 
-def _verdict(figure: Figure, value: float | None) -> str | None:
+def _verdict(figure: Figure, value: float | None, samples: Sequence[Sample]) -> str | None:
+    """How its band judges a value, or why there is too little to judge by."""
     if figure.band is None or value is None:
         return None
-    rating = figure.band.judge(value)
-    return f"{rating.status}: {rating.label}"
+    evidence, rating = figure.band.evidence, figure.band.judge(value)
+    counted = evaluate_increases(FIGURES[evidence.figure].expression, samples, by=()) if evidence else {}
+    lack = evidence.describe_lack(sum(counted.values())) if evidence and counted else ""
+    return lack or f"{rating.status}: {rating.label}"
 
 
 def _explain_no_data(expression: Expression, samples: Sequence[Sample]) -> str:

@@ -35,7 +35,10 @@ class History(Protocol):
         return self.deployments()
 
     def latest_figures(self) -> dict[Deployment, tuple[int, dict[str, float]]]:
-        """The last figures of each deployment, and when they are from."""
+        """The last figures of each deployment, and when they are from.
+
+        While their window is not whole, `FILLED_SERIES` is how much of it (0 to 1) is there.
+        """
 
     def read_figures(
         self,
@@ -48,7 +51,8 @@ class History(Protocol):
     ) -> FigureTable:
         """A deployment's figures from start to end, both included; `names` are figure keys, all when None.
 
-        At most about `max_points` instants, of which the last is the newest there is.
+        At most about `max_points` instants, of which the last is the newest there is. `FILLED_SERIES` is a key too, NaN
+        while the window is whole.
         """
 
     def targets(self) -> list[TargetStatus]:

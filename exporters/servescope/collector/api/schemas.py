@@ -184,6 +184,13 @@ _STEP: Final = _object(
     }
 )
 
+_EVIDENCE: Final = {
+    **_object(
+        {"figure": {"enum": list(FIGURES)}, "least": {"type": "number", "minimum": 0}, "counts": {"type": "string"}}
+    ),
+    "description": "The least that the window has to have before the band judges; `figure` is the rate of what counts.",
+}
+
 _FIGURE: Final = _object(
     {
         "name": {"enum": list(FIGURES)},
@@ -193,13 +200,21 @@ _FIGURE: Final = _object(
         "help": {"type": "string"},
         "better": {"enum": ["higher", "lower", None]},
         "idle": {"enum": ["zero", "absent"]},
+        "over_window": {"type": "boolean", "description": "Whether it is over a window, which may be filling."},
         "labels": _list({"type": "string"}),
         "exposed": _nullable("string"),
         "record": {"type": "string"},
         "promql": {"type": "string"},
         "band": {"anyOf": [_list(_STEP), {"type": "null"}]},
+        "evidence": {"anyOf": [_EVIDENCE, {"type": "null"}]},
     }
 )
+
+_PART: Final = {"type": "number", "minimum": 0, "maximum": 1}
+_FILLING: Final = {
+    **_object({"filled": {**_PART, "exclusiveMaximum": 1}, "text": {"type": "string", "minLength": 1}}),
+    "description": "How much of the window is there; null once it is whole.",
+}
 
 _LABELS: Final = {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}
 _TEXT: Final = {"type": "string", "minLength": 1, "maxLength": MOST_TEXT, "pattern": f"^{TEXT}$"}
@@ -216,6 +231,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                         "deployment": ref("Deployment"),
                         "time_ms": _TIME,
                         "figures": _by_figure({"type": "number"}),
+                        "filling": {"anyOf": [_FILLING, {"type": "null"}]},
                     }
                 )
             )
@@ -230,6 +246,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                     {
                         "deployment": ref("Deployment"),
                         "times_ms": _list(_TIME),
+                        "filled": _list(_PART),
                         "figures": _by_figure(_list(_nullable("number"))),
                     }
                 )

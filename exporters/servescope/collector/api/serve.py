@@ -20,8 +20,11 @@ from servescope.collector.api import parameters, shapes
 from servescope.collector.api.events import MOST_EVENTS_SHOWN, event_json, events_json, read_deploy
 from servescope.collector.api.openapi import describe
 from servescope.collector.collector import Collector
-from servescope.collector.exposition import Page, PageRenderer, Scraped
+from servescope.collector.evaluation import Evaluation
+from servescope.collector.exposition import Gauges, Page, PageRenderer, Scraped
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
+from servescope.contract.own_metrics import FILLED_SERIES
+from servescope.contract.samples import make_labels
 from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.exposition.page_cache import PageCache
@@ -133,7 +136,20 @@ class _Pages:
             [sample for derivation in derivations for sample in (*derivation.counted, *derivation.exposed)],
             [watched.status for watched in collector.fleet.shown if collector.fleet.health(watched) != "unknown"],
             collector.telemetry,
-            collector.own.gauges(),
+            [*collector.own.gauges(), self._windows(evaluation)],
+        )
+
+    def _windows(self, evaluation: Evaluation | None) -> Gauges:
+        """How much of the window of each deployment's figures is there."""
+        window = format_duration(self._collector.fleet.settings.window_ms)
+        derived = evaluation.deployments if evaluation is not None else {}
+        return Gauges(
+            FILLED_SERIES,
+            [
+                (make_labels((*deployment.labels(), ("window", window))), each.filled)
+                for deployment, each in derived.items()
+                if each.filled is not None
+            ],
         )
 
     async def healthy(self, _: web.Request) -> web.Response:
@@ -163,9 +179,16 @@ class _Pages:
 
     async def deployments(self, request: web.Request) -> web.Response:
         parameters.check_parameters(request, ())
-        return json_answer(
-            await self._reads.run(lambda: shapes.deployments_json(self._collector.recorder.history.latest_figures()))
-        )
+        return json_answer(await self._reads.run(self._read_latest))
+
+    def _read_latest(self) -> bytes:
+        history, settings = self._collector.recorder.history, self._collector.fleet.settings
+
+        def window_at(time_ms: int) -> int:
+            recorded = history.settings_at(time_ms)
+            return recorded.window_ms if recorded is not None else settings.window_ms
+
+        return shapes.deployments_json(history.latest_figures(), window_at)
 
     async def figures(self, request: web.Request) -> web.Response:
         parameters.check_parameters(request, (*DEPLOYMENT_LABELS, *_TIMES, "max_points"))
@@ -189,9 +212,10 @@ class _Pages:
         table = self._collector.recorder.history.read_figures(deployment, *asked, max_points=points)
         if names:
             # A name without labels selects all keys with that name.
-            shown = {key: table.values[key] for key in table.values if not names.isdisjoint({key, key.split("{")[0]})}
+            wanted = {*names, FILLED_SERIES}
+            shown = {key: table.values[key] for key in table.values if not wanted.isdisjoint({key, key.split("{")[0]})}
             table = FigureTable(table.times, shown)
-        numbers = len(table.times) * (1 + len(table.values))
+        numbers = len(table.times) * (2 + len(table.values.keys() - {FILLED_SERIES}))
         self._check_numbers(numbers, "fewer figures (name), fewer points (max_points), or a shorter time")
         return shapes.table_json(deployment, table), numbers
 

@@ -6,7 +6,7 @@ Numbers are encoded one column or series at a time: the interpreter does nothing
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -15,28 +15,43 @@ from numpy.typing import NDArray
 
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES
+from servescope.contract.filling import describe_filling, is_over_window
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Series, Window
 from servescope.contract.types import Band, Figure, Metric
 from servescope.store.records import FigureTable, TargetStatus
 from servescope.web.answers import json_bytes
 
 
-def deployments_json(latest: Mapping[Deployment, tuple[int, dict[str, float]]]) -> bytes:
-    """Every deployment with its latest figures."""
-    shown = (
-        json_bytes({"deployment": labels_shown(each), "time_ms": latest[each][0], "figures": latest[each][1]})
-        for each in sorted(latest)
+def deployments_json(
+    latest: Mapping[Deployment, tuple[int, Mapping[str, float]]], window_at: Callable[[int], int]
+) -> bytes:
+    """Every deployment with its latest figures; `window_at` is how long their window was at a time, in milliseconds."""
+    return _object(
+        deployments=_array(json_bytes(_latest_shown(each, *latest[each], window_at)) for each in sorted(latest))
     )
-    return _object(deployments=_array(shown))
+
+
+def _latest_shown(
+    deployment: Deployment, time_ms: int, stored: Mapping[str, float], window_at: Callable[[int], int]
+) -> dict[str, object]:
+    figures = dict(stored)
+    filled = figures.pop(FILLED_SERIES, None)
+    filling = {"filled": filled, "text": describe_filling(filled, window_at(time_ms))} if filled is not None else None
+    return {"deployment": labels_shown(deployment), "time_ms": time_ms, "figures": figures, "filling": filling}
 
 
 def table_json(deployment: Deployment, table: FigureTable) -> bytes:
-    """One deployment's figures over time."""
-    figures = {key: _column(column) for key, column in table.values.items()}
+    """One deployment's figures over time, and how much of their window was there at each."""
+    figures = {key: _column(column) for key, column in table.values.items() if key != FILLED_SERIES}
+    filled = np.nan_to_num(table.values.get(FILLED_SERIES, np.ones(len(table.times))), nan=1.0)
     times = json_bytes(table.times.tolist())
-    return _object(deployment=json_bytes(labels_shown(deployment)), times_ms=times, figures=_object(**figures))
+    return _object(
+        deployment=json_bytes(labels_shown(deployment)), times_ms=times, filled=_column(filled),
+        figures=_object(**figures),
+    )  # fmt: skip
 
 
 def figures_json(start_ms: int, end_ms: int, tables: Sequence[bytes]) -> bytes:
@@ -175,11 +190,13 @@ def _figure_shown(figure: Figure, window: str) -> dict[str, object]:
         "help": figure.help,
         "better": figure.better,
         "idle": figure.idle,
+        "over_window": is_over_window(figure.expression),
         "labels": list(figure.by),
         "exposed": figure.exposed,
         "record": figure.record(window),
         "promql": promql(figure.expression, window=window, by=(*DEPLOYMENT_LABELS, *figure.by)),
         "band": _band_shown(figure.band) if figure.band else None,
+        "evidence": asdict(figure.band.evidence) if figure.band and figure.band.evidence else None,
     }
 
 

@@ -10,16 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from servescope.collector.figures.grouping import Assembly, Layout, Named
 from servescope.collector.figures.rates import read_recent
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.contract.expressions import Expression, Vector, leaves
 from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.filling import is_filling
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import COUNTED_STATUSES, METRICS
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Labels, Sample, Window, make_labels
 from servescope.contract.types import Figure
-from servescope.increments.extrapolation import Range, WindowBounds
+from servescope.increments.extrapolation import Range, WindowBounds, filled_ratio
 from servescope.increments.program import Program
 from servescope.increments.readings import WindowReadings, derive, evaluate_increases
 from servescope.settings.values import format_duration
@@ -33,13 +37,22 @@ class Derivation:
 
     `figures` are by key; `exposed` are those that have a name of their own on `/metrics`, as samples; `counted` the
     replicas by status, when the collector had to count them itself. `asked` is what was asked for beside the figures,
-    by its name, each value by the labels of its group.
+    by its name, each value by the labels of its group. `filled` is the part of the window (0 to 1) over which the
+    scrapes of its target with the longest past reach back; None where no scrape in the window succeeded.
     """
 
     figures: dict[str, float]
     exposed: list[Sample]
     counted: Sequence[Sample]
     asked: dict[str, Vector] = field(default_factory=dict)
+    filled: float | None = None
+
+    @property
+    def stored(self) -> dict[str, float]:
+        """What is stored of it: the figures, and `filled` while the window is not whole."""
+        if self.filled is None or not is_filling(self.filled):
+            return self.figures
+        return {**self.figures, FILLED_SERIES: self.filled}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +148,12 @@ class Deriver:
             if window_ms == self._window_ms:
                 added_up = sums
         reported = assembly.reported(added_up, self._replica_leaves).tolist()
+        within = Range(at_ms, self._window_ms, self._bounds)
         return {
-            deployment: each if is_reported else _stand_in(each, own.counted)
+            deployment: replace(
+                each if is_reported else _stand_in(each, own.counted),
+                filled=_longest(recent.filled(within) for recent in own.recents),
+            )
             for (deployment, own), each, is_reported in zip(members.items(), derived, reported, strict=True)
         }
 
@@ -176,6 +193,18 @@ def _stand_in(derivation: Derivation, counted: Sequence[Sample]) -> Derivation:
     return replace(derivation, counted=counted)
 
 
+def _longest(filled: Iterable[float | None]) -> float | None:
+    """The largest part that any target has of the window: one that is new to a deployment does not begin it anew."""
+    return max((each for each in filled if each is not None), default=None)
+
+
+def _filled(window: Window, within: Range) -> float | None:
+    """The part of a range over which a target's scrapes reach back that had any sample."""
+    shown = ~np.isnan(window.values).all(axis=0)
+    times = window.times[shown & (window.times >= within.first_ms) & (window.times <= within.at_ms)]
+    return filled_ratio(int(times[0]), int(times[-1]), len(times), within) if len(times) else None
+
+
 def _own_labels(figure: Figure, group: Labels) -> dict[str, str]:
     return {name: text for name, text in group if name in figure.by}
 
@@ -204,7 +233,9 @@ def derive_figures(
             if figure.exposed is not None:
                 exposed.append(Sample(figure.exposed, make_labels((*labels, window)), value))
     is_reported = any(readings.add_up(_FIGURES.leaves[number]) for number in _FIGURES.leaves_of[REPLICAS.name])
-    return _stand_in(Derivation(by_key, exposed, ()), () if is_reported else counted)
+    within = Range(at_ms, window_ms, bounds)
+    filled = _longest(_filled(each, within) for each in windows)
+    return _stand_in(Derivation(by_key, exposed, (), filled=filled), () if is_reported else counted)
 
 
 _FIGURES: Final = Program(FIGURES.values())

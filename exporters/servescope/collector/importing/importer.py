@@ -182,7 +182,7 @@ class Import:
                 bounds=self._settings.window_bounds,
                 counted=count_replicas(deployment, healths, at_ms),
             )
-            self._store.append_figures(deployment, at_ms, derived.figures)
+            self._store.append_figures(deployment, at_ms, derived.stored)
             self._figures += 1
 
 

@@ -100,7 +100,7 @@ class Recorder:
         listed = frozenset(watched.target.target_id for watched in targets)
         statuses = [watched.status for watched in targets]
         round_ = WriteBatch(
-            figures=[(deployment, at_ms, each.figures) for deployment, each in derived.items()],
+            figures=[(deployment, at_ms, each.stored) for deployment, each in derived.items()],
             targets=statuses,
             listed=listed,
             # Whose name will not last is in no event.

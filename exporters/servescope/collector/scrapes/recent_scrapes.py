@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot, Window
-from servescope.increments.extrapolation import LOOKBACK_MS, Floats, Range
+from servescope.increments.extrapolation import LOOKBACK_MS, Floats, Range, filled_ratio
 
 MAX_HELD_SERIES: Final = 50_000
 
@@ -379,6 +379,12 @@ class RecentScrapes:
         if not high or last_ms < within.oldest_level_ms or (failed and self._failed[failed - 1] > last_ms):
             return np.full(len(self._series), np.nan)
         return self._values[(self._first + high - 1) % len(self._values), : len(self._series)]
+
+    def filled(self, within: Range) -> float | None:
+        """The part of a range (0 to 1) over which the scrapes that succeeded reach back; None where it has none."""
+        times = self._times
+        low, high = bisect_left(times, within.first_ms), bisect_right(times, within.at_ms)
+        return filled_ratio(times[low], times[high - 1], high - low, within) if high > low else None
 
     def samples(self, within: Range, rows: Rows) -> tuple[NDArray[np.int64], Floats]:
         """The times (n,) of the scrapes within a range that succeeded, and the values (n, k) of these rows."""

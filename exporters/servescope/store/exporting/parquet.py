@@ -11,6 +11,7 @@ import numpy as np
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, Deployment
 from servescope.contract.metrics import METRICS
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Series, Window, make_labels
 from servescope.store.embedded import Store
 from servescope.store.exporting.output import replacing
@@ -125,10 +126,12 @@ def _tables_of(
 
 def _figure_tables(store: Store, selection: Selection) -> Iterator[pa.Table]:
     schema = figures_schema()
+    # With all figures comes where their window was filling.
+    names = {*selection.names, *([FILLED_SERIES] if FIGURES.keys() <= set(selection.names) else [])}
     for deployment in selection.deployments:
         for first_ms, last_ms in stretches(selection.start_ms, selection.end_ms, LONGEST_MS):
             table = store.read_figures(deployment, first_ms, last_ms)
-            keys = [key for key in table.values if key.partition("{")[0] in selection.names]
+            keys = [key for key in table.values if key.partition("{")[0] in names]
             if len(table.times) and keys:
                 series = tuple(_figure_series(key, deployment) for key in keys)
                 window = Window(series, table.times, np.stack([table.values[key] for key in keys]))

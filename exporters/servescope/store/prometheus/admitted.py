@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import Deployment
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Labels
 from servescope.contract.types import DEFAULT_WINDOW
 from servescope.increments.extrapolation import LOOKBACK_MS
@@ -81,7 +82,7 @@ class AdmittedHistory(PrometheusHistory):
             return table
         values = dict(table.values)
         counted = [key for key in values if parse_figure_key(key)[0] == _COUNTED]
-        summed = [key for key in values if key not in counted]
+        summed = [key for key in values if key not in counted and key != FILLED_SERIES]
         for keys, read in ((counted, _HEALTH), (summed, _inputs(summed))):
             if keys:
                 mixed = self._are_mixed(deployment, read, table.times)

@@ -8,8 +8,10 @@ from typing import Final
 
 from servescope.contract.expressions import COLLECTOR_LABELS, Level, leaves, promql
 from servescope.contract.figures import FIGURES
+from servescope.contract.filling import DEFAULT_WINDOW_MS
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import SAMPLE_FAMILIES
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import escape_label_value
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.store.prometheus.places import PAGE_LABELS, PAIR_LABELS
@@ -20,6 +22,10 @@ FIGURE_LABEL: Final = "servescope_figure"
 """The label of each element that names its figure, or `TIME`."""
 TIME: Final = "time"
 """In place of a figure: the time of the samples that figures are from, in seconds."""
+_STEP_SECONDS: Final = 15
+# What nearly every deployment has: of an engine, or of a router alone; by rules alone, what is recorded from it.
+_SCRAPED: Final = ("requests_total", "kv_cache_eligible_tokens_total")
+_RECORDED: Final = FIGURES["request_rate"].record()
 _EXTRA = tuple(sorted({label for figure in FIGURES.values() for label in figure.by}))
 
 
@@ -32,13 +38,32 @@ def figures_queries(kind: str, figures: Sequence[Figure], where: str) -> list[st
     `kind` is that of a FigureSource, `where` the matchers of a deployment, "" for all.
     """
     if kind == "exposed":
-        return [" or ".join(part) for part in split(_exposed_queries(figures, where), lambda text: len(text) + 4)]
+        parts = [*_exposed_queries(figures, where), _filled_query(kind, where)]
+        return [" or ".join(part) for part in split(parts, lambda text: len(text) + 4)]
     texts: dict[Figure, tuple[int, Sequence[str]]]
     if kind == "recorded":
         texts = {figure: (len(figure.record()), (figure.record(),)) for figure in figures}
     else:
         texts = {figure: (len(_computed(figure, where)), tuple(sorted(read_names(figure)))) for figure in figures}
-    return [_joined(kind, part, where) for part in _in_parts(texts, len(_newest([""], where)), 500 + len(where))]
+    filled = _filled_query(kind, where)
+    around = 500 + len(where) + len(filled)
+    queries = [_joined(kind, part, where) for part in _in_parts(texts, len(_newest([""], where)), around)]
+    return [*queries[:-1], " or ".join((*queries[-1:], filled))]
+
+
+def _filled_query(kind: str, where: str) -> str:
+    """How much of the window of a deployment's figures is there, while that is less than all of it."""
+    if kind == "exposed":
+        return _named(FILLED_SERIES, f'({FILLED_SERIES}{{{where}{"," if where else ""}window!=""}} < 1)')
+    group, wanted = ", ".join(DEPLOYMENT_LABELS), where or 'deployment_id!=""'
+    # A sample at most one step after the window's start is taken to reach it, as `rate` does at that interval.
+    firsts = (
+        f"min by ({group}) (min_over_time(timestamp({name}{{{wanted}}})[{DEFAULT_WINDOW}:{_STEP_SECONDS}s]))"
+        for name in (*_SCRAPED, *((_RECORDED,) if kind == "recorded" else ()))
+    )
+    seconds = DEFAULT_WINDOW_MS / 1000
+    filled = f"(time() - ({' or '.join(firsts)})) / {seconds:g} < {(seconds - _STEP_SECONDS) / seconds:g}"
+    return _named(FILLED_SERIES, f"({filled})")
 
 
 def _in_parts(texts: Mapping[Figure, tuple[int, Sequence[str]]], per_name: int, around: int) -> Iterator[list[Figure]]:

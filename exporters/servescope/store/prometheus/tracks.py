@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Labels, pick_labels
 from servescope.errors import IdentityError
 from servescope.store.prometheus.client import Point, Track
@@ -50,7 +51,7 @@ def sort_tracks(tracks: Iterable[Track]) -> FigureTracks:
         values, deployment = dict(track.labels), deployment_of(track.labels)
         label = values.get(FIGURE_LABEL, "")
         name = _FIGURE_OF.get(label, label)
-        if deployment is None or (name not in FIGURES and name != TIME):
+        if deployment is None or (name not in FIGURES and name not in (TIME, FILLED_SERIES)):
             continue
         extra = {label: values[label] for label in (FIGURES[name].by if name in FIGURES else ()) if label in values}
         key, seen = figure_key(name, extra), found.setdefault(deployment, {}).setdefault(page_of(track.labels), {})

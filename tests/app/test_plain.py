@@ -119,8 +119,8 @@ def test_a_text_with_another_separator_is_one_cell() -> None:
 # --- Every text of a page ---------------------------------------------------------------------------------------------
 
 # Functions of Streamlit, and methods of its containers, that read Markdown in the texts they are given.
-ALERTS = {"error", "info", "success", "warning"}
-READ_MARKDOWN = ALERTS | {
+READ_MARKDOWN = {
+    "error", "info", "success", "warning",
     "audio_input", "badge", "button", "camera_input", "caption", "checkbox", "color_picker", "date_input",
     "datetime_input", "download_button", "expander", "feedback", "file_uploader", "form_submit_button", "header",
     "link_button", "menu_button", "markdown", "metric", "multiselect", "number_input", "page_link", "pills", "popover",
@@ -161,7 +161,7 @@ def test_every_text_of_a_page_is_plain(path: str) -> None:
         "st.button('x', help=path)", "st.metric('x', 1, help=f'{path}')", "bar.progress(0.5, text=name)",
         "st.expander(name)", "st.caption(name.upper())", "st.caption(' '.join(names))", "st.caption('a' + name)",
         "st.caption(f'`{plain(name)}`')", "st.caption(f'{name!r}')", "st.caption(f'{name:>10}')", "Markdown(name)",
-        "Markdown(f'{name}')", "st.error('x')", "st.balloons()", "st.radio('x', names)", "st.dataframe(frame)",
+        "Markdown(f'{name}')", "st.balloons()", "st.radio('x', names)", "st.dataframe(frame)",
         "selection.choose(notes, 'a', names, 'b', st.selectbox, label='x')", "st.code(text)", "st.code(f'run {name}')",
         "selection.choose(notes, 'a', names, 'b', st.selectbox, label=name, format_func=visible)",
         "from html import escape", "st.caption(x if y else plain(z))", "column.datetime_input(f'{zone}')",
@@ -218,8 +218,6 @@ def _offences(node: ast.Call, name: str) -> Iterator[str]:
     chooses = name == "choose" and any(ast.unparse(given) == "st.selectbox" for given in node.args)
     if chooses and not any(keyword.arg == "format_func" for keyword in node.keywords):
         yield f"line {node.lineno}: choose() shows its options as they are"
-    if name in ALERTS and not any(keyword.arg == "icon" for keyword in node.keywords):
-        yield f"line {node.lineno}: {name}() without an icon takes it from the text"
 
 
 def _is_plain(given: ast.expr) -> bool:

@@ -280,7 +280,7 @@ def name_uncovered(store: History, span: TimeRange, deployments: Container[Deplo
     return [
         Markdown(
             f"Totals of {code(deployment.deployment_id)} ({plain(deployment.inference_stack)}) are too low: of their "
-            f"window {display.format_share(share)} of the usual scrapes are there."
+            f"window {plain(display.format_share(share))} of the usual scrapes are there."
         )
         for deployment, share in sorted(store.uncovered(span.end_ms).items())
         if deployment in deployments

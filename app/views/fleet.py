@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import cutovers, display, frame, markup, queries, readings, selection, tables
-from app.plain import escape, join, visible
+from app.plain import escape, join, plain, visible
 from app.queries import Shown
 from app.readings import FiguresAt, Meaning
 from app.selection import TimeRange
@@ -53,7 +53,7 @@ def show() -> None:
         if outside:
             frame.nothing_in_range(store)
             if troubles := _name_troubles(shown, targets):
-                st.warning(f"Targets: {troubles}. The Sources page says why.")
+                st.warning(f"Targets: {plain(troubles)}. The Sources page says why.")
             return
 
         def explain(name: str, figure: Figure) -> str:
@@ -84,7 +84,8 @@ def show() -> None:
         unseen = [one for one in ordered if one not in seen]
         if unseen:
             troubles = _name_troubles(unseen, targets)
-            with st.expander(f"{len(unseen)} without figures in this range{f' ({troubles})' if troubles else ''}"):
+            why = f" ({troubles})" if troubles else ""
+            with st.expander(f"{len(unseen)} without figures in this range{plain(why)}"):
                 st.html(draw_table(fleet, unseen, trends, explain))
 
     frame.render(draw, span)

@@ -136,7 +136,7 @@ def _forget() -> None:
 def draw_head(pasted: PastedText) -> None:
     """What is read, and how to forget it."""
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        st.caption(f"{plain(pasted.name)} · {pasted.extent} · {_SECRETS}")
+        st.caption(f"{plain(pasted.name)} · {plain(pasted.extent)} · {_SECRETS}")
         st.button("Forget it", on_click=_forget)
 
 

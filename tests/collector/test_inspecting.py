@@ -290,7 +290,7 @@ def test_a_token_and_headers_are_sent_and_not_printed(
 
     url = serve(answer)
     options = [
-        "--bearer-token-file", str(tmp_path / "token"), "--header", f"X-Api-Key: {key}", "--header", "X-Team:a:b",
+        "--bearer-token-file", str(tmp_path / "token"), "--header", f"X-Api-Key: {key}", "--header", "X-Team=a:b",
     ]  # fmt: skip
     assert rows_by_name(inspect_as_json(capsys, url, *options))["output_tokens_total"]["value"] == 100
     refused[0] = True
@@ -320,8 +320,8 @@ def test_a_token_is_read_from_a_variable_too(
     [
         (["http://h", "--bearer-token-file", "nowhere"], "secret file 'nowhere' cannot be read: No such file"),
         (["http://h", "--bearer-token-env", "NOWHERE_SET"], "environment variable 'NOWHERE_SET' is not set"),
-        (["http://h", "--header", "hunter2"], "--header is not 'NAME: VALUE'"),
-        (["http://h", "--header", "hunter 2: x"], "--header is not 'NAME: VALUE'"),
+        (["http://h", "--header", "hunter2"], "--header is not NAME=VALUE"),
+        (["http://h", "--header", "hunter 2: x"], "--header is not NAME=VALUE"),
         (["http://h", "--header", "X-Key: hunter2", "--header", "x-key: y"], "header 'x-key' is set twice"),
         (["http://h", "--header", "X-Key:"], "header 'X-Key' is empty"),
         (["page.txt", "--header", "X-Key: hunter2"], "a token or a header is sent to a URL, and 'page.txt' is a file"),

@@ -22,10 +22,10 @@ ACCESS = {"--bearer-token-file", "--username", "--password-file", "--header", "-
 
 
 def test_the_least_plan_of_the_page_is_one() -> None:
-    """It is the one that the tests use."""
+    """It is the one that the tests use, with a stage to advance to."""
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
-    assert example == LEAST_PLAN
+    assert example.startswith(LEAST_PLAN)
     assert parse_plan(tomllib.loads(example), "cutover.toml").name == "cutover"
 
 

@@ -158,7 +158,10 @@ def test_nothing_is_guessed_from_nothing() -> None:
             "vLLM", "of whose names 2 of ", "source = 'vllm' or --source",
         ),
         ("sglang:cache_hit_rate 1", "SGLang", "the map 'sglang' reads SGLang 0.4", "source = 'sglang'"),
-        ("trtllm_x 1", "TensorRT-LLM", "has no source map", "write a source map (docs/sources.md), or take the target"),
+        (
+            "tgi_x 1", "Text Generation Inference", "has no source map",
+            "write a source map (docs/sources.md), or take the target",
+        ),
         (
             "acme_num_requests_running 1\nacme_kv_cache_usage_perc 1\nacme_generation_tokens_total 1",
             "vLLM", "3 of its names end as those of vLLM do", "scrape the engine itself",

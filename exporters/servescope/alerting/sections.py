@@ -159,9 +159,8 @@ def _caveat(alert: Alert, families: Sequence[str]) -> Iterator[str]:
         return
     for family in silent:
         if family in families:
-            why = "does not expose what this alert reads" if _sources_of(family) else "has no source map"
             workers = "".join(f"workers of {each}, or for " for each in fronts)
             yield (
-                f"{family} {why}: its part is for {workers}engines with servescope's instruments or a source map of "
-                "your own."
+                f"{family} does not expose what this alert reads: its part is for {workers}engines with servescope's "
+                "instruments or a source map of your own."
             )

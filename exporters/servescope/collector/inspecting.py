@@ -17,7 +17,7 @@ from servescope.contract.identity import Identity
 from servescope.contract.metrics import SEGMENT
 from servescope.errors import UsageError, require_extra
 from servescope.settings.access import SPEAKS_TLS, Access, Proxy
-from servescope.settings.values import check_header_name
+from servescope.settings.values import split_header
 from servescope.sources.inspection import InspectionError, inspect
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--bearer-token-file", metavar="FILE", help="send the bearer token in this file")
     group.add_argument("--bearer-token-env", metavar="VARIABLE", help="send the bearer token in this variable")
     group.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="send this header; may be repeated"
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="send this header; may be repeated"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
     defaults = ScrapeSettings()
@@ -120,11 +120,11 @@ def _read_access(arguments: argparse.Namespace) -> Access:
 
 def _read_header(argument: str) -> tuple[str, str]:
     """The name and the value of a header."""
-    name, colon, value = argument.partition(":")
-    if not colon or not check_header_name(name.strip()):
+    header = split_header(argument)
+    if header is None:
         # The value is not shown: it may be a secret.
-        raise UsageError("--header is not 'NAME: VALUE', such as 'X-Api-Key: 1234'")
-    return name.strip(), value.strip()
+        raise UsageError("--header is not NAME=VALUE, such as X-Api-Key=1234")
+    return header
 
 
 def _is_url(text: str) -> bool:

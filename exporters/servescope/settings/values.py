@@ -97,6 +97,12 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def split_header(text: str) -> tuple[str, str] | None:
+    """The name and the value of a header as `NAME=VALUE` or, as curl takes it, `NAME: VALUE`; None where it is none."""
+    name, *rest = re.split("[=:]", text, maxsplit=1)
+    return (name.strip(), rest[0].strip()) if rest and check_header_name(name.strip()) else None
+
+
 def check_header_name(name: str) -> bool:
     """Whether this is a valid name of a header (RFC 9110, section 5.6.2)."""
     return re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None

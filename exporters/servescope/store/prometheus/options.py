@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from servescope.errors import UsageError
 from servescope.settings.access import Access, Tls
-from servescope.settings.values import check_header_name
+from servescope.settings.values import split_header
 from servescope.store.prometheus.client import Prometheus
 
 
@@ -66,8 +66,8 @@ def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
 
 
 def _split_header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not check_header_name(name):
+    header = split_header(text)
+    if header is None:
         # The value may be a secret, so the text is not shown.
-        raise UsageError(f"--header {name!r} is not NAME=VALUE")
-    return name, value
+        raise UsageError("--header is not NAME=VALUE, such as X-Scope-OrgID=tenant")
+    return header

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ register_profiles()
 os.environ.setdefault("GOGC", "400")
 
 ROOT = Path(__file__).parent.parent
+_PROGRAM = sys.modules["__main__"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
@@ -32,6 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each test as long as this machine needs, unless --timeout is given."""
     if config.getoption("timeout") is None:
         config.option.timeout = timeout_of_a_test()
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup() -> None:
+    """Be the program again, which a page that a test runs takes for itself: children that are spawned import it."""
+    sys.modules["__main__"] = _PROGRAM
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -21,19 +21,17 @@ from tests.support.waiting import deadline_seconds, wait_for
 
 ENGINE: Final = 8000
 """The port at which the pages have an engine."""
-_LISTENS: Final[Mapping[tuple[str, ...], tuple[str, int]]] = {
-    ("collect",): ("--listen", 9900),
-    ("translate",): ("--listen", 9905),
-    ("judge", "watch"): ("--listen", 9910),
-    ("customers", "run"): ("--listen", 9920),
-    ("console",): ("--port", 8501),
-    ("emulate",): ("--port", 9800),
-    ("demo",): ("--port", 8501),
+_LISTENS: Final[Mapping[tuple[str, ...], int]] = {
+    ("collect",): 9900,
+    ("translate",): 9905,
+    ("judge", "watch"): 9910,
+    ("customers", "run"): 9920,
+    ("console",): 8501,
+    ("emulate",): 9800,
+    ("demo",): 8501,
 }
-"""The commands that serve until they are ended, with the option of their address and the port they have without it."""
-_HOSTS: Final = re.compile(
-    r"(?:127\.0\.0\.1|localhost|10\.0\.0\.\d+|prometheus|vmauth|servescope-judge):(\d{4,5})\b|(?<=--port )(\d{4,5})\b"
-)
+"""The commands that serve until they are ended, with the port they have without --listen."""
+_HOSTS: Final = re.compile(r"(?:127\.0\.0\.1|localhost|10\.0\.0\.\d+|prometheus|vmauth|servescope-judge):(\d{4,5})\b")
 _FOLDERS: Final = ("exporters", "app", "alerts", "dashboards", "deploy", "examples", "docs", "tests", "benchmarks")
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 
@@ -97,7 +95,7 @@ class Place:
             text = text.replace(documented, here)
 
         def replaced(found: re.Match[str]) -> str:
-            return f"127.0.0.1:{self.port(int(found[1]))}" if found[1] else str(self.port(int(found[2])))
+            return f"127.0.0.1:{self.port(int(found[1]))}"
 
         return _HOSTS.sub(replaced, text.replace("0.0.0.0", "127.0.0.1"))
 
@@ -109,7 +107,7 @@ class Place:
         if exported := re.fullmatch(r"export (\w+)=(\S*)", text):
             self.variables[exported[1]] = exported[2]
         elif (serving := _serving(text)) is not None:
-            self._start(text, *serving)
+            self._start(text, serving)
         else:
             done = self._run(text)
             shown = f"{command}\n{text}\ncode {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -128,13 +126,13 @@ class Place:
             timeout=deadline_seconds(1800), stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def _start(self, text: str, option: str, usual: int) -> None:
+    def _start(self, text: str, usual: int) -> None:
         words = shlex.split(text)
-        if option in words:
-            port = int(words[words.index(option) + 1].rpartition(":")[2])
+        if "--listen" in words:
+            port = int(words[words.index("--listen") + 1].rpartition(":")[2])
         else:
             port = self.port(usual)
-            text = f"{text} {option} {port if option == '--port' else f'127.0.0.1:{port}'}"
+            text = f"{text} --listen 127.0.0.1:{port}"
         if "console" in words or "demo" in words:
             text = f"{text} --no-browser"
         if words[1:3] == ["customers", "run"]:
@@ -165,12 +163,12 @@ class Place:
         return f"{text} ended with code {process.returncode}{'' if running else ' by itself'}:\n{printed[-4000:]}"
 
 
-def _serving(text: str) -> tuple[str, int] | None:
-    """The option of the address and the usual port of a command that serves until it is ended; None for others."""
+def _serving(text: str) -> int | None:
+    """The usual port of a command that serves until it is ended; None for others."""
     words = shlex.split(text) if "\n" not in text else []
     if words[:1] != ["servescope"] or "--record" in words or "--check" in words:
         return None
-    return next((option for verbs, option in _LISTENS.items() if tuple(words[1 : 1 + len(verbs)]) == verbs), None)
+    return next((port for verbs, port in _LISTENS.items() if tuple(words[1 : 1 + len(verbs)]) == verbs), None)
 
 
 def _listens(port: int) -> bool:

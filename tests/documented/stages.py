@@ -125,7 +125,7 @@ def _options(place: Place) -> None:
 
 
 def _emulator(place: Place) -> None:
-    place.run(Command("", "servescope emulate --port 9800"))
+    place.run(Command("", "servescope emulate --listen 127.0.0.1:9800"))
 
 
 def _collector(place: Place) -> None:

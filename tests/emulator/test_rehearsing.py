@@ -159,7 +159,7 @@ def test_a_rehearsal_runs_and_is_judged(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert code == 11, said
     assert "INCONCLUSIVE: hold" in said
-    assert "plan mine-70b, stage 1 of 1 (1 % on v2, observed" in said
+    assert "plan mine-70b, stage 1 of 5 (1 % on v2, observed" in said
 
 
 @pytest.mark.proof

@@ -197,7 +197,7 @@ def test_a_part_can_be_chosen(store: Path, tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "cpu_usage" in refused.stderr
     refused = export(store, tmp_path / "q.parquet", "--format", "parquet", "--deployment", "chat-v9")
-    assert "in the store: chat-v2" in refused.stderr
+    assert "unknown deployment 'chat-v9'; did you mean 'chat-v2'?" in refused.stderr
     assert not (tmp_path / "q.parquet").exists()
 
 

@@ -129,9 +129,11 @@ def _emulator(place: Place) -> None:
 
 
 def _collector(place: Place) -> None:
-    """A collector of an emulated stack."""
+    """A collector of an emulated stack, which has its figures."""
     _emulator(place)
     place.run(Command("", "servescope collect --config emulated/servescope.toml"))
+    figures = "http://127.0.0.1:9900/api/v1/figures?deployment_id=chat-v2&name=request_rate"
+    place.run(Command("", f"curl --silent --retry 120 --retry-delay 1 --retry-all-errors '{figures}'"))
 
 
 def _collector_with_token(place: Place) -> None:

@@ -683,11 +683,11 @@ def test_the_first_page_without_a_cutover_is_the_fleet(day: Path, monkeypatch: p
     monkeypatch.setattr(selection, "now_ms", lambda: NOW_MS)
     monkeypatch.setenv("SERVESCOPE_STORE", str(day))
     page = open_first()
-    told = "No cutover is planned here yet: write a plan on the Plan page, and open the console with it."
+    advice = "No cutover is planned here yet: write a plan on the Plan page, and open the console with it."
 
     assert page.subheader[0].value == "Fleet"
-    assert f"{told} servescope console --plan PLAN.toml --journal JOURNAL.db" in map(
+    assert f"{advice} servescope console --plan PLAN.toml --journal JOURNAL.db" in map(
         read, [each.value for each in page.caption]
     )
     assert "chat-v1" in html(page)
-    assert read(open_view("cutover").info[0].value) == told
+    assert read(open_view("cutover").info[0].value) == advice

@@ -33,7 +33,7 @@ from tests.support.numbered_targets import METRIC, NumberedTargets, answering_wi
 TARGETS = 3
 _DEPLOYMENT = Deployment("llama", "chat", "v1")
 _INTERVAL_MS = 250
-_RUN_ROWS = 8
+_PACK_ROWS = 8
 _START_SECONDS = 20.0
 
 
@@ -172,7 +172,9 @@ def _collect(path: str, urls: Sequence[str]) -> None:
     from servescope.collector import command
 
     for module in ("packer", "packing", "recent"):
-        sys.modules[f"servescope.store.{module}"].__dict__["RUN_ROWS"] = _RUN_ROWS
+        constants = sys.modules[f"servescope.store.{module}"].__dict__
+        assert "PACK_ROWS" in constants, module
+        constants["PACK_ROWS"] = _PACK_ROWS
     targets = tuple(TargetSettings(url, replica=url.split("/")[3], source="servescope") for url in urls)
     settings = CollectorSettings(
         listen=("127.0.0.1", 0),

@@ -133,7 +133,7 @@ def make_shape(kind: int, layouts: Sequence[Keys]) -> Shape:
 
 
 def pack_rows(shape: Shape, rows: Sequence[Row], layouts: Sequence[Keys]) -> Packed:
-    """The pack of these rows, 1 … `RUN_ROWS` and ascending in time, whose keys are among the `layouts` of the shape."""
+    """The pack of 1 … `PACK_ROWS` rows, ascending in time, whose keys are among the `layouts` of the shape."""
     numbers = {id(keys): number for number, keys in enumerate(layouts)}
     per_row = [FAILED if row.keys is None else numbers[id(row.keys)] for row in rows]
     times = np.array([row.time_ms for row in rows], dtype=np.int64)

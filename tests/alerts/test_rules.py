@@ -212,7 +212,7 @@ def test_the_table_of_burn_rates_is_the_known_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["prometheus", "prometheus_3"])
+@pytest.mark.parametrize("version", ["prometheus", pytest.param("prometheus_3", marks=pytest.mark.proof)])
 def test_prometheus_answers_every_query_of_every_runbook(
     request: pytest.FixtureRequest, tmp_path: Path, version: str
 ) -> None:

@@ -63,7 +63,7 @@ OFF_WHEN_PLAIN = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
+@pytest.fixture(scope="module", params=["prometheus", pytest.param("prometheus_3", marks=pytest.mark.proof)])
 def filled(
     request: pytest.FixtureRequest, promtool: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:

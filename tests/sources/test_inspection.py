@@ -32,6 +32,10 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             'requests_total{outcome="ok"}': 40,
         },
         "vllm-0.13era-1": {"kv_cache_hit_rate": 1.0, 'requests_total{outcome="client_error"}': 40},
+        "vllm-0.10era-1": {"kv_cache_hit_rate": 1.0, "inter_token_latency_seconds": 0.5},
+        "vllm-0.8era-1": {"kv_cache_hit_rate": 1.0, "kv_cache_usage": 0.5, "inter_token_latency_seconds": 0.5},
+        # Running, waiting and swapped out.
+        "vllm-0.5.0-1": {"concurrent_requests": 3, "kv_cache_hit_rate": None, "inter_token_latency_seconds": 0.5},
         "dynamo-frontend-1.6.1-1": {
             "input_tokens_total": 144_000,
             "output_tokens_total": 72_000,
@@ -102,6 +106,17 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate": 0.0,
             "requests_total": 6,
             'requests_total{outcome="ok"}': 6,
+        },
+        # Of the first token of seven nothing is observed.
+        "vllm-0.5.0-1": {
+            "input_tokens_total": 5,
+            "output_tokens_total": 7,
+            'requests_total{outcome="ok"}': 1,
+            "answers_truncated_total": 1,
+            "time_to_first_token_seconds": 0.31326723098754883,
+            "inter_token_latency_seconds": 0.19016313552856445 / 6,
+            "tps_per_request": 6 / 0.19016313552856445,
+            "kv_cache_hit_rate": None,
         },
         "vllm-0.13era-1": {
             "input_tokens_total": 66,
@@ -287,7 +302,7 @@ def test_a_band_gives_its_verdict(
 
 @pytest.mark.parametrize(
     ("capture", "guess"),
-    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
+    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
     captures: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str

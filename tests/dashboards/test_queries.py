@@ -90,7 +90,12 @@ def is_silent(expression: str) -> bool:
     Nor is there an objective between tokens, since the emulated engines are held to the time per output token, and
     nothing is recorded of targets.
     """
-    never = (f"${HISTOGRAMS} * -", OBJECTIVES["inter_token_latency"].record(""), COVERAGE_SERIES)
+    never = (
+        f"${HISTOGRAMS} * -",
+        OBJECTIVES["inter_token_latency"].record(""),
+        COVERAGE_SERIES,
+        "servescope_target_up",
+    )
     return any(each in expression for each in never) or looks_beyond(expression)
 
 

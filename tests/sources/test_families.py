@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
+from servescope.exposition.rendering import render
+from servescope.instruments.autoscaler import AutoscalerInstruments
+from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.router import RouterInstruments
 from servescope.sources.families import sort_families
 from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_source
@@ -15,8 +20,8 @@ from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, parse_exposition
 from tests.conftest import PAGES, REFERENCE
 from tests.pages.writing import UNMAPPED
-from tests.sources.test_sources import MINIMAL
 from tests.support.captures import read_captures
+from tests.support.source_maps import MINIMAL
 
 ALL = [path for folder in (PAGES, REFERENCE) for path in read_captures(folder) if path.stem not in UNMAPPED]
 CAPTURED = [path for path in ALL if not path.read_text("utf-8").startswith("# Written by ")]
@@ -36,6 +41,17 @@ def test_every_family_of_a_page_is_read_or_ignored(path: Path) -> None:
     source = identify(exposition := read_page(path)).source
     if source is not None:
         assert sort_families(exposition, source).unknown == ()
+
+
+def test_every_family_of_our_own_instruments_is_read_or_ignored() -> None:
+    """Their page is made here, as no program has to be captured."""
+    page = render(
+        EngineInstruments(Identity("llama-70b", "chat-v2", "v2")),
+        RouterInstruments(Identity("llama-70b", "chat-v2", "v2", role="router")),
+        AutoscalerInstruments(Identity("llama-70b", "chat-v2", "v2", role="autoscaler")),
+    )
+
+    assert unknown_families(page.decode(), load_sources()["servescope"]) == ()
 
 
 def names_without_a_gate(source: Source) -> Iterator[str]:

@@ -311,6 +311,23 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
     assert "looks like" in document["notes"][0]
 
 
+def test_families_that_are_not_read_are_counted_or_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Those that the map ignores are listed with their reasons on demand; one that it does not know always is."""
+    path = tmp_path / "newer.txt"
+    path.write_text(f"{FIRST}python_info 1\nvllm:cache_config_info 1\nvllm:dreams_total 1\n")
+
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "\n1 family that the map does not know: vllm:dreams_total\n" in text
+    assert "\n2 families that the map ignores, listed with --all\n" in text
+    assert "vllm:cache_config_info" not in text
+    assert main(["inspect", str(path), "--all"]) == 0
+    assert "  settings as labels\n    vllm:cache_config_info\n" in capsys.readouterr().out
+    document = inspect_as_json(capsys, str(path))
+    assert document["unknown"] == ["vllm:dreams_total"]
+    assert {"name": "vllm:cache_config_info", "reason": "settings as labels"} in document["ignored"]
+
+
 @pytest.mark.parametrize("width", [100, 140, 220])
 def test_the_text_is_aligned(captures: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
     """Columns are aligned by section, and lines stay within the width but for long names."""

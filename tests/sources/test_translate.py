@@ -113,7 +113,7 @@ def test_dynamo_mocker_adds_only_what_the_frontend_cannot_know(captures: Path) -
     assert (
         set(show(found))
         == {
-            "pages": {"kv_cache_usage", "preemptions_total", "replica_start_time_seconds"},
+            "pages": {"kv_cache_usage", "preemptions_total"},
             "captures": {'kv_cache_usage{engine="0"}', "preemptions_total"},
         }[captures.name]
     )

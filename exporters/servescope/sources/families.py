@@ -1,16 +1,14 @@
-"""What a source map knows of the families that a page has: it reads one, ignores it for a reason, or does not know it."""
+"""What a source map knows of the families of a page: it reads one, ignores it for a reason, or does not know it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from servescope.sources.map_files import load_common
 from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, canonical_name
-
-_PARTS: Final = ("", "_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +21,18 @@ class Families:
 
 def sort_families(exposition: Exposition, source: Source) -> Families:
     """The families of an exposition that the source's map does not read, in their order."""
-    read = {canonical_name(name) for name in source.read_names()}
-    left = [
-        name for name in exposition.families if not any(canonical_name(name) + part in read for part in _PARTS)
-    ]
+    read = {_base(name) for name in source.read_names()}
+    left = [name for name in exposition.families if _base(name) not in read]
     reasons = {name: _reason(name, source) for name in left}
     return Families(
         {name: reason for name, reason in reasons.items() if reason is not None},
         tuple(name for name, reason in reasons.items() if reason is None),
     )
+
+
+def _base(name: str) -> str:
+    """The name of a family, of which a map, or a page that was cut, may have one part alone."""
+    return re.sub("_(bucket|sum|count)$", "", canonical_name(name))
 
 
 def _reason(family: str, source: Source) -> str | None:

@@ -168,8 +168,8 @@ class Source:
     """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios.
 
     `family` is the name of the engines, or of what is in front of them, that runbooks have a part for. `model_label` is
-    the label of its native series that names the model, None where none does. `ignored` are native families that it does
-    not read, and why; `gated` what of its names a page may lack, and until when.
+    the label of its native series that names the model, None where none does. `ignored` are native families that it
+    does not read, and why; `gated` are names that it reads and that a page may lack, and what has to be so for them.
     """
 
     name: str

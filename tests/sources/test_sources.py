@@ -69,6 +69,15 @@ def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, m
     assert str(error.value).startswith("x.toml: ")
 
 
+def test_a_release_has_the_evidence_of_its_map_or_its_own() -> None:
+    """A map has to say how it is known to be right; a release that differs says so itself."""
+    with pytest.raises(ConfigurationError, match=r"evidence: None is wrong, expected one of run, driven, read"):
+        read_source("x.toml", MINIMAL.replace('evidence = "run"', ""))
+    source = read_source("x.toml", MINIMAL + "[[versions]]\nis = '2'\n[[versions]]\nis = '1'\nevidence = 'read'\n")
+
+    assert [source.evidence_of(release) for release in ("2", "1", "")] == ["run", "read", "run"]
+
+
 def test_a_map_must_say_how_it_is_identified() -> None:
     """A map that matches every exposition is refused."""
     with pytest.raises(ConfigurationError, match=r"identify: expected names that identify the source"):

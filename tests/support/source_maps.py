@@ -7,6 +7,7 @@ from typing import Final
 MINIMAL: Final = """
 title = "X"
 covers = "X 1"
+evidence = "run"
 layer = "engine"
 [identify]
 all = ["x"]

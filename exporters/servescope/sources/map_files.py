@@ -20,6 +20,7 @@ from servescope.sources.maps import (
     Absence,
     Alternative,
     Definition,
+    Evidence,
     FamilyGroup,
     FirstUse,
     LabelRule,
@@ -40,11 +41,11 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 
 _MAP = (
-    "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "same_names",
-    "default", "metrics", "ignored", "gated",
+    "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "identify", "versions", "first_use",
+    "same_names", "default", "metrics", "ignored", "gated",
 )  # fmt: skip
 _IDENTIFY = _keys("all", "any", "none", "label")
-_VERSION = _keys("is!", "present")
+_VERSION = _keys("is!", "present", "evidence")
 _FIRST_USE = _keys("when", "like", "labels")
 _GROUP = _keys("names!", "reason!", "gate")
 _TAKEN = _keys(
@@ -94,6 +95,12 @@ def metric_map(source: str, metric: str) -> MetricMap | None:
     return None if found is None else found.metrics.get(metric)
 
 
+def was_only_read(source: str, versions: str) -> bool:
+    """Whether nobody has run a release of a source, by its map's name; False where there is no such map."""
+    found = load_sources().get(source)
+    return found is not None and found.evidence_of(versions) == "read"
+
+
 def read_source(file_name: str, text: str) -> Source:
     """The source map in a file's text; raises ConfigurationError naming file, key, value and what was expected."""
     table = Table(parse_document(text, file_name), file_name, "")
@@ -103,11 +110,14 @@ def read_source(file_name: str, text: str) -> Source:
         title=table.string("title", None),
         family=table.string("family", table.string("title", None)),
         covers=table.string("covers", None),
+        evidence=_read_evidence(table, ""),
         layer=cast("Layer", table.choice("layer", get_args(Layer), "")),
         prefixes=_strings(table, "prefixes"),
         signs=_read_signs(table.table("identify", _IDENTIFY)),
         versions=tuple(
-            VersionRule(each.string("is", None), _strings(each, "present"))
+            VersionRule(
+                each.string("is", None), _strings(each, "present"), _read_evidence(each, table.string("evidence", None))
+            )
             for each in table.tables("versions", _VERSION)
         ),
         first_use=_read_first_use(table.table("first_use", _FIRST_USE)),
@@ -124,6 +134,10 @@ def read_source(file_name: str, text: str) -> Source:
 
 def _strings(table: Table, key: str) -> tuple[str, ...]:
     return tuple(table.strings(key, []))
+
+
+def _read_evidence(table: Table, default: str) -> Evidence:
+    return cast("Evidence", table.choice("evidence", get_args(Evidence), default))
 
 
 def _read_groups(table: Table, key: str) -> tuple[FamilyGroup, ...]:

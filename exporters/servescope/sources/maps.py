@@ -14,6 +14,10 @@ Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
 Absence = Literal["unknown", "zero", "off"]
 Layer = Literal["frontend", "process", "engine"]
 
+Evidence = Literal["run", "driven", "read"]
+"""How it is known that a source is what its map says: the program was run and compared with what a client counted, its
+own metric classes were driven by a script, or its names were read and it was never run."""
+
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")
 """Statuses of a metric that has a value, or will have one once there is traffic."""
 
@@ -128,10 +132,11 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class VersionRule:
-    """The versions implied when all of `present` are there."""
+    """The versions implied when all of `present` are there, and the evidence that the map is right for them."""
 
     versions: str
-    present: tuple[str, ...] = ()
+    present: tuple[str, ...]
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,7 @@ class Source:
     title: str
     family: str
     covers: str
+    evidence: Evidence
     layer: Layer
     prefixes: tuple[str, ...]
     signs: Signs
@@ -208,6 +214,10 @@ class Source:
             if all(exposition.has(name) for name in rule.present):
                 return rule.versions
         return ""
+
+    def evidence_of(self, versions: str) -> Evidence:
+        """The evidence for a release by its `implied_versions`."""
+        return next((rule.evidence for rule in self.versions if rule.versions == versions), self.evidence)
 
 
 def _quoted(names: tuple[str, ...] | list[str]) -> str:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
-from typing import get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, get_args
 
 from servescope.contract.metrics import PROCESS_RATIOS
 from servescope.contract.types import Component
 from servescope.sources.families import Families
 from servescope.sources.inspection import Entry, Report
+from servescope.sources.maps import Evidence
+
+_EVIDENCE: Final[Mapping[Evidence, str]] = {
+    "run": "the program was run, and what it counted compared with its clients' own counts",
+    "driven": "the program's own metric classes were driven by a script, and no model served",
+    "read": "read from its source, never run: its figures gate nothing in a cutover",
+}
 
 
 def render_json(report: Report) -> str:
@@ -22,6 +29,7 @@ def render_json(report: Report) -> str:
         "source": report.source.name if report.source else None,
         "title": report.source.title if report.source else None,
         "versions": found.versions,
+        "evidence": report.source.evidence_of(found.versions) if report.source else None,
         "nearest": found.nearest,
         "reason": found.reason if report.source is None else None,
         "advice": found.advice if report.source is None else None,
@@ -77,6 +85,7 @@ def _headline(report: Report, width: int) -> Iterator[str]:
         return
     versions = f", {found.versions}" if found.versions else ""
     yield f"{report.subject}: {report.source.title}{versions} (source map {report.source.name!r})"
+    yield f"Evidence of the map: {_EVIDENCE[report.source.evidence_of(found.versions)]}."
     yield _explain_span(report)
     for note in report.notes:
         yield from textwrap.wrap(f"note: {note}", width)

@@ -119,6 +119,9 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_best_prefix_hit_rate": 0.6506,
             "kv_cache_hit_rate_efficiency": 0.9697,
             "kv_cache_predicted_tokens_total": 0.6168 * 163155,
+            # In milliseconds on the page.
+            "router_decision_seconds": 0.03888 / 300,
+            "router_queue_wait_seconds": 0.03362 / 300,
             'replica_count_by_status{status="active"}': 4,
         },
         "llamacpp-2026-1": {
@@ -257,6 +260,15 @@ def test_a_fresh_server_has_counts_and_no_means(capsys: pytest.CaptureFixture[st
     assert rows["request_duration_seconds"]["reason"].startswith("no observation")
 
 
+def test_the_evidence_of_a_map_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads figures of a program that nobody has run is warned."""
+    path = str(PAGES / "trtllm-1.3-1.txt")
+    assert main(["inspect", path]) == 0
+    text = capsys.readouterr().out
+    assert "Evidence of the map: read from its source, never run: its figures gate nothing in a cutover." in text
+    assert inspect_as_json(capsys, path)["evidence"] == "read"
+
+
 def test_an_approximate_part_makes_a_figure_approximate(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str]
 ) -> None:
@@ -337,6 +349,7 @@ def test_the_text_is_aligned(captures: Path, capsys: pytest.CaptureFixture[str],
         assert main(["inspect", path]) == 0
     text = capsys.readouterr().out
     assert "Dynamo frontend, 1.6 (source map 'dynamo-frontend')" in text
+    assert "Evidence of the map: the program was run, and what it counted compared with" in text
     assert "since its process started" in text
     sections = re.split(r"^(ENGINE|ROUTER|AUTOSCALER|PROCESS)\n", text, flags=re.MULTILINE)[1:]
     assert sections[::2] == ["ENGINE", "ROUTER", "AUTOSCALER", "PROCESS"]

@@ -45,7 +45,7 @@ def map_of(metric: str, body: str) -> Source:
         f'[default.{component}]\nstatus = "elsewhere"\nreason = "there"\n'
         for component in ("engine", "router", "autoscaler", "process")
     )
-    head = 'title = "X"\ncovers = "X"\nlayer = "engine"\n[identify]\nall = ["x"]\n'
+    head = 'title = "X"\ncovers = "X"\nevidence = "run"\nlayer = "engine"\n[identify]\nall = ["x"]\n'
     return read_source("x.toml", f"{head}{missing}[metrics.{metric}]\n{body}\n")
 
 

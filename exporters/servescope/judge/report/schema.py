@@ -31,7 +31,7 @@ _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("Judgement", "live"): "What the verdict would be if it were not latched; null where it is not.",
     ("Judgement", "latched_since"): "When harm was proven that nobody has acknowledged; null without.",
     ("Judgement", "missed"): "Spans that were not observed, with why.",
-    ("Judgement", "incomparable"): "What either stack cannot report or reports otherwise, or what is not judged, by metric.",
+    ("Judgement", "incomparable"): "What either stack cannot report or reports otherwise, or is not judged, by metric.",
     ("MetricJudgement", "guard"): "Whether its harm keeps the verdict over all metrics from being HEALTHY.",
     ("MetricJudgement", "ratio"): "v2 ÷ v1, whichever direction is good; null where there is none.",
     ("MetricJudgement", "low"): "Lower end of the interval of the ratio, valid at every look.",

@@ -10,26 +10,7 @@ from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
-
-MINIMAL = """
-title = "X"
-covers = "X 1"
-layer = "engine"
-[identify]
-all = ["x"]
-[default.engine]
-status = "impossible"
-reason = "no"
-[default.router]
-status = "elsewhere"
-reason = "there"
-[default.autoscaler]
-status = "elsewhere"
-reason = "there"
-[default.process]
-status = "impossible"
-reason = "no"
-"""
+from tests.support.source_maps import MINIMAL
 
 
 @pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)
@@ -86,6 +67,15 @@ def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, m
     with pytest.raises(ConfigurationError, match=message) as error:
         read_source("x.toml", MINIMAL + addition)
     assert str(error.value).startswith("x.toml: ")
+
+
+def test_a_release_has_the_evidence_of_its_map_or_its_own() -> None:
+    """A map has to say how it is known to be right; a release that differs says so itself."""
+    with pytest.raises(ConfigurationError, match=r"evidence: None is wrong, expected one of run, driven, read"):
+        read_source("x.toml", MINIMAL.replace('evidence = "run"', ""))
+    source = read_source("x.toml", MINIMAL + "[[versions]]\nis = '2'\n[[versions]]\nis = '1'\nevidence = 'read'\n")
+
+    assert [source.evidence_of(release) for release in ("2", "1", "")] == ["run", "read", "run"]
 
 
 def test_a_map_must_say_how_it_is_identified() -> None:

@@ -150,7 +150,7 @@ def test_types_and_edges_are_those_of_the_source_map(pages: tuple[EmulatedStack,
     }
     mapped = load_sources()["vllm"].metrics.values()
     with_edges = {term.native for metric in mapped if metric.edges for one in metric.alternatives for term in one.terms}
-    assert len(with_edges) == 3
+    assert len(with_edges) == 4
     for name in with_edges:
         assert bucket_edges(page)[name] == bucket_edges(written)[name]
 

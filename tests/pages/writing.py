@@ -101,7 +101,7 @@ class _Page:
         return not {*needed, *map(_family_of, needed)} & self._foreign and not {*alternative.unless} & self._signs
 
     def _labels(self) -> dict[str, str]:
-        own = self._source.first_use.labels or ("model_name",)
+        own = [self._source.model_label or "model_name"]
         return dict.fromkeys([*own, *filter(None, [self._source.signs.label])], "tiny")
 
     def _add(self, term: Term, metric: Metric, edges: tuple[float, ...]) -> None:

@@ -154,7 +154,7 @@ def test_nothing_is_guessed_from_nothing() -> None:
     ("text", "nearest", "reason", "advice"),
     [
         (
-            "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 1\nprocess_start_time_seconds 1",
+            "vllm:num_requests_running 1\nvllm:num_preemptions_total 1\nprocess_start_time_seconds 1",
             "vLLM", "of whose names 2 of ", "source = 'vllm' or --source",
         ),
         ("sglang:cache_hit_rate 1", "SGLang", "the map 'sglang' reads SGLang 0.4", "source = 'sglang'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
@@ -52,7 +52,9 @@ _DEFINITION = _keys("kind!", "reason!")
 _MISSING = _keys("status!", "reason!")
 _ALTERNATIVE = _keys("requires", "unless", "status", "reason")
 _SHARED = ("select", "except", "same_across", "drop")
-_TERM = _keys("native!", "select", "except", "same_across", "drop", "set", "scale", "optional")
+_TERM = _keys(
+    "native!", "select", "except", "same_across", "drop", "set", "scale", "optional", "zero", "zero_when"
+)  # fmt: skip
 _TAKE = (*_ALTERNATIVE, *_keys("from", "native"), *_TERM[1:])
 _RULE = _keys("is!", "when")
 
@@ -226,6 +228,8 @@ def _read_term(metric: Metric, table: Table) -> Term:
         tuple((label, _read_rules(metric, label, rules)) for label in rules.values),
         _read_scale(table),
         table.boolean("optional", default=False),
+        _products(table.string_lists("zero")) if "zero" in table.values else (),
+        _strings(table, "zero_when"),
     )
 
 
@@ -245,8 +249,12 @@ def _read_zeros(metric: Metric, table: Table) -> tuple[Labels, ...]:
         allowed = metric.label_values.get(label, ())
         if not set(table.strings(label, [])) <= set(allowed):
             raise table.wrong(label, f"some of {', '.join(allowed)}")
-    choices = [[(label, value) for value in table.strings(label, [])] for label in table.values]
-    return tuple(make_labels(pairs) for pairs in product(*choices))
+    return _products((label, tuple(table.strings(label, []))) for label in table.values)
+
+
+def _products(values: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[Labels, ...]:
+    """The labels that have one of these values each, in every combination."""
+    return tuple(make_labels(pairs) for pairs in product(*([(label, each) for each in some] for label, some in values)))
 
 
 def _read_scale(table: Table) -> float:

@@ -39,7 +39,9 @@ class Term:
 
     `select` keeps, `exclude` drops series by their labels. Of series that differ in the labels `same_across` alone, the
     one with their lowest values is used: they all report the same. `drop` are labels to remove, `labels` those of the
-    contract to set, by the first rule that matches; values are multiplied by `scale`.
+    contract to set, by the first rule that matches; values are multiplied by `scale`. `zeros` are the native labels of
+    the series that are 0 until they are exposed, if those in `zero_when` are; beside them they have those of the
+    source's first use.
     """
 
     native: str
@@ -50,6 +52,8 @@ class Term:
     labels: tuple[tuple[str, tuple[LabelRule, ...]], ...] = ()
     scale: float = 1.0
     optional: bool = False
+    zeros: tuple[Labels, ...] = ()
+    zero_when: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,9 @@ class MetricMap:
     """Where one metric of the contract comes from: the alternatives, newest first, or why there are none.
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
-    if the series in `zero_when` are exposed. `edges` are the finite edges of a histogram, which its zeros have;
-    `edges_before` are those of the releases of the last version rule. `definition` and `observes` are None where the
+    if the series in `zero_when` are exposed; where a term has zeros of its own, those alone. `edges` are the finite edges of a histogram, which its zeros have;
+    `edges_before` are those of the releases of the last version rule. `no_sum` says why the sum of a histogram is not
+    read, None where it is. `definition` and `observes` are None where the
     metric is what the contract says it is.
     """
 
@@ -91,6 +96,7 @@ class MetricMap:
     zero_when: tuple[str, ...] = ()
     edges: tuple[float, ...] = ()
     edges_before: tuple[float, ...] = ()
+    no_sum: str | None = None
     status: Status | None = None
     reason: str | None = None
     definition: Definition | None = None

@@ -43,6 +43,8 @@ class Written:
 WRITTEN: Final = (
     Written("vllm-0.32.0-1", "vllm", "newer than 0.13, read up to 0.32"),
     Written("vllm-0.13era-1", "vllm", "about 0.13"),
+    Written("vllm-on-ray-0.32.0-1", "vllm-on-ray", "newer than 0.13, read up to 0.32"),
+    Written("sglang-on-ray-0.5.23-1", "sglang-on-ray", "newer than 0.5.12, read up to 0.5.23"),
     Written("sglang-0.5.7era-1", "sglang", "0.5.7 to about 0.5.9"),
     Written("sglang-0.4.x-1", "sglang", "before 0.4.5"),
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),

@@ -82,6 +82,25 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "request_duration_seconds": 26.803024 / 88,
             "concurrent_requests": None,
         },
+        # All observations are of one size, in the middle of their bucket.
+        "vllm-on-ray-0.32.0-1": {
+            "input_tokens_total": 384,
+            'requests_total{outcome="ok"}': 40,
+            "kv_cache_hit_rate": 1.0,
+            "time_to_first_token_p50": 0.75 + 0.25 * 0.5,
+            "time_to_first_token_mean": None,
+            "input_tokens_per_request": None,
+            "decode_seconds_total": None,
+            "tps_per_request": None,
+            "replica_start_time_seconds": None,
+        },
+        "sglang-on-ray-0.5.23-1": {
+            "output_tokens_total": 384,
+            'requests_total{outcome="ok"}': 40,
+            "request_duration_p95": 10 + (20 - 10) * 0.95,
+            "request_duration_mean": None,
+            "decode_seconds_total": None,
+        },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
             "requests_total": 40,

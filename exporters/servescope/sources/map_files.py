@@ -15,6 +15,7 @@ from servescope.contract.samples import Labels, make_labels
 from servescope.contract.types import Metric
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import REQUIRED, Setting, Table, parse_document
+from servescope.sources.forms import Form, apply_form
 from servescope.sources.maps import (
     SUPPLIED,
     Absence,
@@ -40,8 +41,9 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 _MAP = (
     "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "same_names",
-    "default", "metrics",
+    "default", "metrics", "forms",
 )  # fmt: skip
+_FORM = _keys("name!", "title!", "covers!", "prefix!", "identify!", "first_use", "drop", "no_sum", "metrics")
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
@@ -62,14 +64,9 @@ _RULE = _keys("is!", "when")
 @lru_cache(maxsize=1)
 def load_sources() -> Mapping[str, Source]:
     """Every source map by its name; raises ConfigurationError when a file is wrong."""
-    entries = sorted(files(__package__).iterdir(), key=lambda entry: entry.name.removesuffix(".toml"))
-    return MappingProxyType(
-        {
-            entry.name.removesuffix(".toml"): read_source(entry.name, entry.read_text("utf-8"))
-            for entry in entries
-            if entry.name.endswith(".toml")
-        }
-    )
+    entries = [entry for entry in files(__package__).iterdir() if entry.name.endswith(".toml")]
+    sources = [each for entry in entries for each in read_sources(entry.name, entry.read_text("utf-8"))]
+    return MappingProxyType({each.name: each for each in sorted(sources, key=lambda source: source.name)})
 
 
 @lru_cache(maxsize=1)
@@ -86,10 +83,40 @@ def metric_map(source: str, metric: str) -> MetricMap | None:
     return None if found is None else found.metrics.get(metric)
 
 
-def read_source(file_name: str, text: str) -> Source:
-    """The source map in a file's text; raises ConfigurationError naming file, key, value and what was expected."""
+def read_sources(file_name: str, text: str) -> tuple[Source, ...]:
+    """The source map in a file's text, and those of its forms.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
     table = Table(parse_document(text, file_name), file_name, "")
     table.check_keys(_MAP)
+    source = _read_map(table, file_name)
+    return source, *(apply_form(source, _read_form(each)) for each in table.tables("forms", _FORM))
+
+
+def read_source(file_name: str, text: str) -> Source:
+    """The source map in a file's text, without its forms; raises ConfigurationError as `read_sources` does."""
+    return read_sources(file_name, text)[0]
+
+
+def _read_form(table: Table) -> Form:
+    first_use = table.table("first_use", _FIRST_USE)
+    metrics = {name: each for name, each in METRICS.items() if name not in PROCESS_RATIOS}
+    given = table.table("metrics", _keys(*metrics))
+    return Form(
+        name=table.string("name", None),
+        title=table.string("title", None),
+        covers=table.string("covers", None),
+        prefix=table.string("prefix", None),
+        signs=_read_signs(table.table("identify", _IDENTIFY)),
+        first_use=_read_first_use(first_use) if first_use.values else None,
+        drop=frozenset(_strings(table, "drop")),
+        no_sum=table.string("no_sum", "") or None,
+        metrics={name: _read_metric(metrics[name], given) for name in given.values},
+    )
+
+
+def _read_map(table: Table, file_name: str) -> Source:
     return Source(
         name=file_name.removesuffix(".toml"),
         title=table.string("title", None),

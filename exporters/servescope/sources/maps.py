@@ -83,10 +83,10 @@ class MetricMap:
     """Where one metric of the contract comes from: the alternatives, newest first, or why there are none.
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
-    if the series in `zero_when` are exposed; where a term has zeros of its own, those alone. `edges` are the finite edges of a histogram, which its zeros have;
-    `edges_before` are those of the releases of the last version rule. `no_sum` says why the sum of a histogram is not
-    read, None where it is. `definition` and `observes` are None where the
-    metric is what the contract says it is.
+    if the series in `zero_when` are exposed; where a term has zeros of its own, those alone. `edges` are the finite
+    edges of a histogram, which its zeros have; `edges_before` are those of the releases of the last version rule.
+    `no_sum` says why the sum of a histogram is not read, None where it is. `definition` and `observes` are None where
+    the metric is what the contract says it is.
     """
 
     metric: Metric

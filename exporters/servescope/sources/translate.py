@@ -38,6 +38,10 @@ class Coverage:
     reason: str | None = None
     no_sum: str | None = None
 
+    def explain(self) -> str | None:
+        """The reservation, and why there is no mean."""
+        return "; ".join(filter(None, (self.reason, self.no_sum))) or None
+
 
 _PROCESS_RATIO = Coverage("derived", None, "derived from counters; no gauge of a single process is read")
 
@@ -340,13 +344,14 @@ def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
 
 
 def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | None, *, zeros: bool) -> Coverage:
+    no_sum = metric_map.no_sum
     if chosen:
         natives = [term.native for term in chosen.terms if exposition.has(term.native)]
-        return Coverage(chosen.status, " + ".join(natives), chosen.reason, metric_map.no_sum)
+        return Coverage(chosen.status, " + ".join(natives), chosen.reason, no_sum)
     if metric_map.status:
         return Coverage(metric_map.status, None, metric_map.reason)
     if zeros:
-        return Coverage("present", None, "not exposed before its first use, so 0", metric_map.no_sum)
+        return Coverage("present", None, "not exposed before its first use, so 0", no_sum)
     if metric_map.absent == "off":
         return Coverage("impossible", None, metric_map.reason)
     return Coverage("impossible", None, _explain_absence(metric_map))

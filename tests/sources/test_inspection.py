@@ -30,6 +30,8 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate": 1.0,
             "requests_total": 40 + 40 + 384,
             'requests_total{outcome="ok"}': 40,
+            "kv_transfer_mean": 0.2,
+            "kv_transfer_bytes_total": 40 * 10,
         },
         "vllm-0.13era-1": {"kv_cache_hit_rate": 1.0, 'requests_total{outcome="client_error"}': 40},
         "dynamo-frontend-1.6.1-1": {

@@ -250,6 +250,19 @@ def test_an_engine_behind_another_server_refuses_nothing_itself() -> None:
     assert not [each for each in shown if "rejected" in each or "client_error" in each]
 
 
+def test_a_cache_in_the_engine_changes_nothing_of_it() -> None:
+    """What LMCache counts on vLLM's page is of tiers whose hits vLLM counts itself."""
+    cache = (
+        'lmcache:num_hit_tokens_total{model_name="tiny",worker_id="0"} 5\n'
+        'lmcache:time_to_retrieve_sum{model_name="tiny",worker_id="0"} 1\n'
+        'lmcache:time_to_retrieve_count{model_name="tiny",worker_id="0"} 1\n'
+        'vllm:lmcache_mp_lookup_duration_seconds_sum{engine="0",model_name="tiny"} 1\n'
+        'vllm:lmcache_mp_lookup_duration_seconds_count{engine="0",model_name="tiny"} 1\n'
+    )
+    with_cache = translate_identified(parse_exposition(VLLM + cache))
+    assert with_cache == translate_identified(parse_exposition(VLLM))
+
+
 def test_an_api_server_in_rust_starts_at_zero() -> None:
     """Its page has gauges alone at first; what appears with the first request is 0 before, as the same series."""
     gauges = (

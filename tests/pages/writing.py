@@ -50,12 +50,13 @@ WRITTEN: Final = (
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
+    Written("tgi-3.3.7-1", "tgi", "3, read at 3.3.7"),
+    Written("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),
 )
 
 UNMAPPED: Final = {
     "vllm-0.5.0-1": ("vllm:num_requests_running", "vllm:num_requests_swapped"),
-    "triton-trtllm-1.0.0-1": ("nv_trt_llm_request_metrics", "nv_inference_request_success"),
     "llmd-epp-0.10.0-1-goldens": ("llm_d_epp_request_total",),
     "gaie-epp-legacy-1-goldens": ("inference_objective_request_total",),
     "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_GPU_UTIL",),
@@ -103,11 +104,11 @@ class _Page:
         return not {*needed, *map(_family_of, needed)} & self._foreign and not {*alternative.unless} & self._signs
 
     def _labels(self) -> dict[str, str]:
-        own = [self._source.model_label or "model_name"]
-        return dict.fromkeys([*own, *filter(None, [self._source.signs.label])], "tiny")
+        return dict.fromkeys(filter(None, [self._source.model_label, self._source.signs.label]), "tiny")
 
     def _add(self, term: Term, metric: Metric, edges: tuple[float, ...]) -> None:
         name, kind = term.native, str(metric.kind)
+        edges = tuple(edge / term.scale for edge in edges)
         if kind == "counter" and _family_of(name) != name:
             name, kind = _family_of(name), "histogram"
         family = self._families.setdefault(name, _Family(kind, edges if kind == "histogram" else ()))

@@ -103,6 +103,29 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "request_duration_mean": None,
             "decode_seconds_total": None,
         },
+        # It times a request's inference as a whole, which is no time from token to token.
+        "tgi-3.3.7-1": {
+            "input_tokens_total": 40_000,
+            "output_tokens_total": 40_000,
+            'requests_total{outcome="ok"}': 40,
+            'requests_total{outcome="client_error"}': 40,
+            "request_error_share": 0.0,
+            "request_duration_seconds": 0.14778918800354002,
+            "concurrent_requests": 2,
+            "spec_decode_num_accepted_tokens_total": 400,
+            "speculation_rate": None,
+            "tps_per_request": None,
+            "requests_started_total": None,
+        },
+        "triton-trtllm-1.0.0-1": {
+            "input_tokens_total": 40_000,
+            'requests_total{outcome="ok"}': 40,
+            'requests_total{outcome="rejected"}': 40,
+            "concurrent_requests": 1 + 1,
+            "queued_requests": 1 + 1,
+            "time_to_first_token_mean": 2.0,
+            "request_duration_mean": None,
+        },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
             "requests_total": 40,
@@ -148,6 +171,13 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate": 129_725 / (77_454 + 129_725),
             "speculation_rate": None,
             "concurrent_requests": 3,
+        },
+        "triton-trtllm-1.0.0-1": {
+            "concurrent_requests": 0,
+            "queued_requests": 1,
+            "kv_cache_usage": 0.4875,
+            "requests_total": 0,
+            "input_tokens_total": None,
         },
         "trtllm-1.2rc-1": {
             "requests_total": 2,
@@ -308,7 +338,7 @@ def test_a_band_gives_its_verdict(
 
 @pytest.mark.parametrize(
     ("capture", "guess"),
-    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
+    [("vllm-0.5.0-1", "vLLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
     captures: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str

@@ -115,4 +115,4 @@ def test_a_form_must_say_how_it_is_identified() -> None:
     with pytest.raises(ConfigurationError, match=r"forms\[0\]: 'identify' is missing"):
         read_sources("x.toml", text + form)
     first, second = read_sources("x.toml", f'{text}{form}[forms.identify]\nall = ["x:a"]\n')
-    assert (first.name, second.name, second.signs.all) == ("x", "x-on-y", ("y_x_a",))
+    assert (first.name, second.name, second.signs.all) == ("x", "x-on-y", ("y_x:a",))

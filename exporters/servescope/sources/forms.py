@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from servescope.sources.maps import Alternative, FirstUse, MetricMap, Signs, Source, Term
-from servescope.sources.parse import canonical_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class _Forming:
         return name.startswith(self._of.prefixes)
 
     def _publish(self, name: str) -> str:
-        return self._form.prefix + canonical_name(name)
+        return self._form.prefix + name
 
     def _published(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(map(self._publish, names))

@@ -243,7 +243,8 @@ def native_names() -> tuple[str, ...]:
         for metric_map in source.metrics.values():
             names |= set(metric_map.zero_when)
             for alternative in metric_map.alternatives:
-                names |= {*alternative.requires, *alternative.unless, *(term.native for term in alternative.terms)}
+                names |= {*alternative.requires, *alternative.unless}
+                names |= {name for term in alternative.terms for name in (term.native, *term.zero_when)}
     parts = {f"{name}{part}" for name in names for part in ("", "_bucket", "_sum", "_count")}
     return tuple(sorted(parts | {name.replace(":", "_") for name in parts}))
 

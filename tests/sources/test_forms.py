@@ -19,7 +19,7 @@ def worker(name: str, *, errors: int = 0) -> str:
     """What the agent of a node shows of one engine that is idle now: no gauges, and no counter that stayed 0."""
     labels = (
         f'Component="core_worker",NodeAddress="10.0.0.1",ReplicaId="r{name}",SessionName="s",Version="2.60.0",'
-        f'WorkerId="{name}",engine="0",model_name="tiny"'
+        f'WorkerId="{name}",engine="0",model_name="tiny",otel_scope_name="ray",otel_scope_version=""'
     )
     failed = f'ray_vllm_request_success_total{{finished_reason="error",{labels}}} {errors}\n' if errors else ""
     return (

@@ -96,6 +96,19 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "tps_per_request": None,
             "replica_start_time_seconds": None,
         },
+        # Two actors recorded 5 and 2 requests of 0.3 s, and one error; of two gauges one was set of late.
+        "vllm-on-ray-2.60.0-1": {
+            "input_tokens_total": 7 * 9,
+            "output_tokens_total": 7 * 3,
+            'requests_total{outcome="ok"}': 7,
+            'requests_total{outcome="error"}': 1,
+            'requests_total{outcome="client_abort"}': 0,
+            "request_error_share": 1 / 8,
+            "kv_cache_hit_rate": 0.0,
+            "time_to_first_token_p50": 0.25 + (0.5 - 0.25) * 0.5,
+            "time_to_first_token_mean": None,
+            "replica_start_time_seconds": None,
+        },
         "sglang-on-ray-0.5.23-1": {
             "output_tokens_total": 384,
             'requests_total{outcome="ok"}': 40,

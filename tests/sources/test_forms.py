@@ -57,8 +57,21 @@ def test_workers_are_kept_apart_and_gauges_that_ray_drops_are_absent() -> None:
     assert set(show(found, "input_tokens_total")) == {
         f'input_tokens_total{{ReplicaId="r{name}",WorkerId="{name}",engine="0"}}' for name in "ab"
     }
-    assert found.coverage["concurrent_requests"].status == "impossible"
     assert show(found, "concurrent_requests") == {}
+
+
+def test_a_gauge_that_ray_drops_is_not_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An engine that is idle has not lost its metrics: no warning of missing ones, and the reason in an inspection."""
+    labels = 'ReplicaId="ra",WorkerId="a",engine="0",model_name="tiny"'
+    gauges = f"ray_vllm_num_requests_running{{{labels}}} 1\nray_vllm_num_requests_waiting{{{labels}}} 0\n"
+    reader = Reader(IDENTITY)
+    reader.read((BOTH + gauges).encode())
+    reader.read(BOTH.encode())
+    assert (reader.missing, reader.warnings) == ({}, ())
+    (tmp_path / "idle.txt").write_text(BOTH)
+    row = rows_by_name(inspect_as_json(capsys, str(tmp_path / "idle.txt")))["concurrent_requests"]
+    assert row["value"] is None
+    assert "not exposed: Ray drops a gauge" in row["reason"]
 
 
 def test_means_are_absent_and_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ class Form:
     """One form of a source map, with the engine's own names in it, which are published with a `prefix`.
 
     `drop` are labels of every series that say nothing of it. `no_sum` says why sums of histograms are not read, None
-    where they are. Without `first_use` nothing is 0 before it is exposed. `metrics` replace those of the map.
+    where they are; `unset` says when gauges are dropped from a page though nothing is wrong, None where they are not.
+    Without `first_use` nothing is 0 before it is exposed. `metrics` replace those of the map.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Form:
     first_use: FirstUse | None
     drop: frozenset[str]
     no_sum: str | None
+    unset: str | None
     metrics: Mapping[str, MetricMap]
 
 
@@ -65,12 +67,17 @@ class _Forming:
             reason = lost or f"not among the series of {self._form.title}"
             return MetricMap(given.metric, status="impossible", reason=reason)
         return replace(
-            given,
+            self._absence(given),
             alternatives=alternatives,
-            absent="unknown" if given.absent == "zero" and self._form.first_use is None else given.absent,
             zero_when=self._published(given.zero_when),
             no_sum=self._form.no_sum if given.metric.kind == "histogram" else None,
         )
+
+    def _absence(self, given: MetricMap) -> MetricMap:
+        if given.metric.kind == "gauge" and self._form.unset is not None:
+            return replace(given, absent="unset", reason=self._form.unset)
+        is_lost = given.absent == "zero" and self._form.first_use is None
+        return replace(given, absent="unknown") if is_lost else given
 
     def _reads_sum(self, given: MetricMap, alternative: Alternative) -> bool:
         is_counter = given.metric.kind != "histogram" and self._form.no_sum is not None

@@ -202,7 +202,8 @@ def _metric_entry(metric: Metric, by_name: Mapping[str, list[Sample]], own: Cove
     measure = {"histogram": "mean", "gauge": "now"}.get(metric.kind, "total" if span == "start" else "increase")
     value, parts = _metric_value(metric, by_name)
     reason = own.explain()
-    if value is None and not parts and own.status in SUPPLIED and own.no_sum is None:
+    is_unset = metric.kind == "gauge" and own.native is None
+    if value is None and not parts and own.status in SUPPLIED and own.no_sum is None and not is_unset:
         reason = _joined("no observation", own.reason)
     return Entry(
         metric.name,

@@ -43,7 +43,7 @@ _MAP = (
     "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "same_names",
     "default", "metrics", "forms",
 )  # fmt: skip
-_FORM = _keys("name!", "title!", "covers!", "prefix!", "identify!", "first_use", "drop", "no_sum", "metrics")
+_FORM = _keys("name!", "title!", "covers!", "prefix!", "identify!", "first_use", "drop", "no_sum", "unset", "metrics")
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
@@ -112,6 +112,7 @@ def _read_form(table: Table) -> Form:
         first_use=_read_first_use(first_use) if first_use.values else None,
         drop=frozenset(_strings(table, "drop")),
         no_sum=table.string("no_sum", "") or None,
+        unset=table.string("unset", "") or None,
         metrics={name: _read_metric(metrics[name], given) for name in given.values},
     )
 

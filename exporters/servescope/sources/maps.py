@@ -11,7 +11,7 @@ from servescope.contract.types import Metric
 from servescope.sources.parse import Exposition, canonical_name
 
 Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
-Absence = Literal["unknown", "zero", "off"]
+Absence = Literal["unknown", "zero", "off", "unset"]
 Layer = Literal["frontend", "process", "engine"]
 
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")

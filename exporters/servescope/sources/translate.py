@@ -166,6 +166,8 @@ def _plan_metric(
     unused = [part for parts in zeros if not any(part in found for part in parts) for part in parts]
     for series in unused:
         planner.begin_series(*series)
+    if alternative is None and metric_map.absent == "unset" and source.signs.explain_mismatch(exposition) is None:
+        return Coverage("present", None, f"not exposed: {metric_map.reason}")
     return _cover(exposition, metric_map, alternative, zeros=bool(zeros))
 
 

@@ -59,6 +59,8 @@ _SINCE_0_13: Final = (
     "vllm:request_time_per_output_token_seconds",
     "vllm:admission_rejections_total",
     "vllm:prompt_tokens_cached_total",
+    "vllm:prompt_tokens_by_source_total",
+    "vllm:num_requests_waiting_by_reason",
 )
 _BEFORE_0_13: Final = (
     "vllm:num_requests_swapped",
@@ -74,16 +76,19 @@ WRITTEN: Final = (
     Written("vllm-0.10era-1", "vllm", "about 0.10 to 0.12", (*_SINCE_0_13, "vllm:num_requests_swapped")),
     Written("vllm-0.8era-1", "vllm", "0.8 to about 0.10", (*_SINCE_0_13, *_SINCE_0_10, "vllm:num_requests_swapped")),
     Written("vllm-0.5.0-1", "vllm", "0.5 to 0.9 (V0 engine)", (*_SINCE_0_13, *_SINCE_0_10, *_SINCE_0_8)),
+    Written("vllm-on-ray-0.32.0-1", "vllm-on-ray", "newer than 0.13, read up to 0.32"),
+    Written("sglang-on-ray-0.5.23-1", "sglang-on-ray", "newer than 0.5.12, read up to 0.5.23"),
     Written("sglang-0.5.7era-1", "sglang", "0.5.7 to about 0.5.9"),
     Written("sglang-0.4.x-1", "sglang", "before 0.4.5"),
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
+    Written("tgi-3.3.7-1", "tgi", "3, read at 3.3.7"),
+    Written("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),
 )
 
 UNMAPPED: Final = {
-    "triton-trtllm-1.0.0-1": ("nv_trt_llm_request_metrics", "nv_inference_request_success"),
     "llmd-epp-0.10.0-1-goldens": ("llm_d_epp_request_total",),
     "gaie-epp-legacy-1-goldens": ("inference_objective_request_total",),
     "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_GPU_UTIL",),
@@ -134,11 +139,11 @@ class _Page:
         return not {*needed, *map(_family_of, needed)} & self._foreign and not {*alternative.unless} & self._signs
 
     def _labels(self) -> dict[str, str]:
-        own = self._source.first_use.labels or ("model_name",)
-        return dict.fromkeys([*own, *filter(None, [self._source.signs.label])], "tiny")
+        return dict.fromkeys(filter(None, [self._source.model_label, self._source.signs.label]), "tiny")
 
     def _add(self, term: Term, metric: Metric, edges: tuple[float, ...]) -> None:
         name, kind = term.native, str(metric.kind)
+        edges = tuple(edge / term.scale for edge in edges)
         if kind == "counter" and _family_of(name) != name:
             name, kind = _family_of(name), "histogram"
         family = self._families.setdefault(name, _Family(kind, edges if kind == "histogram" else ()))

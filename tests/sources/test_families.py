@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import servescope.sources
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
 from servescope.exposition.rendering import render
@@ -24,6 +25,7 @@ from tests.support.captures import read_captures
 from tests.support.source_maps import MINIMAL
 
 ALL = [path for folder in (PAGES, REFERENCE) for path in read_captures(folder) if path.stem not in UNMAPPED]
+FOLDER = Path(servescope.sources.__file__).parent
 CAPTURED = [path for path in ALL if not path.read_text("utf-8").startswith("# Written by ")]
 
 
@@ -63,14 +65,19 @@ def names_without_a_gate(source: Source) -> Iterator[str]:
             yield from (name for name in group.names if not name.endswith("*"))
 
 
+def is_of_a_file(source: Source) -> bool:
+    return (FOLDER / f"{source.name}.toml").is_file()
+
+
 def test_every_name_of_a_map_is_on_a_page_or_has_a_gate() -> None:
     """A name that no captured page shows is wrong, or the map says when it is exposed: `gated`, or `gate`.
 
-    So it is of each engine of which a page was captured; the reference has some that the tree has not.
+    So it is of each engine of which a page was captured; the reference has some that the tree has not. The names of a
+    form are those of its map.
     """
     pages: dict[str, list[Exposition]] = {}
     for page in map(read_page, CAPTURED):
-        if (found := identify(page).source) is not None:
+        if (found := identify(page).source) is not None and is_of_a_file(found):
             pages.setdefault(found.name, []).append(page)
 
     assert pages.keys() >= {"llamacpp", "litellm"}

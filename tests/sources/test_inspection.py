@@ -30,6 +30,8 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate": 1.0,
             "requests_total": 40 + 40 + 384,
             'requests_total{outcome="ok"}': 40,
+            "kv_transfer_mean": 0.2,
+            "kv_transfer_bytes_total": 40 * 10,
         },
         "vllm-0.13era-1": {"kv_cache_hit_rate": 1.0, 'requests_total{outcome="client_error"}': 40},
         "vllm-0.10era-1": {"kv_cache_hit_rate": 1.0, "inter_token_latency_seconds": 0.5},
@@ -85,6 +87,61 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate": 19_200 / 25_208,
             "request_duration_seconds": 26.803024 / 88,
             "concurrent_requests": None,
+        },
+        # All observations are of one size, in the middle of their bucket.
+        "vllm-on-ray-0.32.0-1": {
+            "input_tokens_total": 384,
+            'requests_total{outcome="ok"}': 40,
+            "kv_cache_hit_rate": 1.0,
+            "time_to_first_token_p50": 0.75 + 0.25 * 0.5,
+            "time_to_first_token_mean": None,
+            "input_tokens_per_request": None,
+            "decode_seconds_total": None,
+            "tps_per_request": None,
+            "replica_start_time_seconds": None,
+        },
+        # Two actors recorded 5 and 2 requests of 0.3 s, and one error; of two gauges one was set of late.
+        "vllm-on-ray-2.60.0-1": {
+            "input_tokens_total": 7 * 9,
+            "output_tokens_total": 7 * 3,
+            'requests_total{outcome="ok"}': 7,
+            'requests_total{outcome="error"}': 1,
+            'requests_total{outcome="client_abort"}': 0,
+            "request_error_share": 1 / 8,
+            "kv_cache_hit_rate": 0.0,
+            "time_to_first_token_p50": 0.25 + (0.5 - 0.25) * 0.5,
+            "time_to_first_token_mean": None,
+            "replica_start_time_seconds": None,
+        },
+        "sglang-on-ray-0.5.23-1": {
+            "output_tokens_total": 384,
+            'requests_total{outcome="ok"}': 40,
+            "request_duration_p95": 10 + (20 - 10) * 0.95,
+            "request_duration_mean": None,
+            "decode_seconds_total": None,
+        },
+        # It times a request's inference as a whole, which is no time from token to token.
+        "tgi-3.3.7-1": {
+            "input_tokens_total": 40_000,
+            "output_tokens_total": 40_000,
+            'requests_total{outcome="ok"}': 40,
+            'requests_total{outcome="client_error"}': 40,
+            "request_error_share": 0.0,
+            "request_duration_seconds": 0.14778918800354002,
+            "concurrent_requests": 2,
+            "spec_decode_num_accepted_tokens_total": 400,
+            "speculation_rate": None,
+            "tps_per_request": None,
+            "requests_started_total": None,
+        },
+        "triton-trtllm-1.0.0-1": {
+            "input_tokens_total": 40_000,
+            'requests_total{outcome="ok"}': 40,
+            'requests_total{outcome="rejected"}': 40,
+            "concurrent_requests": 1 + 1,
+            "queued_requests": 1 + 1,
+            "time_to_first_token_mean": 2.0,
+            "request_duration_mean": None,
         },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
@@ -145,6 +202,13 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_hit_rate": 129_725 / (77_454 + 129_725),
             "speculation_rate": None,
             "concurrent_requests": 3,
+        },
+        "triton-trtllm-1.0.0-1": {
+            "concurrent_requests": 0,
+            "queued_requests": 1,
+            "kv_cache_usage": 0.4875,
+            "requests_total": 0,
+            "input_tokens_total": None,
         },
         "trtllm-1.2rc-1": {
             "requests_total": 2,
@@ -314,7 +378,7 @@ def test_a_band_gives_its_verdict(
 
 @pytest.mark.parametrize(
     ("capture", "guess"),
-    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
+    [("dcgm-exporter-4.x-1", "DCGM exporter")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
     captures: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str

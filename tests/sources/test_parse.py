@@ -222,10 +222,26 @@ def test_series_that_stand_there_again_are_named() -> None:
 
 
 def test_refuses_json_by_name(captures: Path) -> None:
-    """TensorRT-LLM's JSON statistics are called JSON, with the line, and with where its Prometheus text is."""
-    with pytest.raises(ParseError, match=r"line 2: the body is JSON.*/prometheus/metrics") as error:
+    """TensorRT-LLM's statistics are called that, with the line, what reading them does, and where its text is."""
+    message = r"line 2: the body is JSON, .*: statistics of iterations.* each read empties them .*/prometheus/metrics"
+    with pytest.raises(ParseError, match=message) as error:
         parse_exposition((captures / "trtllm-metrics-json-1.txt").read_bytes())
     assert (error.value.line, error.value.text) == (2, "[")
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("[]", "the body is JSON, not Prometheus text: an empty list, as TensorRT-LLM answers on /metrics when"),
+        ('{"status": "ok"}', "the body is JSON, not Prometheus text$"),
+        ('[{"iter": 1}]', "the body is JSON, not Prometheus text$"),
+    ],
+)
+def test_other_json_is_called_json_alone(body: str, cause: str) -> None:
+    """An empty list is what is left of the statistics; of other JSON no engine is named."""
+    with pytest.raises(ParseError) as error:
+        parse_exposition(body)
+    assert re.match(cause, error.value.cause)
 
 
 def test_reads_labels_with_their_escapes() -> None:

@@ -97,6 +97,7 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         ("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
         ("trtllm-1.2rc-1", "trtllm", "up to 1.2"),
         ("llamacpp-2026-1", "llamacpp", "2026, read at build 11669"),
+        ("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
     ],
 )
 def test_identifies_engines_and_versions_by_their_names(
@@ -111,7 +112,6 @@ def test_identifies_engines_and_versions_by_their_names(
 @pytest.mark.parametrize(
     ("capture", "nearest", "reason"),
     [
-        ("triton-trtllm-1.0.0-1", "Triton with TensorRT-LLM", "no source map"),
         ("llmd-epp-0.10.0-1-goldens", "llm-d endpoint picker", "no source map"),
         ("gaie-epp-legacy-1-goldens", "Gateway API endpoint picker", "no source map"),
         ("dcgm-exporter-4.x-1", "DCGM exporter", "no source map"),
@@ -153,12 +153,12 @@ def test_nothing_is_guessed_from_nothing() -> None:
     ("text", "nearest", "reason", "advice"),
     [
         (
-            "vllm:num_requests_running 1\nvllm:kv_cache_usage_perc 1\nprocess_start_time_seconds 1",
+            "vllm:num_requests_running 1\nvllm:num_preemptions_total 1\nprocess_start_time_seconds 1",
             "vLLM", "of whose names 2 of ", "source = 'vllm' or --source",
         ),
         ("sglang:cache_hit_rate 1", "SGLang", "the map 'sglang' reads SGLang 0.4", "source = 'sglang'"),
         (
-            "tgi_x 1", "Text Generation Inference", "has no source map",
+            "nv_inference_count 1", "Triton Inference Server", "has no source map",
             "write a source map (docs/sources.md), or take the target",
         ),
         (

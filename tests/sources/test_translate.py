@@ -191,7 +191,11 @@ def test_a_pair_of_counters_is_taken_together() -> None:
     """Eligible and reused tokens change their natives at the same release, never one without the other."""
     old = translate_identified(parse_exposition(VLLM))
     assert (total(old, "kv_cache_eligible_tokens_total"), total(old, "kv_cache_reused_tokens_total")) == (40, 20)
-    text = VLLM + 'vllm:prompt_tokens_cached_total{engine="0",model_name="tiny"} 25\n'
+    labels = 'engine="0",model_name="tiny"'
+    text = f'{VLLM}vllm:prompt_tokens_by_source_total{{{labels},source="local_compute"}} 75\n'
+    fresh = translate_identified(parse_exposition(text))
+    assert (total(fresh, "kv_cache_eligible_tokens_total"), total(fresh, "kv_cache_reused_tokens_total")) == (100, 0)
+    text += f"vllm:prompt_tokens_cached_total{{{labels}}} 25\n"
     new = translate_identified(parse_exposition(text))
     assert (total(new, "kv_cache_eligible_tokens_total"), total(new, "kv_cache_reused_tokens_total")) == (100, 25)
     assert new.coverage["kv_cache_reused_tokens_total"].status == "present"
@@ -241,7 +245,55 @@ def test_an_engine_behind_another_server_refuses_nothing_itself() -> None:
     found = translate_identified(
         parse_exposition(VLLM + 'vllm:request_success_total{engine="0",finished_reason="stop"} 1\n')
     )
-    assert set(show(found, "requests_total")) == {'requests_total{engine="0",finished_reason="stop",outcome="ok"}'}
+    shown = show(found, "requests_total")
+    assert shown['requests_total{engine="0",finished_reason="stop",outcome="ok"}'] == sum(shown.values()) == 1
+    assert not [each for each in shown if "rejected" in each or "client_error" in each]
+
+
+def test_a_cache_in_the_engine_changes_nothing_of_it() -> None:
+    """What LMCache counts on vLLM's page is of tiers whose hits vLLM counts itself."""
+    cache = (
+        'lmcache:num_hit_tokens_total{model_name="tiny",worker_id="0"} 5\n'
+        'lmcache:time_to_retrieve_sum{model_name="tiny",worker_id="0"} 1\n'
+        'lmcache:time_to_retrieve_count{model_name="tiny",worker_id="0"} 1\n'
+        'vllm:lmcache_mp_lookup_duration_seconds_sum{engine="0",model_name="tiny"} 1\n'
+        'vllm:lmcache_mp_lookup_duration_seconds_count{engine="0",model_name="tiny"} 1\n'
+    )
+    with_cache = translate_identified(parse_exposition(VLLM + cache))
+    assert with_cache == translate_identified(parse_exposition(VLLM))
+
+
+def test_an_api_server_in_rust_starts_at_zero() -> None:
+    """Its page has gauges alone at first; what appears with the first request is 0 before, as the same series."""
+    gauges = (
+        "# TYPE vllm:num_requests_running gauge\n"
+        'vllm:num_requests_running{model_name="tiny",engine="0"} 0\n'
+        'vllm:num_requests_waiting{model_name="tiny",engine="0"} 0\n'
+        'vllm:kv_cache_usage_perc{model_name="tiny",engine="0"} 0.0\n'
+        "http_request_duration_highr_seconds_count 0\nhttp_request_duration_highr_seconds_sum 0.0\n"
+    )
+    labels = 'model_name="tiny",engine="0"'
+    counted = (
+        f'vllm:request_success_total{{{labels},finished_reason="error"}} 1\n'
+        'http_requests_total{method="POST",status="4xx",handler="/v1/completions"} 1\n'
+        f"vllm:prompt_tokens_total{{{labels}}} 9\n"
+        f'vllm:prompt_tokens_by_source_total{{{labels},source="local_compute"}} 9\n'
+        f"vllm:time_to_first_token_seconds_sum{{{labels}}} 0.5\n"
+        f"vllm:time_to_first_token_seconds_count{{{labels}}} 1\n"
+        f'vllm:time_to_first_token_seconds_bucket{{{labels},le="0.5"}} 1\n'
+        f'vllm:time_to_first_token_seconds_bucket{{{labels},le="+Inf"}} 1\n'
+    )
+    fresh = translate_identified(parse_exposition(f"{gauges}# EOF\n"))
+    first = translate_identified(parse_exposition(f"{gauges}{counted}# EOF\n"))
+    for name, outcome, count in (
+        ("requests_total", {"outcome": "error"}, 1),
+        ("requests_total", {"outcome": "client_error"}, 1),
+        ("input_tokens_total", {}, 9),
+        ("time_to_first_token_seconds_count", {}, 1),
+    ):
+        assert (total(fresh, name, **outcome), total(first, name, **outcome)) == (0, count)
+    assert set(show(first, "requests_total")) == set(show(fresh, "requests_total"))
+    assert total(first, "kv_cache_reused_tokens_total") == 0
 
 
 @pytest.mark.parametrize(

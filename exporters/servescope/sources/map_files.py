@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
@@ -15,6 +15,7 @@ from servescope.contract.samples import Labels, make_labels
 from servescope.contract.types import Metric
 from servescope.errors import ConfigurationError
 from servescope.settings.tables import REQUIRED, Setting, Table, parse_document
+from servescope.sources.forms import Form, apply_form
 from servescope.sources.maps import (
     SUPPLIED,
     Absence,
@@ -42,8 +43,11 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 _MAP = (
     "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "identify", "versions", "first_use",
-    "same_names", "default", "metrics", "ignored", "gated",
+    "same_names", "default", "metrics", "ignored", "gated", "forms",
 )  # fmt: skip
+_FORM = _keys(
+    "name!", "title!", "covers!", "evidence!", "prefix!", "identify!", "first_use", "drop", "no_sum", "unset", "metrics"
+)
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present", "evidence")
 _FIRST_USE = _keys("when", "like", "labels")
@@ -55,7 +59,9 @@ _DEFINITION = _keys("kind!", "reason!")
 _MISSING = _keys("status!", "reason!")
 _ALTERNATIVE = _keys("requires", "unless", "status", "reason")
 _SHARED = ("select", "except", "same_across", "drop")
-_TERM = _keys("native!", "select", "except", "same_across", "drop", "set", "scale", "optional")
+_TERM = _keys(
+    "native!", "select", "except", "same_across", "drop", "set", "scale", "optional", "zero", "zero_when"
+)  # fmt: skip
 _TAKE = (*_ALTERNATIVE, *_keys("from", "native"), *_TERM[1:])
 _RULE = _keys("is!", "when")
 
@@ -63,14 +69,9 @@ _RULE = _keys("is!", "when")
 @lru_cache(maxsize=1)
 def load_sources() -> Mapping[str, Source]:
     """Every source map by its name; raises ConfigurationError when a file is wrong."""
-    entries = sorted(files(__package__).iterdir(), key=lambda entry: entry.name.removesuffix(".toml"))
-    return MappingProxyType(
-        {
-            entry.name.removesuffix(".toml"): read_source(entry.name, entry.read_text("utf-8"))
-            for entry in entries
-            if entry.name.endswith(".toml")
-        }
-    )
+    entries = [entry for entry in files(__package__).iterdir() if entry.name.endswith(".toml")]
+    sources = [each for entry in entries for each in read_sources(entry.name, entry.read_text("utf-8"))]
+    return MappingProxyType({each.name: each for each in sorted(sources, key=lambda source: source.name)})
 
 
 @lru_cache(maxsize=1)
@@ -101,10 +102,42 @@ def was_only_read(source: str, versions: str) -> bool:
     return found is not None and found.evidence_of(versions) == "read"
 
 
-def read_source(file_name: str, text: str) -> Source:
-    """The source map in a file's text; raises ConfigurationError naming file, key, value and what was expected."""
+def read_sources(file_name: str, text: str) -> tuple[Source, ...]:
+    """The source map in a file's text, and those of its forms.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
     table = Table(parse_document(text, file_name), file_name, "")
     table.check_keys(_MAP)
+    source = _read_map(table, file_name)
+    return source, *(apply_form(source, _read_form(each)) for each in table.tables("forms", _FORM))
+
+
+def read_source(file_name: str, text: str) -> Source:
+    """The source map in a file's text, without its forms; raises ConfigurationError as `read_sources` does."""
+    return read_sources(file_name, text)[0]
+
+
+def _read_form(table: Table) -> Form:
+    first_use = table.table("first_use", _FIRST_USE)
+    metrics = {name: each for name, each in METRICS.items() if name not in PROCESS_RATIOS}
+    given = table.table("metrics", _keys(*metrics))
+    return Form(
+        name=table.string("name", None),
+        title=table.string("title", None),
+        covers=table.string("covers", None),
+        evidence=_read_evidence(table, ""),
+        prefix=table.string("prefix", None),
+        signs=_read_signs(table.table("identify", _IDENTIFY)),
+        first_use=_read_first_use(first_use) if first_use.values else None,
+        drop=frozenset(_strings(table, "drop")),
+        no_sum=table.string("no_sum", "") or None,
+        unset=table.string("unset", "") or None,
+        metrics={name: _read_metric(metrics[name], given) for name in given.values},
+    )
+
+
+def _read_map(table: Table, file_name: str) -> Source:
     source = Source(
         name=file_name.removesuffix(".toml"),
         title=table.string("title", None),
@@ -266,6 +299,8 @@ def _read_term(metric: Metric, table: Table) -> Term:
         tuple((label, _read_rules(metric, label, rules)) for label in rules.values),
         _read_scale(table),
         table.boolean("optional", default=False),
+        _products(table.string_lists("zero")) if "zero" in table.values else (),
+        _strings(table, "zero_when"),
     )
 
 
@@ -285,8 +320,12 @@ def _read_zeros(metric: Metric, table: Table) -> tuple[Labels, ...]:
         allowed = metric.label_values.get(label, ())
         if not set(table.strings(label, [])) <= set(allowed):
             raise table.wrong(label, f"some of {', '.join(allowed)}")
-    choices = [[(label, value) for value in table.strings(label, [])] for label in table.values]
-    return tuple(make_labels(pairs) for pairs in product(*choices))
+    return _products((label, tuple(table.strings(label, []))) for label in table.values)
+
+
+def _products(values: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[Labels, ...]:
+    """The labels that have one of these values each, in every combination."""
+    return tuple(make_labels(pairs) for pairs in product(*([(label, each) for each in some] for label, some in values)))
 
 
 def _read_scale(table: Table) -> float:

@@ -11,7 +11,7 @@ from servescope.contract.types import Metric
 from servescope.sources.parse import Exposition, canonical_name
 
 Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
-Absence = Literal["unknown", "zero", "off"]
+Absence = Literal["unknown", "zero", "off", "unset"]
 Layer = Literal["frontend", "process", "engine"]
 
 Evidence = Literal["run", "driven", "read"]
@@ -43,7 +43,9 @@ class Term:
 
     `select` keeps, `exclude` drops series by their labels. Of series that differ in the labels `same_across` alone, the
     one with their lowest values is used: they all report the same. `drop` are labels to remove, `labels` those of the
-    contract to set, by the first rule that matches; values are multiplied by `scale`.
+    contract to set, by the first rule that matches; values are multiplied by `scale`. `zeros` are the native labels of
+    the series that are 0 until they are exposed, if those in `zero_when` are; beside them they have those of the
+    source's first use.
     """
 
     native: str
@@ -54,6 +56,8 @@ class Term:
     labels: tuple[tuple[str, tuple[LabelRule, ...]], ...] = ()
     scale: float = 1.0
     optional: bool = False
+    zeros: tuple[Labels, ...] = ()
+    zero_when: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +87,10 @@ class MetricMap:
     """Where one metric of the contract comes from: the alternatives, newest first, or why there are none.
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
-    if the series in `zero_when` are exposed. `edges` are the finite edges of a histogram, which its zeros have;
-    `edges_before` are those of the releases of the last version rule. `definition` and `observes` are None where the
-    metric is what the contract says it is.
+    if the series in `zero_when` are exposed; where a term has zeros of its own, those alone. `edges` are the finite
+    edges of a histogram, which its zeros have; `edges_before` are those of the releases of the last version rule.
+    `no_sum` says why the sum of a histogram is not read, None where it is. `definition` and `observes` are None where
+    the metric is what the contract says it is.
     """
 
     metric: Metric
@@ -95,6 +100,7 @@ class MetricMap:
     zero_when: tuple[str, ...] = ()
     edges: tuple[float, ...] = ()
     edges_before: tuple[float, ...] = ()
+    no_sum: str | None = None
     status: Status | None = None
     reason: str | None = None
     definition: Definition | None = None
@@ -200,7 +206,8 @@ class Source:
         for metric_map in self.metrics.values():
             names |= set(metric_map.zero_when)
             for alternative in metric_map.alternatives:
-                names |= {*alternative.requires, *alternative.unless, *(term.native for term in alternative.terms)}
+                names |= {*alternative.requires, *alternative.unless}
+                names |= {name for term in alternative.terms for name in (term.native, *term.zero_when)}
         return frozenset(names)
 
     def models(self, exposition: Exposition) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from servescope.sources.grammar import (
     TAILS,
     read_value,
 )
+from servescope.sources.json_bodies import name_json
 from servescope.sources.page import LearnedPage, PageLimits
 
 _TEXT_SHOWN = 80
@@ -162,6 +163,7 @@ class _Learner:
         self._is_sample = bytearray()
         self._blocks: dict[str, Labels] = {}
         self._ended = False
+        self._body = b""
 
     def page(self) -> LearnedPage:
         return LearnedPage(self._is_sample, self._others, self._heads, self.series)
@@ -170,6 +172,7 @@ class _Learner:
         # A str can hold lone surrogates, which keep bytes of their own that no UTF-8 has.
         raw = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
         _check_text(body)
+        self._body = raw
         if self._limits is not None:
             _check_lines(raw, self._limits)
         for number, line in enumerate(raw.split(b"\n"), start=1):
@@ -230,7 +233,7 @@ class _Learner:
         match = SAMPLE.fullmatch(line)
         value = read_value(match[3]) if match else None
         if match is None or value is None:
-            raise ParseError(number, line, _explain(line, first=not self.series))
+            raise ParseError(number, line, _explain(line, b"" if self.series else self._body))
         name, labels = match[1], self._labels_of(match[2] or "", line, number)
         if self._limits is not None and len(self.series) >= self._limits.max_series:
             cause = f"more samples than the limit of {self._limits.max_series} (max_series)"
@@ -314,17 +317,15 @@ def _unescape(text: str) -> str:
     return ESCAPE.sub(lambda match: ESCAPED.get(match[1], match[0]), text)
 
 
-def _explain(line: str, *, first: bool) -> str:
-    """Why the line is no sample, for the person who has to fix it; `first` while no sample came before it."""
+def _explain(line: str, body: bytes) -> str:
+    """Why the line is no sample, for the person who has to fix it; `body` is its own while no sample came before it."""
     if line[0] == "\ufeff" and len(line) > 1:
-        inner = _explain(line[1:], first=first) if not SAMPLE.fullmatch(line[1:]) and line[1] != "#" else ""
+        inner = _explain(line[1:], body) if not SAMPLE.fullmatch(line[1:]) and line[1] != "#" else ""
         return inner if inner.startswith("the body is") else "a byte order mark precedes the text"
-    if first and line[0] in "[{" and _looks_like_json(line):
-        return (
-            "the body is JSON, not Prometheus text (TensorRT-LLM answers JSON statistics on /metrics, "
-            "its Prometheus text is on /prometheus/metrics)"
-        )
-    if first and line[0] == "<":
+    if body and line[0] in "[{" and _looks_like_json(line):
+        named = name_json(body)
+        return f"the body is JSON, not Prometheus text{f': {named}' if named else ''}"
+    if body and line[0] == "<":
         return "the body is HTML, not Prometheus text"
     if "\x00" in line:
         return "not text: a compressed or binary body"

@@ -30,11 +30,17 @@ class Coverage:
     """Whether a source supplies a metric, from which native series, and with which reservation.
 
     `native` is None when no native series feeds it; `reason` explains zeros that are added before the first use.
+    `no_sum` says why a histogram has no sum, and so no mean; None where it has one.
     """
 
     status: Status
     native: str | None = None
     reason: str | None = None
+    no_sum: str | None = None
+
+    def explain(self) -> str | None:
+        """The reservation, and why there is no mean."""
+        return "; ".join(filter(None, (self.reason, self.no_sum))) or None
 
 
 _PROCESS_RATIO = Coverage("derived", None, "derived from counters; no gauge of a single process is read")
@@ -148,16 +154,20 @@ def _plan_metric(
     alternative = _choose(exposition, metric_map.alternatives)
     found: dict[tuple[str, Labels], int] = {}
     for term in alternative.terms if alternative else ():
-        for part in _read_term(exposition, metric_map.metric, term, labelling):
+        for part in _read_term(exposition, metric_map, term, labelling):
             into = found.get(part.series)
             if into is None:
                 into = found[part.series] = planner.begin_series(*part.series)
             planner.add(part.native, into, part.scale)
-    zeros = _zeros(exposition, source, metric_map, labelling)
+    zeros = _zeros(exposition, source, metric_map, alternative, labelling)
+    if not metric_map.metric.labels:
+        zeros = _like(found, zeros)
     # A histogram's own buckets may have other edges than the map's, so either all are its own or all are zeros.
     unused = [part for parts in zeros if not any(part in found for part in parts) for part in parts]
     for series in unused:
         planner.begin_series(*series)
+    if alternative is None and metric_map.absent == "unset" and source.signs.explain_mismatch(exposition) is None:
+        return Coverage("present", None, f"not exposed: {metric_map.reason}")
     return _cover(exposition, metric_map, alternative, zeros=bool(zeros))
 
 
@@ -181,15 +191,21 @@ class _Part(NamedTuple):
     scale: float
 
 
-def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _Labelling) -> Iterator[_Part]:
+def _read_term(exposition: Exposition, metric_map: MetricMap, term: Term, labelling: _Labelling) -> Iterator[_Part]:
     """Every sample that a term selects, each native series once."""
-    suffixes = _HISTOGRAM_PARTS if metric.kind == "histogram" else ("",)
-    for suffix in suffixes:
+    metric = metric_map.metric
+    for suffix in _suffixes(metric_map):
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
         places = exposition.places.get(canonical_name(term.native) + suffix, ())
         for own, native in _select(exposition, places, term).items():
             labels = labelling.relabel(_scale_edge(own, term.scale), term, metric)
             yield _Part(native, (metric.name + suffix, labels), scale)
+
+
+def _suffixes(metric_map: MetricMap) -> tuple[str, ...]:
+    if metric_map.metric.kind != "histogram":
+        return ("",)
+    return tuple(part for part in _HISTOGRAM_PARTS if part != "_sum" or metric_map.no_sum is None)
 
 
 def _select(exposition: Exposition, places: Iterable[int], term: Term) -> dict[Labels, int]:
@@ -266,23 +282,52 @@ class _Labelling:
                 result[label] = value
             elif labels.get(label) != value:
                 result[f"exported_{label}"] = value
-        return tuple([self._pairs.setdefault(pair, pair) for pair in make_labels(result)])
+        return self.share(make_labels(result))
+
+    def share(self, labels: Labels) -> Labels:
+        """Equal labels, made of pairs that are kept once."""
+        return tuple([self._pairs.setdefault(pair, pair) for pair in labels])
 
 
 def _zeros(
-    exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
+    exposition: Exposition, source: Source, metric_map: MetricMap, chosen: Alternative | None, labelling: _Labelling
 ) -> list[list[tuple[str, Labels]]]:
     """The series that are 0 until their first use; a histogram's parts together."""
-    if metric_map.absent != "zero" or not all(map(exposition.has, (*source.first_use.when, *metric_map.zero_when))):
+    if metric_map.absent != "zero" or not all(map(exposition.has, source.first_use.when)):
         return []
+    present = _present_labels(exposition, source)
+    terms = (chosen or metric_map.alternatives[0]).terms if metric_map.alternatives else ()
+    if any(term.zeros for term in terms):
+        labels = [each for term in terms for each in _zeros_of(exposition, metric_map, term, present, labelling)]
+    elif all(map(exposition.has, metric_map.zero_when)):
+        labels = [labelling.add(own, dict(closed)) for own in present for closed in metric_map.zeros]
+    else:
+        labels = []
+    metric = metric_map.metric.name
     return [
-        [
-            (metric_map.metric.name + suffix, labelling.add((*present, *edge), dict(closed)))
-            for suffix, edge in _parts(metric_map)
-        ]
-        for present in _present_labels(exposition, source)
-        for closed in metric_map.zeros
+        [(metric + suffix, labelling.share(make_labels((*each, *edge)))) for suffix, edge in _parts(metric_map)]
+        for each in dict.fromkeys(labels)
     ]
+
+
+def _like(found: Iterable[tuple[str, Labels]], zeros: list[list[tuple[str, Labels]]]) -> list[list[tuple[str, Labels]]]:
+    """The zeros that have the labels of what is found; what has others beside them becomes no series of the zeros."""
+    named = {_names(labels) for _, labels in found}
+    return [parts for parts in zeros if not named or _names(parts[0][1]) in named]
+
+
+def _names(labels: Labels) -> frozenset[str]:
+    return frozenset(label for label, _ in labels if label != "le")
+
+
+def _zeros_of(
+    exposition: Exposition, metric_map: MetricMap, term: Term, present: Iterable[Labels], labelling: _Labelling
+) -> list[Labels]:
+    """The labels of a term's zeros: of the series that it would select, as those are relabelled."""
+    if not all(map(exposition.has, term.zero_when)):
+        return []
+    natives = (make_labels((*own, *native)) for own in present for native in term.zeros)
+    return [labelling.relabel(each, term, metric_map.metric) for each in natives]
 
 
 def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
@@ -295,20 +340,20 @@ def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
 
 
 def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
-    if metric_map.metric.kind != "histogram":
-        return [("", ())]
     edges = (*metric_map.edges, float("inf")) if metric_map.edges else ()
-    return [("_sum", ()), ("_count", ()), *(("_bucket", (("le", format_edge(edge)),)) for edge in edges)]
+    parts: list[tuple[str, Labels]] = [(suffix, ()) for suffix in _suffixes(metric_map) if suffix != "_bucket"]
+    return parts + [("_bucket", (("le", format_edge(edge)),)) for edge in edges]
 
 
 def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | None, *, zeros: bool) -> Coverage:
+    no_sum = metric_map.no_sum
     if chosen:
         natives = [term.native for term in chosen.terms if exposition.has(term.native)]
-        return Coverage(chosen.status, " + ".join(natives), chosen.reason)
+        return Coverage(chosen.status, " + ".join(natives), chosen.reason, no_sum)
     if metric_map.status:
         return Coverage(metric_map.status, None, metric_map.reason)
     if zeros:
-        return Coverage("present", None, "not exposed before its first use, so 0")
+        return Coverage("present", None, "not exposed before its first use, so 0", no_sum)
     if metric_map.absent == "off":
         return Coverage("impossible", None, metric_map.reason)
     return Coverage("impossible", None, _explain_absence(metric_map))

@@ -210,15 +210,16 @@ def _unread(matrix: Matrix, captures: Path) -> Iterator[str]:
         "A release renamed the names that a map does not find, or did not have them yet.",
         "",
     )
-    yield from _table(("Capture", "Looks like", "Why it is not read"), (_explain(path) for path in others))
+    yield from _table(("Capture", "Looks like", "Why it is not read"), filter(None, map(_explain, others)))
 
 
 def _explain(path: Path) -> tuple[str, ...]:
+    """Why a capture is not read; nothing of one that is read, and that is no column."""
     try:
         found = identify(parse_exposition(path.read_bytes()))
     except ParseError as error:
         return f"`{path.stem}`", "–", error.cause
-    return f"`{path.stem}`", found.nearest or "–", found.reason
+    return (f"`{path.stem}`", found.nearest or "–", found.reason) if found.source is None else ()
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

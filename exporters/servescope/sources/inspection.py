@@ -17,7 +17,7 @@ from servescope.contract.expressions import Difference, Expression, Level, Quant
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SEGMENT
-from servescope.contract.samples import Labels, Sample
+from servescope.contract.samples import Labels, Sample, Series
 from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
 from servescope.increments.extrapolation import step_gains
@@ -29,11 +29,13 @@ from servescope.sources.parse import Exposition
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import list_first
 from servescope.sources.translate import Coverage, Translation, translate
+from servescope.sources.zeros import SINCE_START, Counting, explain_figure, explain_zeros
 
 # Prometheus' client libraries expose it for every process.
 _PROCESS_START = "process_start_time_seconds"
 
 Span = Literal["start", "between"]
+_SINCE = {"start": SINCE_START, "between": "between the two expositions"}
 _NO_RATE = {
     "start": "needs two expositions and --seconds",
     "between": "needs --seconds",
@@ -46,7 +48,7 @@ class InspectionError(ServescopeError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metric or figure of the contract: its value, or None and the reason.
+    """One metric or figure of the contract: its value, or None and the reason; that of 0 where the page shows one.
 
     `kind` is metric for what instruments expose, figure for what is only derived; `measure` is one of total, increase,
     now, mean, ratio, rate, p50 …; `parts` are the values by the contract's own labels.
@@ -103,7 +105,8 @@ def inspect(
     segments = SegmentNames(segment_label)
     translations = [translate(each, source, identity, segments) for each in expositions]
     increases, resets = _increases(translations)
-    entries = tuple(_entries(increases, translations[-1].coverage, span, seconds))
+    zeros = _explain_zeros(increases, translations[-1], span)
+    entries = tuple(_add_zero(entry, zeros) for entry in _entries(increases, translations[-1].coverage, span, seconds))
     notes = (*_notes(expositions, found, source, resets), *_segment_notes(translations[-1], segment_label))
     return Report(subject, found, source, span, seconds, entries, notes)
 
@@ -134,6 +137,22 @@ def _increases(translations: Sequence[Translation]) -> tuple[list[Sample], int]:
     is_reset = values < starts
     gains = step_gains(starts, values, is_reset).tolist()
     return [each._replace(value=gain) for each, gain in zip(last, gains, strict=True)], int(is_reset.sum())
+
+
+def _explain_zeros(samples: Sequence[Sample], translation: Translation, span: Span) -> dict[str, str]:
+    counted = Counting([Series(each.name, each.labels) for each in samples])
+    return explain_zeros(counted.read(np.array([each.value for each in samples])), translation.facts, _SINCE[span])
+
+
+def _add_zero(entry: Entry, zeros: Mapping[str, str]) -> Entry:
+    """The entry with the reason why it is 0, or has nothing to be computed from."""
+    if entry.value or entry.status not in SUPPLIED or entry.reason in _NO_RATE.values():
+        return entry
+    figure = FIGURES.get(entry.name)
+    why = zeros.get(entry.name) or (
+        explain_figure(figure.expression, zeros, absent=entry.value is None) if figure else ""
+    )
+    return replace(entry, reason=_joined(*((entry.reason, why) if entry.value is None else (why, entry.reason))))
 
 
 def _is_gauge(name: str) -> bool:

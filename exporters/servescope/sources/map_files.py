@@ -20,11 +20,13 @@ from servescope.sources.maps import (
     Absence,
     Alternative,
     Definition,
+    Fact,
     FirstUse,
     LabelRule,
     Layer,
     MetricMap,
     Observes,
+    Setup,
     Signs,
     Source,
     Status,
@@ -39,12 +41,13 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 
 _MAP = (
-    "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "same_names",
-    "default", "metrics",
+    "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "setup",
+    "same_names", "default", "metrics",
 )  # fmt: skip
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
+_SETUP = _keys("fact!", "native!", "label", "off")
 _TAKEN = _keys(
     "take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason", "definition", "observes"
 )  # fmt: skip
@@ -103,6 +106,7 @@ def read_source(file_name: str, text: str) -> Source:
         first_use=_read_first_use(table.table("first_use", _FIRST_USE)),
         metrics=_read_metrics(table),
         model_label=table.string("model_label", "") or None,
+        setup=tuple(map(_read_setup, table.tables("setup", _SETUP))),
     )
 
 
@@ -123,6 +127,15 @@ def _read_signs(table: Table) -> Signs:
 
 def _read_first_use(table: Table) -> FirstUse:
     return FirstUse(_strings(table, "when"), table.string("like", "") or None, _strings(table, "labels"))
+
+
+def _read_setup(table: Table) -> Setup:
+    return Setup(
+        cast("Fact", table.choice("fact", get_args(Fact), "")),
+        table.string("native", None),
+        table.string("label", "") or None,
+        _strings(table, "off"),
+    )
 
 
 def _read_metrics(table: Table) -> Mapping[str, MetricMap]:

@@ -21,6 +21,10 @@ Observes = Literal["every", "some"]
 """Which of the requests that a source counts as ok its histogram has, where that is not as the contract says: every
 one, or only some of them."""
 
+Fact = Literal["block_tokens", "prefix_cache"]
+"""What a page may show of how its engine is set up: how many tokens a block of its cache has, and whether it reuses
+prompts at all."""
+
 Values = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of a label and its values; a missing label has the value ""."""
 
@@ -144,11 +148,23 @@ class FirstUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """Where a page shows a fact: in a label of a series, or without one in its value; `off` are the values of a switch
+    that is off."""
+
+    fact: Fact
+    native: str
+    label: str | None = None
+    off: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios.
 
     `family` is the name of the engines, or of what is in front of them, that runbooks have a part for. `model_label` is
-    the label of its native series that names the model, None where none does.
+    the label of its native series that names the model, None where none does. Of the rules in `setup` for one fact the
+    first whose series is exposed is used.
     """
 
     name: str
@@ -162,6 +178,7 @@ class Source:
     first_use: FirstUse
     metrics: Mapping[str, MetricMap] = field(repr=False)
     model_label: str | None = None
+    setup: tuple[Setup, ...] = ()
 
     def models(self, exposition: Exposition) -> tuple[str, ...]:
         """The models that the exposition's series are labelled with, sorted."""

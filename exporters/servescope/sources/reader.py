@@ -30,6 +30,7 @@ from servescope.sources.parse import LimitError, ParseError, learn_page
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import SeriesPlan, StoredSeries, cut, list_first
 from servescope.sources.translate import Coverage, Plan
+from servescope.sources.zeros import Facts, read_facts
 
 _ALL_METRICS = frozenset(METRICS)
 # What describes the target itself is taken from each, whichever layer it is of.
@@ -83,8 +84,9 @@ class Reader:
 
     When a metric that was observed is missing, the source is identified again: the target may have been upgraded to a
     release with other names. If none fits, the former source stays while it finds anything; one that is set in the
-    configuration stays always. `missing` are the metrics that were observed once and are not now, with the native
-    series they came from; `warnings` are about the last text that could be read. `cache` may be shared by all readers.
+    configuration stays always. `facts` are how the engine is set up, as far as its last text shows. `missing` are the
+    metrics that were observed once and are not now, with the native series they came from; `warnings` are about the
+    last text that could be read. `cache` may be shared by all readers.
     `segment_label` is the native label that separates segments, of which there are `MOST_SEGMENTS` at most.
 
     With `models` the identity's `model_name` is what the page names, as soon as it names one, unless `may_be` refuses
@@ -126,6 +128,7 @@ class Reader:
         self.versions = ""
         # The same objects from scrape to scrape while they are equal, which they nearly always are.
         self.coverage: dict[str, dict[str, str | None]] = {}
+        self.facts: Facts = {}
         self.missing: dict[str, str] = {}
         self.warnings: tuple[str, ...] = ()
 
@@ -174,6 +177,7 @@ class Reader:
             series_plan.release()
         native = values[series_plan.finite] if series_plan.dropped else values
         snapshot, overflown = stored.snapshot(native, self._series)
+        self.facts = read_facts(stored.plan.fact_places, native)
         self._series = snapshot.series
         dropped = Counter(stored.dropped)
         dropped["not_finite"] += series_plan.dropped + len(overflown)

@@ -25,7 +25,7 @@ from servescope.increments.readings import evaluate_increases
 from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source, Status
-from servescope.sources.parse import Exposition
+from servescope.sources.parse import Exposition, explain_half_histogram
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import list_first
 from servescope.sources.translate import Coverage, Translation, translate
@@ -163,6 +163,13 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
     if found.source is not source:
         guess = f"looks like {found.nearest}" if found.nearest else "are unknown"
         yield f"read as {source.name!r} by --source; its names {guess}"
+    elif found.others:
+        yield found.explain_others()
+    for each in expositions:
+        if each.cut:
+            yield f"{each.cut}; a collector refuses it"
+        elif half := explain_half_histogram([Series(sample.name, sample.labels) for sample in each.samples]):
+            yield half
     dropped = sum(each.dropped for each in expositions)
     if dropped:
         yield f"{dropped} samples that are NaN or infinite were dropped"

@@ -126,7 +126,10 @@ def _read_signs(table: Table) -> Signs:
 
 
 def _read_first_use(table: Table) -> FirstUse:
-    return FirstUse(_strings(table, "when"), table.string("like", "") or None, _strings(table, "labels"))
+    first_use = FirstUse(_strings(table, "when"), table.string("like", "") or None, _strings(table, "labels"))
+    if first_use.labels and first_use.like is None:
+        raise table.wrong("like", "the series that has these labels from the start")
+    return first_use
 
 
 def _read_setup(table: Table) -> Setup:
@@ -177,6 +180,10 @@ def _read_metric(metric: Metric, given: Table) -> MetricMap:
     if not isinstance(values, dict) or "take" not in values:
         return _read_missing(metric, given.table(metric.name, _MISSING))
     table = given.table(metric.name, _TAKEN)
+    if not table.values["take"]:
+        raise table.wrong("take", "one alternative or more, or 'status' and 'reason' in its place")
+    if "zero" in table.values and table.values.get("absent") != "zero":
+        raise table.wrong("absent", "'zero', as 'zero' lists what is 0")
     return MetricMap(
         metric,
         tuple(_read_alternative(metric, each) for each in table.tables("take", _TAKE)),
@@ -217,13 +224,18 @@ def _read_alternative(metric: Metric, table: Table) -> Alternative:
         )
     else:
         terms = (_read_term(metric, table),)
+    if not terms:
+        raise table.wrong("from", "one term or more")
     if all(term.optional for term in terms):
         raise table.wrong("optional", "a term that is not optional")
+    status = table.choice("status", SUPPLIED, "present")
+    if status != "present" and "reason" not in table.values:
+        raise table.wrong("reason", f"why it is {status}")
     return Alternative(
         terms,
         _strings(table, "requires"),
         _strings(table, "unless"),
-        cast("Status", table.choice("status", SUPPLIED, "present")),
+        cast("Status", status),
         table.string("reason", "") or None,
     )
 
@@ -273,6 +285,8 @@ def _read_edges(table: Table, key: str) -> tuple[float, ...]:
     values = table.values.get(key, [])
     if not isinstance(values, list) or not all(map(_is_number, values)):
         raise table.wrong(key, "a list of numbers")
+    if sorted(set(values)) != values:
+        raise table.wrong(key, "numbers of which each is above the one before")
     return tuple(map(float, values))
 
 

@@ -26,7 +26,7 @@ from servescope.sources.layers import ByLayer, Supply
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
-from servescope.sources.parse import LimitError, ParseError, learn_page
+from servescope.sources.parse import LimitError, ParseError, explain_cut, learn_page
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import SeriesPlan, StoredSeries, cut, list_first
 from servescope.sources.translate import Coverage, Plan
@@ -122,6 +122,7 @@ class Reader:
         self._ever_supplied: frozenset[str] = frozenset()
         self._supplied_at: ByLayer = {}
         self._observed: frozenset[str] = frozenset()
+        self._also = ""
         self._fed_by: dict[str, str] = {}
         self._elsewhere: dict[str, str] = {}
         self._elsewhere_is_of: tuple[int, ByLayer] | None = None
@@ -242,6 +243,7 @@ class Reader:
 
     def _identify(self, series_plan: SeriesPlan) -> Source:
         source, self.versions = choose_source(series_plan, self._configured_source)
+        self._also = series_plan.identify().explain_others() if self._configured is None else ""
         return source
 
     def _identify_again(self, series_plan: SeriesPlan, source: Source, plan: Plan) -> Source:
@@ -307,6 +309,8 @@ class Reader:
         if self.missing:
             names = [f"{name} (was {native})" for name, native in self.missing.items()]
             warnings = (f"metrics that were exposed are missing ({len(names)}): {list_first(names)}", *warnings)
+        if self._also:
+            warnings = (*warnings, self._also)
         if overflown:
             cause = f"samples dropped, as their values overflow ({len(overflown)})"
             warnings = (*warnings, f"{cause}: {list_first(overflown)}")
@@ -332,15 +336,13 @@ def parse_page(body: bytes, cache: SeriesCache, limits: PageLimits) -> tuple[Lea
         raise ReadError(error.outcome, f"line {error.line}: {error.cause} in {_quoted(error.text)}") from error
     except ParseError as error:
         cause = f"line {error.line}: {error.cause} in {_quoted(error.text)}"
-        if error.line > 1 and error.line == body.count(b"\n") + 1:
+        if error.is_at_end(body):
             raise ReadError("truncated", f"the answer ended within its last line; {cause}") from error
         raise ReadError("malformed", cause) from error
     if not page.series:
         raise ReadError("empty", "no samples in the answer")
-    # A number that lost its last digits is still a number.
-    if not body.endswith(b"\n") and not body.rstrip(b" \t\r").endswith(b"\n# EOF"):
-        last = body.rpartition(b"\n")[2].decode("utf-8", "replace")
-        raise ReadError("truncated", f"the last line has no end, so the answer may be cut: {_quoted(last)}")
+    if cut_off := explain_cut(body):
+        raise ReadError("truncated", cut_off)
     return page, values
 
 

@@ -22,6 +22,7 @@ from servescope.sources.maps import (
     Definition,
     Fact,
     FirstUse,
+    Flag,
     LabelRule,
     Layer,
     MetricMap,
@@ -42,12 +43,13 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 _MAP = (
     "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "setup",
-    "same_names", "default", "metrics",
+    "flags", "plugin", "same_names", "default", "metrics",
 )  # fmt: skip
 _IDENTIFY = _keys("all", "any", "none", "label")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
 _SETUP = _keys("fact!", "native!", "label", "off")
+_FLAG = _keys("flag!", "adds!")
 _TAKEN = _keys(
     "take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason", "definition", "observes"
 )  # fmt: skip
@@ -107,6 +109,10 @@ def read_source(file_name: str, text: str) -> Source:
         metrics=_read_metrics(table),
         model_label=table.string("model_label", "") or None,
         setup=tuple(map(_read_setup, table.tables("setup", _SETUP))),
+        flags=tuple(
+            Flag(each.string("flag", None), each.string("adds", None)) for each in table.tables("flags", _FLAG)
+        ),
+        plugin=table.string("plugin", ""),
     )
 
 

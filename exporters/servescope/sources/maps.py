@@ -159,12 +159,20 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
+class Flag:
+    """How an engine is started so that its page has more, and what that adds; for the engine's page of the docs."""
+
+    flag: str
+    adds: str
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios.
 
     `family` is the name of the engines, or of what is in front of them, that runbooks have a part for. `model_label` is
     the label of its native series that names the model, None where none does. Of the rules in `setup` for one fact the
-    first whose series is exposed is used.
+    first whose series is exposed is used. `plugin` is what our plugin inside the engine adds, "" where there is none.
     """
 
     name: str
@@ -179,6 +187,8 @@ class Source:
     metrics: Mapping[str, MetricMap] = field(repr=False)
     model_label: str | None = None
     setup: tuple[Setup, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    plugin: str = ""
 
     def models(self, exposition: Exposition) -> tuple[str, ...]:
         """The models that the exposition's series are labelled with, sorted."""

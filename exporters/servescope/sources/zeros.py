@@ -7,7 +7,8 @@ claimed: where the page does not show the cause, the explanation says only since
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -110,14 +111,18 @@ class Counting:
                 of.append(metrics.setdefault(metric, len(metrics)))
         self._names, self._edges = tuple(metrics), tuple(edges)
         self._counted, self._of = np.array(counted, dtype=np.intp), np.array(of, dtype=np.intp)
+        self._is_zero, self._counts = b"", PageCounts(frozenset(), frozenset())
         self._prompts, self._under = np.array(prompts, dtype=np.intp), np.array(under, dtype=np.intp)
 
     def read(self, values: NDArray[np.float64]) -> PageCounts:
-        """What (m,) values of the series say."""
-        totals = np.bincount(self._of, values[self._counted], minlength=len(self._names)).tolist()
-        zeros = frozenset(name for name, total in zip(self._names, totals, strict=True) if total == 0)
-        needs_prompts = _REUSED in zeros and self._edges
-        return PageCounts(zeros, frozenset(self._names) - zeros, self._longest(values) if needs_prompts else None)
+        """What (m,) values of the series say; the same object while that is the same."""
+        is_zero = np.bincount(self._of, values[self._counted], minlength=len(self._names)) == 0
+        if is_zero.tobytes() != self._is_zero:
+            zeros = frozenset(compress(self._names, is_zero.tolist()))
+            self._is_zero, self._counts = is_zero.tobytes(), PageCounts(zeros, frozenset(self._names) - zeros)
+        if _REUSED in self._counts.zeros and self._edges:
+            return replace(self._counts, longest_prompt=self._longest(values))
+        return self._counts
 
     def _longest(self, values: NDArray[np.float64]) -> float | None:
         under = np.bincount(self._under, values[self._prompts], minlength=len(self._edges)).tolist()

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from servescope.cli import main
-from servescope.sources import map_files
+from servescope.sources import identification, map_files
 from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import parse_exposition
-from tests.support.inspecting import FIRST, inspect_as_json, rows_by_name
+from tests.support.inspecting import FIRST, MINIMAL, inspect_as_json, rows_by_name
 
 SGLANG = "sglang:num_running_reqs 2\nsglang:num_queue_reqs 1\nsglang:generation_tokens_total 7\n"
 KSERVE = (
@@ -45,6 +45,19 @@ def test_a_page_of_one_engine_is_of_no_other(captures: Path) -> None:
     assert len(pages) > 10
 
 
+def test_a_map_that_is_over_another_is_read_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of its names are exposed; and every map that one is over is there."""
+    assert {name for source in load_sources().values() for name in source.signs.over} <= set(load_sources())
+
+    few = MINIMAL.replace('all = ["x"]', 'all = ["few"]\nover = ["many"]')
+    many = MINIMAL + '[metrics.preemptions_total]\ntake = [{ native = "y" }]\n'
+    maps = {name: map_files.read_source(f"{name}.toml", text) for name, text in (("few", few), ("many", many))}
+    monkeypatch.setattr(identification, "load_sources", lambda: maps)
+    found = identify(parse_exposition("x 1\ny 1\nfew 1\n"))
+
+    assert (found.source, found.others) == (maps["few"], ())
+
+
 def test_a_program_in_the_same_registry_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """KServe's histograms, and AIBrix's copies of an engine's series, beside those of the engine."""
     copies = "".join(line for line in FIRST.splitlines(keepends=True) if "num_requests" in line)
@@ -64,7 +77,7 @@ def test_what_an_engine_says_of_its_version_is_not_believed(capsys: pytest.Captu
     (tmp_path / "x.txt").write_text(FIRST + lies + renamed)
     document = inspect_as_json(capsys, str(tmp_path / "x.txt"))
 
-    assert document["versions"] == "0.11 to 0.12"
+    assert "0.32" not in document["versions"]
     assert rows_by_name(document)["inter_token_latency_seconds"]["native"] == "vllm:inter_token_latency_seconds"
 
 

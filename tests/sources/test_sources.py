@@ -10,26 +10,7 @@ from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
-
-MINIMAL = """
-title = "X"
-covers = "X 1"
-layer = "engine"
-[identify]
-all = ["x"]
-[default.engine]
-status = "impossible"
-reason = "no"
-[default.router]
-status = "elsewhere"
-reason = "there"
-[default.autoscaler]
-status = "elsewhere"
-reason = "there"
-[default.process]
-status = "impossible"
-reason = "no"
-"""
+from tests.support.inspecting import MINIMAL
 
 
 @pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)

@@ -54,6 +54,7 @@ def identify(exposition: Exposition) -> Identification:
     if not found:
         return _guess(exposition)
     if len(found) > 1:
+        found = [source for source in found if not any(source.name in each.signs.over for each in found)]
         found.sort(key=lambda source: -sum(map(exposition.has, _names(source))))
     source, *others = found
     versions, reason = source.implied_versions(exposition), "its names are the map's"

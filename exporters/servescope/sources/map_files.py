@@ -45,7 +45,7 @@ _MAP = (
     "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "setup",
     "flags", "plugin", "same_names", "default", "metrics",
 )  # fmt: skip
-_IDENTIFY = _keys("all", "any", "none", "label")
+_IDENTIFY = _keys("all", "any", "none", "label", "over")
 _VERSION = _keys("is!", "present")
 _FIRST_USE = _keys("when", "like", "labels")
 _SETUP = _keys("fact!", "native!", "label", "off")
@@ -122,7 +122,11 @@ def _strings(table: Table, key: str) -> tuple[str, ...]:
 
 def _read_signs(table: Table) -> Signs:
     signs = Signs(
-        _strings(table, "all"), _strings(table, "any"), _strings(table, "none"), table.string("label", "") or None
+        all=_strings(table, "all"),
+        any=_strings(table, "any"),
+        none=_strings(table, "none"),
+        label=table.string("label", "") or None,
+        over=_strings(table, "over"),
     )
     if not signs.all and not signs.any:
         raise ConfigurationError(

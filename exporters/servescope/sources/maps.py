@@ -103,12 +103,16 @@ class MetricMap:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The names that identify a source; `label` is one that a sample of `any` must have."""
+    """The names that identify a source; `label` is one that a sample of `any` must have.
+
+    `over` are the sources that it is used in place of where their names are exposed too.
+    """
 
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
     label: str | None = None
+    over: tuple[str, ...] = ()
 
     def explain_mismatch(self, exposition: Exposition) -> str | None:
         """Why the exposition is not this source, None when it is."""

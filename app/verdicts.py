@@ -47,6 +47,7 @@ _AWAITED: Final[Mapping[Cause, str]] = {
     "uncalibrated": "three hours of both arms", "no control": "requests on v1", "share": "the planned share",
     "one replica": "one replica of v2", "explained by load": "like loads", "explained by reuse": "like reuse",
     "prompts unknown": "the sizes of prompts", "rejected": "whole counters", "incomparable": "the same metrics",
+    "never run": "a map that was run",
 }  # fmt: skip
 """What metrics wait for that more of the same data does not settle."""
 # What is missing matters where it is required, and is the least of the others.
@@ -96,7 +97,7 @@ def _progress_tile(judgement: Judgement) -> tuple[str, str, str]:
     """How long the required metrics need that are not settled: the slowest of them."""
     if judgement.rolled_back is not None:
         return "Still to settle", ABSENT, "the run was rolled back"
-    open_ = [each for each in judgement.metrics if each.required and each.verdict == "INCONCLUSIVE"]
+    open_ = [each for each in judgement.metrics if each.decides and each.verdict == "INCONCLUSIVE"]
     if not open_:
         settled = sum(each.required for each in judgement.metrics if each.verdict in ("HEALTHY", "DEGRADED"))
         lasts = judgement.stage.earliest_end_ms - judgement.at_ms

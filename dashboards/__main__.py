@@ -26,11 +26,11 @@ BOARDS: tuple[Callable[[Options], Board], ...] = tuple(
 def render(options: Options = DEFAULTS, format_: str = "json") -> Mapping[str, str]:
     """Every file by its name."""
     made = (keep_filled(make(options), options) for make in BOARDS)
-    # One that has no panel left is no dashboard, and none links to it.
-    boards = tuple(board for board in made if board.rows)
     return dict(
-        package(board_uid(board.name, options), board.name, render_board(board, boards, options), options, format_)
-        for board in boards
+        package(board_uid(board.name, options), board.name, render_board(board, options), options, format_)
+        for board in made
+        # One that has no panel left is no dashboard.
+        if board.rows
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from dashboards import grafana
-from dashboards.colors import ALARM, MARK
+from dashboards.colors import ALARM, DEPLOYMENT_MARK, MARK, PHASE_MARK
 from dashboards.options import Options
 from dashboards.panels import Row
 from dashboards.queries import (
@@ -45,8 +45,8 @@ class Board:
     """One dashboard; `name` is its file's name, `by_replica` adds a variable for replicas.
 
     A dashboard without deployments has `own_variables`, which do not filter each other. `marks_scale` enables the
-    annotation of changes of the desired scale, which other dashboards have disabled; `marks_verdicts` adds those of the
-    judge's verdicts and stages.
+    annotation of changes of the desired scale, which other dashboards have disabled. `marks_verdicts` adds those of the
+    judge's verdicts and stages, and gives series the colors of their stacks instead of their deployments'.
     """
 
     name: str
@@ -69,7 +69,7 @@ def board_uid(name: str, options: Options) -> str:
     return f"{options.prefix}-{name}"
 
 
-def render_board(board: Board, others: tuple[Board, ...], options: Options) -> str:
+def render_board(board: Board, options: Options) -> str:
     """The dashboard as the text of its file."""
     return grafana.render_dashboard(
         uid=board_uid(board.name, options),
@@ -84,8 +84,9 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
                 for variable in (*extra_variables(options), *board.variables)
             ),
             *([grafana.make_switch(HISTOGRAMS, "Histograms", _FORMS)] if _has_histograms(board) else []),
+            grafana.make_filters(),
         ],
-        links=[grafana.make_link(other.title, board_uid(other.name, options)) for other in others if other != board],
+        links=[grafana.make_links("Dashboards", options.prefix)],
         annotations=(
             _own_annotations(board, options)
             if board.own_variables
@@ -97,7 +98,7 @@ def render_board(board: Board, others: tuple[Board, ...], options: Options) -> s
         refresh=options.refresh,
         time_from=options.time_from,
         timezone=options.timezone,
-        stacks=(options.choices.old_stack, options.choices.new_stack),
+        stacks=(options.choices.old_stack, options.choices.new_stack) if board.marks_verdicts else (),
     )
 
 
@@ -150,13 +151,13 @@ def _annotations(options: Options, *, by_scale: bool) -> list[dict[str, object]]
         grafana.make_annotation(
             "Deployment appears",
             Query(f"{here} unless count by ({deployment}) ({PRESENCE}{{{chosen}}} offset {RATE_INTERVAL})", ""),
-            MARK,
+            DEPLOYMENT_MARK,
             legend(options, "deployment_id"),
         ),
         grafana.make_annotation(
             "Rollout phase begins",
             Query(f"{promoting}) unless {promoting} offset {RATE_INTERVAL})", ""),
-            MARK,
+            PHASE_MARK,
             legend(options, "deployment_id", "rollout_phase"),
         ),
         _alerts_fire("Critical alert fires", options, _PAGES, enabled=True),

@@ -19,7 +19,9 @@ NEUTRAL, PLAIN = "#8e9aa6", "#2f9c9c"
 """The color of states that are neither good nor bad, and that of series that have none of their own."""
 
 MARK, ALARM = "rgba(128, 138, 150, 0.55)", "rgba(224, 47, 68, 0.5)"
-"""The colors of annotations, quieter than data: of what somebody changed, and of alerts."""
+DEPLOYMENT_MARK, PHASE_MARK = "rgba(47, 156, 156, 0.6)", "rgba(111, 127, 208, 0.6)"
+VERDICT_MARK, STAGE_MARK = "rgba(201, 86, 138, 0.6)", "rgba(160, 113, 74, 0.6)"
+"""The colors of annotations, quieter than data: of what somebody changed, of alerts, and of each step of a cutover."""
 
 # A state has the same colour on every dashboard, and none has that of a stack.
 SERIES_COLORS: Mapping[str, str] = MappingProxyType(

@@ -9,8 +9,8 @@ from typing import Final
 from dashboards.colors import NEUTRAL, STATUS_COLORS
 from dashboards.options import Options
 from dashboards.panels import Column, NoData, Panel
-from dashboards.queries import ALERTS_SINCE, Query, firing_alerts
-from servescope.alerting.alerts import ALERTS
+from dashboards.queries import ALERTS, ALERTS_SINCE, Query, firing_alerts, scope
+from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
 from servescope.alerting.links import panel_id, panel_title
 
 _SEVERITIES: Final[Mapping[int | None, tuple[str, str]]] = MappingProxyType(
@@ -39,8 +39,8 @@ def firing_panel(options: Options, *, width: int, height: int) -> Panel:
         ),
         unit="none",
         meaning="Firing alerts of the selected deployments, and those of no single deployment, such as alerts on the "
-        "traffic split or on the monitoring itself, the most severe first. *Since* is when the condition began to "
-        "hold. An alert's name links to its runbook, *Show* to the panel with its condition.",
+        "traffic split or on the monitoring itself, the most severe first, of these the latest. *Since* is when the "
+        "condition began to hold. An alert's name links to its runbook, *Show* to the panel with its condition.",
         normal="none.",
         first="open the alert's runbook, then its panel; for an alert on the monitoring, check the Health dashboard "
         "before you trust the rest.",
@@ -59,10 +59,46 @@ def firing_panel(options: Options, *, width: int, height: int) -> Panel:
                 ),
             }
         ),
-        sort=_RANK,
+        sort=(_RANK, "Value #B"),
         width=width,
         height=height,
     )  # fmt: skip
+
+
+def own_firing_panel(components: tuple[str, ...], options: Options) -> Panel:
+    """The firing alerts on the monitoring itself, by the components they are about."""
+    labels = ("alertname", "component", "instance")
+    chosen = ",".join(filter(None, [scope(options, variables=()), f'component=~"{"|".join(components)}"']))
+    by = ", ".join(options.group(labels))
+    firing = f'{ALERTS}{{alertstate="firing",severity!="none",{chosen}}}'
+    ranked = " or ".join(
+        f'((count by ({by}) ({ALERTS}{{alertstate="firing",severity="{name}",{chosen}}}) > bool 0) * {rank})'
+        for rank, (name, _) in _SEVERITIES.items()
+    )
+    since = f"1000 * min by ({by}) ({ALERTS_SINCE}{{{chosen}}}) and on ({by}) count by ({by}) ({firing})"
+    return Panel(
+        title="Firing alerts on the monitoring",
+        kind="table",
+        queries=(Query(ranked, "", instant=True, format="table"), Query(since, "", instant=True, format="table")),
+        unit="none",
+        meaning="Firing alerts on collectors, their store, Prometheus and Alertmanager, the most severe first. *Since* "
+        "is when the condition began to hold. An alert's name links to its runbook.",
+        normal="none.",
+        first="open the alert's runbook, then the row below whose panels are about its component.",
+        no_data=NoData("idle", "no alert on the monitoring is firing, or the alert rules are not loaded"),
+        columns=MappingProxyType(
+            {
+                _RANK: Column("Severity", states=_SEVERITIES, width=90),
+                "alertname": Column("Alert", link=options.runbook_url("${__value.raw}"), link_title="Runbook"),
+                "component": Column("Component", width=140),
+                options.label("instance"): Column("Instance"),
+                "Value #B": Column("Since", unit="dateTimeAsIsoNoDateIfToday", width=170),
+            }
+        ),
+        sort=(_RANK, "Value #B"),
+        width=24,
+        height=7,
+    )
 
 
 def _labels(options: Options) -> str:
@@ -100,7 +136,7 @@ def _with_paths(expression: str, options: Options) -> str:
 def _paths(options: Options) -> dict[str, list[str]]:
     """The names of the alerts by the path of their panel."""
     found: dict[str, list[str]] = {}
-    for alert in ALERTS.values():
+    for alert in ALERTS_BY_NAME.values():
         if alert.severity != "none":
             path = f"{options.prefix}-{alert.dashboard}?viewPanel=panel-{panel_id(panel_title(alert))}"
             found.setdefault(path, []).append(alert.name)

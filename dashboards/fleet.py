@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from dashboards import panels
 from dashboards.board import Board, board_uid
@@ -11,20 +12,23 @@ from dashboards.colors import STATUS_COLORS
 from dashboards.composed import harm_column, harm_panel, replicas_column
 from dashboards.firing import firing_panel
 from dashboards.options import Options
-from dashboards.queries import Query, compile_expression, compile_figure, legend
+from dashboards.queries import Query, compile_expression, compile_figure, legend, scope
 from servescope.contract.expressions import Ratio, level, rate
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import BROKEN_STATUSES
-from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
+from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO, OWN_METRICS
 from servescope.settings.values import format_percent
 
 NAME = "fleet"
 MOST_LINES = 5
 _LATENCIES = ("time_to_first_token", "time_per_output_token")
 _COVERED = level(COVERAGE_SERIES, "avg")
+_UP = OWN_METRICS["servescope_target_up"].name
 _PARTLY_SCRAPED = (panels.Threshold(STATUS_COLORS["warning"]), panels.Threshold("text", COVERED_RATIO))
 _BROKEN = (*panels.NO_THRESHOLDS, panels.Threshold(STATUS_COLORS["warning"], 1))
+# A number without its unit, which would take more room than its column has.
+_PLAIN = "short"
 # Room for five alerts.
 _HEADLINE = 8
 
@@ -79,7 +83,22 @@ def _headline(options: Options) -> tuple[panels.Panel, ...]:
             first="find the deployment in the graph below, then check its replicas.",
         ),
     )  # fmt: skip
-    return tuple(replace(panel, height=_HEADLINE) for panel in headlines)
+    requests, harmed, queued = (replace(panel, height=_HEADLINE) for panel in headlines)
+    return _with_past(requests, "request_rate", options), harmed, _with_past(queued, "queued_requests", options)
+
+
+_NOW: Final = "2m:1m"
+"""How long ago the last value of a figure may be that is one of now."""
+
+
+def _with_past(panel: panels.Panel, figure: str, options: Options) -> panels.Panel:
+    """A number with its past, from what is recorded; only while it has a value now, as a panel shows the last one."""
+    (query,) = panel.queries
+    recorded = compile_figure(figure, options)
+    if options.figures == "raw":
+        return panel
+    past = f"sum({recorded}) and sum(count_over_time(({recorded})[{_NOW}] @ end()))"
+    return replace(panel, queries=(replace(query, expression=past, instant=False),))
 
 
 def _deployments(options: Options) -> panels.Panel:
@@ -89,10 +108,10 @@ def _deployments(options: Options) -> panels.Panel:
         f"&var-deployment=${{__data.fields.Deployment}}"
     )
     columns = {
-        keys["deployment_id"]: panels.Column("Deployment", link=link, link_title="Show it alone"),
-        keys["inference_stack"]: panels.Column("Stack"),
+        keys["deployment_id"]: panels.Column("Deployment", width=110, link=link, link_title="Show it alone"),
+        keys["inference_stack"]: panels.Column("Stack", width=60),
         keys["model_name"]: panels.Column("Model"),
-        keys["environment"]: panels.Column("Environment"),
+        keys["environment"]: panels.Column("Environment", width=100),
         keys["rollout_phase"]: panels.Column("Phase"),
         **{label: panels.Column(label.replace("_", " ").capitalize()) for label in options.extra_labels},
     }
@@ -109,12 +128,13 @@ def _deployments(options: Options) -> panels.Panel:
         meaning="One row per deployment, that with the most failed or rejected requests first. Harm is colored by the "
         f"objectives: {promised}. Scraped is the share of the usual scrapes that the last 5 minutes have: below "
         f"{format_percent(COVERED_RATIO)} requests per second, and what is summed from rates, are too low by the rest. "
-        "Figures for tuning have color only outside of their normal range.",
+        "Active, desired and unhealthy are replicas, down are targets that do not answer. Figures for tuning have "
+        "color only outside of their normal range.",
         normal="no orange or red cells among failed requests, replicas and latencies, and nothing queued.",
         first="click the deployment's name to see its requests.",
         no_data=panels.NoData("idle", "a cell is empty if a feature is off or nothing happened in the window"),
         columns=MappingProxyType(columns),
-        sort="Value #A",
+        sort=("Value #A",),
         width=24,
         height=8,
     )
@@ -135,7 +155,20 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[panels.Thresho
             harm_column(options),
             panels.quiet(panels.harm_steps(promised["requests"])),
         ),
-        ("Unhealthy", panels.UNITS["replicas"], replicas_column(options, *BROKEN_STATUSES), _BROKEN),
+        ("Active", _PLAIN, replicas_column(options, "active"), panels.NO_THRESHOLDS),
+        (
+            "Desired",
+            _PLAIN,
+            compile_figure("autoscaler_rounded_desired_scale", options, nameless=True),
+            panels.NO_THRESHOLDS,
+        ),
+        ("Unhealthy", _PLAIN, replicas_column(options, *BROKEN_STATUSES), _BROKEN),
+        (
+            "Down",
+            _PLAIN,
+            f"sum by ({', '.join(options.group(DEPLOYMENT_LABELS))}) ({_UP}{{{scope(options)}}} == bool 0)",
+            _BROKEN,
+        ),
         (
             "Scraped",
             panels.UNITS["ratio"],
@@ -145,7 +178,7 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[panels.Thresho
         *(
             (
                 FIGURES[name].title,
-                panels.UNITS[FIGURES[name].unit],
+                _PLAIN if name == "queued_requests" else panels.UNITS[FIGURES[name].unit],
                 compile_figure(name, options, nameless=True),
                 edges.get(name, panels.quiet(panels.steps(options.band(name)))),
             )

@@ -15,7 +15,7 @@ from typing import Any, Final
 from grafanalib import core
 
 from dashboards.colors import DASHES, NEUTRAL, NEW_COLOR, OLD_COLOR, PLAIN, SERIES_COLORS
-from dashboards.layout import place
+from dashboards.layout import Place, place
 from dashboards.panels import EVERY, LIMIT, Column, Panel, Row, Threshold
 from dashboards.queries import Query
 from servescope.contract.identity import ROLES
@@ -113,6 +113,15 @@ class Template(core.Template):  # type: ignore[misc]  # grafanalib has no types
 
     def to_json_data(self) -> dict[str, Any]:
         """The variable as Grafana's own editor writes it."""
+        if self.type == "adhoc":
+            return {
+                "name": self.name,
+                "label": self.label,
+                "type": "adhoc",
+                "datasource": DATASOURCE,
+                "hide": 0,
+                "skipUrlSync": False,
+            }
         if self.type == "datasource":
             chosen = {"selected": True, "text": self.default, "value": self.default}
             return {
@@ -187,11 +196,14 @@ def make_variable(name: str, title: str, query: str, every: str) -> core.Templat
     return Template(name=name, label=title, query=query, allValue=every)
 
 
-def make_link(title: str, uid: str) -> core.DashboardLink:
-    """A link to another dashboard that keeps time range and variables."""
-    return core.DashboardLink(
-        title=title, type="link", icon="dashboard", uri=f"/d/{uid}", includeVars=True, keepTime=True
-    )
+def make_links(title: str, tag: str) -> core.DashboardLink:
+    """One menu of the dashboards with a tag, whose links keep time range and variables."""
+    return core.DashboardLink(title=title, tags=[tag], asDropdown=True, includeVars=True, keepTime=True)
+
+
+def make_filters() -> core.Template:
+    """The variable of filters that an operator adds: labels of every query, such as an availability zone."""
+    return Template(name="filters", label="Filters", type="adhoc", query="")
 
 
 def make_annotation(name: str, query: Query, color: str, text: str, *, enabled: bool = True) -> dict[str, Any]:
@@ -222,19 +234,21 @@ def render_dashboard(
     refresh: str,
     time_from: str,
     timezone: str,
-    stacks: tuple[str, str],
+    stacks: tuple[str, ...],
 ) -> str:
-    """The dashboard as the text of its file; `stacks` are the old and the new one of a cutover."""
+    """The dashboard as the text of its file; `stacks` are the old and the new one of a cutover, none where each
+    deployment has a color of its own.
+    """
     dashboard = core.Dashboard(
         uid=uid,
         title=title,
         description=description,
         tags=tags,
-        panels=[_element(element, position, stacks) for element, position in place(rows)],
+        panels=[element for row, position, inside in place(rows) for element in _row(row, position, inside, stacks)],
         templating=core.Templating(list=variables),
         links=links,
         annotations=core.Annotations(list=[_BUILT_IN, *annotations]),
-        editable=False,
+        editable=True,
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
         refresh=refresh,
         schemaVersion=SCHEMA_VERSION,
@@ -242,7 +256,8 @@ def render_dashboard(
         timezone=timezone,
     )
     plain = json.loads(json.dumps(dashboard.to_json_data(), default=lambda part: part.to_json_data()))
-    return json.dumps(_modern(plain), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    # Deeper indented, the panels of collapsed rows would make more of a ConfigMap than `kubectl apply` takes.
+    return json.dumps(_modern(plain), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 _BUILT_IN: Final = {
@@ -256,16 +271,30 @@ _BUILT_IN: Final = {
 }
 
 
-def _element(element: Row | Panel, position: tuple[int, int, int, int], stacks: tuple[str, str]) -> core.Panel:
+def _row(row: Row, position: Place, inside: list[tuple[Panel, Place]], stacks: tuple[str, ...]) -> list[core.Panel]:
+    """The row and its panels, which a collapsed one holds within."""
+    panels = [_panel(panel, place, stacks) for panel, place in inside]
+    heading = core.RowPanel(
+        title=row.title,
+        gridPos=_grid(position),
+        id=2_000_000 + position[1],
+        collapsed=row.collapsed,
+        panels=panels if row.collapsed else [],
+    )
+    return [heading] if row.collapsed else [heading, *panels]
+
+
+def _grid(position: Place) -> core.GridPos:
     x, y, width, height = position
-    grid = core.GridPos(h=height, w=width, x=x, y=y)
-    if isinstance(element, Row):
-        return core.RowPanel(title=element.title, gridPos=grid, id=2_000_000 + y)
+    return core.GridPos(h=height, w=width, x=x, y=y)
+
+
+def _panel(element: Panel, position: Place, stacks: tuple[str, ...]) -> core.Panel:
     shared = {
         "title": element.title,
         "description": element.description,
         "dataSource": DATASOURCE,
-        "gridPos": grid,
+        "gridPos": _grid(position),
         "id": element.panel_id,
         "maxDataPoints": None,
         "interval": _least_step(element),
@@ -308,11 +337,11 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     return {"noValue": f"No data: {panel.no_data.text}", "unit": panel.unit}
 
 
-def _stack_colors(panel: Panel, stacks: tuple[str, str]) -> list[dict[str, Any]]:
+def _stack_colors(panel: Panel, stacks: tuple[str, ...]) -> list[dict[str, Any]]:
     legends = [query.legend for query in panel.queries]
     # A stack alone has its color, its deployments shades of it.
     alone = {"{{inference_stack}}"} >= {legend for legend in legends if not _is_overlay(panel, legend)}
-    if not any("{{inference_stack}}" in legend for legend in legends):
+    if not stacks or not any("{{inference_stack}}" in legend for legend in legends):
         return []
     return [
         {
@@ -390,7 +419,7 @@ def _names(panel: Panel, name: str) -> bool:
     return any(f"{{{{{label}}}}}" in query.legend for label in having for query in panel.queries)
 
 
-def _time_series(panel: Panel, shared: Mapping[str, Any], stacks: tuple[str, str]) -> core.Panel:
+def _time_series(panel: Panel, shared: Mapping[str, Any], stacks: tuple[str, ...]) -> core.Panel:
     low, high = panel.axis or (0.0, None)
     custom = {
         "axisSoftMin": low,
@@ -400,7 +429,6 @@ def _time_series(panel: Panel, shared: Mapping[str, Any], stacks: tuple[str, str
     }
     return core.TimeSeries(
         **shared,
-        # Grafana's palette would give series the colors of stacks and states.
         colorMode="shades",
         # Areas without lines: that of a series at 0 would colour the edge of those below it.
         fillOpacity=60 if panel.stacked else 0,
@@ -416,12 +444,17 @@ def _time_series(panel: Panel, shared: Mapping[str, Any], stacks: tuple[str, str
         tooltipSort="desc",
         transformations=_shortened(panel),
         extraJson={
-            "fieldConfig": {
-                "defaults": {**_defaults(panel), "color": {"mode": "shades", "fixedColor": PLAIN}, "custom": custom}
-            },
+            "fieldConfig": {"defaults": {**_defaults(panel), "color": _default_color(panel, stacks), "custom": custom}},
             **({"options": {"legend": _ranking(panel.ranked)}} if panel.ranked else {}),
         },
     )
+
+
+def _default_color(panel: Panel, stacks: tuple[str, ...]) -> dict[str, str]:
+    """Of series by deployment outside of a cutover one by their name, the same on every panel."""
+    by_name = not stacks and any("{{deployment_id}}" in query.legend for query in panel.queries)
+    # Elsewhere Grafana's palette would give series the colors of stacks and states.
+    return {"mode": "palette-classic-by-name"} if by_name else {"mode": "shades", "fixedColor": PLAIN}
 
 
 def _shortened(panel: Panel) -> list[dict[str, Any]]:
@@ -436,14 +469,16 @@ def _ranking(calculation: str) -> dict[str, Any]:
 
 
 def _stat(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
+    is_now = all(query.instant for query in panel.queries)
     return core.Stat(
         **shared,
         color={"mode": "thresholds"},
         format=panel.unit,
         reduceCalc="lastNotNull",
-        graphMode="none",
+        graphMode="none" if is_now else "area",
         overrides=[],
-        extraJson={"fieldConfig": {"defaults": _defaults(panel)}, "options": {"wideLayout": True}},
+        # A past is drawn below the number, not behind it.
+        extraJson={"fieldConfig": {"defaults": _defaults(panel)}, "options": {"wideLayout": is_now}},
     )
 
 
@@ -501,9 +536,8 @@ def _table(panel: Panel, shared: Mapping[str, Any]) -> core.Panel:
         transformations=[
             {"id": "merge", "options": {}},
             *(
-                [{"id": "sortBy", "options": {"fields": {}, "sort": [{"field": panel.sort, "desc": True}]}}]
-                if panel.sort
-                else []
+                {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": field, "desc": True}]}}
+                for field in reversed(panel.sort)
             ),
             {"id": "organize", "options": organize},
         ],
@@ -570,7 +604,8 @@ def _modern(dashboard: dict[str, Any]) -> dict[str, Any]:
 def _modern_panel(panel: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in panel.items() if key not in _LEGACY_OF_PANEL}
     if kept["type"] == "row":
-        return {key: kept[key] for key in ("collapsed", "gridPos", "id", "panels", "title", "type")}
+        inside = {"panels": [_modern_panel(each) for each in kept["panels"]]}
+        return {key: kept[key] for key in ("collapsed", "gridPos", "id", "title", "type")} | inside
     return kept
 
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from dashboards.board import Board
+from dashboards.board import Board, own_components
 from dashboards.colors import ALERT_COLORS, NEUTRAL
+from dashboards.firing import own_firing_panel
 from dashboards.options import Options
-from dashboards.own_panels import own_panel, own_quantiles
-from dashboards.panels import MOST_LINES, NoData, Panel, Row, absent_own, worst_lately
+from dashboards.own_panels import own_panel, own_quantiles, own_stat
+from dashboards.panels import MOST_LINES, NoData, Panel, Row, Threshold, above, absent_own, worst_lately
 from dashboards.queries import HEALTH_VARIABLES
 from servescope.alerting.links import HEALTH
-from servescope.contract.expressions import Level, Ratio, level, rate
+from servescope.contract.bounds import SCRAPE_AGE, STORE_QUEUE_AGE
+from servescope.contract.expressions import Level, Matchers, Ratio, level, rate
 
 NAME = HEALTH
 
@@ -27,6 +29,11 @@ _LIST_COLORS: Mapping[str, str] = MappingProxyType({"kept": "green", "dropped": 
 _STATUS_COLORS: Mapping[str, str] = MappingProxyType({r"[23]\d\d": "green", r"4\d\d": "yellow", r"5\d\d": "orange"})
 
 
+_FAILING: Matchers = (("health", ("down", "not_understood")),)
+_NONE = (Threshold("green"), Threshold("orange", above(0.0)))
+_AT_LEAST_ONE = (Threshold("orange"), Threshold("green", 1.0))
+
+
 def make(options: Options) -> Board:
     """The dashboard."""
     return Board(
@@ -35,13 +42,63 @@ def make(options: Options) -> Board:
         "The health of the monitoring itself: collectors, their store, and the Prometheus and Alertmanager that "
         "evaluate and send alerts. Check it before you trust the other dashboards.",
         (
-            Row("Scraping", (*_collecting(options), *_dropping(options))),
-            Row("Performance", _keeping(options)),
-            Row("API and resources", _asked(options)),
-            Row("Alerting", (*_evaluating(options), *_sending(options))),
+            Row("At a glance", (*_headline(options), own_firing_panel(own_components(NAME), options))),
+            Row("Scraping", (*_collecting(options), *_dropping(options)), collapsed=True),
+            Row("Performance", _keeping(options), collapsed=True),
+            Row("API and resources", _asked(options), collapsed=True),
+            Row("Alerting", (*_evaluating(options), *_sending(options)), collapsed=True),
         ),
         own_variables=HEALTH_VARIABLES,
     )
+
+
+def _headline(options: Options) -> tuple[Panel, ...]:
+    """What of the monitoring works, as one line of numbers: collecting, evaluating, notifying."""
+    return (
+        own_stat(
+            "Collectors running", Level("servescope_build_info", "sum"), options, unit="tasks", steps=_AT_LEAST_ONE,
+            meaning="Collectors that Prometheus scrapes.", normal="as many as you run.",
+            first="if it is 0 or empty, check whether they run, and the targets page of Prometheus.",
+        ),
+        own_stat(
+            "Targets that fail", Level("servescope_targets", "sum", _FAILING), options, unit="targets", steps=_NONE,
+            meaning="Targets that do not answer, or whose answer no source map reads.", normal="0.",
+            first="the panel Target down names them; the Sources page of the console shows their errors.",
+        ),
+        own_stat(
+            "Oldest scrape", level("servescope_target_scrape_age_seconds", "max"), options, unit="seconds",
+            steps=(Threshold("green"), Threshold("orange", options.choices.number(SCRAPE_AGE.name))),
+            meaning="How long ago the target that waits longest was scraped.", normal="about a scrape interval.",
+            first="if it grows, the collector is overloaded, or a host is at its limit of scrapes.",
+        ),
+        own_stat(
+            "Failed rules", rate("prometheus_rule_evaluation_failures_total"), options, unit="errors/s", steps=_NONE,
+            meaning="Evaluations of rules that fail per second in Prometheus.", normal="0.",
+            first="the panel Rule evaluation fails names the groups, the rules page of Prometheus the rules.",
+        ),
+        own_stat(
+            "Alertmanagers", level("prometheus_notifications_alertmanagers_discovered", "max"), options,
+            unit="targets", steps=_AT_LEAST_ONE,
+            meaning="Alertmanagers that Prometheus sends alerts to.", normal="as many as you run.",
+            first="if it is 0, fix the `alerting` section of Prometheus: nobody is notified.",
+        ),
+        own_stat(
+            "Alerts lost", rate("prometheus_notifications_dropped_total"), options, unit="events/s", steps=_NONE,
+            meaning="Alerts per second that Prometheus dropped, since no Alertmanager accepted them.", normal="0.",
+            first="check whether an Alertmanager runs: nobody is notified.",
+        ),
+        own_stat(
+            "Notifications lost", rate("alertmanager_notifications_failed_total"), options, unit="errors/s",
+            steps=_NONE, meaning="Notifications of Alertmanager that fail per second.", normal="0.",
+            first="the panel Notifications fail names the kind of receiver, Alertmanager's log its response.",
+        ),
+        own_stat(
+            "Not stored for", level("servescope_store_queue_age_seconds", "max"), options, unit="seconds",
+            steps=(Threshold("green"), Threshold("orange", options.choices.number(STORE_QUEUE_AGE.name))),
+            meaning="How long the oldest scrape that is not stored yet has waited.", normal="seconds.",
+            first="if it grows, check the disk of the store: full, slow, or the file locked by another program.",
+        ),
+    )  # fmt: skip
 
 
 def _collecting(options: Options) -> tuple[Panel, ...]:
@@ -283,7 +340,3 @@ def _sending(options: Options) -> tuple[Panel, ...]:
             first="at 0, the log of Alertmanager names the line; `amtool check-config` shows the same.",
         ),
     )  # fmt: skip
-
-
-_LEAST_RATE = 0.1
-"""Where the axis of a rate ends at least: that of a rate at 0 would end at 100."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -11,27 +10,31 @@ from dashboards.panels import Panel, Row
 
 COLUMNS: Final = 24
 
+Place = tuple[int, int, int, int]
+"""Of a row or a panel: x, y, width and height."""
+
 _FEW: Final = 2
 
 
-def place(rows: tuple[Row, ...]) -> list[tuple[Row | Panel, tuple[int, int, int, int]]]:
-    """Rows and panels from left to right and top to bottom, each with x, y, width and height."""
-    return reduce(_place_row, rows, [])
+def place(rows: tuple[Row, ...]) -> Iterator[tuple[Row, Place, list[tuple[Panel, Place]]]]:
+    """Each row, top to bottom, with its panels from left to right; a row begins below a collapsed one's heading."""
+    top = 0
+    for row in rows:
+        placed, bottom = _place_panels(row.panels, top + 1)
+        yield row, (0, top, COLUMNS, 1), placed
+        top = top + 1 if row.collapsed else bottom
 
 
-def _place_row(
-    placed: list[tuple[Row | Panel, tuple[int, int, int, int]]], row: Row
-) -> list[tuple[Row | Panel, tuple[int, int, int, int]]]:
-    top = max((y + height for _, (_, y, _, height) in placed), default=0)
-    placed.append((row, (0, top, COLUMNS, 1)))
-    y = top + 1
-    for line in _lines(row.panels):
+def _place_panels(panels: Sequence[Panel], top: int) -> tuple[list[tuple[Panel, Place]], int]:
+    """The panels of a row that begins at `top`, and where it ends."""
+    placed: list[tuple[Panel, Place]] = []
+    for line in _lines(panels):
         x, height = 0, max(panel.height for panel in line)
         for panel, width in zip(line, _justify([panel.width for panel in line]), strict=True):
-            placed.append((panel, (x, y, width, height)))
+            placed.append((panel, (x, top, width, height)))
             x += width
-        y += height
-    return placed
+        top += height
+    return placed, top
 
 
 def _lines(panels: Sequence[Panel]) -> list[list[Panel]]:

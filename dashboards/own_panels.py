@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dashboards.colors import SERIES_COLORS
 from dashboards.composed import among_collectors
 from dashboards.options import Options
-from dashboards.panels import LATELY, UNITS, NoData, Panel, absent_own, axis_of
+from dashboards.panels import LATELY, UNITS, NoData, Panel, Threshold, absent_own, axis_of
 from dashboards.queries import Query, compile_own, legend
 from servescope.contract.expressions import Expression, Quantile, leaves
 from servescope.contract.own_metrics import OWN_METRICS, OwnUnit
@@ -53,6 +54,23 @@ def own_panel(
         stacked=stacked,
         colors=colors,
     )
+
+
+def own_stat(
+    title: str,
+    expression: Expression,
+    options: Options,
+    *,
+    unit: OwnUnit,
+    steps: tuple[Threshold, ...],
+    meaning: str,
+    normal: str,
+    first: str,
+) -> Panel:
+    """One number over all programs, with the color of the step that it is on."""
+    panel = own_panel(title, expression, options, unit=unit, by=(), meaning=meaning, normal=normal, first=first)
+    queries = tuple(replace(query, instant=True) for query in panel.queries)
+    return replace(panel, kind="stat", queries=queries, thresholds=steps, axis=None, width=3, height=4)
 
 
 def own_quantiles(title: str, histogram: str, options: Options, *, normal: str, first: str) -> Panel:

@@ -110,7 +110,7 @@ class Panel:
     colors: Mapping[str, str] = field(default_factory=lambda: SERIES_COLORS)
     states: Mapping[int | None, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     columns: Mapping[str, Column] = field(default_factory=lambda: MappingProxyType({}))
-    sort: str = ""
+    sort: tuple[str, ...] = ()
     ranked: Literal["", "max", "min"] = ""
     repeat: str = ""
     width: int = 8
@@ -148,10 +148,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A heading and the panels below it."""
+    """A heading and the panels below it; a `collapsed` one asks nothing until it is opened."""
 
     title: str
     panels: tuple[Panel, ...]
+    collapsed: bool = False
 
 
 def figure_panel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from dashboards.board import Board
 from dashboards.cache import usage_by_replica
@@ -28,10 +29,10 @@ from dashboards.panels import (
     query_panel,
     replica_panel,
 )
-from dashboards.queries import Query, legend
+from dashboards.queries import Query, compile_expression, legend
 from dashboards.watched import holding_panel
-from servescope.contract.expressions import Quantile, level, rate
-from servescope.contract.types import Objective
+from servescope.contract.expressions import Expression, Quantile, level, mean, rate
+from servescope.contract.types import Objective, Unit
 
 NAME = "requests"
 
@@ -101,10 +102,56 @@ def make(options: Options) -> Board:
                     figure_panel("answer_truncated_share", options),
                 ),
             ),
-            Row("Replicas", _replicas(options)),
+            Row("Replicas", (_instances(options), *_replicas(options))),
         ),
         by_replica=True,
     )  # fmt: skip
+
+
+def _instances(options: Options) -> Panel:
+    """One row per replica: what a hot, slow or restarted one differs in."""
+    labels = ("deployment_id", "replica")
+    keys = {options.label(label): Column(label.removesuffix("_id").capitalize()) for label in (*labels, "environment")}
+    queries = [
+        Query(
+            compile_expression(expression, options, by=(*labels, "environment"), replica=True), "", True, "table"
+        )
+        for _, _, expression in _INSTANCE_COLUMNS
+    ]  # fmt: skip
+    began = queries[-1]
+    queries[-1] = replace(began, expression=f"time() - ({began.expression})")
+    columns = {
+        f"Value #{chr(ord('A') + number)}": Column(title, UNITS[unit])
+        for number, (title, unit, _) in enumerate(_INSTANCE_COLUMNS)
+    }
+    return Panel(
+        title="Replicas side by side",
+        kind="table",
+        queries=tuple(queries),
+        unit="none",
+        meaning="One row per replica, that with the most requests in flight first: its load, its KV cache, its mean "
+        "latencies of late and how long its process has run.",
+        normal="all replicas of a deployment and role have about the same.",
+        first="one with far more in flight than the others: the router prefers it, or it is slow; compare its time per "
+        "token. One that has run for minutes only was restarted.",
+        no_data=NoData("idle", "a cell is empty if the engine does not report it or nothing happened in the window"),
+        columns=MappingProxyType({**keys, **columns}),
+        sort=("Value #A",),
+        width=24,
+        height=9,
+    )
+
+
+_INSTANCE_COLUMNS: Final[tuple[tuple[str, Unit, Expression], ...]] = (
+    ("In flight", "requests", level("concurrent_requests")),
+    ("Queued", "requests", level("queued_requests")),
+    ("Requests", "requests/s", rate("requests_total")),
+    ("KV cache", "ratio", level("kv_cache_usage", "max")),
+    ("First token", "seconds", mean("time_to_first_token_seconds")),
+    ("Per token", "seconds", mean("time_per_output_token_seconds")),
+    ("Preemptions", "preemptions/s", rate("preemptions_total")),
+    ("Running for", "seconds", level("replica_start_time_seconds", "max")),
+)
 
 
 def _replicas(options: Options) -> tuple[Panel, ...]:

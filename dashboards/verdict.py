@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dashboards import grafana
-from dashboards.colors import MARK, METRIC_COLORS, NEUTRAL, STATUS_COLORS
+from dashboards.colors import METRIC_COLORS, NEUTRAL, STAGE_MARK, STATUS_COLORS, VERDICT_MARK
 from dashboards.composed import state_number
 from dashboards.options import Options
 from dashboards.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, axis_of
@@ -148,7 +148,7 @@ def _metrics(options: Options) -> Panel:
         first=f"if a whole interval is beyond the margin, move the traffic back to {old}.",
         no_data=absent_own(_OF_METRICS),
         columns=MappingProxyType({"plan": Column("Plan"), "metric": Column("Metric", width=300), **keys}),
-        sort="Value #A",
+        sort=("Value #A",),
         width=24,
         height=11,
     )
@@ -192,11 +192,11 @@ def verdict_annotations(options: Options) -> list[dict[str, Any]]:
             "Verdict",
             # Only its start: an endless band would hide what is under it.
             Query(f"{verdict} == 1 unless {verdict} offset {RATE_INTERVAL} == 1", ""),
-            MARK,
+            VERDICT_MARK,
             legend(options, "plan", "verdict"),
         ),
         grafana.make_annotation(
-            "Stage begins", Query(f"changes({stage}[{RATE_INTERVAL}]) > 0", ""), MARK, legend(options, "plan")
+            "Stage begins", Query(f"changes({stage}[{RATE_INTERVAL}]) > 0", ""), STAGE_MARK, legend(options, "plan")
         ),
     ]
 

@@ -51,7 +51,7 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
             for row in board.rows
         )
         others = tuple(_panel(title, alerts, compiler) for title, alerts in by_title.items() if title not in own)
-        return replace(board, rows=(*rows, panels.Row("Alert conditions", others)) if others else rows)
+        return replace(board, rows=(*rows, panels.Row("Alert conditions", others, collapsed=True)) if others else rows)
 
     return made
 

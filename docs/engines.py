@@ -23,13 +23,12 @@ from servescope.contract.identity import Identity
 from servescope.contract.judged import JUDGED
 from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources
-from servescope.sources.maps import SUPPLIED, MetricMap, Source
+from servescope.sources.maps import SUPPLIED, Evidence, MetricMap, Source
 from servescope.sources.parse import ParseError, parse_exposition
 from servescope.sources.translate import Coverage, translate
 
 FOLDER: Final = Path(__file__).parent / "engines"
 _PAGES: Final = Path(__file__).parent.parent / "tests" / "pages"
-_REAL_RUNS: Final = Path(__file__).parent / "real-engines.md"
 _CAPTURED: Final = "# Captured from"
 
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -148,18 +147,31 @@ def _part_sign(family: _Family, names: Sequence[str]) -> str:
 
 
 def _evidence(family: _Family) -> str:
-    """How well the maps are proven. The one place for it: what a map says of its own evidence belongs here."""
-    if family.slug in _REAL_RUNS.read_text(encoding="utf-8").partition("- Engines: ")[2].partition("\n")[0].split():
-        return "[a real run](docs/real-engines.md), compared with its clients' counts"
-    captured = any(release.captured for releases in family.releases.values() for release in releases)
-    return "a page of a real run" if captured else "its source alone"
+    """How it is known that the maps are right, and of releases of which it is known in another way."""
+    said = dict.fromkeys(_EVIDENCE[source.evidence] for source in family.sources)
+    others = {_EVIDENCE[each.evidence]: None for source in family.sources for each in source.versions}
+    return "; ".join((*said, *(f"some releases by {words}" for words in others if words not in said)))
+
+
+_EVIDENCE: Final[Mapping[Evidence, str]] = {
+    "run": "a run of the program",
+    "driven": "its own metric classes, driven",
+    "read": "its source alone",
+}
 
 
 # --- A page -----------------------------------------------------------------------------------------------------------
 
 
 def _page(family: _Family) -> str:
-    lines = [*_introduction(family), *_start(family), *_reported(family), *_missing(family), *_alive(family)]
+    lines = [
+        *_introduction(family),
+        *_start(family),
+        *_reported(family),
+        *_missing(family),
+        *_unread(family),
+        *_alive(family),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -255,6 +267,18 @@ def _missing(family: _Family) -> Iterator[str]:
         if by_reason:
             yield from (f"## {title}", "")
             yield from _table(("Why", "Metrics"), ((reason, _codes(names)) for reason, names in by_reason.items()))
+
+
+def _unread(family: _Family) -> Iterator[str]:
+    """What a page may lack of the names that are read, and what is on it that is not."""
+    gated = [each for source in family.sources for each in source.gated]
+    if gated:
+        yield from ("## Series that a page may lack", "")
+        yield from _table(("Needs", "Series"), ((each.gate or each.reason, _codes(each.names)) for each in gated))
+    ignored = [each for source in family.sources for each in source.ignored]
+    if ignored:
+        yield from ("## Series that are not read, and why", "")
+        yield from _table(("Why", "Series"), ((each.reason, _codes(each.names)) for each in ignored))
 
 
 def _alive(family: _Family) -> Iterator[str]:

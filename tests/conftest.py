@@ -70,7 +70,7 @@ def _reference_folder() -> Path:
 
 
 def _has_reference() -> bool:
-    return (_reference_folder() / "captures").is_dir()
+    return REFERENCE.is_dir()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -91,6 +91,8 @@ def reference() -> Path:
 
 PAGES = Path(__file__).parent / "pages"
 """Pages of engines that are in the tree, written from their source maps or captured."""
+REFERENCE = _reference_folder() / "captures"
+"""Captures of real ones, where there are any."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -98,8 +100,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "captures" in metafunc.fixturenames:
         folders = [pytest.param(PAGES, id="pages")]
         if _has_reference():
-            real = _reference_folder() / "captures"
-            folders.append(pytest.param(real, id="reference", marks=pytest.mark.reference))
+            folders.append(pytest.param(REFERENCE, id="reference", marks=pytest.mark.reference))
         metafunc.parametrize("captures", folders, indirect=True, scope="session")
 
 
@@ -113,7 +114,7 @@ def captures(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def any_captures() -> Path:
     """As `captures`, but one of the two, that of real ones where there are any: for what takes long."""
-    return _reference_folder() / "captures" if _has_reference() else PAGES
+    return REFERENCE if _has_reference() else PAGES
 
 
 @pytest.fixture(scope="session")

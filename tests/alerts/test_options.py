@@ -35,6 +35,7 @@ from servescope.errors import ConfigurationError
 from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
 from tests.support.alert_stories import promtool_tests, rendered
+from tests.support.boards import elements
 from tests.support.commands import run_main
 from tests.support.promtool import Suite, failures, run
 
@@ -270,7 +271,7 @@ def test_extra_labels_are_in_every_group_and_match() -> None:
     texts = [rule["expr"] for rule in _rules(options)]
     for text in render_dashboards(options.common).values():
         board = json.loads(text)
-        asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        asked = [target["expr"] for panel in elements(board) for target in panel.get("targets", ())]
         assert all('cluster=~"$cluster",namespace=~"$namespace"' in each for each in asked), board["uid"]
         assert [each["name"] for each in board["templating"]["list"]][1:3] == ["cluster", "namespace"]
         texts += asked

@@ -77,7 +77,7 @@ def filled(
     return folder, well
 
 
-@pytest.fixture(scope="module", params=["prometheus", "prometheus_3"])
+@pytest.fixture(scope="module", params=["prometheus", pytest.param("prometheus_3", marks=pytest.mark.proof)])
 def replayed(request: pytest.FixtureRequest, filled: tuple[Path, int]) -> Iterator[Replayed]:
     """A Prometheus of each version over it."""
     folder, well = filled

@@ -39,6 +39,7 @@ from servescope.contract.own_metrics import OWN_METRICS
 from servescope.contract.types import Step
 from servescope.generating.rules import Format
 from tests.support.alert_stories import minutes
+from tests.support.boards import elements
 from tests.support.prometheus import running
 from tests.support.recording_rules import RECORDING_FILES, is_of_catalog
 
@@ -92,9 +93,9 @@ def test_an_alert_leads_to_the_panel_that_shows_it(alert: Alert) -> None:
     uid, panel, chosen = re.fullmatch(r".+/d/([\w-]+)\?viewPanel=panel-(\d+)(.*)", url).groups()  # type: ignore[union-attr]
     board = DASHBOARDS[uid]
     set_to = dict(re.findall(r"&var-(\w+)={{ \$labels\.(\w+) \| urlquery }}", chosen))
-    variables = {variable["name"]: variable["query"] for variable in board["templating"]["list"]}
+    variables = {variable["name"]: variable.get("query") for variable in board["templating"]["list"]}
 
-    assert panel_title(alert) in [each["title"] for each in board["panels"] if each["id"] == int(panel)]
+    assert panel_title(alert) in [each["title"] for each in elements(board) if each["id"] == int(panel)]
     assert "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in set_to.items()) == chosen
     assert set(set_to.values()) <= set(labels_of(alert.condition))
     for name, label in set_to.items():
@@ -212,7 +213,7 @@ def test_the_table_of_burn_rates_is_the_known_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["prometheus", "prometheus_3"])
+@pytest.mark.parametrize("version", ["prometheus", pytest.param("prometheus_3", marks=pytest.mark.proof)])
 def test_prometheus_answers_every_query_of_every_runbook(
     request: pytest.FixtureRequest, tmp_path: Path, version: str
 ) -> None:

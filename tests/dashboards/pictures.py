@@ -45,7 +45,7 @@ EMPTY_HERE: Final = frozenset(
         "Dropped samples", "Samples dropped", "Target gone", "Deployment gone",
         "Notifications of the collector", "Notifications", "Phase down", "Notifications fail",
         # And no client of it is refused.
-        "API requests refused",
+        "API requests refused", "Firing alerts on the monitoring",
         # Of the customers' backends one does not answer, and the other refuses nothing.
         "Points dropped",
     }
@@ -103,10 +103,11 @@ class View:
     end_seconds: int
     minutes: int | None = None
 
-    def address(self, name: str, theme: str) -> str:
-        """The page of a dashboard."""
+    def address(self, name: str, theme: str, *, opened: bool) -> str:
+        """The page of a dashboard, with every row `opened` or as it opens."""
         minutes = "" if self.minutes is None else f"&minutes={self.minutes}"
-        return f"http://127.0.0.1:{self.port}/user/?board={name}&theme={theme}&end={self.end_seconds}{minutes}"
+        rows = "&opened" if opened else ""
+        return f"http://127.0.0.1:{self.port}/user/?board={name}&theme={theme}&end={self.end_seconds}{minutes}{rows}"
 
 
 # A table measures itself before it shows its rows.
@@ -118,13 +119,25 @@ _SETTLE_MS = 10_000
 
 
 def take_picture(view: View, browser: Browser, name: str, theme: str) -> tuple[bytes, list[Drawn], list[str]]:
-    """A dashboard as a PNG, what became of its panels, and what the browser complains of."""
+    """A dashboard as a PNG as it opens, what becomes of all its panels, and what the browser complains of."""
+    board = read_board(name)
+    wanted, first = panels(board), [panel for panel in board["panels"] if panel["type"] != "row"]
+    image, drawn, complaints = _draw(view.address(name, theme, opened=False), browser, theme, name, first)
+    if len(wanted) > len(first):
+        _, drawn, complained = _draw(view.address(name, theme, opened=True), browser, theme, name, wanted)
+        complaints += complained
+    return image, drawn, complaints
+
+
+def _draw(
+    address: str, browser: Browser, theme: str, name: str, wanted: Sequence[Mapping[str, Any]]
+) -> tuple[bytes, list[Drawn], list[str]]:
+    """A page with these panels as a PNG, what became of them, and what the browser complains of."""
     from playwright.sync_api import TimeoutError as NotInTime
 
     page = open_page(browser, theme, WIDE)
     complaints = _listen(page)
-    page.goto(view.address(name, theme))
-    wanted = panels(read_board(name))
+    page.goto(address)
     page.wait_for_function(f"Object.keys(window.panels).length >= {len(wanted)}", timeout=_SECONDS * 1000)
     # What is below the window is not laid out.
     height = page.evaluate("document.documentElement.scrollHeight")

@@ -41,7 +41,7 @@ def show(modules: Path, **wanted: Any) -> Any:
 
 def test_every_unit_is_one_grafana_knows(modules: Path) -> None:
     """In its registry, or written with a prefix that it reads."""
-    used = {unit for name in NAMES for unit in _units(read_board(name)["panels"])}
+    used = {unit for name in NAMES for unit in _units(panels(read_board(name)))}
 
     known = show(modules, units=sorted(used))["known"]
 

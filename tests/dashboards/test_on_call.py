@@ -25,7 +25,7 @@ from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.judged import JUDGED
 from servescope.contract.metrics import INDEX_STATES, OUTCOMES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
-from tests.support.boards import NAMES, find_panel, panels, read_board
+from tests.support.boards import NAMES, elements, find_panel, panels, read_board
 
 STACK_COLORS = {OLD_STACK: OLD_COLOR, NEW_STACK: NEW_COLOR}
 
@@ -140,14 +140,15 @@ def _overrides(title: str) -> dict[str, Any]:
 def test_firing_alerts_are_coloured_by_severity_and_sorted() -> None:
     """The worst first, each with the time since which it holds."""
     shown = find_panel("fleet", "Firing alerts")
-    (sort,) = [step["options"]["sort"] for step in shown["transformations"] if step["id"] == "sortBy"]
+    sorts = [step["options"]["sort"] for step in shown["transformations"] if step["id"] == "sortBy"]
     (mapping,) = _overrides("Severity")["mappings"]
 
     assert {number: (each["text"], each["color"]) for number, each in mapping["options"].items()}["3"] == (
         "critical", "red",
     )  # fmt: skip
     assert {each["text"] for each in mapping["options"].values()} == {"critical", "warning", "info"}
-    assert sort == [{"field": "Value #A", "desc": True}]
+    # Of two steps the second decides, and leaves the order of the first among equals.
+    assert sorts == [[{"field": "Value #B", "desc": True}], [{"field": "Value #A", "desc": True}]]
     assert _overrides("Since")["unit"] == "dateTimeAsIsoNoDateIfToday"
 
 
@@ -230,22 +231,28 @@ def test_annotations_are_quieter_than_data(name: str) -> None:
 @each_board
 def test_every_line_of_panels_is_full(name: str) -> None:
     """No panel is alone beside an empty two thirds."""
-    widths: dict[int, int] = {}
-    for each in read_board(name)["panels"]:
-        widths[each["gridPos"]["y"]] = widths.get(each["gridPos"]["y"], 0) + each["gridPos"]["w"]
+    board = read_board(name)
+    for row in (board, *[each for each in board["panels"] if each.get("collapsed")]):
+        widths: dict[int, int] = {}
+        for each in row["panels"]:
+            widths[each["gridPos"]["y"]] = widths.get(each["gridPos"]["y"], 0) + each["gridPos"]["w"]
 
-    assert set(widths.values()) == {24}
+        assert set(widths.values()) == {24}
 
 
-def test_deployments_of_a_stack_have_shades_of_its_colour() -> None:
-    """On every graph by deployment; what has no stack has shades of a colour that no stack and no state has."""
+def test_deployments_have_colours_of_their_own_and_in_a_cutover_their_stack_s() -> None:
+    """On every graph by deployment; what has neither has shades of a colour that no stack and no state has."""
     for name in NAMES:
         for each in panels(read_board(name)):
             if each["type"] != "timeseries":
                 continue
             color = each["fieldConfig"]["defaults"]["color"]
+            by_deployment = any("{{deployment_id}}" in target["legendFormat"] for target in each["targets"])
+            if by_deployment and name != "cutover":
+                assert color == {"mode": "palette-classic-by-name"}, each["title"]
+                continue
             assert color == {"mode": "shades", "fixedColor": PLAIN}, each["title"]
-            if any("{{inference_stack}}" in target["legendFormat"] for target in each["targets"]):
+            if name == "cutover" and any("{{inference_stack}}" in each["legendFormat"] for each in each["targets"]):
                 found = {
                     over["matcher"]["options"]: found["value"]["fixedColor"]
                     for over in each["fieldConfig"]["overrides"]
@@ -315,8 +322,8 @@ def test_stacks_have_the_names_that_the_rules_have() -> None:
     """Colours, comparisons and words are of the old and the new stack of [alerts], whatever they are called."""
     names = {"old_stack": "vllm-0.32", "new_stack": "trt/llm"}
     boards = render(make_options({"alerts": names}, origin="a test"))
-    shown = json.loads(boards["fleet.json"])["panels"]
-    (queued,) = [each for each in shown if each["title"] == "Queued"]
+    shown = elements(json.loads(boards["cutover.json"]))
+    (queued,) = [each for each in shown if each["title"] == "Queued by stack"]
 
     assert {text: each["fixedColor"] for text, each in _stack_colors(queued).items()} == {
         r"/(^| )vllm-0\.32( |$)/": OLD_COLOR, r"/(^| )trt\/llm( |$)/": NEW_COLOR,
@@ -344,7 +351,7 @@ def test_lines_are_where_the_rules_compare() -> None:
         "sources": ["vllm"],
     }  # fmt: skip
     boards = render(make_options({"alerts": chosen}, origin="a test"))
-    shown = {each["title"]: each for each in json.loads(boards["requests.json"])["panels"]}
+    shown = {each["title"]: each for each in elements(json.loads(boards["requests.json"]))}
 
     assert (25.0, "orange") in steps(shown["Queued"])
     assert steps(shown["Time to first token"]) == [(None, "green"), (pytest.approx(1.0), "orange")]

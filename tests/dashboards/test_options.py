@@ -23,7 +23,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import ConfigurationError
 from servescope.sources.map_files import load_sources
-from tests.support.boards import expressions, variable_queries
+from tests.support.boards import elements, expressions, variable_queries
 from tests.support.commands import run_main
 
 OTHER = """
@@ -63,7 +63,7 @@ def test_nothing_of_the_defaults_is_left(other: dict[str, str]) -> None:
     for text in other.values():
         board = json.loads(text)
         queries = [expression for _, expression in (*expressions(board), *variable_queries(board))]
-        queries += [target["legendFormat"] for panel in board["panels"] for target in panel.get("targets", [])]
+        queries += [target["legendFormat"] for panel in elements(board) for target in panel.get("targets", [])]
         for label in IDENTITY_LABELS:
             # Variables keep their names, whatever the labels are called.
             assert not any(re.search(rf"(?<!\$)\b{label}\b", query) for query in queries), label
@@ -88,7 +88,7 @@ def test_every_selector_has_the_matchers_wanted(other: dict[str, str]) -> None:
 def test_moved_thresholds_are_in_the_panels_and_their_prose(other: dict[str, str]) -> None:
     """The steps, the colours' order and the text that describes them."""
     board = json.loads(other["speculation.json"])
-    (panel,) = [panel for panel in board["panels"] if panel["title"] == "Speculation rate"]
+    (panel,) = [panel for panel in elements(board) if panel["title"] == "Speculation rate"]
 
     assert [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.35, 0.75]
     assert "from 75 %" in panel["description"]
@@ -176,7 +176,7 @@ def test_what_is_wrong_is_refused(document: dict[str, Any], message: str) -> Non
 def _titles(**options: Any) -> dict[str, set[str]]:
     files = render(make_options(options, origin="options.toml"))
     boards = {name.removesuffix(".json"): json.loads(text) for name, text in files.items()}
-    return {name: {panel["title"] for panel in board["panels"]} for name, board in boards.items()}
+    return {name: {panel["title"] for panel in elements(board)} for name, board in boards.items()}
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_alerts_of_the_same_file_lead_to_panels_that_are_kept(engine: str) -> No
     kept = {
         f"{board['uid']}?viewPanel=panel-{panel['id']}"
         for board in map(json.loads, render(make_options(document, origin="options.toml")).values())
-        for panel in board["panels"]
+        for panel in elements(board)
     }
     alerts = make_alert_options(document, origin="options.toml").alerts()
 

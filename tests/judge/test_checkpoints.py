@@ -75,7 +75,7 @@ def case(tmp_path: Path) -> Case:
     return Case(past, frozen, Checkpoint(tmp_path / "chat.journal.db", "ab" * 32))
 
 
-@pytest.fixture(params=[28 * 24, 2])
+@pytest.fixture(params=[pytest.param(28 * 24, marks=pytest.mark.proof), 2])
 def sections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sections of a stage that are longer than it, and such of two hours with one of those before."""
     monkeypatch.setattr("servescope.cutover.evidence.stages.SECTION_MS", request.param * HOUR_MS)

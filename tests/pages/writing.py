@@ -29,20 +29,51 @@ _PARTS: Final = ("_sum", "_count")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A page to write: its name, and the source map and the versions that it is written for."""
+    """A page to write: its name, the source map and the versions it is written for, and families these do not have."""
 
     name: str
     source: str
     versions: str
+    without: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The page."""
-        return _Page(load_sources()[self.source], self.versions).text()
+        return _Page(load_sources()[self.source], self.versions, self.without).text()
 
+
+_SINCE_0_8: Final = (
+    "vllm:gpu_prefix_cache_queries_total",
+    "vllm:gpu_prefix_cache_hits_total",
+    "vllm:request_decode_time_seconds",
+    "vllm:spec_decode_num_drafts_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+)
+_SINCE_0_10: Final = (
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+)
+_SINCE_0_13: Final = (
+    "vllm:request_time_per_output_token_seconds",
+    "vllm:admission_rejections_total",
+    "vllm:prompt_tokens_cached_total",
+)
+_BEFORE_0_13: Final = (
+    "vllm:num_requests_swapped",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:gpu_prefix_cache_queries_total",
+    "vllm:gpu_prefix_cache_hits_total",
+    "vllm:time_per_output_token_seconds",
+)
 
 WRITTEN: Final = (
-    Written("vllm-0.32.0-1", "vllm", "newer than 0.13, read up to 0.32"),
-    Written("vllm-0.13era-1", "vllm", "about 0.13"),
+    Written("vllm-0.32.0-1", "vllm", "newer than 0.13, read up to 0.32", _BEFORE_0_13),
+    Written("vllm-0.13era-1", "vllm", "about 0.13", _BEFORE_0_13),
+    Written("vllm-0.10era-1", "vllm", "about 0.10 to 0.12", (*_SINCE_0_13, "vllm:num_requests_swapped")),
+    Written("vllm-0.8era-1", "vllm", "0.8 to about 0.10", (*_SINCE_0_13, *_SINCE_0_10, "vllm:num_requests_swapped")),
+    Written("vllm-0.5.0-1", "vllm", "0.5 to 0.9 (V0 engine)", (*_SINCE_0_13, *_SINCE_0_10, *_SINCE_0_8)),
     Written("sglang-0.5.7era-1", "sglang", "0.5.7 to about 0.5.9"),
     Written("sglang-0.4.x-1", "sglang", "before 0.4.5"),
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
@@ -52,7 +83,6 @@ WRITTEN: Final = (
 )
 
 UNMAPPED: Final = {
-    "vllm-0.5.0-1": ("vllm:num_requests_running", "vllm:num_requests_swapped"),
     "triton-trtllm-1.0.0-1": ("nv_trt_llm_request_metrics", "nv_inference_request_success"),
     "llmd-epp-0.10.0-1-goldens": ("llm_d_epp_request_total",),
     "gaie-epp-legacy-1-goldens": ("inference_objective_request_total",),
@@ -71,13 +101,16 @@ class _Family:
 
 
 class _Page:
-    def __init__(self, source: Source, versions: str) -> None:
+    def __init__(self, source: Source, versions: str, without: tuple[str, ...]) -> None:
         self._source, self._versions = source, versions
         before = [rule for rule in source.versions if rule.versions != versions]
         (rule,) = [rule for rule in source.versions if rule.versions == versions]
         self._signs = {*source.signs.all, *rule.present, *([] if source.signs.all else source.signs.any[:1])}
         earlier = before[: source.versions.index(rule)]
-        self._foreign = {name for each in earlier for name in each.present} - self._signs | {*source.signs.none}
+        self._foreign = {name for each in earlier for name in each.present} - self._signs | {
+            *source.signs.none,
+            *without,
+        }
         self._families: dict[str, _Family] = {}
         for metric in source.metrics.values():
             # Of a renamed series both names, as engines have them for a while.

@@ -32,6 +32,10 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             'requests_total{outcome="ok"}': 40,
         },
         "vllm-0.13era-1": {"kv_cache_hit_rate": 1.0, 'requests_total{outcome="client_error"}': 40},
+        "vllm-0.10era-1": {"kv_cache_hit_rate": 1.0, "inter_token_latency_seconds": 0.5},
+        "vllm-0.8era-1": {"kv_cache_hit_rate": 1.0, "kv_cache_usage": 0.5, "inter_token_latency_seconds": 0.5},
+        # Running, waiting and swapped out.
+        "vllm-0.5.0-1": {"concurrent_requests": 3, "kv_cache_hit_rate": None, "inter_token_latency_seconds": 0.5},
         "dynamo-frontend-1.6.1-1": {
             "input_tokens_total": 144_000,
             "output_tokens_total": 72_000,
@@ -103,6 +107,17 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "requests_total": 6,
             'requests_total{outcome="ok"}': 6,
         },
+        # Of the first token of seven nothing is observed.
+        "vllm-0.5.0-1": {
+            "input_tokens_total": 5,
+            "output_tokens_total": 7,
+            'requests_total{outcome="ok"}': 1,
+            "answers_truncated_total": 1,
+            "time_to_first_token_seconds": 0.31326723098754883,
+            "inter_token_latency_seconds": 0.19016313552856445 / 6,
+            "tps_per_request": 6 / 0.19016313552856445,
+            "kv_cache_hit_rate": None,
+        },
         "vllm-0.13era-1": {
             "input_tokens_total": 66,
             "output_tokens_total": 600,
@@ -119,6 +134,9 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_best_prefix_hit_rate": 0.6506,
             "kv_cache_hit_rate_efficiency": 0.9697,
             "kv_cache_predicted_tokens_total": 0.6168 * 163155,
+            # In milliseconds on the page.
+            "router_decision_seconds": 0.03888 / 300,
+            "router_queue_wait_seconds": 0.03362 / 300,
             'replica_count_by_status{status="active"}': 4,
         },
         "llamacpp-2026-1": {
@@ -257,6 +275,15 @@ def test_a_fresh_server_has_counts_and_no_means(capsys: pytest.CaptureFixture[st
     assert rows["request_duration_seconds"]["reason"].startswith("no observation")
 
 
+def test_the_evidence_of_a_map_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads figures of a program that nobody has run is warned."""
+    path = str(PAGES / "trtllm-1.3-1.txt")
+    assert main(["inspect", path]) == 0
+    text = capsys.readouterr().out
+    assert "Evidence of the map: read from its source, never run: its figures gate nothing in a cutover." in text
+    assert inspect_as_json(capsys, path)["evidence"] == "read"
+
+
 def test_an_approximate_part_makes_a_figure_approximate(
     capsys: pytest.CaptureFixture[str], files: tuple[str, str]
 ) -> None:
@@ -287,7 +314,7 @@ def test_a_band_gives_its_verdict(
 
 @pytest.mark.parametrize(
     ("capture", "guess"),
-    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("vllm-0.5.0-1", "vLLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
+    [("triton-trtllm-1.0.0-1", "TensorRT-LLM"), ("dcgm-exporter-4.x-1", "DCGM exporter")],
 )
 def test_an_unknown_exposition_is_reported_as_unknown(
     captures: Path, capsys: pytest.CaptureFixture[str], capture: str, guess: str
@@ -311,6 +338,23 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
     assert "looks like" in document["notes"][0]
 
 
+def test_families_that_are_not_read_are_counted_or_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Those that the map ignores are listed with their reasons on demand; one that it does not know always is."""
+    path = tmp_path / "newer.txt"
+    path.write_text(f"{FIRST}python_info 1\nvllm:cache_config_info 1\nvllm:dreams_total 1\n")
+
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "\n1 family that the map does not know: vllm:dreams_total\n" in text
+    assert "\n2 families that the map ignores, listed with --all\n" in text
+    assert "vllm:cache_config_info" not in text
+    assert main(["inspect", str(path), "--all"]) == 0
+    assert "  settings as labels\n    vllm:cache_config_info\n" in capsys.readouterr().out
+    document = inspect_as_json(capsys, str(path))
+    assert document["unknown"] == ["vllm:dreams_total"]
+    assert {"name": "vllm:cache_config_info", "reason": "settings as labels"} in document["ignored"]
+
+
 @pytest.mark.parametrize("width", [100, 140, 220])
 def test_the_text_is_aligned(captures: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
     """Columns are aligned by section, and lines stay within the width but for long names."""
@@ -320,6 +364,7 @@ def test_the_text_is_aligned(captures: Path, capsys: pytest.CaptureFixture[str],
         assert main(["inspect", path]) == 0
     text = capsys.readouterr().out
     assert "Dynamo frontend, 1.6 (source map 'dynamo-frontend')" in text
+    assert "Evidence of the map: the program was run, and what it counted compared with" in text
     assert "since its process started" in text
     sections = re.split(r"^(ENGINE|ROUTER|AUTOSCALER|PROCESS)\n", text, flags=re.MULTILINE)[1:]
     assert sections[::2] == ["ENGINE", "ROUTER", "AUTOSCALER", "PROCESS"]

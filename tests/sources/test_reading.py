@@ -331,7 +331,7 @@ def test_every_target_keeps_its_own_start_time() -> None:
     frontend = Reader(Identity("llama", "chat", "v1", replica="f"), supply=supply)
     engine = Reader(IDENTITY, supply=supply)
     shown = "process_start_time_seconds 1.7e+09"
-    for reader, lines in ((frontend, DYNAMO), (engine, VLLM), (engine, VLLM)):
+    for reader, lines in ((frontend, ["litellm_in_flight_requests 1"]), (engine, VLLM), (engine, VLLM)):
         assert _start_time(reader, [*lines, shown]) == 1.7e9
     assert _start_time(Reader(IDENTITY), [*VLLM, f"vllm:generation_tokens_created{LABELS} 1.8e+09"]) == 1.8e9
     assert _start_time(Reader(IDENTITY), VLLM) is None

@@ -10,7 +10,7 @@ from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
-from tests.support.inspecting import MINIMAL
+from tests.support.source_maps import MINIMAL
 
 
 @pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)
@@ -85,6 +85,15 @@ def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, m
     assert str(error.value).startswith("x.toml: ")
 
 
+def test_a_release_has_the_evidence_of_its_map_or_its_own() -> None:
+    """A map has to say how it is known to be right; a release that differs says so itself."""
+    with pytest.raises(ConfigurationError, match=r"evidence: None is wrong, expected one of run, driven, read"):
+        read_source("x.toml", MINIMAL.replace('evidence = "run"', ""))
+    source = read_source("x.toml", MINIMAL + "[[versions]]\nis = '2'\n[[versions]]\nis = '1'\nevidence = 'read'\n")
+
+    assert [source.evidence_of(release) for release in ("2", "1", "")] == ["run", "read", "run"]
+
+
 def test_a_map_must_say_how_it_is_identified() -> None:
     """A map that matches every exposition is refused."""
     with pytest.raises(ConfigurationError, match=r"identify: expected names that identify the source"):
@@ -96,6 +105,7 @@ def test_a_map_must_say_how_it_is_identified() -> None:
     [
         ("vllm-0.32.0-1", "vllm", "newer than 0.13, read up to 0.32"),
         ("vllm-0.13era-1", "vllm", "about 0.13"),
+        ("vllm-0.5.0-1", "vllm", "0.5 to 0.9 (V0 engine)"),
         ("sglang-0.5.7era-1", "sglang", "0.5.7 to about 0.5.9"),
         ("sglang-0.4.x-1", "sglang", "before 0.4.5"),
         ("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
@@ -117,7 +127,6 @@ def test_identifies_engines_and_versions_by_their_names(
 @pytest.mark.parametrize(
     ("capture", "nearest", "reason"),
     [
-        ("vllm-0.5.0-1", "vLLM", "reads vLLM 0.13 to 0.32"),
         ("triton-trtllm-1.0.0-1", "Triton with TensorRT-LLM", "no source map"),
         ("llmd-epp-0.10.0-1-goldens", "llm-d endpoint picker", "no source map"),
         ("gaie-epp-legacy-1-goldens", "Gateway API endpoint picker", "no source map"),
@@ -137,6 +146,15 @@ def test_underscores_for_colons_are_the_same_engine(captures: Path, capture: str
     """A pipeline that rewrites vllm: to vllm_ changes nothing."""
     text = (captures / f"{capture}.txt").read_text().replace(f"{source}:", f"{source}_")
     assert identify(parse_exposition(text)).source is load_sources()[source]
+
+
+def test_a_router_with_names_of_an_engine_is_not_the_engine() -> None:
+    """A router that sums up its engines' series under their names is recognised by names of its own."""
+    page = "".join(f"vllm:{name} 1\n" for name in ("num_requests_running", "num_requests_waiting", "current_qps"))
+    found = identify(parse_exposition(page + "vllm:generation_tokens_total 7\n"))
+    assert (found.source, found.nearest) == (None, "vLLM")
+    assert "reads vLLM 0.5 to 0.32, of whose names 3 of" in found.reason
+    assert "it has 'vllm:current_qps'" in found.reason
 
 
 def test_nothing_is_guessed_from_nothing() -> None:

@@ -45,7 +45,7 @@ def map_of(metric: str, body: str) -> Source:
         f'[default.{component}]\nstatus = "elsewhere"\nreason = "there"\n'
         for component in ("engine", "router", "autoscaler", "process")
     )
-    head = 'title = "X"\ncovers = "X"\nlayer = "engine"\n[identify]\nall = ["x"]\n'
+    head = 'title = "X"\ncovers = "X"\nevidence = "run"\nlayer = "engine"\n[identify]\nall = ["x"]\n'
     return read_source("x.toml", f"{head}{missing}[metrics.{metric}]\n{body}\n")
 
 
@@ -113,7 +113,7 @@ def test_dynamo_mocker_adds_only_what_the_frontend_cannot_know(captures: Path) -
     assert (
         set(show(found))
         == {
-            "pages": {"kv_cache_usage", "preemptions_total", "replica_start_time_seconds"},
+            "pages": {"kv_cache_usage", "preemptions_total"},
             "captures": {'kv_cache_usage{engine="0"}', "preemptions_total"},
         }[captures.name]
     )

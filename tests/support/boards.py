@@ -21,8 +21,13 @@ def read_board(name: str) -> Any:
 
 
 def panels(board: Any) -> list[Any]:
-    """Its panels without the rows."""
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
+    """Its panels without the rows, those of collapsed rows too."""
+    return [panel for panel in elements(board) if panel["type"] != "row"]
+
+
+def elements(board: Any) -> list[Any]:
+    """Its rows and panels, each of a collapsed row behind it."""
+    return [found for each in board["panels"] for found in (each, *each.get("panels", ()))]
 
 
 def expressions(board: Any) -> Iterator[tuple[str, str]]:

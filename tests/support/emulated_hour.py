@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,7 +73,7 @@ def serving_hour(prometheus: Path, promtool: Path, folder: Path, *options: str) 
     """A Prometheus with more command-line options where given, over the hour, its recorded figures and its alerts."""
     scraped = scrape(make_stack(), SECONDS, {_NEW: _second(_APPEARS_MINUTE)})
     fill(
-        prometheus, promtool, folder, chain(scraped, beside_the_emulator(SECONDS, _second)),
+        prometheus, promtool, folder, chain(map(_began_before, scraped), beside_the_emulator(SECONDS, _second)),
         seconds=SECONDS, times=EVERY_RULE,
     )  # fmt: skip
     with running(prometheus, folder, {}, options=RETENTION) as server:
@@ -80,6 +81,14 @@ def serving_hour(prometheus: Path, promtool: Path, folder: Path, *options: str) 
     add_samples(promtool, folder, alerts)
     with running(prometheus, folder, {}, options=(*RETENTION, *options)) as server:
         yield server
+
+
+def _began_before(page: bytes) -> bytes:
+    """A page whose processes began when the hour did, and not when it is emulated."""
+    return _BEGAN.sub(rb"\1 %d" % START_SECONDS, page)
+
+
+_BEGAN = re.compile(rb"(?m)^(replica_start_time_seconds\{[^}]*\}) [^ \n]+")
 
 
 def _second(minute: int) -> int:

@@ -10,27 +10,6 @@ import pytest
 
 from servescope.cli import main
 
-MINIMAL = """
-title = "X"
-covers = "X 1"
-layer = "engine"
-[identify]
-all = ["x"]
-[default.engine]
-status = "impossible"
-reason = "no"
-[default.router]
-status = "elsewhere"
-reason = "there"
-[default.autoscaler]
-status = "elsewhere"
-reason = "there"
-[default.process]
-status = "impossible"
-reason = "no"
-"""
-"""A source map that reads nothing."""
-
 FIRST = """
 vllm:num_requests_running{engine="0"} 1
 vllm:num_requests_waiting{engine="0"} 0

@@ -57,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="send this header; may be repeated"
     )
+    parser.add_argument("--all", action="store_true", help="list the families that the map ignores, with the reasons")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default) or json")
     defaults = ScrapeSettings()
     for name, what in _LIMITS.items():
@@ -74,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         source_name=arguments.source,
         segment_label=arguments.segment_label,
     )
-    sys.stdout.write(render_text(report) if arguments.format == "text" else render_json(report))
+    is_text = arguments.format == "text"
+    sys.stdout.write(render_text(report, all_families=arguments.all) if is_text else render_json(report))
     return 0 if report.source else 1
 
 

@@ -17,7 +17,7 @@ Cause = Literal[
     "needs data", "mix", "load", "warming", "pods too few", "incomparable", "uncalibrated", "no control",
     "load range", "share", "arm missing", "metric absent", "stale", "quiet", "scrapes missing", "torn", "too few",
     "query error", "explained by reuse", "explained by load", "gross harm while warming", "uncovered", "rejected",
-    "prompts unknown", "one replica", "unaccounted", "unseen",
+    "prompts unknown", "one replica", "unaccounted", "unseen", "never run",
 ]  # fmt: skip
 """Why a metric has its verdict, in a word for programs; the reason beside it is for people."""
 
@@ -179,6 +179,11 @@ class MetricJudgement:
         if self.band is not None:
             limit = describe_band(*self.band, self.unit)
         object.__setattr__(self, "limit", limit)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the verdict over all metrics is of it: it is required, and of no source that was never run."""
+        return self.required and self.cause != "never run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,11 +193,12 @@ def _of_each(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 class Sight(NamedTuple):
-    """That targets of one kind have a metric: from which block on, at which of the layers, and by which source."""
+    """That targets of one kind have a metric: from which block on, at which of the layers, and by which release."""
 
     first_ms: int
     order: int
     source: str
+    versions: str
 
 
 def find_layers(targets: Sequence[TargetIncrements], metrics: Collection[str]) -> dict[str, list[Sight]]:
@@ -206,7 +207,7 @@ def find_layers(targets: Sequence[TargetIncrements], metrics: Collection[str]) -
     kinds: dict[tuple[object, ...], tuple[int, TargetIncrements]] = {}
     for target in targets:
         if target.blocks.size:
-            kind = *numbers.of(target), target.layer, target.identity.role, target.source
+            kind = *numbers.of(target), target.layer, target.identity.role, target.source, target.versions
             first, _ = kinds.get(kind, (int(target.blocks[0]), target))
             kinds[kind] = min(first, int(target.blocks[0])), target
     found: dict[str, list[Sight]] = {}
@@ -214,7 +215,7 @@ def find_layers(targets: Sequence[TargetIncrements], metrics: Collection[str]) -
         for name in {SAMPLE_FAMILIES.get(each.name, "") for each in (*target.series, *target.gauges)}:
             if name in metrics:
                 found.setdefault(name, []).append(
-                    Sight(first, MEASURED_LAYERS.index(target.measured_layer(name)), target.source)
+                    Sight(first, MEASURED_LAYERS.index(target.measured_layer(name)), target.source, target.versions)
                 )
     return found
 

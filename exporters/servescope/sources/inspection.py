@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
 from servescope.increments.extrapolation import step_gains
 from servescope.increments.readings import evaluate_increases
+from servescope.sources.families import Families, sort_families
 from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source, Status
@@ -69,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The identification and, of a known source, an entry for every metric and figure."""
+    """The identification and, of a known source, an entry for every metric and figure, and the families not read."""
 
     subject: str
     identification: Identification
@@ -78,6 +79,7 @@ class Report:
     seconds: float | None
     entries: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
+    families: Families = field(default_factory=Families)
 
 
 def inspect(
@@ -108,7 +110,7 @@ def inspect(
     zeros = _explain_zeros(increases, translations[-1], span)
     entries = tuple(_add_zero(entry, zeros) for entry in _entries(increases, translations[-1].coverage, span, seconds))
     notes = (*_notes(expositions, found, source, resets), *_segment_notes(translations[-1], segment_label))
-    return Report(subject, found, source, span, seconds, entries, notes)
+    return Report(subject, found, source, span, seconds, entries, notes, sort_families(last, source))
 
 
 def _check_same_source(earlier: Exposition, later: Identification) -> None:

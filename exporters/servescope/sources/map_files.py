@@ -20,7 +20,9 @@ from servescope.sources.maps import (
     Absence,
     Alternative,
     Definition,
+    Evidence,
     Fact,
+    FamilyGroup,
     FirstUse,
     Flag,
     LabelRule,
@@ -42,14 +44,15 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 
 _MAP = (
-    "title", "family", "covers", "layer", "prefixes", "model_label", "identify", "versions", "first_use", "setup",
-    "flags", "plugin", "same_names", "default", "metrics",
+    "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "identify", "versions", "first_use",
+    "setup", "flags", "plugin", "same_names", "default", "metrics", "ignored", "gated",
 )  # fmt: skip
 _IDENTIFY = _keys("all", "any", "none", "label", "over")
-_VERSION = _keys("is!", "present")
+_VERSION = _keys("is!", "present", "evidence")
 _FIRST_USE = _keys("when", "like", "labels")
 _SETUP = _keys("fact!", "native!", "label", "off")
 _FLAG = _keys("flag!", "adds!")
+_GROUP = _keys("names!", "reason!", "gate")
 _TAKEN = _keys(
     "take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason", "definition", "observes"
 )  # fmt: skip
@@ -83,26 +86,43 @@ def load_unmapped() -> Mapping[str, str]:
     return MappingProxyType(Table(parse_document(text, name), name, "").string_map("prefixes"))
 
 
+@lru_cache(maxsize=1)
+def load_common() -> tuple[FamilyGroup, ...]:
+    """The families that processes of all kinds expose, which no map has to name."""
+    name = "common.toml"
+    text = files(__package__).joinpath("unmapped", name).read_text("utf-8")
+    return _read_groups(Table(parse_document(text, name), name, ""), "ignored")
+
+
 def metric_map(source: str, metric: str) -> MetricMap | None:
     """Where a metric comes from in the source map of that name; None where there is no such map."""
     found = load_sources().get(source)
     return None if found is None else found.metrics.get(metric)
 
 
+def was_only_read(source: str, versions: str) -> bool:
+    """Whether nobody has run a release of a source, by its map's name; False where there is no such map."""
+    found = load_sources().get(source)
+    return found is not None and found.evidence_of(versions) == "read"
+
+
 def read_source(file_name: str, text: str) -> Source:
     """The source map in a file's text; raises ConfigurationError naming file, key, value and what was expected."""
     table = Table(parse_document(text, file_name), file_name, "")
     table.check_keys(_MAP)
-    return Source(
+    source = Source(
         name=file_name.removesuffix(".toml"),
         title=table.string("title", None),
         family=table.string("family", table.string("title", None)),
         covers=table.string("covers", None),
+        evidence=_read_evidence(table, ""),
         layer=cast("Layer", table.choice("layer", get_args(Layer), "")),
         prefixes=_strings(table, "prefixes"),
         signs=_read_signs(table.table("identify", _IDENTIFY)),
         versions=tuple(
-            VersionRule(each.string("is", None), _strings(each, "present"))
+            VersionRule(
+                each.string("is", None), _strings(each, "present"), _read_evidence(each, table.string("evidence", None))
+            )
             for each in table.tables("versions", _VERSION)
         ),
         first_use=_read_first_use(table.table("first_use", _FIRST_USE)),
@@ -113,11 +133,31 @@ def read_source(file_name: str, text: str) -> Source:
             Flag(each.string("flag", None), each.string("adds", None)) for each in table.tables("flags", _FLAG)
         ),
         plugin=table.string("plugin", ""),
+        ignored=_read_groups(table, "ignored"),
+        gated=_read_groups(table, "gated"),
     )
+    both = source.read_names() & {name for group in source.ignored for name in group.names}
+    if both:
+        raise ConfigurationError(f"{table.origin}: ignored: the map reads {', '.join(map(repr, sorted(both)))} itself")
+    return source
 
 
 def _strings(table: Table, key: str) -> tuple[str, ...]:
     return tuple(table.strings(key, []))
+
+
+def _read_evidence(table: Table, default: str) -> Evidence:
+    return cast("Evidence", table.choice("evidence", get_args(Evidence), default))
+
+
+def _read_groups(table: Table, key: str) -> tuple[FamilyGroup, ...]:
+    groups = []
+    for each in table.tables(key, _GROUP):
+        names = tuple(each.strings("names"))
+        if any(name == "*" or "*" in name[:-1] for name in names):
+            raise each.wrong("names", "names of families, or how they begin and a '*'")
+        groups.append(FamilyGroup(names, each.string("reason", None), each.string("gate", "") or None))
+    return tuple(groups)
 
 
 def _read_signs(table: Table) -> Signs:

@@ -14,6 +14,10 @@ Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
 Absence = Literal["unknown", "zero", "off"]
 Layer = Literal["frontend", "process", "engine"]
 
+Evidence = Literal["run", "driven", "read"]
+"""How it is known that a source is what its map says: the program was run and compared with what a client counted, its
+own metric classes were driven by a script, or its names were read and it was never run."""
+
 SUPPLIED: tuple[Status, ...] = ("present", "derived", "approximate")
 """Statuses of a metric that has a value, or will have one once there is traffic."""
 
@@ -136,10 +140,11 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class VersionRule:
-    """The versions implied when all of `present` are there."""
+    """The versions implied when all of `present` are there, and the evidence that the map is right for them."""
 
     versions: str
-    present: tuple[str, ...] = ()
+    present: tuple[str, ...]
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +176,41 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class FamilyGroup:
+    """Native families, by their names or, where one ends in `*`, by how they begin, and what is so of all of them.
+
+    `gate` is what has to be so that all of them are exposed, None where they always are.
+    """
+
+    names: tuple[str, ...]
+    reason: str
+    gate: str | None = None
+
+    def has(self, family: str) -> bool:
+        """Whether the family is one of these, in either spelling of its name."""
+        name = canonical_name(family)
+        return any(
+            name.startswith(canonical_name(each[:-1])) if each.endswith("*") else name == canonical_name(each)
+            for each in self.names
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One source map. `metrics` holds every metric of the contract but the gauges of a single process's ratios.
 
     `family` is the name of the engines, or of what is in front of them, that runbooks have a part for. `model_label` is
-    the label of its native series that names the model, None where none does. Of the rules in `setup` for one fact the
-    first whose series is exposed is used. `plugin` is what our plugin inside the engine adds, "" where there is none.
+    the label of its native series that names the model, None where none does. `ignored` are native families that it
+    does not read, and why; `gated` are names that it reads and that a page may lack, and what has to be so for them.
+    Of the rules in `setup` for one fact the first whose series is exposed is used. `plugin` is what our plugin inside
+    the engine adds, "" where there is none.
     """
 
     name: str
     title: str
     family: str
     covers: str
+    evidence: Evidence
     layer: Layer
     prefixes: tuple[str, ...]
     signs: Signs
@@ -193,6 +221,19 @@ class Source:
     setup: tuple[Setup, ...] = ()
     flags: tuple[Flag, ...] = ()
     plugin: str = ""
+    ignored: tuple[FamilyGroup, ...] = ()
+    gated: tuple[FamilyGroup, ...] = ()
+
+    def read_names(self) -> frozenset[str]:
+        """The series, or histograms, that it reads, or recognises the source or its release by."""
+        names = {*self.signs.all, *self.signs.any, *self.first_use.when}
+        names |= {self.first_use.like} if self.first_use.like else set()
+        names |= {name for rule in self.versions for name in rule.present}
+        for metric_map in self.metrics.values():
+            names |= set(metric_map.zero_when)
+            for alternative in metric_map.alternatives:
+                names |= {*alternative.requires, *alternative.unless, *(term.native for term in alternative.terms)}
+        return frozenset(names)
 
     def models(self, exposition: Exposition) -> tuple[str, ...]:
         """The models that the exposition's series are labelled with, sorted."""
@@ -205,6 +246,10 @@ class Source:
             if all(exposition.has(name) for name in rule.present):
                 return rule.versions
         return ""
+
+    def evidence_of(self, versions: str) -> Evidence:
+        """The evidence for a release by its `implied_versions`."""
+        return next((rule.evidence for rule in self.versions if rule.versions == versions), self.evidence)
 
 
 def _quoted(names: tuple[str, ...] | list[str]) -> str:

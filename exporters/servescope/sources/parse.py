@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -90,6 +90,15 @@ class Exposition:
         return {name: [self.samples[place] for place in places] for name, places in self.places.items()}
 
     @cached_property
+    def families(self) -> tuple[str, ...]:
+        """The names of its families as they are exposed, in their order: of a histogram or summary, that of its parts.
+
+        Samples that end in `_created` have none: client libraries add them to counters and histograms.
+        """
+        names = dict.fromkeys(sample.name for sample in self.samples if not sample.name.endswith("_created"))
+        return tuple(dict.fromkeys(_family_of(name, names) for name in names))
+
+    @cached_property
     def repeated(self) -> list[str]:
         """The series exposed more than once, as text, one entry per repetition."""
         seen: set[tuple[str, Labels]] = set()
@@ -104,6 +113,11 @@ class Exposition:
         """Whether the series, or the histogram, has a sample, in either spelling of its name."""
         name = canonical_name(native)
         return name in self.places or f"{name}_count" in self.places or f"{name}_bucket" in self.places
+
+
+def _family_of(name: str, names: Mapping[str, None]) -> str:
+    family = re.sub("_(bucket|sum|count)$", "", name)
+    return family if {f"{family}_sum", f"{family}_count"} <= names.keys() else name
 
 
 def canonical_name(name: str) -> str:

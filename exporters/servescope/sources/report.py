@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, get_args
 
 from servescope.contract.metrics import PROCESS_RATIOS
 from servescope.contract.types import Component
+from servescope.sources.families import Families
 from servescope.sources.inspection import Entry, Report
+from servescope.sources.maps import Evidence
+
+_EVIDENCE: Final[Mapping[Evidence, str]] = {
+    "run": "the program was run, and what it counted compared with its clients' own counts",
+    "driven": "the program's own metric classes were driven by a script, and no model served",
+    "read": "read from its source, never run: its figures gate nothing in a cutover",
+}
 
 
 def render_json(report: Report) -> str:
@@ -21,12 +29,15 @@ def render_json(report: Report) -> str:
         "source": report.source.name if report.source else None,
         "title": report.source.title if report.source else None,
         "versions": found.versions,
+        "evidence": report.source.evidence_of(found.versions) if report.source else None,
         "nearest": found.nearest,
         "reason": found.reason if report.source is None else None,
         "advice": found.advice if report.source is None else None,
         "since": "process start" if report.span == "start" else "earlier exposition",
         "seconds": report.seconds,
         "notes": list(report.notes),
+        "ignored": [{"name": name, "reason": reason} for name, reason in report.families.ignored.items()],
+        "unknown": list(report.families.unknown),
         "metrics": [row for entry in report.entries for row in _rows(entry)],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -47,14 +58,19 @@ def _rows(entry: Entry) -> Iterator[dict[str, object]]:
         }
 
 
-def render_text(report: Report) -> str:
-    """The report for people, in lines as wide as the terminal and not below 100 columns."""
+def render_text(report: Report, *, all_families: bool = False) -> str:
+    """The report for people, in lines as wide as the terminal and not below 100 columns.
+
+    The families that the map ignores are counted, and with `all_families` listed with the reasons.
+    """
     width = max(100, shutil.get_terminal_size((120, 24)).columns)
     lines = [*_headline(report, width), ""]
     for component in get_args(Component):
         entries = [entry for entry in report.entries if entry.component == component]
         if entries:
             lines += [*_section(component, entries, width), ""]
+    if all_families:
+        lines += _ignored_families(report.families, width)
     return "\n".join(lines)
 
 
@@ -69,9 +85,33 @@ def _headline(report: Report, width: int) -> Iterator[str]:
         return
     versions = f", {found.versions}" if found.versions else ""
     yield f"{report.subject}: {report.source.title}{versions} (source map {report.source.name!r})"
+    yield f"Evidence of the map: {_EVIDENCE[report.source.evidence_of(found.versions)]}."
     yield _explain_span(report)
     for note in report.notes:
         yield from textwrap.wrap(f"note: {note}", width)
+    yield from _describe_families(report.families, width)
+
+
+def _describe_families(families: Families, width: int) -> Iterator[str]:
+    if families.unknown:
+        text = f"{_count(families.unknown)} that the map does not know: {', '.join(families.unknown)}"
+        yield from textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+    if families.ignored:
+        yield f"{_count(families.ignored)} that the map ignores, listed with --all"
+
+
+def _count(families: Collection[str]) -> str:
+    return "1 family" if len(families) == 1 else f"{len(families)} families"
+
+
+def _ignored_families(families: Families, width: int) -> Iterator[str]:
+    """The families that the map ignores, together where they are for the same reason."""
+    if families.ignored:
+        yield "IGNORED FAMILIES"
+    for reason in dict.fromkeys(families.ignored.values()):
+        yield from textwrap.wrap(reason, width, initial_indent="  ", subsequent_indent="  ")
+        yield from (f"    {name}" for name, why in families.ignored.items() if why == reason)
+        yield ""
 
 
 def _explain_span(report: Report) -> str:

@@ -1,4 +1,4 @@
-// One dashboard as a page: `?board=fleet&theme=dark&end=1700004200`, with `&minutes=5` for less than it shows at first. What became of each panel is in `window.panels`.
+// One dashboard as a page: `?board=fleet&theme=dark&end=1700004200`, with `&minutes=5` for less than it shows at first, and `&opened` with every row open. What became of each panel is in `window.panels`.
 import { useEffect, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { ThemeContext, createTheme, dateTime, rangeUtil } from "@grafana/data";
@@ -25,8 +25,22 @@ async function open() {
   const range = { from, to, raw: { from: board.time.from, to: board.time.to } };
   const variables = await readVariables(board, range);
   const marks = await queryAnnotations(board, { range, variables });
+  if (chosen.has("opened")) board.panels = openRows(board.panels);
   board.panels = await repeat(board.panels, variables);
   return { board, range, variables, marks, timeZone: board.timezone };
+}
+
+// Every collapsed row open: its panels below it, and what follows moves down.
+function openRows(panels) {
+  const opened = [];
+  let moved = 0;
+  for (const { panels: inside = [], ...panel } of panels) {
+    const down = ({ gridPos, ...each }) => ({ ...each, gridPos: { ...gridPos, y: gridPos.y + moved } });
+    opened.push(down(panel), ...inside.map(down));
+    const bottoms = inside.map(({ gridPos }) => gridPos.y + gridPos.h);
+    moved += Math.max(panel.gridPos.y + 1, ...bottoms) - (panel.gridPos.y + 1);
+  }
+  return opened;
 }
 
 // A panel that is repeated for a variable has one for each of its values, beside each other, and what follows moves down.
@@ -125,7 +139,7 @@ function Header({ board, variables, range, marks }) {
 
 function RowTitle({ panel }) {
   const theme = useTheme2();
-  return <div style={{ ...theme.typography.h6, lineHeight: `${CELL}px`, fontWeight: 500 }}>{panel.title}</div>;
+  return <div style={{ ...theme.typography.h6, lineHeight: `${CELL}px`, fontWeight: 500 }}>{panel.collapsed ? `› ${panel.title}` : panel.title}</div>;
 }
 
 function Panel({ panel, place, shared }) {

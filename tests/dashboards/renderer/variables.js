@@ -22,6 +22,9 @@ async function readChoice(variable, before, range) {
   switch (variable.type) {
     case "datasource":
       return { text: variable.current?.text || "prometheus", value: "prometheus" };
+    case "adhoc":
+      // Nothing is filtered until somebody adds a filter.
+      return { text: "+", value: "" };
     case "custom":
     case "interval":
     case "constant":

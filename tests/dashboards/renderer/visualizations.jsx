@@ -41,6 +41,7 @@ function useReduced(panel, frames, timeZone) {
   const theme = useTheme2();
   return () =>
     getFieldDisplayValues({
+      sparkline: panel.options.graphMode === "area",
       fieldConfig: load(panel.fieldConfig),
       reduceOptions: panel.options.reduceOptions,
       replaceVariables: (text) => text,
@@ -61,6 +62,7 @@ function Stat({ panel, frames, timeZone, width, height }) {
       renderValue={({ value, alignmentFactors, width: itsWidth, height: itsHeight, count }) => (
         <BigValue
           value={value.display}
+          sparkline={value.sparkline}
           count={count}
           colorMode={options.colorMode}
           graphMode={options.graphMode}

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from tests.support.boards import elements
 from tests.support.promql import Binary, Call, Node, Number, Selector, parse, read_expression, walk
 
 Key = tuple[str, str]
@@ -205,7 +206,7 @@ _OF_MANY = ("table", "heatmap")
 
 def _panels(root: Path) -> Iterator[tuple[Key, object]]:
     for path in sorted((root / BOARDS).glob("*.json")):
-        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+        for panel in elements(json.loads(path.read_text(encoding="utf-8"))):
             if panel["type"] in ("row", *_OF_MANY):
                 continue
             defaults = panel["fieldConfig"]["defaults"]
@@ -234,7 +235,7 @@ def _shown(node: Node) -> Selector | None:
 def shown_series(root: Path) -> frozenset[str]:
     """The names of all series that a panel of some dashboard reads."""
     boards = [json.loads(path.read_text(encoding="utf-8")) for path in (root / BOARDS).glob("*.json")]
-    texts = [target["expr"] for board in boards for panel in board["panels"] for target in panel.get("targets", ())]
+    texts = [target["expr"] for board in boards for panel in elements(board) for target in panel.get("targets", ())]
     return frozenset(each.name for text in texts for each in _selectors(text))
 
 

@@ -13,7 +13,7 @@ from servescope.contract.metrics import METRICS
 from servescope.cutover.evidence.folding import ArmArrays, ArmFold, MeasuredLayer
 from servescope.sources.map_files import metric_map
 
-Finding = Literal["absent", "incomparable", "note"]
+Finding = Literal["absent", "never run", "incomparable", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,28 @@ def compare(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
         for name, arm in arms.items():
             if family not in arm.layers and arm.replicas:
                 return Comparability("absent", f"{name}{_sources(arm)} does not report {family}: {_absence(family)}")
-    if metric.kind == "band":
-        return None
+    found = unproven(metric, folded)
+    if found is not None or metric.kind == "band":
+        return found
     for family in families:
         found = _compare_family(metric, family, folded.v1.layers.get(family), folded.v2.layers.get(family))
         if found is not None:
             return found
+    return None
+
+
+def unproven(metric: JudgedMetric, folded: ArmArrays) -> Comparability | None:
+    """Why a metric is not judged: a source that it is taken from was never run, so that its map may be wrong."""
+    arms = {"v2": folded.v2} if metric.kind == "band" else {"v1": folded.v1, "v2": folded.v2}
+    for name, arm in arms.items():
+        for family in sorted(metric.families & arm.layers.keys()):
+            sources = arm.layers[family].never_run
+            if sources:
+                return Comparability(
+                    "never run",
+                    f"{family} of {name} is read by {', '.join(sources)}, a map of a program that was never run: it is "
+                    "shown, and not judged",
+                )
     return None
 
 

@@ -33,6 +33,7 @@ from servescope.increments.batches import (
     sum_gauges,
 )
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
+from servescope.sources.map_files import was_only_read
 
 Floats = NDArray[np.float64]
 ArmName = Literal["v1", "v2"]
@@ -54,10 +55,20 @@ _GAUGES: Final = ("queued_requests", "kv_cache_usage", "gpu_usage", "concurrent_
 
 
 class MeasuredLayer(NamedTuple):
-    """Where an arm's metric is taken from, and what the sources there are."""
+    """Where an arm's metric is taken from, and the releases there: pairs of a source and its versions."""
 
     name: str
-    sources: tuple[str, ...]
+    releases: tuple[tuple[str, str], ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources there."""
+        return tuple(sorted({source for source, _ in self.releases}))
+
+    @property
+    def never_run(self) -> tuple[str, ...]:
+        """The sources there of which nobody has run a release that is there."""
+        return tuple(sorted({source for source, versions in self.releases if was_only_read(source, versions)}))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -432,8 +443,10 @@ def _choose_layers(
     for family in wanted & (found.keys() | known.keys()):
         seen = found.get(family, [])
         name = known.get(family) or MEASURED_LAYERS[min(seen).order]
-        sources = {each.source for each in seen if MEASURED_LAYERS[each.order] == name and each.source}
-        chosen[family] = MeasuredLayer(name, tuple(sorted(sources)))
+        releases = {
+            (each.source, each.versions) for each in seen if MEASURED_LAYERS[each.order] == name and each.source
+        }
+        chosen[family] = MeasuredLayer(name, tuple(sorted(releases)))
     return chosen
 
 
@@ -506,10 +519,10 @@ def _same(values: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
 
 
 def _joined_layers(arms: Sequence[ArmFold]) -> dict[str, MeasuredLayer]:
-    """The layers of the last arm, with the sources that all have seen there."""
+    """The layers of the last arm, with the releases that all have seen there."""
     return {
         family: MeasuredLayer(layer.name, tuple(sorted({each for arm in arms if family in arm.layers
-                                                        for each in arm.layers[family].sources})))
+                                                        for each in arm.layers[family].releases})))
         for family, layer in arms[-1].layers.items()
     }  # fmt: skip
 

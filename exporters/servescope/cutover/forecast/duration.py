@@ -15,6 +15,7 @@ import numpy as np
 
 from servescope.contract.judged import JUDGED, JudgedMetric
 from servescope.cutover.comparison.calibration import scaled_tau2
+from servescope.cutover.comparison.comparability import unproven
 from servescope.cutover.comparison.freezing import counted_of, least_below
 from servescope.cutover.comparison.paths import EDGES_WEIGHT, RARE_WEIGHT
 from servescope.cutover.conditions.warmth import warm_up_seconds
@@ -205,6 +206,11 @@ def _forecast(frozen: FrozenPlan, past: ArmArrays, metric: MetricPlan, stage: _S
     judged = judged_metric(metric.name, frozen.histograms)
     counted = counted_of(past.v1, judged.name, frozen.histograms)
     below = np.nan_to_num(counted.below).sum(axis=0)
+    left = unproven(judged, past)
+    if left is not None:
+        # Others are judged without it; where there are none, nothing proves that v2 is healthy.
+        alone = all(unproven(JUDGED[each.name], past) for each in frozen.plan.metrics if each.required)
+        return replace(_answer(frozen, metric, None, None, left.reason), required=metric.required and alone)
     if metric.name in frozen.unobservable:
         return _answer(frozen, metric, None, None, frozen.unobservable[metric.name])
     if not (below > 0.0).any():

@@ -194,7 +194,8 @@ def _decided(decision: Decision | None) -> judgement.Decided | None:
 
 def _waits_for(stage: StageTrack, metrics: Sequence[judgement.MetricJudgement]) -> str:
     """What the required metrics wait for beside data, each thing once."""
-    causes = dict.fromkeys(each.cause for each in metrics if each.required and each.verdict == "INCONCLUSIVE")
+    deciding = [each for each in metrics if each.decides] or [each for each in metrics if each.required]
+    causes = dict.fromkeys(each.cause for each in deciding if each.verdict == "INCONCLUSIVE")
     return "; ".join(filter(None, (waiting_for(stage, cause) for cause in causes))) if stage.blocks.size else ""
 
 
@@ -286,7 +287,7 @@ def _follow(before: EndedStages, latest: StageTrack, former: _Former, course: Co
 def _is_severe(stage: StageTrack, block: int) -> bool:
     """Whether harm is beyond the margin after a block."""
     return bool(stage.outage[block]) or any(
-        track.plan.required and track.causes[block] in judgement.SEVERE for track in stage.tracks.values()
+        track.gates and track.causes[block] in judgement.SEVERE for track in stage.tracks.values()
     )
 
 
@@ -315,10 +316,13 @@ def _reason_at(stage: StageTrack, block: int) -> str:
     harm = _harm_in_segments(stage, block) if code == INCONCLUSIVE else ""
     if harm:
         return harm
-    required = [track for track in stage.tracks.values() if track.plan.required]
-    deciding = [track for track in required if int(track.codes[block]) == code]
+    required = [track for track in stage.tracks.values() if track.gates]
+    left = [track for track in stage.tracks.values() if track.plan.required and not track.is_judged]
+    deciding = [track for track in required or left if int(track.codes[block]) == code]
     if code == HEALTHY:
-        return f"all {len(required)} required metrics are proven within their margins"
+        proven = f"all {len(required)} required metrics are proven within their margins"
+        others = f" (and {len(left) - 1} more)" if left[1:] else ""
+        return f"{proven}, without {wording.explain(left[0], block)}{others}" if left else proven
     held = [track for track in stage.tracks.values() if track.plan.role == "guard" and track.codes[block] == DEGRADED]
     if not deciding and held:
         first, more = max(held, key=lambda track: _weight(track, block)), len(held) - 1
@@ -390,7 +394,7 @@ def _overall(
         and stage.usable[block]
         and not _harm_in_segments(stage, block)
     ):
-        waiting = [each for each in metrics if each.required and each.verdict == "INCONCLUSIVE"]
+        waiting = [each for each in metrics if each.decides and each.verdict == "INCONCLUSIVE"]
         if waiting:
             longest = max(waiting, key=lambda each: each.eta_seconds if each.eta_seconds is not None else math.inf)
             others = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""

@@ -167,7 +167,8 @@ def _outage(folded: ArmArrays, within: slice, usable: NDArray[np.bool_]) -> NDAr
 
     v1 fails as well where so few of its requests succeed, in the block or the one before, that all of v2's may fail by
     chance. A v1 that was offered none, or does not report what becomes of them, excuses nothing. Where none of v2's
-    ended either, they have been under way for longer than v1's last.
+    ended either, they have been under way for longer than v1's last. Counts of a source that was never run are not
+    judged.
     """
 
     def total(arm: ArmFold, name: str) -> Floats:
@@ -176,6 +177,9 @@ def _outage(folded: ArmArrays, within: slice, usable: NDArray[np.bool_]) -> NDAr
     def offered(arm: ArmFold) -> Floats:
         return np.maximum(total(arm, "started"), total(arm, "requests"))
 
+    counted = folded.v2.layers.get("requests_total")
+    if counted is not None and counted.never_run:
+        return np.zeros(usable.size, dtype=np.bool_)
     v2, v1 = offered(folded.v2), offered(folded.v1)
     known = (v1 > 0.0) & np.isfinite(folded.v1.traffic["ok"][:, within]).any(axis=0)
     failing_on_v1 = np.where(known, 1.0 - np.minimum(1.0, total(folded.v1, "ok") / np.where(known, v1, 1.0)), 0.0)

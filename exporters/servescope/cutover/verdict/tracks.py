@@ -60,6 +60,16 @@ class MetricTrack:
     coverage: tuple[MetricCoverage, ...] = ()
     alone: Alone | None = None
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it may decide anything: no figure of a source that was never run does."""
+        return self.comparability is None or self.comparability.finding != "never run"
+
+    @property
+    def gates(self) -> bool:
+        """Whether a verdict is of it."""
+        return self.plan.required and self.is_judged
+
     def shown(self, block: int) -> Shown:
         """The span whose estimate shows why the metric has its verdict after a block, with all of them where the effect
         has changed: the latest that harms of DEGRADED, else all that was compared; None of a band."""
@@ -139,6 +149,7 @@ def track_band(
     _set(codes, causes, covered.short(), NO_DATA, "uncovered")
     _set(codes, causes, absent, NO_DATA, "metric absent")
     _set_each(codes, causes, conditions.no_data, NO_DATA)
+    _leave_unjudged(codes, causes, found)
     return MetricTrack(plan, judged, None, v2, v2, found, codes, causes, value, coverage=(covered,))
 
 
@@ -203,10 +214,16 @@ def track_metric(
     _set_each(codes, causes, conditions.no_data, NO_DATA)
     if path.flood is not None:
         _set(codes, causes, path.flood & harmful & beyond, DEGRADED, "objective")
+    _leave_unjudged(codes, causes, found)
     return MetricTrack(
         plan, judged, path, v1, v2, found, codes, causes, gross, sensitivity=sensitivity, begins_ms=begins_ms,
         everything=everything, coverage=missing.coverage, alone=alone,
     )  # fmt: skip
+
+
+def _leave_unjudged(codes: NDArray[np.int64], causes: NDArray[np.object_], found: Comparability | None) -> None:
+    if found is not None and found.finding == "never run":
+        _set(codes, causes, np.ones(codes.size, dtype=np.bool_), INCONCLUSIVE, "never run")
 
 
 def _set(
@@ -225,13 +242,16 @@ def _set_each(codes: NDArray[np.int64], causes: NDArray[np.object_], found: NDAr
 def combine(tracks: Mapping[str, MetricTrack], size: int) -> NDArray[np.int64]:
     """The verdict over all metrics after each block, (B,): harm first, then missing data, then doubt.
 
-    It is that of the required ones, and doubt where it were HEALTHY and harm of a guard is proven.
+    It is that of the required ones that are judged, and doubt where it were HEALTHY and harm of a guard is proven, or
+    where none of them is judged.
     """
     codes = np.full(size, HEALTHY)
     for track in tracks.values():
         if track.plan.role == "guard":
             codes[track.codes == DEGRADED] = INCONCLUSIVE
-    required = [track.codes for track in tracks.values() if track.plan.required]
+    required = [track.codes for track in tracks.values() if track.gates]
+    if not required:
+        codes[:] = INCONCLUSIVE
     for code in (INCONCLUSIVE, NO_DATA, DEGRADED):
         for each in required:
             codes[each == code] = code

@@ -35,6 +35,8 @@ def waiting_for(stage: StageTrack, cause: Cause) -> str:
             return "counters that do not contradict each other: look at the replicas whose blocks are thrown away"
         case "incomparable":
             return "the same metric from both arms"
+        case "never run":
+            return "a release of servescope whose source map was compared with the running program"
         case "no control":
             return "requests on v1: keep a holdback there"
         case _:

@@ -176,7 +176,7 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
                 f"{title}: one replica: {track.alone.named(block)} than the others of v2, whose harm that is not; "
                 "HEALTHY waits until it is over or the replica is replaced"
             )
-        case "metric absent" | "incomparable" if track.comparability is not None:
+        case "metric absent" | "incomparable" | "never run" if track.comparability is not None:
             return f"{title}: {track.comparability.reason}"
         case _:
             return f"{title}: {_CAUSES[cause]}"
@@ -315,6 +315,7 @@ _CAUSES: Final[dict[str, str]] = {
     "share": "v2 does not have the share of the requests that the stage plans",
     "load range": "the highest load has not been seen",
     "incomparable": "the arms do not report the same thing",
+    "never run": "it is of a program that was never run",
 }
 
 

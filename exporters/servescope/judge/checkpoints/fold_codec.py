@@ -67,7 +67,7 @@ def _plain(value: Any, arrays: list[bytes]) -> Any:
     if isinstance(value, Series):
         return {"series": [value.name, [list(each) for each in value.labels]]}
     if isinstance(value, MeasuredLayer):
-        return {"MeasuredLayer": {"name": value.name, "sources": _plain(value.sources, arrays)}}
+        return {"MeasuredLayer": {name: _plain(each, arrays) for name, each in value._asdict().items()}}
     if is_dataclass(value):
         return {type(value).__name__: {each.name: _plain(getattr(value, each.name), arrays) for each in fields(value)}}
     if isinstance(value, Mapping):

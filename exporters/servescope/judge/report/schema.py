@@ -18,8 +18,8 @@ SCHEMA_ID: Final = "urn:servescope:judgement:1"
 
 _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("Judgement", "verdict"): (
-        "Of all required metrics: any DEGRADED, else any NO DATA, else any INCONCLUSIVE, else HEALTHY; and "
-        "INCONCLUSIVE instead of HEALTHY while a guard is DEGRADED."
+        "Of all required metrics but those of a source that was never run: any DEGRADED, else any NO DATA, else any "
+        "INCONCLUSIVE, else HEALTHY; and INCONCLUSIVE instead of HEALTHY while a guard is DEGRADED."
     ),
     ("Judgement", "reason"): "One sentence.",
     ("Judgement", "at"): "When it was judged, RFC 3339.",
@@ -31,7 +31,7 @@ _TEXTS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({
     ("Judgement", "live"): "What the verdict would be if it were not latched; null where it is not.",
     ("Judgement", "latched_since"): "When harm was proven that nobody has acknowledged; null without.",
     ("Judgement", "missed"): "Spans that were not observed, with why.",
-    ("Judgement", "incomparable"): "What either stack cannot report, or reports otherwise, by metric.",
+    ("Judgement", "incomparable"): "What either stack cannot report or reports otherwise, or is not judged, by metric.",
     ("MetricJudgement", "guard"): "Whether its harm keeps the verdict over all metrics from being HEALTHY.",
     ("MetricJudgement", "ratio"): "v2 ÷ v1, whichever direction is good; null where there is none.",
     ("MetricJudgement", "low"): "Lower end of the interval of the ratio, valid at every look.",

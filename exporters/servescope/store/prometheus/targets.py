@@ -235,15 +235,7 @@ def native_names() -> tuple[str, ...]:
     """Every series name that some source map reads or recognises a source by, in both its spellings."""
     from servescope.sources.map_files import load_sources
 
-    names: set[str] = set()
-    for source in load_sources().values():
-        names |= {*source.signs.all, *source.signs.any, *source.signs.none, *source.first_use.when}
-        names |= {source.first_use.like} if source.first_use.like else set()
-        names |= {name for rule in source.versions for name in rule.present}
-        for metric_map in source.metrics.values():
-            names |= set(metric_map.zero_when)
-            for alternative in metric_map.alternatives:
-                names |= {*alternative.requires, *alternative.unless, *(term.native for term in alternative.terms)}
+    names = {name for each in load_sources().values() for name in (*each.read_names(), *each.signs.none)}
     parts = {f"{name}{part}" for name in names for part in ("", "_bucket", "_sum", "_count")}
     return tuple(sorted(parts | {name.replace(":", "_") for name in parts}))
 

@@ -23,6 +23,7 @@ from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.settings.clock import program_clock
+from servescope.sources.zeros import explain_figure
 from servescope.store.embedded import Store
 from servescope.store.history import History
 from servescope.store.prometheus.history import PrometheusHistory
@@ -297,16 +298,17 @@ def count_coverage(target: TargetStatus) -> dict[str, int]:
 
 
 def read_coverage(target: TargetStatus) -> pd.DataFrame:
-    """One row per contract metric: its component, how this target covers it, from what native series, and why not.
+    """One row per contract metric: its component, how this target covers it, from what native series, why not, and why
+    it is 0.
 
     A metric that is missing, as it was there before, says what fed it then.
     """
     # A text that is missing is empty: in a frame None would become NaN.
     rows = [
-        (name, METRICS[name].component, *(entry[part] or "" for part in ("status", "native", "reason")))
+        (name, METRICS[name].component, *(entry.get(part) or "" for part in ("status", "native", "reason", "zero")))
         for name, entry in ((name, _entry(target, name)) for name in METRICS if name in target.coverage)
     ]
-    return pd.DataFrame(rows, columns=["metric", "component", "status", "native", "reason"])
+    return pd.DataFrame(rows, columns=["metric", "component", "status", "native", "reason", "zero"])
 
 
 def _entry(target: TargetStatus, name: str) -> Mapping[str, str | None]:
@@ -354,6 +356,23 @@ def count_unread(targets: Mapping[Deployment, Sequence[TargetStatus]], shown: It
     }
 
 
+def explain_value(figure: Figure, value: float | None, targets: Sequence[TargetStatus]) -> str:
+    """Why a figure of a deployment is 0 or absent, as far as its targets' coverage shows; "" of any other value."""
+    if value is None or math.isnan(value):
+        return explain_absence(figure, targets)
+    return explain_figure(figure.expression, _zeros(targets), absent=False) if value == 0 else ""
+
+
+def _zeros(targets: Sequence[TargetStatus]) -> dict[str, str]:
+    """Why metrics are 0 of which none of the targets that supply them has counted anything."""
+    said: dict[str, list[str]] = {}
+    for target in targets:
+        for name, entry in target.coverage.items():
+            if entry["status"] in OBSERVED:
+                said.setdefault(name, []).append(entry.get("zero") or "")
+    return {name: "; ".join(dict.fromkeys(texts)) for name, texts in said.items() if all(texts)}
+
+
 def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
     """Why a deployment does not show a figure, as far as its targets' coverage shows."""
     if targets and all(target.state == "not_understood" for target in targets):
@@ -365,7 +384,7 @@ def explain_absence(figure: Figure, targets: Sequence[TargetStatus]) -> str:
         reason = _explain_metric(metric, targets)
         if reason:
             return reason
-    return "nothing to measure in this window"
+    return explain_figure(figure.expression, _zeros(targets), absent=True) or "nothing to measure in this window"
 
 
 def _metrics_of(figure: Figure) -> list[str]:

@@ -24,8 +24,8 @@ from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.records import Health
 
-Explain = Callable[[str, Figure], str]
-"""Why a deployment, by name, does not show a figure."""
+Explain = Callable[[str, Figure, float | None], str]
+"""Why a figure of a deployment, by name, is 0 or absent; "" of any other value, or where that is not known."""
 
 LATE_SECONDS = 60
 """Figures older than this are marked: by default the collector writes them every 15 s."""
@@ -64,19 +64,22 @@ def swatch(color: str, dash: Dash = (1, 0)) -> str:
     return image(drawn, "swatch", "")
 
 
-def show_figure(figure: Figure, value: float | None, absence: str, promised: Promises, moment: FiguresAt) -> str:
-    """A figure's value, with its reading on hover; an en dash with the reason where absent.
+def show_figure(figure: Figure, value: float | None, why: str, promised: Promises, moment: FiguresAt) -> str:
+    """A figure's value, with its reading on hover; an en dash where absent. `why` it is 0 or absent is on hover too.
 
     Harm has a background, what is only to be tuned an underline; over a window that is filling it is in italics.
     """
     text, filling = display.format_bare(value, figure.unit), moment.filling(figure)
     if text == ABSENT:
-        tip = "; ".join(filter(None, (f"{figure.title}: {absence}", filling)))
+        tip = "; ".join(filter(None, (f"{figure.title}: {why}", filling)))
         return element("span", ABSENT, "absent", data_tip=tip, tabindex="0")
     reading, lacking = readings.read(figure, value, promised, moment), moment.lacking(figure, promised)
-    if reading is None and not (filling or lacking):
+    if reading is None and not (filling or lacking or why):
         return element("span", escape(text), "value")
-    look, said = "value", [f"{figure.title} {text}: {reading.rating.label if reading else lacking or filling}"]
+    first = reading.rating.label if reading else lacking or filling or why
+    look, said = "value", [f"{figure.title} {text}: {first}"]
+    if why and why != first:
+        said.append(display.as_sentence(why))
     if reading is not None:
         look += f" {'band' if reading.harm and reading.rating.status != 'good' else 'tuned'} {reading.rating.status}"
         said.append(reading.rating.advice)
@@ -230,14 +233,13 @@ def _figure_cell(one: Shown, moment: FiguresAt, column: Column, explain: Explain
 def _figure(one: Shown, moment: FiguresAt, name: str, explain: Explain) -> str:
     value = moment.figures.get(name)
     figure = FIGURES[name]
-    absence = explain(one.name, figure) if display.is_absent(value) else ""
-    return show_figure(figure, value, absence, one.promised, moment)
+    return show_figure(figure, value, explain(one.name, figure, value), one.promised, moment)
 
 
 def _replicas(one: Shown, moment: FiguresAt, explain: Explain, unread: int) -> tuple[str, str]:
     figure = FIGURES["replica_count_by_status"]
     active, others = draw_replicas(moment.figures)
-    active = active or show_figure(figure, None, explain(one.name, figure), one.promised, moment)
+    active = active or show_figure(figure, None, explain(one.name, figure, None), one.promised, moment)
     if not unread:
         return active, others
     tip = f"{unread} of its targets answer, and no source map reads what they expose: see the Sources page"
@@ -449,9 +451,10 @@ def draw_metrics(coverage: pd.DataFrame) -> str:
 
 
 def _metric_row(record: Record) -> str:
-    native, reason, status = (record[name] for name in ("native", "reason", "status"))
+    native, status = record["native"], record["status"]
     known = [element("code", escape(native))] if native else []
-    said = [element("span", escape(display.as_sentence(reason)), "quiet")] if reason else []
+    texts = [display.as_sentence(record[part]) for part in ("reason", "zero") if record[part]]
+    said = [element("span", escape(" ".join(texts)), "quiet")] if texts else []
     cells = [
         element("th", element("code", escape(record["metric"])), scope="row"),
         cell("Coverage", element("span", escape(_COVERAGE_WORDS[status]), f"value coverage {status}")),

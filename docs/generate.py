@@ -1,7 +1,7 @@
 """`python -m docs.generate` writes the documentation that is generated from the code; `--check` reports what is old.
 
-These are `docs/metrics.md`, `docs/openapi.json`, the schemas of a judgement and of a migration, and the tables within
-the pages of the emulator and of migration.
+These are `docs/metrics.md`, `docs/engines/`, `docs/openapi.json`, the schemas of a judgement and of a migration, and
+the tables within the README and the pages of the emulator and of migration.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from docs.engines import render_engines, render_summary
 from docs.faults import render_faults
 from docs.migration import FIELD_TABLES
 from servescope.contract.expressions import promql
@@ -57,6 +58,7 @@ def main() -> int:
         (DESCRIPTION, render_description()),
         (JUDGEMENT_SCHEMA, render_judgement_schema()),
         (MIGRATION_SCHEMA, render_migration_schema()),
+        *((path, render()) for path, render in render_engines().items()),
         *((path, fill_tables(path)) for path in TABLES),
     ):
         if path.is_file() and path.read_text(encoding="utf-8") == text:
@@ -65,6 +67,7 @@ def main() -> int:
             sys.stderr.write(f"{path} is out of date: run `python -m docs.generate`\n")
             old = 1
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     return old
 
@@ -452,6 +455,7 @@ def _scenario() -> Iterator[str]:
 
 
 TABLES: Mapping[Path, Mapping[str, Callable[[], Iterator[str]]]] = {
+    Path(__file__).parent.parent / "README.md": {"engines": render_summary},
     Path(__file__).parent / "emulator.md": {"hardware": _hardware},
     Path(__file__).parent / "scenarios.md": {"scenario": _scenario, "presets": _presets},
     Path(__file__).parent / "faults.md": {"faults": render_faults},

@@ -24,7 +24,12 @@ from tests.support.waiting import deadline_seconds
 
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
-LINKED = [*PAGES, *sorted(DOCS.glob("adr/*.md")), *sorted((ROOT / "alerts/generated/runbooks").glob("*.md"))]
+LINKED = [
+    *PAGES,
+    *sorted(DOCS.glob("adr/*.md")),
+    *sorted(DOCS.glob("engines/*.md")),
+    *sorted((ROOT / "alerts/generated/runbooks").glob("*.md")),
+]
 MOST_LINES = 400
 SOURCES = re.findall(r"(?m)^SOURCES := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"))[0].split()
 CITED = re.compile(r"[\w./-]*\w\.md\b(?:#[\w-]+)?|\bADR \d+|\([1-9]\d?\.\d+(?:, [1-9]\d?\.\d+)*\)")

@@ -110,7 +110,7 @@ def _tile(
     """The figure at the end of the range, how that reads, and between what it moved in the range."""
     # The newest row, not the newest value: what has stopped being measured is absent now.
     value = float(history[figure.name].iloc[-1])
-    absence = queries.explain_absence(figure, targets)
+    why = queries.explain_value(figure, value, targets)
     reading = readings.read(figure, value, promised, moment)
     unit = "" if figure.unit in ("ratio", "seconds", "bytes") else figure.unit
     said = reading.rating.label if reading else moment.lacking(figure, promised) or unit
@@ -118,8 +118,8 @@ def _tile(
     ends = (display.format_bare(end, figure.unit) for end in (whole.min(), whole.max()))
     filling = moment.filling(figure)
     course = filling if whole.isna().all() else f"{selection.describe_length(span)}: {' – '.join(ends)}"
-    below = "".join(markup.element("div", escape(line)) for line in dict.fromkeys((filling, course)) if line)
-    return figure.title, tables.show_figure(figure, value, absence, promised, moment), f"{escape(said)}{below}"
+    below = "".join(markup.element("div", escape(line)) for line in dict.fromkeys((filling, course, why)) if line)
+    return figure.title, tables.show_figure(figure, value, why, promised, moment), f"{escape(said)}{below}"
 
 
 def _read_marks(store: History, one: Shown, span: TimeRange, history: pd.DataFrame) -> list[TimelineMark]:

@@ -56,10 +56,10 @@ def show() -> None:
                 st.warning(f"Targets: {plain(troubles)}. The Sources page says why.")
             return
 
-        def explain(name: str, figure: Figure) -> str:
+        def explain(name: str, figure: Figure, value: float | None) -> str:
             if not queries.fleet_row(fleet, name)["time_ms"] >= span.start_ms:
                 return "no figures in this range"
-            return queries.explain_absence(figure, targets.get(known[name].deployment, []))
+            return queries.explain_value(figure, value, targets.get(known[name].deployment, []))
 
         now_ms, window_ms = selection.now_ms() if span.live else span.end_ms, queries.read_window_ms(store, span.end_ms)
         st.html(markup.draw_tiles(summarise(fleet, shown, now_ms, window_ms), frame.moment(span)))

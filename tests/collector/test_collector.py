@@ -142,6 +142,31 @@ async def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
         assert "output_tokens_per_second" not in figures, "the worker's count is used as the frontend's"
 
 
+async def test_the_status_of_a_target_says_why_it_counted_nothing(tmp_path: Path) -> None:
+    """No request, then a cache that is off, then one that reuses nothing; the same object while that is the same."""
+    write_targets(tmp_path, "worker")
+    world = World(tmp_path)
+    world.answers = {"worker": 0}
+    setup = 'vllm:cache_config_info{{block_size="16",enable_prefix_caching="{}"}} 1\n'
+    seen, same = [], []
+    async with aclosing(world):
+        for switch, tokens in (("False", 0), ("False", 40), ("False", 40), ("True", 80)):
+            world.pages["worker"] = lambda count, switch=switch: vllm_page(count) + setup.format(switch)  # type: ignore[misc]
+            await world.step(tokens)
+            (worker,) = world.collector.fleet.watched
+            seen.append(worker.status.coverage["kv_cache_reused_tokens_total"].get("zero"))
+            same.append(worker.status.coverage)
+            assert "zero" not in worker.status.coverage["queued_requests"]
+    assert seen == [
+        "no request has ended and no token was counted since its process started",
+        'the prefix cache is off: vllm:cache_config_info has enable_prefix_caching="False"',
+        'the prefix cache is off: vllm:cache_config_info has enable_prefix_caching="False"',
+        "no token of a prompt was reused since its process started; "
+        'a block of the cache has 16: vllm:cache_config_info has block_size="16"',
+    ]
+    assert same[1] is same[2]
+
+
 async def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
     """Without it the metrics it supplied come from the others; when it returns, they come from it again."""
     write_targets(tmp_path, "frontend", "worker")

@@ -176,6 +176,7 @@ async def test_targets_show_health_and_coverage(tmp_path: Path) -> None:
     )
     assert one["last_success_ms"] == START * 1000 + STEPS * 15_000
     assert one["coverage"]["queued_requests"]["status"] == "present"
+    assert one["coverage"]["queued_requests"]["zero"] is None
     assert (failing["healthy"], failing["last_success_ms"]) == (False, None)
     assert failing["error"] == "http://v2-1/metrics: cannot connect: Connection refused"
 

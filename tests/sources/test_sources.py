@@ -60,6 +60,22 @@ def test_a_minimal_map_is_read() -> None:
         ("[metrics.preemptions_total]\ntake = [{ nativ = 'x' }]", r"take\[0\]\.nativ'; did you mean 'native'\?"),
         ("[metrics.preemptions_total]\ntake = [{ native = ['x'] }]", r"native: \['x'\] is wrong, expected a string"),
         ("[metrics.preemptions_total", "x.toml: not TOML"),
+        ("[metrics.preemptions_total]\ntake = []", r"take: \[\] is wrong, expected one alternative or more"),
+        ("[metrics.preemptions_total]\ntake = [{ from = [] }]", r"take\[0\]\.from: \[\] is wrong, expected one term"),
+        (
+            "[metrics.preemptions_total]\ntake = [{ native = 'x', status = 'derived' }]",
+            r"take\[0\]\.reason: None is wrong, expected why it is derived",
+        ),
+        (
+            "[metrics.requests_total]\nzero = { outcome = ['ok'] }\ntake = [{ native = 'x' }]",
+            r"requests_total\.absent: None is wrong, expected 'zero'",
+        ),
+        (
+            "[metrics.request_duration_seconds]\nedges = [2, 1]\ntake = [{ native = 'x' }]",
+            r"edges: \[2, 1\] is wrong, expected numbers of which each is above the one before",
+        ),
+        ("[first_use]\nlabels = ['model']", r"first_use\.like: None is wrong, expected the series that has these"),
+        ("[[setup]]\nfact = 'page'\nnative = 'x'", r"setup\[0\]\.fact: 'page' is wrong, expected one of block_tokens"),
     ],
 )
 def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, message: str) -> None:

@@ -206,4 +206,5 @@ def _parse(body: bytes, origin: str, limits: Limits) -> Exposition:
     try:
         return parse_exposition(body, limits)
     except ParseError as error:
-        raise UsageError(f"{origin}: {error}") from error
+        ended = "the text ended within its last line; " if error.is_at_end(body) else ""
+        raise UsageError(f"{origin}: {ended}{error}") from error

@@ -60,6 +60,7 @@ class _Forming:
             first_use=replace(first, when=self._published(first.when), like=first.like and self._publish(first.like)),
             metrics=MappingProxyType(metrics),
             ignored=(*map(self._group, of.ignored), FamilyGroup((f"{form.prefix}*",), self._others)),
+            setup=tuple(replace(each, native=self._publish(each.native)) for each in of.setup),
             # Some of these names are not in the form.
             gated=(),
         )

@@ -20,7 +20,8 @@ _MOST_NAMED: Final = 3
 class Identification:
     """What an exposition is: its source, or None with the nearest guess, the reason why it is not that, and what to do.
 
-    `advice` is "" where the source is known.
+    `advice` is "" where the source is known. `others` are the sources that the names are of too: of several, that is
+    used of which most names are exposed.
     """
 
     source: Source | None
@@ -28,6 +29,18 @@ class Identification:
     nearest: str | None
     reason: str
     advice: str = ""
+    others: tuple[Source, ...] = ()
+
+    def explain_others(self) -> str:
+        """That a text is of several sources, and how to read the others; "" where it is of one or of none."""
+        if self.source is None or not self.others:
+            return ""
+        listed = " and ".join(f"{each.name!r} ({each.title})" for each in self.others)
+        own, other = self.source.name, self.others[0].name
+        return (
+            f"its names are also those of {listed}, of which no more are exposed, so it is read as {own!r} alone; "
+            f"to read the other too, list the address in a deployment of its own with source = {other!r}"
+        )
 
     def explain(self) -> str:
         """Why the source is unknown, what is nearest, and what to do, as one text."""
@@ -36,11 +49,16 @@ class Identification:
 
 
 def identify(exposition: Exposition) -> Identification:
-    """Which source an exposition is, by the names in it."""
-    for source in load_sources().values():
-        if source.signs.explain_mismatch(exposition) is None:
-            return Identification(source, source.implied_versions(exposition), source.title, "its names are the map's")
-    return _guess(exposition)
+    """Which source an exposition is, by the names in it; of several, that of which most names are exposed."""
+    found = [source for source in load_sources().values() if source.signs.explain_mismatch(exposition) is None]
+    if not found:
+        return _guess(exposition)
+    if len(found) > 1:
+        found = [source for source in found if not any(source.name in each.signs.over for each in found)]
+        found.sort(key=lambda source: -sum(map(exposition.has, _names(source))))
+    source, *others = found
+    versions, reason = source.implied_versions(exposition), "its names are the map's"
+    return Identification(source, versions, source.title, reason, others=tuple(others))
 
 
 def _guess(exposition: Exposition) -> Identification:
@@ -91,14 +109,19 @@ def _most_read(exposition: Exposition) -> tuple[Source | None, str]:
 
 def _own_names(source: Source) -> frozenset[str]:
     """The names that a source reads or is identified by, and that begin as no other program's do."""
+    names = _names(source)
+    return frozenset(name for name in names if any(name.startswith(prefix) for prefix in source.prefixes))
+
+
+def _names(source: Source) -> frozenset[str]:
+    """The names that a source reads or is identified by."""
     natives = {
         term.native
         for metric_map in source.metrics.values()
         for alternative in metric_map.alternatives
         for term in alternative.terms
     }
-    names = natives | {*source.signs.all, *source.signs.any}
-    return frozenset(name for name in names if any(name.startswith(prefix) for prefix in source.prefixes))
+    return frozenset(natives | {*source.signs.all, *source.signs.any})
 
 
 def _most_alike(names: Mapping[str, object]) -> tuple[Source | None, list[str]]:

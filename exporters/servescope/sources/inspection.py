@@ -17,7 +17,7 @@ from servescope.contract.expressions import Difference, Expression, Level, Quant
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SEGMENT
-from servescope.contract.samples import Labels, Sample
+from servescope.contract.samples import Labels, Sample, Series
 from servescope.contract.types import Figure, Metric
 from servescope.errors import ServescopeError
 from servescope.increments.extrapolation import step_gains
@@ -26,15 +26,17 @@ from servescope.sources.families import Families, sort_families
 from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source, Status
-from servescope.sources.parse import Exposition
+from servescope.sources.parse import Exposition, explain_half_histogram
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import list_first
 from servescope.sources.translate import Coverage, Translation, translate
+from servescope.sources.zeros import SINCE_START, Counting, explain_figure, explain_zeros
 
 # Prometheus' client libraries expose it for every process.
 _PROCESS_START = "process_start_time_seconds"
 
 Span = Literal["start", "between"]
+_SINCE = {"start": SINCE_START, "between": "between the two expositions"}
 _NO_RATE = {
     "start": "needs two expositions and --seconds",
     "between": "needs --seconds",
@@ -47,7 +49,7 @@ class InspectionError(ServescopeError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metric or figure of the contract: its value, or None and the reason.
+    """One metric or figure of the contract: its value, or None and the reason; that of 0 where the page shows one.
 
     `kind` is metric for what instruments expose, figure for what is only derived; `measure` is one of total, increase,
     now, mean, ratio, rate, p50 …; `parts` are the values by the contract's own labels.
@@ -105,7 +107,8 @@ def inspect(
     segments = SegmentNames(segment_label)
     translations = [translate(each, source, identity, segments) for each in expositions]
     increases, resets = _increases(translations)
-    entries = tuple(_entries(increases, translations[-1].coverage, span, seconds))
+    zeros = _explain_zeros(increases, translations[-1], span)
+    entries = tuple(_add_zero(entry, zeros) for entry in _entries(increases, translations[-1].coverage, span, seconds))
     notes = (*_notes(expositions, found, source, resets), *_segment_notes(translations[-1], segment_label))
     return Report(subject, found, source, span, seconds, entries, notes, sort_families(last, source))
 
@@ -138,6 +141,22 @@ def _increases(translations: Sequence[Translation]) -> tuple[list[Sample], int]:
     return [each._replace(value=gain) for each, gain in zip(last, gains, strict=True)], int(is_reset.sum())
 
 
+def _explain_zeros(samples: Sequence[Sample], translation: Translation, span: Span) -> dict[str, str]:
+    counted = Counting([Series(each.name, each.labels) for each in samples])
+    return explain_zeros(counted.read(np.array([each.value for each in samples])), translation.facts, _SINCE[span])
+
+
+def _add_zero(entry: Entry, zeros: Mapping[str, str]) -> Entry:
+    """The entry with the reason why it is 0, or has nothing to be computed from."""
+    if entry.value or entry.status not in SUPPLIED or entry.reason in _NO_RATE.values():
+        return entry
+    figure = FIGURES.get(entry.name)
+    why = zeros.get(entry.name) or (
+        explain_figure(figure.expression, zeros, absent=entry.value is None) if figure else ""
+    )
+    return replace(entry, reason=_joined(*((entry.reason, why) if entry.value is None else (why, entry.reason))))
+
+
 def _is_gauge(name: str) -> bool:
     return name in METRICS and METRICS[name].kind == "gauge"
 
@@ -146,6 +165,13 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
     if found.source is not source:
         guess = f"looks like {found.nearest}" if found.nearest else "are unknown"
         yield f"read as {source.name!r} by --source; its names {guess}"
+    elif found.others:
+        yield found.explain_others()
+    for each in expositions:
+        if each.cut:
+            yield f"{each.cut}; a collector refuses it"
+        elif half := explain_half_histogram([Series(sample.name, sample.labels) for sample in each.samples]):
+            yield half
     dropped = sum(each.dropped for each in expositions)
     if dropped:
         yield f"{dropped} samples that are NaN or infinite were dropped"

@@ -22,12 +22,15 @@ from servescope.sources.maps import (
     Alternative,
     Definition,
     Evidence,
+    Fact,
     FamilyGroup,
     FirstUse,
+    Flag,
     LabelRule,
     Layer,
     MetricMap,
     Observes,
+    Setup,
     Signs,
     Source,
     Status,
@@ -43,14 +46,16 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 _MAP = (
     "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "identify", "versions", "first_use",
-    "same_names", "default", "metrics", "ignored", "gated", "forms",
+    "setup", "flags", "plugin", "same_names", "default", "metrics", "ignored", "gated", "forms",
 )  # fmt: skip
 _FORM = _keys(
     "name!", "title!", "covers!", "evidence!", "prefix!", "identify!", "first_use", "drop", "no_sum", "unset", "metrics"
 )
-_IDENTIFY = _keys("all", "any", "none", "label")
+_IDENTIFY = _keys("all", "any", "none", "label", "over")
 _VERSION = _keys("is!", "present", "evidence")
 _FIRST_USE = _keys("when", "like", "labels")
+_SETUP = _keys("fact!", "native!", "label", "off")
+_FLAG = _keys("flag!", "adds!")
 _GROUP = _keys("names!", "reason!", "gate")
 _TAKEN = _keys(
     "take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason", "definition", "observes"
@@ -156,6 +161,11 @@ def _read_map(table: Table, file_name: str) -> Source:
         first_use=_read_first_use(table.table("first_use", _FIRST_USE)),
         metrics=_read_metrics(table),
         model_label=table.string("model_label", "") or None,
+        setup=tuple(map(_read_setup, table.tables("setup", _SETUP))),
+        flags=tuple(
+            Flag(each.string("flag", None), each.string("adds", None)) for each in table.tables("flags", _FLAG)
+        ),
+        plugin=table.string("plugin", ""),
         ignored=_read_groups(table, "ignored"),
         gated=_read_groups(table, "gated"),
     )
@@ -185,7 +195,11 @@ def _read_groups(table: Table, key: str) -> tuple[FamilyGroup, ...]:
 
 def _read_signs(table: Table) -> Signs:
     signs = Signs(
-        _strings(table, "all"), _strings(table, "any"), _strings(table, "none"), table.string("label", "") or None
+        all=_strings(table, "all"),
+        any=_strings(table, "any"),
+        none=_strings(table, "none"),
+        label=table.string("label", "") or None,
+        over=_strings(table, "over"),
     )
     if not signs.all and not signs.any:
         raise ConfigurationError(
@@ -195,7 +209,19 @@ def _read_signs(table: Table) -> Signs:
 
 
 def _read_first_use(table: Table) -> FirstUse:
-    return FirstUse(_strings(table, "when"), table.string("like", "") or None, _strings(table, "labels"))
+    first_use = FirstUse(_strings(table, "when"), table.string("like", "") or None, _strings(table, "labels"))
+    if first_use.labels and first_use.like is None:
+        raise table.wrong("like", "the series that has these labels from the start")
+    return first_use
+
+
+def _read_setup(table: Table) -> Setup:
+    return Setup(
+        cast("Fact", table.choice("fact", get_args(Fact), "")),
+        table.string("native", None),
+        table.string("label", "") or None,
+        _strings(table, "off"),
+    )
 
 
 def _read_metrics(table: Table) -> Mapping[str, MetricMap]:
@@ -237,6 +263,10 @@ def _read_metric(metric: Metric, given: Table) -> MetricMap:
     if not isinstance(values, dict) or "take" not in values:
         return _read_missing(metric, given.table(metric.name, _MISSING))
     table = given.table(metric.name, _TAKEN)
+    if not table.values["take"]:
+        raise table.wrong("take", "one alternative or more, or 'status' and 'reason' in its place")
+    if "zero" in table.values and table.values.get("absent") != "zero":
+        raise table.wrong("absent", "'zero', as 'zero' lists what is 0")
     return MetricMap(
         metric,
         tuple(_read_alternative(metric, each) for each in table.tables("take", _TAKE)),
@@ -277,13 +307,18 @@ def _read_alternative(metric: Metric, table: Table) -> Alternative:
         )
     else:
         terms = (_read_term(metric, table),)
+    if not terms:
+        raise table.wrong("from", "one term or more")
     if all(term.optional for term in terms):
         raise table.wrong("optional", "a term that is not optional")
+    status = table.choice("status", SUPPLIED, "present")
+    if status != "present" and "reason" not in table.values:
+        raise table.wrong("reason", f"why it is {status}")
     return Alternative(
         terms,
         _strings(table, "requires"),
         _strings(table, "unless"),
-        cast("Status", table.choice("status", SUPPLIED, "present")),
+        cast("Status", status),
         table.string("reason", "") or None,
     )
 
@@ -339,6 +374,8 @@ def _read_edges(table: Table, key: str) -> tuple[float, ...]:
     values = table.values.get(key, [])
     if not isinstance(values, list) or not all(map(_is_number, values)):
         raise table.wrong(key, "a list of numbers")
+    if sorted(set(values)) != values:
+        raise table.wrong(key, "numbers of which each is above the one before")
     return tuple(map(float, values))
 
 

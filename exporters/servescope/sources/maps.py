@@ -25,6 +25,10 @@ Observes = Literal["every", "some"]
 """Which of the requests that a source counts as ok its histogram has, where that is not as the contract says: every
 one, or only some of them."""
 
+Fact = Literal["block_tokens", "prefix_cache"]
+"""What a page may show of how its engine is set up: how many tokens a block of its cache has, and whether it reuses
+prompts at all."""
+
 Values = tuple[tuple[str, tuple[str, ...]], ...]
 """Pairs of a label and its values; a missing label has the value ""."""
 
@@ -109,12 +113,16 @@ class MetricMap:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The names that identify a source; `label` is one that a sample of `any` must have."""
+    """The names that identify a source; `label` is one that a sample of `any` must have.
+
+    `over` are the sources that it is used in place of where their names are exposed too.
+    """
 
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
     label: str | None = None
+    over: tuple[str, ...] = ()
 
     def explain_mismatch(self, exposition: Exposition) -> str | None:
         """Why the exposition is not this source, None when it is."""
@@ -155,6 +163,25 @@ class FirstUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Setup:
+    """Where a page shows a fact: in a label of a series, or without one in its value; `off` are the values of a switch
+    that is off."""
+
+    fact: Fact
+    native: str
+    label: str | None = None
+    off: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How an engine is started so that its page has more, and what that adds; for the engine's page of the docs."""
+
+    flag: str
+    adds: str
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyGroup:
     """Native families, by their names or, where one ends in `*`, by how they begin, and what is so of all of them.
 
@@ -181,6 +208,8 @@ class Source:
     `family` is the name of the engines, or of what is in front of them, that runbooks have a part for. `model_label` is
     the label of its native series that names the model, None where none does. `ignored` are native families that it
     does not read, and why; `gated` are names that it reads and that a page may lack, and what has to be so for them.
+    Of the rules in `setup` for one fact the first whose series is exposed is used. `plugin` is what our plugin inside
+    the engine adds, "" where there is none.
     """
 
     name: str
@@ -195,6 +224,9 @@ class Source:
     first_use: FirstUse
     metrics: Mapping[str, MetricMap] = field(repr=False)
     model_label: str | None = None
+    setup: tuple[Setup, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    plugin: str = ""
     ignored: tuple[FamilyGroup, ...] = ()
     gated: tuple[FamilyGroup, ...] = ()
 

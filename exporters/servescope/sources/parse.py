@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,6 +50,10 @@ class ParseError(ServescopeError):
         self.cause = cause
         super().__init__(f"line {line}: {cause}: {self.text!r}")
 
+    def is_at_end(self, body: bytes) -> bool:
+        """Whether it is the last line of the body that has no end, as where a body was cut."""
+        return self.line > 1 and self.line == body.count(b"\n") + 1
+
 
 class LimitError(ParseError):
     """A body is beyond the limits; `outcome` is that of its scrape."""
@@ -63,11 +68,12 @@ class Exposition:
     """The samples of one body, in its order.
 
     `dropped` counts those that were dropped for a value that is NaN or infinite. Labels with an empty value are left
-    out; `le` has its canonical text.
+    out; `le` has its canonical text. `cut` says why the body may be cut, "" where it seems whole.
     """
 
     samples: list[Sample] = field(default_factory=list)
     dropped: int = 0
+    cut: str = ""
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
@@ -128,7 +134,29 @@ def parse_exposition(body: bytes | str, limits: PageLimits | None = None) -> Exp
     """
     learner = _Learner(SeriesCache(), limits)
     learner.read(body)
-    return expose(learner.series, np.array(learner.values, dtype=np.float64))
+    exposition = expose(learner.series, np.array(learner.values, dtype=np.float64))
+    exposition.cut = explain_cut(body)
+    return exposition
+
+
+def explain_cut(body: bytes | str) -> str:
+    """Why a body that can be parsed may be cut all the same; "" where its last line has its end.
+
+    A number that lost its last digits is still a number.
+    """
+    raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
+    if not raw or raw.endswith(b"\n") or raw.rstrip(b" \t\r").endswith(b"\n# EOF"):
+        return ""
+    last = raw.rpartition(b"\n")[2].decode("utf-8", "replace")
+    return f"the last line has no end, so the answer may be cut: {last[:_TEXT_SHOWN]!r}"
+
+
+def explain_half_histogram(series: Sequence[Series]) -> str:
+    """That a body ends with a bucket of a histogram of which it has no sum and no count; "" where it does not."""
+    family, bucket, _ = series[-1].name.rpartition("_bucket") if series else ("", "", "")
+    if not bucket or any(name in (f"{family}_sum", f"{family}_count") for name, _ in series):
+        return ""
+    return f"the answer ends with a bucket of {family!r}, of which it has no sum and no count, so it may be cut"
 
 
 def expose(series: Sequence[Series], values: NDArray[np.float64]) -> Exposition:
@@ -236,7 +264,9 @@ class _Learner:
             raise ParseError(number, line, _explain(line, b"" if self.series else self._body))
         name, labels = match[1], self._labels_of(match[2] or "", line, number)
         if self._limits is not None and len(self.series) >= self._limits.max_series:
-            cause = f"more samples than the limit of {self._limits.max_series} (max_series)"
+            name, count = Counter(each.name for each in self.series).most_common(1)[0]
+            most = f"{count} of these are of {name[:_TEXT_SHOWN]!r}"
+            cause = f"more samples than the limit of {self._limits.max_series} (max_series), {most}"
             raise LimitError("too_many_series", number, line, cause)
         head = (before + line[: match.start(3)]).encode("utf-8", "surrogatepass")
         self._keep(*self._cache.add(head, name, labels), value)

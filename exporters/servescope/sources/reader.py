@@ -26,10 +26,11 @@ from servescope.sources.layers import ByLayer, Supply
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
-from servescope.sources.parse import LimitError, ParseError, learn_page
+from servescope.sources.parse import LimitError, ParseError, explain_cut, learn_page
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import SeriesPlan, StoredSeries, cut, list_first
 from servescope.sources.translate import Coverage, Plan
+from servescope.sources.zeros import Facts, read_facts
 
 _ALL_METRICS = frozenset(METRICS)
 # What describes the target itself is taken from each, whichever layer it is of.
@@ -83,8 +84,9 @@ class Reader:
 
     When a metric that was observed is missing, the source is identified again: the target may have been upgraded to a
     release with other names. If none fits, the former source stays while it finds anything; one that is set in the
-    configuration stays always. `missing` are the metrics that were observed once and are not now, with the native
-    series they came from; `warnings` are about the last text that could be read. `cache` may be shared by all readers.
+    configuration stays always. `facts` are how the engine is set up, as far as its last text shows. `missing` are the
+    metrics that were observed once and are not now, with the native series they came from; `warnings` are about the
+    last text that could be read. `cache` may be shared by all readers.
     `segment_label` is the native label that separates segments, of which there are `MOST_SEGMENTS` at most.
 
     With `models` the identity's `model_name` is what the page names, as soon as it names one, unless `may_be` refuses
@@ -120,12 +122,14 @@ class Reader:
         self._ever_supplied: frozenset[str] = frozenset()
         self._supplied_at: ByLayer = {}
         self._observed: frozenset[str] = frozenset()
+        self._also = ""
         self._fed_by: dict[str, str] = {}
         self._elsewhere: dict[str, str] = {}
         self._elsewhere_is_of: tuple[int, ByLayer] | None = None
         self.versions = ""
         # The same objects from scrape to scrape while they are equal, which they nearly always are.
         self.coverage: dict[str, dict[str, str | None]] = {}
+        self.facts: Facts = {}
         self.missing: dict[str, str] = {}
         self.warnings: tuple[str, ...] = ()
 
@@ -174,6 +178,7 @@ class Reader:
             series_plan.release()
         native = values[series_plan.finite] if series_plan.dropped else values
         snapshot, overflown = stored.snapshot(native, self._series)
+        self.facts = read_facts(stored.plan.fact_places, native)
         self._series = snapshot.series
         dropped = Counter(stored.dropped)
         dropped["not_finite"] += series_plan.dropped + len(overflown)
@@ -238,6 +243,7 @@ class Reader:
 
     def _identify(self, series_plan: SeriesPlan) -> Source:
         source, self.versions = choose_source(series_plan, self._configured_source)
+        self._also = series_plan.identify().explain_others() if self._configured is None else ""
         return source
 
     def _identify_again(self, series_plan: SeriesPlan, source: Source, plan: Plan) -> Source:
@@ -303,6 +309,8 @@ class Reader:
         if self.missing:
             names = [f"{name} (was {native})" for name, native in self.missing.items()]
             warnings = (f"metrics that were exposed are missing ({len(names)}): {list_first(names)}", *warnings)
+        if self._also:
+            warnings = (*warnings, self._also)
         if overflown:
             cause = f"samples dropped, as their values overflow ({len(overflown)})"
             warnings = (*warnings, f"{cause}: {list_first(overflown)}")
@@ -328,15 +336,13 @@ def parse_page(body: bytes, cache: SeriesCache, limits: PageLimits) -> tuple[Lea
         raise ReadError(error.outcome, f"line {error.line}: {error.cause} in {_quoted(error.text)}") from error
     except ParseError as error:
         cause = f"line {error.line}: {error.cause} in {_quoted(error.text)}"
-        if error.line > 1 and error.line == body.count(b"\n") + 1:
+        if error.is_at_end(body):
             raise ReadError("truncated", f"the answer ended within its last line; {cause}") from error
         raise ReadError("malformed", cause) from error
     if not page.series:
         raise ReadError("empty", "no samples in the answer")
-    # A number that lost its last digits is still a number.
-    if not body.endswith(b"\n") and not body.rstrip(b" \t\r").endswith(b"\n# EOF"):
-        last = body.rpartition(b"\n")[2].decode("utf-8", "replace")
-        raise ReadError("truncated", f"the last line has no end, so the answer may be cut: {_quoted(last)}")
+    if cut_off := explain_cut(body):
+        raise ReadError("truncated", cut_off)
     return page, values
 
 

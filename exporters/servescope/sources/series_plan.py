@@ -14,7 +14,7 @@ from servescope.contract.metrics import PROCESS_RATIOS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, Snapshot, format_series
 from servescope.sources.identification import Identification, identify
 from servescope.sources.maps import Source
-from servescope.sources.parse import Exposition, expose
+from servescope.sources.parse import Exposition, explain_half_histogram, expose
 from servescope.sources.segments import SegmentNames
 from servescope.sources.translate import Plan, plan_translation
 
@@ -50,6 +50,8 @@ class SeriesPlan:
             series = [self.series[place] for place in np.flatnonzero(~self.finite)[: _MOST_NAMED + 1].tolist()]
             names = list_first([format_series(*each) for each in series], self.dropped)
             warnings.append(f"samples dropped, as they are NaN or infinite ({self.dropped}): {names}")
+        if cut_off := explain_half_histogram(self.series):
+            warnings.append(cut_off)
         return warnings
 
     def exposition(self) -> Exposition:

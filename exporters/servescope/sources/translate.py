@@ -21,6 +21,7 @@ from servescope.contract.types import Metric
 from servescope.sources.maps import SUPPLIED, Alternative, MetricMap, Source, Status, Term, Values
 from servescope.sources.parse import Exposition, canonical_name
 from servescope.sources.segments import SegmentNames
+from servescope.sources.zeros import FactPlace, Facts, find_facts, read_facts
 
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
@@ -48,10 +49,12 @@ _PROCESS_RATIO = Coverage("derived", None, "derived from counters; no gauge of a
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The contract samples of one exposition, and the coverage of every metric of the contract."""
+    """The contract samples of one exposition, the coverage of every metric of the contract, and how the engine is set
+    up, as far as the exposition shows it."""
 
     samples: list[Sample]
     coverage: dict[str, Coverage]
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +62,8 @@ class Plan:
     """How the n native values of an exposition become the m of the contract.
 
     The value of native sample `natives[i]` times `scales[i]` is added to that of `series[into[i]]`, in this order;
-    all three are (k,). A series that nothing is added to is 0, until its first use.
+    all three are (k,). A series that nothing is added to is 0, until its first use. `fact_places` are the native
+    samples that show how the engine is set up.
     """
 
     series: tuple[Series, ...]
@@ -67,6 +71,7 @@ class Plan:
     into: NDArray[np.intp]
     scales: NDArray[np.float64]
     coverage: dict[str, Coverage]
+    fact_places: tuple[FactPlace, ...] = ()
 
     def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The (m,) contract values of (n,) native ones; what overflows is infinite, or NaN."""
@@ -97,9 +102,10 @@ def translate(
     `exported_<label>`. Only labels that the map drops are removed; values whose series become equal are added.
     """
     plan = plan_translation(exposition, source, identity.labels(), segments)
-    values = plan.apply(np.array([sample.value for sample in exposition.samples], dtype=np.float64))
+    native = np.array([sample.value for sample in exposition.samples], dtype=np.float64)
+    values = plan.apply(native)
     samples = [Sample(*series, value) for series, value in zip(plan.series, values.tolist(), strict=True)]
-    return Translation(samples, plan.coverage)
+    return Translation(samples, plan.coverage, read_facts(plan.fact_places, native))
 
 
 def plan_translation(
@@ -116,7 +122,8 @@ def plan_translation(
     for name, metric_map in source.metrics.items():
         coverage[name] = _plan_metric(planner, exposition, source, metric_map, labelling)
     _settle_components(source, coverage)
-    return planner.plan({name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
+    plan = planner.plan({name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
+    return replace(plan, fact_places=find_facts(exposition, source.setup))
 
 
 class _Planner:

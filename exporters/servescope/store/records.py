@@ -70,7 +70,8 @@ class TargetStatus:
     far as its host's limit allows. `healthy` is whether the last scrape brought samples; where it did not,
     `not_understood` is whether the target answered with metrics that no source map reads, which `error` explains.
     `samples` is None in a Prometheus where nothing counted them. `coverage` says per
-    contract metric its `status`, `native` name and `reason`, None where there is none. `warnings` say what is wrong
+    contract metric its `status`, `native` name and `reason`, None where there is none, and as `zero` why nothing was
+    counted since its process started, where that is so. `warnings` say what is wrong
     with a text that could be read; `missing_metrics` are those that were there before, with the native series that fed
     them.
     """

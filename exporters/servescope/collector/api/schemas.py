@@ -94,6 +94,10 @@ _TARGET: Final = _object(
                     "status": {"enum": list(get_args(CoverageStatus))},
                     "native": _nullable("string"),
                     "reason": _nullable("string"),
+                    "zero": {
+                        **_nullable("string"),
+                        "description": "Why nothing was counted since its process started, where that is so.",
+                    },
                 }
             ),
         },

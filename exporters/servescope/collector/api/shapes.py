@@ -162,7 +162,7 @@ def _target_shown(target: TargetShown) -> dict[str, object]:
         "error": status.error,
         "scrape_interval_ms": target.scrape_interval_ms,
         "next_scrape_ms": target.next_scrape_ms,
-        "coverage": status.coverage,
+        "coverage": {name: {**entry, "zero": entry.get("zero")} for name, entry in status.coverage.items()},
         "warnings": status.warnings,
         "missing_metrics": status.missing_metrics,
     }

@@ -16,6 +16,7 @@ from servescope.contract.samples import Labels
 from servescope.settings.clock import not_after
 from servescope.sources.maps import SUPPLIED
 from servescope.sources.reader import NOT_UNDERSTOOD, Reader
+from servescope.sources.zeros import Coverages, ZeroExplainer
 from servescope.store.records import TargetStatus
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class TargetState:
     # Which of its failures, and of its missing metrics, were logged.
     lapses: Lapses = field(default_factory=Lapses)
     missed: Lapses = field(default_factory=Lapses)
+    zeros: ZeroExplainer = field(default_factory=ZeroExplainer)
 
     def __post_init__(self) -> None:
         target = self.target
@@ -132,10 +134,16 @@ class TargetState:
             duration_seconds=scrape.duration_seconds,
             samples=len(scrape.snapshot.series) if scrape.snapshot is not None else 0,
             error=scrape.error,
-            coverage=self.reader.coverage if healthy else former.coverage,
+            coverage=self._coverage(scrape) or former.coverage,
             warnings=self._warnings() if healthy else [],
             missing_metrics=self.reader.missing,
         )
+
+    def _coverage(self, scrape: Scrape) -> Coverages:
+        """How the contract is covered, and why what is 0 is; empty when the scrape failed."""
+        if scrape.snapshot is None:
+            return {}
+        return self.zeros.explain(self.reader.coverage, scrape.snapshot, self.reader.facts)
 
     def _warnings(self) -> list[str]:
         left_out = self.recent.left_out

@@ -201,8 +201,8 @@ def _as_metric(entry: Entry, own: Coverage) -> Entry:
 def _metric_entry(metric: Metric, by_name: Mapping[str, list[Sample]], own: Coverage, span: Span) -> Entry:
     measure = {"histogram": "mean", "gauge": "now"}.get(metric.kind, "total" if span == "start" else "increase")
     value, parts = _metric_value(metric, by_name)
-    reason = own.reason
-    if value is None and not parts and own.status in SUPPLIED:
+    reason = own.explain()
+    if value is None and not parts and own.status in SUPPLIED and own.no_sum is None:
         reason = _joined("no observation", own.reason)
     return Entry(
         metric.name,
@@ -282,6 +282,8 @@ def _cover_figure(figure: Figure, coverage: Mapping[str, Coverage]) -> Coverage:
         if each.status not in SUPPLIED:
             reason = each.reason if metric == figure.name else f"{metric}: {each.reason}"
             return Coverage(each.status, None, reason)
+        if each.no_sum is not None and f"{metric}_sum" in leaves(figure.expression):
+            return Coverage("impossible", None, each.no_sum)
     natives = ", ".join(dict.fromkeys(each.native for each in read.values() if each.native))
     rough = [each.reason for each in read.values() if each.status == "approximate" and each.reason]
     status: Status = "approximate" if rough else "derived"

@@ -80,8 +80,8 @@ class MetricMap:
 
     `absent` is what it means when no alternative is exposed; `zeros` are the label sets of the zero samples added then,
     if the series in `zero_when` are exposed. `edges` are the finite edges of a histogram, which its zeros have;
-    `edges_before` are those of the releases of the last version rule. `definition` and `observes` are None where the
-    metric is what the contract says it is.
+    `edges_before` are those of the releases of the last version rule. `no_sum` says why the sum of a histogram is not
+    read, None where it is. `definition` and `observes` are None where the metric is what the contract says it is.
     """
 
     metric: Metric
@@ -91,6 +91,7 @@ class MetricMap:
     zero_when: tuple[str, ...] = ()
     edges: tuple[float, ...] = ()
     edges_before: tuple[float, ...] = ()
+    no_sum: str | None = None
     status: Status | None = None
     reason: str | None = None
     definition: Definition | None = None

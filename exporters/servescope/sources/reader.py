@@ -276,7 +276,7 @@ class Reader:
         if stored is not self._stored:
             self._stored = stored
             coverage = {
-                name: {"status": each.status, "native": each.native, "reason": each.reason}
+                name: {"status": each.status, "native": each.native, "reason": each.explain()}
                 for name, each in _mark_elsewhere(plan.coverage, elsewhere).items()
             }
             if coverage != self.coverage:

@@ -30,11 +30,17 @@ class Coverage:
     """Whether a source supplies a metric, from which native series, and with which reservation.
 
     `native` is None when no native series feeds it; `reason` explains zeros that are added before the first use.
+    `no_sum` says why a histogram has no sum, and so no mean; None where it has one.
     """
 
     status: Status
     native: str | None = None
     reason: str | None = None
+    no_sum: str | None = None
+
+    def explain(self) -> str | None:
+        """The reservation, and why there is no mean."""
+        return "; ".join(filter(None, (self.reason, self.no_sum))) or None
 
 
 _PROCESS_RATIO = Coverage("derived", None, "derived from counters; no gauge of a single process is read")
@@ -148,7 +154,7 @@ def _plan_metric(
     alternative = _choose(exposition, metric_map.alternatives)
     found: dict[tuple[str, Labels], int] = {}
     for term in alternative.terms if alternative else ():
-        for part in _read_term(exposition, metric_map.metric, term, labelling):
+        for part in _read_term(exposition, metric_map, term, labelling):
             into = found.get(part.series)
             if into is None:
                 into = found[part.series] = planner.begin_series(*part.series)
@@ -181,15 +187,21 @@ class _Part(NamedTuple):
     scale: float
 
 
-def _read_term(exposition: Exposition, metric: Metric, term: Term, labelling: _Labelling) -> Iterator[_Part]:
+def _read_term(exposition: Exposition, metric_map: MetricMap, term: Term, labelling: _Labelling) -> Iterator[_Part]:
     """Every sample that a term selects, each native series once."""
-    suffixes = _HISTOGRAM_PARTS if metric.kind == "histogram" else ("",)
-    for suffix in suffixes:
+    metric = metric_map.metric
+    for suffix in _suffixes(metric_map):
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
         places = exposition.places.get(canonical_name(term.native) + suffix, ())
         for own, native in _select(exposition, places, term).items():
             labels = labelling.relabel(_scale_edge(own, term.scale), term, metric)
             yield _Part(native, (metric.name + suffix, labels), scale)
+
+
+def _suffixes(metric_map: MetricMap) -> tuple[str, ...]:
+    if metric_map.metric.kind != "histogram":
+        return ("",)
+    return tuple(part for part in _HISTOGRAM_PARTS if part != "_sum" or metric_map.no_sum is None)
 
 
 def _select(exposition: Exposition, places: Iterable[int], term: Term) -> dict[Labels, int]:
@@ -295,20 +307,20 @@ def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
 
 
 def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
-    if metric_map.metric.kind != "histogram":
-        return [("", ())]
     edges = (*metric_map.edges, float("inf")) if metric_map.edges else ()
-    return [("_sum", ()), ("_count", ()), *(("_bucket", (("le", format_edge(edge)),)) for edge in edges)]
+    buckets = [("_bucket", (("le", format_edge(edge)),)) for edge in edges]
+    return [(suffix, ()) for suffix in _suffixes(metric_map) if suffix != "_bucket"] + buckets
 
 
 def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | None, *, zeros: bool) -> Coverage:
+    no_sum = metric_map.no_sum
     if chosen:
         natives = [term.native for term in chosen.terms if exposition.has(term.native)]
-        return Coverage(chosen.status, " + ".join(natives), chosen.reason)
+        return Coverage(chosen.status, " + ".join(natives), chosen.reason, no_sum)
     if metric_map.status:
         return Coverage(metric_map.status, None, metric_map.reason)
     if zeros:
-        return Coverage("present", None, "not exposed before its first use, so 0")
+        return Coverage("present", None, "not exposed before its first use, so 0", no_sum)
     if metric_map.absent == "off":
         return Coverage("impossible", None, metric_map.reason)
     return Coverage("impossible", None, _explain_absence(metric_map))

@@ -43,19 +43,19 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_predicted_tokens_total": 384,
             'replica_count_by_status{status="active"}': 1,
         },
-        # As its client counted, and what was computed for those that left: 619 tokens of prompts, 299 of answers.
+        # As its client counted, and what was computed for those that left: 619 tokens of prompts, 473 of answers.
         "llamacpp-2026-1": {
             "input_tokens_total": 12_347 + 619,
-            "output_tokens_total": 609 + 299,
+            "output_tokens_total": 609 + 473,
             "kv_cache_hit_rate": 6957 / (12_347 + 619),
-            "speculation_rate": 346 / 2057,
-            "spec_decode_num_drafts_total": 530,
+            "speculation_rate": 360 / 2700,
+            "spec_decode_num_drafts_total": 690,
             'spec_decode_num_accepted_tokens_per_pos_total{position="3"}': 79,
             "concurrent_requests": 0,
             "requests_total": None,
             "kv_cache_usage": None,
         },
-        # A router does not see whether a stream is aborted, as two were, and who leaves before an answer has no outcome.
+        # A router does not see that a stream is aborted, as two were, and who leaves before an answer has no outcome.
         "sglang-router-0.3.2-1": {
             "requests_started_total": 27,
             'requests_total{outcome="ok"}': 20 + 2,

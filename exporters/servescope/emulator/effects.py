@@ -62,8 +62,9 @@ class RouterEffects:
     """What is wrong with a router.
 
     `event_loss_share` of the workers' events never arrive (1: it is deaf), the others `event_delay_seconds` later.
-    `overlap_score_weight` and `temperature` replace the configured ones where they are given. Without `recovers` it does not resynchronise after a gap.
-    `hot_share` of the requests go to the worker that it has known for longest, whatever its load.
+    `overlap_score_weight` and `temperature` replace the configured ones where they are given. Without `recovers` it
+    does not resynchronise after a gap. `hot_share` of the requests go to the worker that it has known for longest,
+    whatever its load.
     """
 
     event_loss_share: float = 0.0

@@ -208,12 +208,12 @@ def _conclude(arguments: argparse.Namespace, facts: dict[str, str], sections: Se
     made = [claim for section in sections for claim in section.claims]
     failed = [claim for claim in made if not claim.holds]
     run = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}"
-    holding = f"{len(made) - len(failed)} of {len(made)} claims hold"
+    holding = f"{len(made) - len(failed)} of {len(made)}"
     if arguments.report is not None:
         described = {"Run": run, "Collected": f"every {SCRAPE_SECONDS} s by `servescope collect`", **facts}
-        MARKERS.write(arguments.report, render({**described, "Claims": holding}, sections))
+        MARKERS.write(arguments.report, render({**described, "Claims": f"{holding} hold"}, sections))
     print("\n" + "\n".join(f"{name}: {seen}" for name, seen in facts.items()))
-    print(holding)
+    print(f"{holding} claims hold")
     return 1 if failed else 0
 
 

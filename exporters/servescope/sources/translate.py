@@ -308,8 +308,8 @@ def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
 
 def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
     edges = (*metric_map.edges, float("inf")) if metric_map.edges else ()
-    buckets = [("_bucket", (("le", format_edge(edge)),)) for edge in edges]
-    return [(suffix, ()) for suffix in _suffixes(metric_map) if suffix != "_bucket"] + buckets
+    parts: list[tuple[str, Labels]] = [(suffix, ()) for suffix in _suffixes(metric_map) if suffix != "_bucket"]
+    return parts + [("_bucket", (("le", format_edge(edge)),)) for edge in edges]
 
 
 def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | None, *, zeros: bool) -> Coverage:

@@ -13,6 +13,8 @@ from aiohttp.test_utils import TestServer
 from tests.proofs.real.claims import Ledger, claim_totals
 from tests.proofs.real.client import Counts, Exchange, send_all
 from tests.proofs.real.programs import litellm, llamacpp, ray_serve, sglang_router, vllm_router
+from tests.proofs.real.programs.network import own_network
+from tests.proofs.real.programs.program import UnavailableError
 from tests.proofs.real.traffic import CHAT, COMPLETIONS, Job
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}
@@ -131,3 +133,10 @@ def test_tokens_that_are_missing_are_seen() -> None:
         "spec_decode_num_draft_tokens_total": 4, "spec_decode_num_accepted_tokens_total": 3,
     }  # fmt: skip
     assert {name: claims[name][:2] for name in exact} == {name: (value, value) for name, value in exact.items()}
+
+
+def test_a_network_of_its_own_is_not_had_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that needs one is skipped then, with the reason."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(UnavailableError, match="root"), own_network():
+        pass

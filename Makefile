@@ -87,15 +87,17 @@ outages: $(VENV)/.develop  ## kill every part of the systems past one machine wh
 	$(BIN)/python -m tests.tools
 	$(BIN)/python -m tests.proofs.outages --write
 
-real: $(VENV)/.develop  ## run real vLLM, real Dynamo and a real load generator on loopback and check the contract against the clients' counts
+real: $(VENV)/.develop  ## run real engines, routers, gateways and a load generator on loopback and check the contract against the clients' counts
 	$(BIN)/python -m tests.proofs.real
+	$(BIN)/python -m tests.proofs.real.programs
 	$(BIN)/python -m tests.proofs.real.load
 
 truth: $(VENV)/.develop  ## send the same prompts through a real Dynamo router and ours, and compare the figures
 	$(BIN)/python -m tests.proofs.truth --report docs/emulator.md
 
-capture: $(VENV)/.develop  ## save the /metrics of the real engines in .cache/captures
+capture: $(VENV)/.develop  ## save the /metrics of the real engines in .cache/captures, and small pages of routers and gateways in tests/pages
 	$(BIN)/python -m tests.proofs.real --capture .cache/captures
+	$(BIN)/python -m tests.proofs.real.programs --capture .cache/captures --pages tests/pages
 
 engines: $(VENV)/.develop  ## run every panel's queries on every captured engine, and write docs/engines.md
 	$(BIN)/python -m tests.tools

@@ -6,7 +6,8 @@ they are unpacked under `.cache/tools/`, which needs neither root nor an install
 Debian's, installed when running as root. The schemas of the Compose specification and of Grafana's dashboards are
 there too, from packages that npm downloads, and so are those of Kubernetes, of the Prometheus operator and of KEDA,
 with the kustomize that renders manifests. Grafana's components, which draw the pictures of the dashboards, are
-prepared by the commands that take pictures. Every host is the one configured for apt-get or npm on this machine.
+prepared by the commands that take pictures, and llama.cpp's server by `make real`. Every host is the one configured for
+apt-get or npm on this machine.
 """
 
 from __future__ import annotations
@@ -40,6 +41,17 @@ _VICTORIA = ("victoria-metrics", "vmagent", "vmalert", "vmauth")
 _VICTORIA_START = """#!/bin/sh
 cd "$(dirname "$0")/../.." && export LD_LIBRARY_PATH="$(echo "$PWD"/usr/lib/*-linux-gnu)"
 exec "usr/bin/$(basename "$0" -unpacked)" "$@"
+"""
+
+# The server, and the libraries of its suite: those of an older suite do not load it.
+_LLAMACPP_PACKAGES = (
+    "llama.cpp-tools", "libllama0", "libggml0", "libc6", "libstdc++6", "libgomp1", "libssl3t64", "libgcc-s1", "zlib1g",
+    "libzstd1",
+)  # fmt: skip
+_LLAMACPP_START = """#!/bin/sh
+cd "$(dirname "$0")/../lib"/*-linux-gnu || exit 1
+export GGML_BACKEND_PATH="$PWD/ggml/backends0/libggml-cpu-haswell.so"
+exec ./ld-linux-x86-64.so.2 --library-path "$PWD:$PWD/llama" ../../bin/llama-server "$@"
 """
 
 _COMPOSE_SCHEMA = TOOLS / "compose-spec.json"
@@ -151,6 +163,11 @@ def victoria_metrics_binary(program: str = "victoria-metrics") -> Path | None:
     return _unpacked(f"{program}-unpacked", package="victoria-metrics") or _on_path(program)
 
 
+def llamacpp_server() -> Path | None:
+    """llama.cpp's server, or None; paths given to it must be absolute."""
+    return _unpacked("llama-server-unpacked", package="llama.cpp")
+
+
 def compose_schema() -> Path | None:
     """The JSON schema of the Compose specification, or None."""
     return _COMPOSE_SCHEMA if _COMPOSE_SCHEMA.is_file() else None
@@ -237,11 +254,11 @@ def _unpack(package: str) -> None:
     except ToolError:
         _run(["apt-get", *_private_lists(), "update"])
         _run(["apt-get", *_private_lists(), "download", package], cwd=_downloads())
-    _unpack_downloaded(package, TOOLS / package)
+    _unpack_downloaded(TOOLS / package, package)
 
 
-def _unpack_unstable(package: str, folder: Path) -> None:
-    """Download a package of Debian's unstable suite and unpack it into a folder of its own."""
+def _unpack_unstable(folder: Path, *packages: str) -> None:
+    """Download packages of Debian's unstable suite and unpack them into a folder of their own."""
     _downloads().mkdir(parents=True, exist_ok=True)
     source = TOOLS / "unstable.sources"
     source.write_text(unstable_source(), encoding="utf-8")
@@ -249,8 +266,8 @@ def _unpack_unstable(package: str, folder: Path) -> None:
         *_private_lists("apt-unstable"), "-o", f"Dir::Etc::sourcelist={source}", "-o", "Dir::Etc::sourceparts=-",
     ]  # fmt: skip
     _run(["apt-get", *options, "update"])
-    _run(["apt-get", *options, "download", package], cwd=_downloads())
-    _unpack_downloaded(package, folder)
+    _run(["apt-get", *options, "download", *packages], cwd=_downloads())
+    _unpack_downloaded(folder, *packages)
 
 
 def unstable_source(sources: Path = Path("/etc/apt")) -> str:
@@ -293,11 +310,11 @@ def _downloads() -> Path:
     return TOOLS / "downloads"
 
 
-def _unpack_downloaded(package: str, folder: Path) -> None:
+def _unpack_downloaded(folder: Path, *packages: str) -> None:
     # Unpacked beside its place and then moved: a run that was interrupted leaves no half of it.
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    for archive in _downloads().glob(f"{package}_*.deb"):
+    for archive in (found for package in packages for found in _downloads().glob(f"{package}_*.deb")):
         _run(["dpkg-deb", "-x", str(archive), str(partial)])
         archive.unlink()
     shutil.rmtree(folder, ignore_errors=True)
@@ -311,22 +328,26 @@ def _unpack_alertmanager() -> None:
     program = programs / "prometheus-alertmanager"
     relative = _ALERTMANAGER_FILES.removeprefix(b"/").replace(b"/alert", b"//alert")
     program.write_bytes(program.read_bytes().replace(_ALERTMANAGER_FILES, relative))
-    (programs / _ALERTMANAGER).write_text(_ALERTMANAGER_START, encoding="utf-8")
-    (programs / _ALERTMANAGER).chmod(0o755)
+    _write_start(programs / _ALERTMANAGER, _ALERTMANAGER_START)
 
 
 def _unpack_victoria_metrics() -> None:
     """VictoriaMetrics of the unstable suite, with the library of the same suite that it is linked with."""
     folder = TOOLS / "victoria-metrics"
-    _unpack_unstable("victoria-metrics", folder)
-    library = TOOLS / "libzstd1"
-    _unpack_unstable("libzstd1", library)
-    shutil.copytree(library / "usr" / "lib", folder / "usr" / "lib", dirs_exist_ok=True)
-    shutil.rmtree(library)
+    _unpack_unstable(folder, "victoria-metrics", "libzstd1")
     for program in _VICTORIA:
-        start = folder / "usr" / "bin" / f"{program}-unpacked"
-        start.write_text(_VICTORIA_START, encoding="utf-8")
-        start.chmod(0o755)
+        _write_start(folder / "usr" / "bin" / f"{program}-unpacked", _VICTORIA_START)
+
+
+def _unpack_llamacpp() -> None:
+    folder = TOOLS / "llama.cpp"
+    _unpack_unstable(folder, *_LLAMACPP_PACKAGES)
+    _write_start(folder / "usr" / "bin" / "llama-server-unpacked", _LLAMACPP_START)
+
+
+def _write_start(start: Path, script: str) -> None:
+    start.write_text(script, encoding="utf-8")
+    start.chmod(0o755)
 
 
 def _private_lists(name: str = "apt") -> list[str]:
@@ -424,11 +445,11 @@ TOOLS_NEEDED = (
     Tool(
         "prometheus 3",
         prometheus_3_binary,
-        lambda: _unpack_unstable("prometheus", TOOLS / "prometheus-3"),
+        lambda: _unpack_unstable(TOOLS / "prometheus-3", "prometheus"),
         needed=False,
     ),
     Tool("promtool", promtool_binary, lambda: _unpack("prometheus")),
-    Tool("promtool 3", promtool_3_binary, lambda: _unpack_unstable("promtool", TOOLS / "promtool-3"), needed=False),
+    Tool("promtool 3", promtool_3_binary, lambda: _unpack_unstable(TOOLS / "promtool-3", "promtool"), needed=False),
     Tool("alertmanager", alertmanager_binary, _unpack_alertmanager),
     Tool("amtool", amtool_binary, _unpack_alertmanager),
     *(
@@ -438,11 +459,12 @@ TOOLS_NEEDED = (
     Tool("the Compose specification's schema", compose_schema, _fetch_compose_schema),
     Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
     Tool("the schemas of Kubernetes", kubernetes_schemas, _make_kubernetes_schemas),
-    Tool("kustomize", kustomize_binary, lambda: _unpack_unstable("kustomize", TOOLS / "kustomize"), needed=False),
+    Tool("kustomize", kustomize_binary, lambda: _unpack_unstable(TOOLS / "kustomize", "kustomize"), needed=False),
     Tool("chromium", chromium_binary, _install_chromium),
 )
 
 COMPONENTS = Tool("Grafana's components", grafana_components, _install_components)
+LLAMACPP = Tool("llama.cpp's server", llamacpp_server, _unpack_llamacpp)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import zmq
 from servescope.emulator.block_contents import BlockContents
 from servescope.emulator.deployment.deployment import EmulatedDeployment
 from servescope.emulator.deployment.stack import MODEL, EmulatedStack
+from servescope.emulator.faults.faults import Faults, parse_fault
 from servescope.emulator.openai import api as openai_api
 from servescope.emulator.openai.api import OpenAiSettings
 from servescope.emulator.server import server
@@ -116,6 +117,24 @@ def test_events_report_what_each_cache_holds(stack: EmulatedStack, events: KvEve
         assert {event["type"] for event in subscriber.events} == {"BlockStored", "BlockRemoved"}
         subscriber.close()
     assert sorted(rank for one in subscribers.values() for rank in one.ranks) == [3, 4, 5]
+
+
+def test_a_churning_cache_says_nothing_of_what_it_lost(stack: EmulatedStack, events: KvEvents) -> None:
+    """With the fault, who follows a cache believes it to hold what is gone; without it, never."""
+    deployment = stack.deployments[1]
+    subscriber = follow(events, deployment, "engine-0")
+    cache = deployment.replicas["engine-0"].engine.cache
+    stack.clock.run_until(8.0)
+    subscriber.read()
+    assert subscriber.cached() == cache.cached_blocks()
+    Faults(stack).switch_on(parse_fault("cache-churn@chat-v2"))
+    stack.clock.run_until(16.0)
+    subscriber.read()
+    assert subscriber.cached() > cache.cached_blocks()
+    assert subscriber.sequences == list(range(len(subscriber.sequences)))
+    assert cache.parents is not None
+    assert cache.parents.keys() == cache.cached_blocks()
+    subscriber.close()
 
 
 def test_stored_blocks_name_their_parent(stack: EmulatedStack, events: KvEvents) -> None:

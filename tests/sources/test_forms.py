@@ -102,7 +102,7 @@ def test_both_spellings_are_the_same_form(spelled: str) -> None:
     """Older releases keep the engine's colon; other series of Ray are recognised and not read."""
     text = BOTH.replace("ray_vllm_", spelled)
     assert identify(parse_exposition(text)).source is load_sources()["vllm-on-ray"]
-    assert identify(parse_exposition(AGENT)).nearest == "Ray Serve"
+    assert identify(parse_exposition(AGENT)).nearest == "Ray"
 
 
 def test_without_labels_of_the_first_use_nothing_is_zero() -> None:

@@ -49,43 +49,43 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_predicted_tokens_total": 384,
             'replica_count_by_status{status="active"}': 1,
         },
-        # As its client counted; each draft was of the answer's own model.
+        # As its client counted, and what was computed for those that left: 619 tokens of prompts, 473 of answers.
         "llamacpp-2026-1": {
-            "input_tokens_total": 14_256,
-            "output_tokens_total": 306,
-            "kv_cache_hit_rate": 12_880 / 14_256,
-            "speculation_rate": 218 / 218,
-            "spec_decode_num_drafts_total": 60,
-            'spec_decode_num_accepted_tokens_per_pos_total{position="3"}': 47,
+            "input_tokens_total": 12_347 + 619,
+            "output_tokens_total": 609 + 473,
+            "kv_cache_hit_rate": 6957 / (12_347 + 619),
+            "speculation_rate": 360 / 2700,
+            "spec_decode_num_drafts_total": 690,
+            'spec_decode_num_accepted_tokens_per_pos_total{position="3"}': 79,
             "concurrent_requests": 0,
             "requests_total": None,
             "kv_cache_usage": None,
         },
-        # Whether a stream breaks or is aborted a router does not see, and this one not what it refuses itself.
+        # A router does not see that a stream is aborted, as two were, and who leaves before an answer has no outcome.
         "sglang-router-0.3.2-1": {
-            "requests_started_total": 100,
-            'requests_total{outcome="ok"}': 90,
-            'requests_total{outcome="client_error"}': 10,
+            "requests_started_total": 27,
+            'requests_total{outcome="ok"}': 20 + 2,
+            'requests_total{outcome="client_error"}': 4,
             "client_abort_share": None,
             "time_to_first_token_seconds": None,
             'replica_count_by_status{status="active"}': 3,
         },
+        # Nor does this one count what it refuses itself: two of the four bodies.
         "vllm-router-0.1.17-1": {
-            'requests_total{outcome="ok"}': 90,
-            'requests_total{outcome="client_error"}': 6,
+            'requests_total{outcome="ok"}': 20 + 2,
+            'requests_total{outcome="client_error"}': 2,
             "request_rejected_share": None,
-            'router_fallbacks_total{reason="missing_tokens"}': 4,
+            'router_fallbacks_total{reason="missing_tokens"}': 1,
             'replica_count_by_status{status="active"}': 3,
         },
-        # Aborted streams are among those that were answered, with the tokens that they had.
+        # An aborted chat and an answer that nobody waited for are among those that were answered, a completion is not.
         "litellm-1.106.2-1": {
-            'requests_total{outcome="ok"}': 88,
-            'requests_total{outcome="client_error"}': 12,
+            'requests_total{outcome="ok"}': 20 + 2,
+            'requests_total{outcome="client_error"}': 4,
             "request_error_share": 0.0,
-            "input_tokens_total": 25_208,
-            "output_tokens_total": 2_144,
-            "kv_cache_hit_rate": 19_200 / 25_208,
-            "request_duration_seconds": 26.803024 / 88,
+            "input_tokens_total": 4127 + 994,
+            "output_tokens_total": 613 + 512,
+            "kv_cache_hit_rate": 2112 / (4127 + 994),
             "concurrent_requests": None,
         },
         # All observations are of one size, in the middle of their bucket.
@@ -142,6 +142,20 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "queued_requests": 1 + 1,
             "time_to_first_token_mean": 2.0,
             "request_duration_mean": None,
+        },
+        # Two of the three that left had an answer that began; a sum of bucket middles is no sum.
+        "ray-serve-2.60.0-1": {
+            'requests_total{outcome="ok"}': 20 + 2,
+            'requests_total{outcome="client_abort"}': 1,
+            'requests_total{outcome="client_error"}': 3,
+            'requests_total{outcome="error"}': 1,
+            "request_rejected_share": 0.0,
+            "request_duration_seconds": None,
+            "request_duration_mean": None,
+            "concurrent_requests": 0,
+            "input_tokens_total": None,
+            'replica_count_by_status{status="active"}': 2,
+            "autoscaler_rounded_desired_scale": 2,
         },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
@@ -237,6 +251,21 @@ def check_values(captures: Path, capsys: pytest.CaptureFixture[str], capture: st
     for name, value in VALUES[captures.name][capture].items():
         found = rows[name]["value"]
         assert found == (value if value is None else pytest.approx(value, rel=1e-4, abs=5e-5)), name
+
+
+def test_tries_without_a_worker_are_no_clients_mistakes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """vLLM's router counts each of them beside its clients' mistakes; the requests are errors, once each."""
+    (tmp_path / "page.txt").write_text(
+        'vllm_router_active_workers 0\nvllm_router_worker_health{worker="a"} 0\n'
+        'vllm_router_request_errors_total{error_type="non_retryable_error"} 3\n'
+        'vllm_router_request_errors_total{error_type="no_available_workers"} 8\n'
+        "vllm_router_retries_exhausted_total 4\n"
+    )
+    rows = rows_by_name(inspect_as_json(capsys, str(tmp_path / "page.txt")))
+    counted = {
+        outcome: rows[f'requests_total{{outcome="{outcome}"}}']["value"] for outcome in ("client_error", "error")
+    }
+    assert counted == {"client_error": 3, "error": 4}
 
 
 @pytest.mark.parametrize("capture", OF_EACH_ERA)

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS
 from servescope.errors import ConfigurationError
 from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
+from servescope.sources.translate import translate
 from tests.support.source_maps import MINIMAL
 
 
@@ -92,6 +94,17 @@ def test_a_release_has_the_evidence_of_its_map_or_its_own() -> None:
     source = read_source("x.toml", MINIMAL + "[[versions]]\nis = '2'\n[[versions]]\nis = '1'\nevidence = 'read'\n")
 
     assert [source.evidence_of(release) for release in ("2", "1", "")] == ["run", "read", "run"]
+
+
+def test_a_histogram_whose_sum_is_wrong_has_none() -> None:
+    """Its count and buckets are read, its sum is not, and the reason goes with it."""
+    metric = "[metrics.request_duration_seconds]\nno_sum = 'of middles'\ntake = [{ native = 'd' }]\n"
+    text = 'x 1\n# TYPE d histogram\nd_bucket{le="1"} 2\nd_bucket{le="+Inf"} 2\nd_sum 1\nd_count 2\n'
+    found = translate(parse_exposition(text), read_source("x.toml", MINIMAL + metric), Identity("m", "d", "v1"))
+    assert {sample.name for sample in found.samples} == {
+        "request_duration_seconds_bucket", "request_duration_seconds_count",
+    }  # fmt: skip
+    assert found.coverage["request_duration_seconds"].explain() == "of middles"
 
 
 def test_a_map_must_say_how_it_is_identified() -> None:

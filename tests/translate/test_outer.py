@@ -27,6 +27,10 @@ TOKENS = {"input_tokens_total", "output_tokens_total", "kv_cache_eligible_tokens
 PROXIES = {
     "sglang-router-0.3.2-1": ("sglang-router", {"requests_total", "concurrent_requests"}),
     "vllm-router-0.1.17-1": ("vllm-router", {"requests_total", "concurrent_requests"}),
+    "ray-serve-2.60.0-1": (
+        "ray-serve",
+        {"requests_total", "request_duration_seconds", "concurrent_requests", "queued_requests"},
+    ),
     "litellm-1.106.2-1": ("litellm", {*TOKENS, "requests_total", "request_duration_seconds"}),
 }
 

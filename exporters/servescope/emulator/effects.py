@@ -22,7 +22,8 @@ class EngineEffects:
     positions after it. `error_share` of the requests fail beside those that do anyway. `hang_share` of those that
     arrive are accepted and never queued; their clients hang up when it is 0 again. While `frozen` no step begins:
     requests are accepted and none progresses, and the engine exposes the same values all the time. `churn_share` of the
-    idle cached blocks are lost each second. The requests of `SMALL_TENANT` wait for `tenant_wait_seconds` before they
+    idle cached blocks are lost each second. With `removals_lost` its events report no block that left its cache, to
+    nobody who follows them. The requests of `SMALL_TENANT` wait for `tenant_wait_seconds` before they
     are queued. With `gpu_lost` nothing reads a GPU; else as many are read as ever times
     `gpu_factor`, a whole number, each as busy as one is.
 
@@ -43,6 +44,7 @@ class EngineEffects:
     hang_share: float = 0.0
     frozen: bool = False
     churn_share: float = 0.0
+    removals_lost: bool = False
     gpu_lost: bool = False
     gpu_factor: int = 1
     client_error_share: float = 0.0
@@ -60,14 +62,13 @@ class RouterEffects:
     """What is wrong with a router.
 
     `event_loss_share` of the workers' events never arrive (1: it is deaf), the others `event_delay_seconds` later.
-    With `removals_lost` those that arrive report no block that left a cache. `overlap_score_weight` and `temperature`
-    replace the configured ones where they are given. Without `recovers` it does not resynchronise after a gap.
-    `hot_share` of the requests go to the worker that it has known for longest, whatever its load.
+    `overlap_score_weight` and `temperature` replace the configured ones where they are given. Without `recovers` it
+    does not resynchronise after a gap. `hot_share` of the requests go to the worker that it has known for longest,
+    whatever its load.
     """
 
     event_loss_share: float = 0.0
     event_delay_seconds: float = 0.0
-    removals_lost: bool = False
     overlap_score_weight: float | None = None
     temperature: float | None = None
     recovers: bool = True

@@ -58,7 +58,7 @@ _SETUP = _keys("fact!", "native!", "label", "off")
 _FLAG = _keys("flag!", "adds!")
 _GROUP = _keys("names!", "reason!", "gate")
 _TAKEN = _keys(
-    "take!", "absent", "zero", "zero_when", "edges", "edges_before", "reason", "definition", "observes"
+    "take!", "absent", "zero", "zero_when", "edges", "edges_before", "no_sum", "reason", "definition", "observes"
 )  # fmt: skip
 _DEFINITION = _keys("kind!", "reason!")
 _MISSING = _keys("status!", "reason!")
@@ -275,6 +275,7 @@ def _read_metric(metric: Metric, given: Table) -> MetricMap:
         _strings(table, "zero_when"),
         _read_edges(table, "edges"),
         _read_edges(table, "edges_before"),
+        no_sum=table.string("no_sum", "") or None,
         reason=table.string("reason", "") or None,
         definition=_read_definition(table),
         observes=_read_observes(table),

@@ -23,8 +23,7 @@ from tests.proofs.real.arrangements import claim_arrangements
 from tests.proofs.real.client import Counts, merge, send_all
 from tests.proofs.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collector
 from tests.proofs.real.coverage import claim_coverage, claim_inspection
-from tests.proofs.real.engines import PLUGIN, RUNNERS, Engine
-from tests.proofs.real.processes import read
+from tests.proofs.real.engines import PLUGIN, RUNNERS, Engine, capture
 from tests.proofs.real.report import MARKERS, Section, print_claims, render
 from tests.proofs.real.textless import claim_textless
 from tests.proofs.real.traffic import make_burst, make_traffic
@@ -93,17 +92,17 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
         runs = [RUNNERS[name](arguments.environments, folder) for name in arguments.engines]
         engines = [stack.enter_context(run) for run in runs]
         watched = [*engines, *(engine.inside for engine in engines if engine.inside is not None)]
-        _capture(watched, arguments.capture, "fresh")
+        capture(watched, arguments.capture, "fresh")
         # Every series exists, and counts, before the collector first looks: what it sees rise is what was sent since.
         warm_up = asyncio.run(_send(engines, seed=1, requests=WARM_UP, leaving=LEAVING))
-        _capture(watched, arguments.capture, "1")
+        capture(watched, arguments.capture, "1")
         collector = stack.enter_context(run_collector(watched, folder))
         patient = asyncio.run(_send(engines, seed=2, requests=arguments.requests))
         collector.wait_for_scrapes()
         sections = _compare_increases(watched, collector, patient)
         impatient = asyncio.run(_send(engines, seed=3, requests=arguments.requests // 4, leaving=4 * LEAVING))
         collector.wait_for_scrapes()
-        _capture(watched, arguments.capture, "2")
+        capture(watched, arguments.capture, "2")
         sent = {name: merge([warm_up[name], patient[name], impatient[name]]) for name in patient}
         sections += _compare_totals(watched, collector, sent)
         if "dynamo" in arguments.engines:
@@ -169,18 +168,6 @@ def _compare_totals(engines: Sequence[Engine], collector: Collector, sent: Ledge
         beside = claims.claim_plugin(totals[PLUGIN], totals["vllm"])
         return [counted, Section("The plugin beside vLLM's own /metrics", beside), covered]
     return [counted, covered]
-
-
-def _capture(engines: Sequence[Engine], folder: Path | None, moment: str) -> None:
-    """Save the targets' `/metrics`, one of the mock workers for all."""
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for engine in engines:
-        for target, part in zip(engine.targets, engine.captured_as, strict=False):
-            body = read(target.url)
-            assert body is not None, target.url
-            (folder / f"{part}-{engine.version}-{moment}.txt").write_bytes(body)
 
 
 def _hold(engines: Sequence[Engine], collector: Collector, seconds: float) -> None:

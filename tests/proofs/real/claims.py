@@ -40,7 +40,7 @@ def _outcome(outcome: str) -> str:
     return f'requests_total{{outcome="{outcome}"}}'
 
 
-class _Ledger:
+class Ledger:
     """Sums over what the client counted."""
 
     def __init__(self, counts: Counts) -> None:
@@ -96,7 +96,7 @@ def _sum(values: Iterable[float]) -> float:
 
 def claim_totals(engine: str, counts: Counts, totals: Values) -> list[Claim]:
     """Counters, histograms and gauges on the collector's `/metrics`, after the last request."""
-    ledger = _Ledger(counts)
+    ledger = Ledger(counts)
     own = _TOTALS[engine](ledger)
     read = {**totals, "requests_total": _sum(totals.get(_outcome(each), 0.0) for each in OUTCOMES)}
     ranges = {**_shared_totals(ledger), **own}
@@ -113,16 +113,17 @@ Range = tuple[float | None, float | None, str]
 ABSENT: Range = (None, None, "")
 
 
-def _exactly(value: float, why: str = "") -> Range:
+def exactly(value: float, why: str = "") -> Range:
+    """The range of one value."""
     return float(value), float(value), why
 
 
-def _shared_totals(ledger: _Ledger) -> dict[str, Range]:
+def _shared_totals(ledger: Ledger) -> dict[str, Range]:
     served = len(ledger.ok) + len(ledger.left_served)
     left_output = _sum(each.chunks for each in ledger.left), _sum(each.job.max_tokens for each in ledger.left)
     return {
-        'requests_total{outcome="rejected"}': _exactly(len(ledger.rejected), "answered 503 or 529"),
-        'requests_total{outcome="error"}': _exactly(len(ledger.errors), "answered 500"),
+        'requests_total{outcome="rejected"}': exactly(len(ledger.rejected), "answered 503 or 529"),
+        'requests_total{outcome="error"}': exactly(len(ledger.errors), "answered 500"),
         "input_tokens_total": (
             ledger.input + ledger.given_up(ledger.left_served),
             ledger.input + ledger.given_up(),
@@ -143,12 +144,12 @@ def _shared_totals(ledger: _Ledger) -> dict[str, Range]:
             ledger.latest_first_tokens() * 1.02,
             "not later than the client saw them; at least a fifth of what streams saw",
         ),
-        "concurrent_requests": _exactly(0, "all have ended"),
-        "queued_requests": _exactly(0, "all have ended"),
+        "concurrent_requests": exactly(0, "all have ended"),
+        "queued_requests": exactly(0, "all have ended"),
     }
 
 
-def _vllm_totals(ledger: _Ledger) -> dict[str, Range]:
+def _vllm_totals(ledger: Ledger) -> dict[str, Range]:
     late = "vLLM may be done before it notices that a client left: the request then counts as finished"
     finished = float(len(ledger.ok)), float(len(ledger.ok) + len(ledger.left)), late
     refused = len(ledger.rejected) + len(ledger.errors) + len(ledger.refused)
@@ -157,8 +158,8 @@ def _vllm_totals(ledger: _Ledger) -> dict[str, Range]:
     return {
         'requests_total{outcome="ok"}': finished,
         "requests_total": (finished[0] + refused, finished[1] + refused, "all outcomes together"),
-        'requests_total{outcome="client_abort"}': _exactly(0, "vLLM 0.32 does not count a client that leaves"),
-        'requests_total{outcome="client_error"}': _exactly(len(ledger.refused), "answered 400 or 404"),
+        'requests_total{outcome="client_abort"}': exactly(0, "vLLM 0.32 does not count a client that leaves"),
+        'requests_total{outcome="client_error"}': exactly(len(ledger.refused), "answered 400 or 404"),
         "requests_started_total": ABSENT,
         "input_tokens_per_request_count": finished,
         "input_tokens_per_request_sum": (ledger.input, ledger.input + ledger.given_up(), late),
@@ -184,11 +185,11 @@ def _vllm_totals(ledger: _Ledger) -> dict[str, Range]:
         "kv_cache_best_tokens_total": ABSENT,
         "spec_decode_num_draft_tokens_total": (1.0, 4 * ledger.output, drafts),
         "spec_decode_num_accepted_tokens_total": (1.0, ledger.output, "an accepted token is an output token"),
-        'replica_count_by_status{status="active"}': _exactly(1, "counted by the collector"),
+        'replica_count_by_status{status="active"}': exactly(1, "counted by the collector"),
     }  # fmt: skip
 
 
-def _plugin_totals(ledger: _Ledger) -> dict[str, Range]:
+def _plugin_totals(ledger: Ledger) -> dict[str, Range]:
     native = _vllm_totals(ledger)
     several = sum(each.output_tokens > 1 for each in ledger.ok)
     rated = float(several), float(several + len(ledger.left)), "requests of two tokens or more"
@@ -212,7 +213,7 @@ def _plugin_totals(ledger: _Ledger) -> dict[str, Range]:
 def claim_plugin(inside: Values, native: Values) -> list[Claim]:
     """What the plugin in vLLM says is what vLLM's own page says, where that says it."""
     sums = "sums of the same times"
-    ranges = {what: _exactly(native.get(what, 0.0)) for what in _SAME_AS_NATIVE}
+    ranges = {what: exactly(native.get(what, 0.0)) for what in _SAME_AS_NATIVE}
     ranges |= {
         what: (native[what] * (1 - ROUNDING), native[what] * (1 + ROUNDING), sums) for what in _SAME_SECONDS_AS_NATIVE
     }
@@ -240,7 +241,7 @@ _SAME_AS_NATIVE = (
 _SAME_SECONDS_AS_NATIVE = ("time_to_first_token_seconds_sum", "request_duration_seconds_sum", "decode_seconds_total")
 
 
-def _dynamo_totals(ledger: _Ledger) -> dict[str, Range]:
+def _dynamo_totals(ledger: Ledger) -> dict[str, Range]:
     counted = [*ledger.ok, *ledger.left, *ledger.rejected, *ledger.errors, *ledger.unknown_model]
     served = float(len(ledger.ok) + len(ledger.left_served)), float(len(ledger.ok) + len(ledger.left))
     race = "a client that leaves before the whole answer came is counted as gone or, now and then, as served"
@@ -251,16 +252,16 @@ def _dynamo_totals(ledger: _Ledger) -> dict[str, Range]:
     return {
         'requests_total{outcome="ok"}': (float(len(ledger.ok)), float(len(ledger.ok) + len(ledger.left_waiting)), race),
         'requests_total{outcome="client_abort"}': (float(len(ledger.left_served)), float(len(ledger.left)), race),
-        "requests_total": _exactly(len(counted), "all outcomes together"),
-        'requests_total{outcome="client_error"}': _exactly(
+        "requests_total": exactly(len(counted), "all outcomes together"),
+        'requests_total{outcome="client_error"}': exactly(
             len(ledger.unknown_model), "bodies that are no valid request are refused before they are counted"
         ),
-        "requests_started_total": _exactly(len(counted)),
+        "requests_started_total": exactly(len(counted)),
         "input_tokens_per_request_count": (*served, "with a token, of clients that left as well"),
         "input_tokens_per_request_sum": shared["input_tokens_total"],
         "output_tokens_per_request_count": (*served, "with a token, of clients that left as well"),
         "output_tokens_per_request_sum": shared["output_tokens_total"],
-        "request_duration_seconds_count": _exactly(len(counted), "every counted request, whatever became of it"),
+        "request_duration_seconds_count": exactly(len(counted), "every counted request, whatever became of it"),
         "request_duration_seconds_sum": (SEEN_SHARE * duration, longest, "within what the client waited"),
         "time_per_output_token_seconds_count": ABSENT,
         "decode_seconds_total": (SEEN_SHARE * ledger.seen_decoding, longest, "within what the client waited"),
@@ -278,7 +279,7 @@ def _dynamo_totals(ledger: _Ledger) -> dict[str, Range]:
         "kv_cache_best_tokens_total": (BLOCK_SIZE, every_attempt, "more than none, at most what was eligible"),
         "spec_decode_num_draft_tokens_total": ABSENT,
         "spec_decode_num_accepted_tokens_total": ABSENT,
-        'replica_count_by_status{status="active"}': _exactly(DYNAMO_WORKERS, "registered with the router"),
+        'replica_count_by_status{status="active"}': exactly(DYNAMO_WORKERS, "registered with the router"),
     }  # fmt: skip
 
 
@@ -326,6 +327,8 @@ STORED = (
     "output_tokens_total",
     "kv_cache_eligible_tokens_total",
     "kv_cache_reused_tokens_total",
+    "spec_decode_num_draft_tokens_total",
+    "spec_decode_num_accepted_tokens_total",
     "input_tokens_per_request_count",
     "input_tokens_per_request_sum",
     "output_tokens_per_request_count",
@@ -350,7 +353,7 @@ EXTRAPOLATION = 0.03
 
 def claim_figures(engine: str, measured: Counts, figures: Values) -> list[Claim]:
     """Derived figures over a window that holds the measured traffic, of clients none of which left."""
-    ledger = _Ledger(measured)
+    ledger = Ledger(measured)
     ranges = _FIGURES[engine](ledger)
     return [Claim(engine, what, figures.get(what), low, high, why) for what, (low, high, why) in ranges.items()]
 
@@ -359,12 +362,12 @@ def _share(part: float, whole: float, why: str = "") -> Range:
     return part / whole * (1 - EXTRAPOLATION), part / whole * (1 + EXTRAPOLATION), why
 
 
-def _rate_of_streams(ledger: _Ledger) -> Range:
+def _rate_of_streams(ledger: Ledger) -> Range:
     seen = _sum(each.output_tokens - 1 for each in ledger.timed) / ledger.seen_decoding
     return seen / 3, seen * 3, f"streams, on the client's clock: {seen:.0f} tokens/s"
 
 
-def _first_token_mean(ledger: _Ledger) -> Range:
+def _first_token_mean(ledger: Ledger) -> Range:
     whole = len(ledger.ok) + len(ledger.left)
     return (
         SEEN_SHARE * ledger.seen_first_tokens / whole,
@@ -373,14 +376,14 @@ def _first_token_mean(ledger: _Ledger) -> Range:
     )
 
 
-def _vllm_figures(ledger: _Ledger) -> dict[str, Range]:
+def _vllm_figures(ledger: Ledger) -> dict[str, Range]:
     counted = len(ledger.ok) + len(ledger.rejected) + len(ledger.refused)
     return {
         "request_rejected_share": _share(len(ledger.rejected), counted),
-        "request_error_share": _exactly(0),
+        "request_error_share": exactly(0),
         "input_tokens_per_request": _share(ledger.input, len(ledger.ok)),
         "output_tokens_per_request": _share(ledger.output, len(ledger.ok)),
-        "client_abort_share": _exactly(0),
+        "client_abort_share": exactly(0),
         "kv_cache_hit_rate": _share(ledger.cached, ledger.input, "cached ÷ prompt tokens of the answers' usage"),
         "kv_cache_hit_rate_skew": ABSENT,
         "kv_cache_best_prefix_hit_rate": ABSENT,
@@ -388,22 +391,22 @@ def _vllm_figures(ledger: _Ledger) -> dict[str, Range]:
         "speculation_rate": (0.01, 1.0, "accepted ÷ drafted"),
         "tps_per_request": _rate_of_streams(ledger),
         "time_to_first_token_mean": _first_token_mean(ledger),
-        "concurrent_requests": _exactly(0),
+        "concurrent_requests": exactly(0),
     }
 
 
-def _plugin_figures(ledger: _Ledger) -> dict[str, Range]:
+def _plugin_figures(ledger: Ledger) -> dict[str, Range]:
     counted = len(ledger.ok) + len(ledger.rejected)
     return {**_vllm_figures(ledger), "request_rejected_share": _share(len(ledger.rejected), counted)}
 
 
-def _dynamo_figures(ledger: _Ledger) -> dict[str, Range]:
+def _dynamo_figures(ledger: Ledger) -> dict[str, Range]:
     counted = sum(map(len, (ledger.ok, ledger.rejected, ledger.errors, ledger.unknown_model)))
     eligible = ledger.input + ledger.given_up(ledger.errors)
     return {
         "request_rejected_share": _share(len(ledger.rejected), counted),
         "request_error_share": _share(len(ledger.errors), counted),
-        "client_abort_share": _exactly(0),
+        "client_abort_share": exactly(0),
         "input_tokens_per_request": _share(ledger.input, len(ledger.ok)),
         "output_tokens_per_request": _share(ledger.output, len(ledger.ok)),
         "kv_cache_hit_rate": _share(ledger.cached, eligible, "cached ÷ prompt tokens of the answers' usage"),
@@ -413,7 +416,7 @@ def _dynamo_figures(ledger: _Ledger) -> dict[str, Range]:
         "speculation_rate": ABSENT,
         "tps_per_request": _rate_of_streams(ledger),
         "time_to_first_token_mean": _first_token_mean(ledger),
-        "concurrent_requests": _exactly(0),
+        "concurrent_requests": exactly(0),
     }
 
 

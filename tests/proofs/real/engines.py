@@ -19,7 +19,7 @@ from tests.proofs.real.environments import (
     ensure_model,
     install_plugin,
 )
-from tests.proofs.real.processes import pick_ports, read, running, wait_until
+from tests.proofs.real.processes import pick_ports, read, read_page, running, wait_until
 
 MODEL_NAME = "tiny"
 PLUGIN = "vllm-plugin"
@@ -52,13 +52,10 @@ class Engine:
     base_url: str
     targets: tuple[Target, ...]
     ready_seconds: float
+    captured_as: tuple[str, ...]
+    """Names for captures of the first targets."""
     inside: Engine | None = None
     """The same engine as our plugin in it reports it, as a deployment of its own."""
-
-    @property
-    def captured_as(self) -> tuple[str, ...]:
-        """Names for captures of the first targets."""
-        return {"vllm": ("vllm",), PLUGIN: ("vllm-plugin",)}.get(self.name, ("dynamo-frontend", "dynamo-mocker"))
 
     @property
     def stack(self) -> str:
@@ -114,9 +111,8 @@ def run_vllm(
         inside = tuple(
             Target(f"http://127.0.0.1:{free[0] + page}/metrics", "aggregated", "vllm-0") for page in range(pages)
         )
-        yield Engine(
-            "vllm", VLLM_VERSION, base, (target,), seconds, Engine(PLUGIN, VLLM_VERSION, base, inside, seconds)
-        )
+        plugged = Engine(PLUGIN, VLLM_VERSION, base, inside, seconds, (PLUGIN,))
+        yield Engine("vllm", VLLM_VERSION, base, (target,), seconds, ("vllm",), plugged)
 
 
 @contextmanager
@@ -157,7 +153,8 @@ def run_dynamo(
             processes=started,
         )
         time.sleep(1.0)  # the workers' event streams connect just after they register
-        yield Engine("dynamo", DYNAMO_VERSION, base, _dynamo_targets(base, ports[1:]), seconds)
+        captured_as = ("dynamo-frontend", "dynamo-mocker")
+        yield Engine("dynamo", DYNAMO_VERSION, base, _dynamo_targets(base, ports[1:]), seconds, captured_as)
 
 
 def _dynamo_targets(base: str, workers: list[int]) -> tuple[Target, ...]:
@@ -169,6 +166,16 @@ def _dynamo_targets(base: str, workers: list[int]) -> tuple[Target, ...]:
             for index, port in enumerate(workers)
         ),
     )
+
+
+def capture(engines: Sequence[Engine], folder: Path | None, moment: str) -> None:
+    """Save the targets' `/metrics`, one of several that are alike for all; without effect where there is no folder."""
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for engine in engines:
+        for target, part in zip(engine.targets, engine.captured_as, strict=False):
+            (folder / f"{part}-{engine.version}-{moment}.txt").write_bytes(read_page(target.url))
 
 
 def serves(base: str) -> bool:

@@ -19,6 +19,10 @@ from servescope.errors import ServescopeError
 
 VLLM_VERSION = "0.32.0"
 DYNAMO_VERSION = "1.6.1"
+SGLANG_ROUTER_VERSION = "0.3.2"
+VLLM_ROUTER_VERSION = "0.1.17"
+LITELLM_VERSION = "1.106.2"
+RAY_VERSION = "2.60.0"
 TORCH_VERSION = "2.13.0"
 
 VOCABULARY = 2048
@@ -76,6 +80,17 @@ def ensure_model(folder: Path, environment: Path, vocabulary: int = VOCABULARY) 
         script = Path(__file__).with_name("model.py")
         _run(str(environment / "bin" / "python"), str(script), str(model), str(vocabulary))
         _write_marker(model, made_as)
+    return model
+
+
+def ensure_gguf(folder: Path) -> Path:
+    """A tiny Llama as llama.cpp reads it, made with an environment of its own; nothing is downloaded."""
+    model = folder / "model.gguf"
+    if not model.exists():
+        environment = ensure_environment(folder, GGUF)
+        partial = model.with_suffix(".partial")
+        _run(str(environment / "bin" / "python"), str(Path(__file__).with_name("gguf_model.py")), str(partial))
+        partial.rename(model)
     return model
 
 
@@ -147,6 +162,19 @@ DYNAMO = Recipe(
     ("dynamo.frontend", "dynamo.mocker", "transformers", "tokenizers"),
     _install_dynamo,
 )
+
+
+def _published(name: str, version: str, *modules: str, extra: str = "", besides: tuple[str, ...] = ()) -> Recipe:
+    """A package from the index, as it is declared, with an extra and other packages where it needs them."""
+    wanted = (f"{name}{extra}=={version}", *besides)
+    return Recipe(name, {name: version}, modules, lambda environment: install_packages(environment, *wanted))
+
+
+SGLANG_ROUTER = _published("sglang-router", SGLANG_ROUTER_VERSION, "sglang_router")
+VLLM_ROUTER = _published("vllm-router", VLLM_ROUTER_VERSION, "vllm_router")
+LITELLM = _published("litellm", LITELLM_VERSION, "litellm.proxy", extra="[proxy]", besides=("prometheus_client",))
+RAY = _published("ray", RAY_VERSION, "ray.serve", extra="[serve]")
+GGUF = Recipe("gguf", {}, ("gguf", "numpy"), lambda environment: install_packages(environment, "gguf", "numpy"))
 
 
 def _works(environment: Path, recipe: Recipe) -> bool:

@@ -113,6 +113,20 @@ def wait_until(ready: Callable[[], bool], what: str, *, seconds: float, processe
     return time.monotonic() - start
 
 
+def read_page(url: str, seconds: float = 60.0) -> bytes:
+    """The body of a URL on this machine, as soon as it answers 200; raises when it does not in time."""
+    pages: list[bytes] = []
+
+    def answers() -> bool:
+        body = read(url)
+        if body is not None:
+            pages.append(body)
+        return body is not None
+
+    wait_until(answers, url, seconds=seconds)
+    return pages[-1]
+
+
 def read(url: str) -> bytes | None:
     """The body of a URL on this machine; None while nothing answers 200 there."""
     try:

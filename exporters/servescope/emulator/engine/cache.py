@@ -43,7 +43,7 @@ class BlockCache:
     """A cache of `capacity` blocks, of `block_tokens` tokens each; for one thread at a time.
 
     A block is held by the sequences that use it, or idle in the order of its last use, or free. While `parents` is
-    a dict, the block before each newly stored one is put there, None for the first of a sequence.
+    a dict, it has the block before each one that was stored since and is cached, None for the first of a sequence.
     """
 
     def __init__(self, *, capacity: int, block_tokens: int) -> None:
@@ -149,7 +149,7 @@ class BlockCache:
         """Lose these blocks, which are idle."""
         for block in block_ids:
             del self._idle[block]
-            self._changes[block] = False
+            self._forget(block)
 
     def take_changes(self) -> CacheChanges:
         """What changed since this was last called; a block that left and came back is among the stored."""
@@ -172,4 +172,9 @@ class BlockCache:
     def _evict(self, count: int) -> None:
         for _ in range(count):
             block, _ = self._idle.popitem(last=False)
-            self._changes[block] = False
+            self._forget(block)
+
+    def _forget(self, block: int) -> None:
+        self._changes[block] = False
+        if self.parents is not None:
+            self.parents.pop(block, None)

@@ -571,6 +571,8 @@ class Engine:
 
     def _publish_changes(self) -> None:
         changes = self.cache.take_changes()
+        if self._effects.removals_lost:
+            changes = changes._replace(removed=())
         if changes.stored or changes.removed:
             self._publish(changes)
             for watch in self._change_watchers:

@@ -68,6 +68,7 @@ def _engine(first: EngineEffects, second: EngineEffects) -> EngineEffects:
         hang_share=_shares(first.hang_share, second.hang_share),
         frozen=first.frozen or second.frozen,
         churn_share=_shares(first.churn_share, second.churn_share),
+        removals_lost=first.removals_lost or second.removals_lost,
         gpu_lost=first.gpu_lost or second.gpu_lost,
         gpu_factor=first.gpu_factor * second.gpu_factor,
         client_error_share=_shares(first.client_error_share, second.client_error_share),
@@ -85,7 +86,6 @@ def _router(first: RouterEffects, second: RouterEffects) -> RouterEffects:
     return RouterEffects(
         event_loss_share=_shares(first.event_loss_share, second.event_loss_share),
         event_delay_seconds=first.event_delay_seconds + second.event_delay_seconds,
-        removals_lost=first.removals_lost or second.removals_lost,
         overlap_score_weight=_last(first.overlap_score_weight, second.overlap_score_weight),
         temperature=_last(first.temperature, second.temperature),
         recovers=first.recovers and second.recovers,

@@ -197,12 +197,10 @@ _ROUTING: Final = (
     ),
     FaultKind(
         "cache-churn",
-        "Cached blocks are lost between the router's prediction and the service, and the router gets no event of it: "
-        "it sends requests to workers whose cache no longer has their prefix.",
+        "Cached blocks are lost between the router's prediction and the service, and workers publish no event of it: a "
+        "router that follows them, here or outside, sends requests to workers whose cache no longer has their prefix.",
         _share("share of the idle cached blocks that is lost each second", 0.1),
-        lambda share: Effects(
-            engine=EngineEffects(churn_share=share), router=RouterEffects(removals_lost=True)
-        ),
+        lambda share: Effects(engine=EngineEffects(churn_share=share, removals_lost=True)),
         lambda share: (
             *(
                 _from(

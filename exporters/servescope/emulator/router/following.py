@@ -105,8 +105,6 @@ class IndexFollower:
         effects = self._effects
         if effects.event_loss_share and self._random.random() < effects.event_loss_share:
             return
-        if effects.removals_lost:
-            event = event._replace(changes=event.changes._replace(removed=()))
         now = self._clock.now
         # One connection for each worker: what was sent later never arrives earlier, however the delay changes.
         arrives_at = max(now + effects.event_delay_seconds, followed.arrives_at)

@@ -239,8 +239,6 @@ class KvEvents:
             return
         parents = engine.cache.parents or {}
         stored = [(block, parents.get(block)) for block in changes.stored]
-        for block in changes.removed:
-            parents.pop(block, None)
         self._send(channel, stored=stored, removed=changes.removed)
 
     def _send(

@@ -1,0 +1,77 @@
+"""vLLM's router in front of emulated workers, whose cache events it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.proofs.real.claims import ABSENT, Ledger, Range, exactly
+from tests.proofs.real.client import Counts
+from tests.proofs.real.engines import MODEL_NAME, START_SECONDS, Engine, Target
+from tests.proofs.real.environments import VLLM_ROUTER, VLLM_ROUTER_VERSION, ensure_environment
+from tests.proofs.real.processes import pick_ports, read, running, wait_until
+from tests.proofs.real.programs.program import Program, Running
+from tests.proofs.real.programs.workers import BLOCK_SIZE, run_workers
+
+WORKERS = 3
+
+
+@contextmanager
+def run(environments: Path, logs: Path) -> Iterator[Running]:
+    """The router with a short queue, ready."""
+    environment = ensure_environment(environments, VLLM_ROUTER)
+    port, metrics = pick_ports(2)
+    with run_workers(WORKERS, logs) as workers:
+        sources = [f"--kv-event-source={worker.url}={worker.events}" for worker in workers.workers]
+        command = [
+            str(environment / "bin" / "vllm-router"), "--host", "127.0.0.1", "--port", str(port),
+            "--policy", "kv_aware", "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics),
+            "--worker-urls", *workers.urls, *sources,
+            "--kv-event-block-size", str(BLOCK_SIZE), "--kv-event-model", MODEL_NAME,
+            "--max-concurrent-requests", "16", "--queue-size", "4", "--queue-timeout-secs", "2",
+            "--health-check-interval-secs", "1", "--health-failure-threshold", "2", "--retry-max-retries", "2",
+            # What clients do wrong opens it too, and then nothing is answered any more.
+            "--disable-circuit-breaker", "--log-level", "debug",
+        ]  # fmt: skip
+        base, page = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
+        with running("vllm-router", command, logs) as started:
+            seconds = wait_until(
+                lambda: _is_ready(base, page), "vllm-router", seconds=START_SECONDS, processes=[started]
+            )
+            target = Target(page, "router", "router-0")
+            engine = Engine("vllm-router", VLLM_ROUTER_VERSION, base, (target,), seconds, ("vllm-router",))
+            yield Running(engine, workers, workers.kill_first)
+
+
+def _is_ready(base: str, page: str) -> bool:
+    return read(f"{base}/health") is not None and (read(page) or b"").count(b"\nvllm_router_worker_health{") == WORKERS
+
+
+def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
+    """What its workers answer is exact; what it refuses itself is in no series."""
+    begun = len(counts.with_status(200))
+    return {
+        'requests_total{outcome="ok"}': (
+            begun, begun + len(ledger.left_waiting), "began with 200: streams that broke or were left are among them",
+        ),
+        'requests_total{outcome="client_error"}': exactly(
+            len(counts.of("client_error", "invalid", "unknown_model")),
+            "4xx of the workers: bodies that the router refuses itself are in no series",
+        ),
+        'requests_total{outcome="error"}': exactly(
+            len(counts.with_status(500, 502, 503)), "500 after every try, and 503 without a worker"
+        ),
+        'requests_total{outcome="rejected"}': ABSENT,
+        'requests_total{outcome="client_abort"}': ABSENT,
+        "requests_started_total": ABSENT,
+        'replica_count_by_status{status="active"}': exactly(0, "all have died"),
+        "concurrent_requests": exactly(0, "all have ended"),
+        "queued_requests": ABSENT,
+        "input_tokens_total": ABSENT,
+        "time_to_first_token_seconds_count": ABSENT,
+        "request_duration_seconds_count": ABSENT,
+    }  # fmt: skip
+
+
+PROGRAMS = (Program("vllm-router", run, claim, page=f"vllm-router-{VLLM_ROUTER_VERSION}-1"),)

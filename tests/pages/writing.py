@@ -48,14 +48,13 @@ WRITTEN: Final = (
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
+    Written("llmd-epp-0.10.0-1-goldens", "endpoint-picker", "llm-d router 0.9 or newer, read up to 0.10"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),
 )
 
 UNMAPPED: Final = {
     "vllm-0.5.0-1": ("vllm:num_requests_running", "vllm:num_requests_swapped"),
     "triton-trtllm-1.0.0-1": ("nv_trt_llm_request_metrics", "nv_inference_request_success"),
-    "llmd-epp-0.10.0-1-goldens": ("llm_d_epp_request_total",),
-    "gaie-epp-legacy-1-goldens": ("inference_objective_request_total",),
     "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_GPU_UTIL",),
 }
 """Pages of what has no source map, or no more, by their names: a few series that show which program it is."""

@@ -1,0 +1,117 @@
+"""One page of an endpoint picker that routes to two stacks, and a collector that reads each part of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import asyncio
+
+from servescope.collector.collector import Collector
+from servescope.collector.config import read_configuration
+from servescope.collector.scrapes.scrape import Limits
+from servescope.collector.targets.target import Target
+from servescope.store.embedded import Store
+from servescope.web.connections import FetchError
+
+START: Final = 1_800_000_000
+_EDGES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 4.0)
+_DEPLOYMENT: Final = """
+[[deployments]]
+deployment_id = "{name}"
+inference_stack = "{name}"
+{model}
+[[deployments.targets]]
+url = "http://picker:9090/metrics"
+select = {{ target_model_name = "llama-{name}" }}
+"""
+
+
+def configuration(*names: str, settings: str = "", model: str = 'model_name = "llama"') -> str:
+    """A collector's configuration: the picker's page, a part of it for each deployment."""
+    head = f'[collector]\nlisten = "127.0.0.1:0"\n{settings}\n'
+    return head + "".join(_DEPLOYMENT.format(name=name, model=model) for name in names)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What the picker has counted for one target model: durations of answers, and errors by their code."""
+
+    seconds: list[float] = field(default_factory=list)
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+def picker_page(began: float = START, **counted: Counted) -> str:
+    """What a picker exposes, by the part of its target models' names behind `llama-`."""
+    lines = [
+        'llm_d_epp_info{build_ref="v0.10.0",commit="0"} 1',
+        'llm_d_epp_ready_endpoints{name="pool"} 4',
+        f"process_start_time_seconds {began}",
+    ]
+    for name, each in counted.items():
+        labels = f'fairness_id="default",model_name="llama",priority="0",target_model_name="llama-{name}"'
+        if each.seconds:
+            lines.append(f"llm_d_epp_request_total{{{labels}}} {len(each.seconds)}")
+        for family, streaming in (("request_duration_seconds", ""), ("request_ttft_seconds", ',streaming="true"')):
+            lines += _histogram(f"llm_d_epp_{family}", labels + streaming, each.seconds)
+        lines += [
+            f'llm_d_epp_request_error_total{{{labels},error_code="{code}"}} {count}'
+            for code, count in each.errors.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _histogram(name: str, labels: str, seconds: list[float]) -> list[str]:
+    if not seconds:
+        return []
+    buckets = [(str(edge), sum(each <= edge for each in seconds)) for edge in _EDGES]
+    return [
+        *(f'{name}_bucket{{{labels},le="{edge}"}} {count}' for edge, count in (*buckets, ("+Inf", len(seconds)))),
+        f"{name}_sum{{{labels}}} {sum(seconds)}",
+        f"{name}_count{{{labels}}} {len(seconds)}",
+    ]
+
+
+class PickerCollector:
+    """A collector of the picker's page, its clock, and how often the page was asked for; None is a failure."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.seconds = float(START)
+        self.page: str | None = None
+        self.asked = 0
+        path = folder / "servescope.toml"
+        path.write_text(text, encoding="utf-8")
+        found = read_configuration(path)
+        self.history = Store(found.collector.store)
+        self.collector = Collector(
+            found, self.history, Store(found.collector.store, read_only=True), self._fetch, clock=lambda: self.seconds
+        )
+
+    async def _fetch(self, target: Target, _: Limits, /) -> bytes:
+        self.asked += 1
+        if self.page is None:
+            raise FetchError("unreachable", "cannot connect: Connection refused")
+        return self.page.encode()
+
+    async def step(self, page: str | None, *, seconds: float = 15.0) -> dict[str, Mapping[str, float]]:
+        """Scrape this page and evaluate: the figures of each deployment."""
+        self.seconds += seconds
+        self.page = page
+        await self.collector.discovering.discover()
+        for watched in self.collector.fleet.pages:
+            await self.collector.scraping.scrape(watched)
+        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
+        return {deployment.deployment_id: each.figures for deployment, each in evaluation.deployments.items()}
+
+
+@asynccontextmanager
+async def collecting_picker(folder: Path, text: str) -> AsyncIterator[PickerCollector]:
+    """A collector that is closed at the end."""
+    found = PickerCollector(folder, text)
+    try:
+        yield found
+    finally:
+        await asyncio.to_thread(found.collector.close)

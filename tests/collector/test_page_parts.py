@@ -26,7 +26,7 @@ def run(folder: Path, text: str, steps: Callable[[PickerCollector], Awaitable[No
 
 
 def answers(count: int, seconds: float) -> Counted:
-    return Counted([seconds] * count)
+    return Counted().answer(seconds, count)
 
 
 def test_each_deployment_has_the_series_that_it_selects(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_each_deployment_has_the_series_that_it_selects(tmp_path: Path) -> None:
     async def steps(world: PickerCollector) -> None:
         await world.step(picker_page(v1=answers(10, 0.5)))
         figures = await world.step(
-            picker_page(v1=answers(40, 0.5), v2=Counted([0.9] * 15, {"ResourceExhausted": 5})), seconds=60
+            picker_page(v1=answers(40, 0.5), v2=Counted({"ResourceExhausted": 5}).answer(0.9, 15)), seconds=60
         )
         assert world.asked == 2
         assert figures["v1"]["request_duration_mean"] == pytest.approx(0.5)

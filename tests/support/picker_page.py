@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
-
-import asyncio
 
 from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrapes.scrape import Limits
 from servescope.collector.targets.target import Target
+from servescope.sources.map_files import load_sources
 from servescope.store.embedded import Store
 from servescope.web.connections import FetchError
 
 START: Final = 1_800_000_000
-_EDGES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 4.0)
+_EDGES: Final = load_sources()["endpoint-picker"].metrics["request_duration_seconds"].edges
 _DEPLOYMENT: Final = """
 [[deployments]]
 deployment_id = "{name}"
@@ -36,12 +37,24 @@ def configuration(*names: str, settings: str = "", model: str = 'model_name = "l
     return head + "".join(_DEPLOYMENT.format(name=name, model=model) for name in names)
 
 
-@dataclass(slots=True)
 class Counted:
     """What the picker has counted for one target model: durations of answers, and errors by their code."""
 
-    seconds: list[float] = field(default_factory=list)
-    errors: Mapping[str, int] = field(default_factory=dict)
+    def __init__(self, errors: Mapping[str, int] | None = None) -> None:
+        self.errors = errors or {}
+        self.answers, self.seconds = 0, 0.0
+        self._buckets = [0] * (len(_EDGES) + 1)
+
+    def answer(self, seconds: float, times: int = 1) -> Counted:
+        """Count answers that took so long."""
+        self.answers += times
+        self.seconds += seconds * times
+        self._buckets[bisect_left(_EDGES, seconds)] += times
+        return self
+
+    def buckets(self) -> Iterator[tuple[str, int]]:
+        """The edges of a histogram of their durations, with the answers that took no longer."""
+        return zip((*map(str, _EDGES), "+Inf"), accumulate(self._buckets), strict=True)
 
 
 def picker_page(began: float = START, **counted: Counted) -> str:
@@ -53,10 +66,9 @@ def picker_page(began: float = START, **counted: Counted) -> str:
     ]
     for name, each in counted.items():
         labels = f'fairness_id="default",model_name="llama",priority="0",target_model_name="llama-{name}"'
-        if each.seconds:
-            lines.append(f"llm_d_epp_request_total{{{labels}}} {len(each.seconds)}")
-        for family, streaming in (("request_duration_seconds", ""), ("request_ttft_seconds", ',streaming="true"')):
-            lines += _histogram(f"llm_d_epp_{family}", labels + streaming, each.seconds)
+        if each.answers:
+            lines.append(f"llm_d_epp_request_total{{{labels}}} {each.answers}")
+        lines += _histogram("llm_d_epp_request_duration_seconds", labels, each)
         lines += [
             f'llm_d_epp_request_error_total{{{labels},error_code="{code}"}} {count}'
             for code, count in each.errors.items()
@@ -64,14 +76,13 @@ def picker_page(began: float = START, **counted: Counted) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _histogram(name: str, labels: str, seconds: list[float]) -> list[str]:
-    if not seconds:
+def _histogram(name: str, labels: str, counted: Counted) -> list[str]:
+    if not counted.answers:
         return []
-    buckets = [(str(edge), sum(each <= edge for each in seconds)) for edge in _EDGES]
     return [
-        *(f'{name}_bucket{{{labels},le="{edge}"}} {count}' for edge, count in (*buckets, ("+Inf", len(seconds)))),
-        f"{name}_sum{{{labels}}} {sum(seconds)}",
-        f"{name}_count{{{labels}}} {len(seconds)}",
+        *(f'{name}_bucket{{{labels},le="{edge}"}} {count}' for edge, count in counted.buckets()),
+        f"{name}_sum{{{labels}}} {counted.seconds}",
+        f"{name}_count{{{labels}}} {counted.answers}",
     ]
 
 
@@ -98,13 +109,17 @@ class PickerCollector:
 
     async def step(self, page: str | None, *, seconds: float = 15.0) -> dict[str, Mapping[str, float]]:
         """Scrape this page and evaluate: the figures of each deployment."""
+        await self.scrape(page, seconds=seconds)
+        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
+        return {deployment.deployment_id: each.figures for deployment, each in evaluation.deployments.items()}
+
+    async def scrape(self, page: str | None, *, seconds: float) -> None:
+        """Scrape this page, so many seconds after the last."""
         self.seconds += seconds
         self.page = page
         await self.collector.discovering.discover()
         for watched in self.collector.fleet.pages:
             await self.collector.scraping.scrape(watched)
-        evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
-        return {deployment.deployment_id: each.figures for deployment, each in evaluation.deployments.items()}
 
 
 @asynccontextmanager

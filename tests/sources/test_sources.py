@@ -106,6 +106,11 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         ("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
         ("trtllm-1.2rc-1", "trtllm", "up to 1.2"),
         ("llamacpp-2026-1", "llamacpp", "2026, read at build 11669"),
+        (
+            "gaie-epp-legacy-1-goldens",
+            "endpoint-picker",
+            "before llm-d router 0.9, Gateway API inference extension 1",
+        ),
     ],
 )
 def test_identifies_engines_and_versions_by_their_names(
@@ -122,8 +127,6 @@ def test_identifies_engines_and_versions_by_their_names(
     [
         ("vllm-0.5.0-1", "vLLM", "reads vLLM 0.13 to 0.32"),
         ("triton-trtllm-1.0.0-1", "Triton with TensorRT-LLM", "no source map"),
-        ("llmd-epp-0.10.0-1-goldens", "llm-d endpoint picker", "no source map"),
-        ("gaie-epp-legacy-1-goldens", "Gateway API endpoint picker", "no source map"),
         ("dcgm-exporter-4.x-1", "DCGM exporter", "no source map"),
     ],
 )

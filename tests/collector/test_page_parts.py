@@ -159,7 +159,11 @@ def test_a_page_counts_once_for_the_limit_of_its_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("replaced", "by", "message"),
     [
-        ("llama-v2", "llama-v1", r"deployments 'v1' and 'v2' select the same series \(target_model_name='llama-v1' and"),
+        (
+            "llama-v2",
+            "llama-v1",
+            r"deployments 'v1' and 'v2' select the same series \(target_model_name='llama-v1' and",
+        ),
         ('select = { target_model_name = "llama-v2" }', "", r"select the same series \(.*and the whole page\)"),
         ('{ target_model_name = "llama-v2" }', '{ model_name = "llama" }', "select the same series"),
         ('{ target_model_name = "llama-v2" }', '{ le = "1" }', r"select: .* is wrong, expected labels"),

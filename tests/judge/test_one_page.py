@@ -46,7 +46,7 @@ def judge(folder: Path, times_slower: float) -> Judgement:
                     is_new = world.seconds * 1000 >= started_ms and chance.random() < 0.5
                     seconds = 0.5 * chance.lognormvariate(0, 0.4) * (times_slower if is_new else 1.0)
                     counted["v2" if is_new else "v1"].answer(seconds)
-                await world.scrape(picker_page(**counted), seconds=STEP_SECONDS)
+                await world.scrape(picker_page(START, **counted), seconds=STEP_SECONDS)
                 assert world.asked == step + 1
 
     asyncio.run(collect())

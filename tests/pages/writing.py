@@ -48,7 +48,7 @@ WRITTEN: Final = (
     Written("dynamo-frontend-1.6.1-1", "dynamo-frontend", "1.6"),
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
-    Written("llmd-epp-0.10.0-1-goldens", "endpoint-picker", "llm-d router 0.9 or newer, read up to 0.10"),
+    Written("llmd-epp-0.10.0-1-goldens", "epp", "llm-d router 0.9 or newer, read up to 0.10"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),
 )
 

@@ -33,7 +33,9 @@ def test_a_part_has_its_own_series() -> None:
 
 def test_what_is_exposed_without_the_label_is_not_zero() -> None:
     """Requests in flight are counted by the client's model alone: of neither part, and the reason says so."""
-    entry = next(each for each in inspect_part("target_model_name=tiny-v1").entries if each.name == "concurrent_requests")
+    entry = next(
+        each for each in inspect_part("target_model_name=tiny-v1").entries if each.name == "concurrent_requests"
+    )
     assert (entry.status, entry.value) == ("impossible", None)
     assert entry.reason == "exposed without target_model_name='tiny-v1': inference_objective_running_requests"
 
@@ -82,5 +84,5 @@ def test_parts_overlap_unless_a_label_differs(one: Values, other: Values, expect
 @pytest.mark.parametrize("text", ["model", "le=1", "a-b=c", "=v"])
 def test_what_selects_nothing_is_refused(text: str) -> None:
     """The text is quoted, with what was expected."""
-    with pytest.raises(ValueError, match=r"is not LABEL=VALUE, such as 'target_model_name=v2'"):
+    with pytest.raises(ValueError, match=r"is not LABEL=VALUE, such as 'model=v2'"):
         read_select([text])

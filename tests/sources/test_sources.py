@@ -108,7 +108,7 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         ("llamacpp-2026-1", "llamacpp", "2026, read at build 11669"),
         (
             "gaie-epp-legacy-1-goldens",
-            "endpoint-picker",
+            "epp",
             "before llm-d router 0.9, Gateway API inference extension 1",
         ),
     ],

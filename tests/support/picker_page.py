@@ -19,7 +19,7 @@ from servescope.store.embedded import Store
 from servescope.web.connections import FetchError
 
 START: Final = 1_800_000_000
-_EDGES: Final = load_sources()["endpoint-picker"].metrics["request_duration_seconds"].edges
+_EDGES: Final = load_sources()["epp"].metrics["request_duration_seconds"].edges
 _DEPLOYMENT: Final = """
 [[deployments]]
 deployment_id = "{name}"

@@ -91,7 +91,7 @@ def read_select(texts: Iterable[str]) -> Values:
     for text in texts:
         label, separator, value = text.partition("=")
         if not separator or not is_splitting(label):
-            raise ValueError(f"{text!r} is not LABEL=VALUE, such as 'target_model_name=v2'")
+            raise ValueError(f"{text!r} is not LABEL=VALUE, such as 'model=v2'")
         select.setdefault(label, []).append(value)
     return tuple((label, tuple(values)) for label, values in select.items())
 

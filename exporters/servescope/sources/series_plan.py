@@ -83,9 +83,7 @@ class SeriesPlan:
         time."""
         plan = self._plans.get(source.name)
         if plan is None:
-            plan = self._plans[source.name] = plan_translation(
-                self.exposition(), source, identity, segments, self.part
-            )
+            plan = self._plans[source.name] = plan_translation(self.exposition(), source, identity, segments, self.part)
         return plan
 
     def release(self) -> None:

@@ -232,7 +232,7 @@ def _read_select(text: str) -> Values:
         return read_select(text.split(",")) if text else ()
     except ValueError:
         raise _RefusedError(
-            "parameter", f"select {quote_start(text)} is wrong, expected LABEL=VALUE such as target_model_name=v2"
+            "parameter", f"select {quote_start(text)} is wrong, expected LABEL=VALUE such as model=v2"
         ) from None
 
 

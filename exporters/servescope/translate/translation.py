@@ -34,8 +34,10 @@ _NOTHING_REGISTERED = CollectorRegistry()
 
 
 class Wanted(NamedTuple):
-    """What a probe's answer is to be: of which source, behind what, with which labels, whether also native, and of which
-    series where the page measures several deployments."""
+    """What a probe's answer is to be: of which source, behind what, with which labels, and whether also native.
+
+    `select` is the labels of the series that are read, where the page measures several deployments.
+    """
 
     source: str | None
     behind: Outer

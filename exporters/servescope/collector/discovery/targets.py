@@ -363,7 +363,8 @@ def _doubled(first: Target, second: Target) -> str:
         selected = " and ".join(each.part.describe() or "the whole page" for each in (first, second))
         return (
             f"target {_quoted(first.url)}: deployments {_quoted(first.identity.deployment_id)} and "
-            f"{_quoted(second.identity.deployment_id)} select the same series ({selected}); a series is of one deployment"
+            f"{_quoted(second.identity.deployment_id)} select the same series ({selected}); a series is of one "
+            "deployment"
         )
     if first.url == second.url:
         return f"target {_quoted(first.url)} is listed twice in deployment {_quoted(first.identity.deployment_id)}"

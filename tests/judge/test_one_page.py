@@ -33,8 +33,10 @@ margin = 3.0
 """
 
 
-def judge(folder: Path, times_slower: float) -> Judgement:
-    """Hours in which v1 has all requests, and as many in which v2 has half of them and is so many times slower."""
+def judge(folder: Path, times_slower: float, failing: float) -> Judgement:
+    """Hours in which v1 has all requests, and as many in which v2 has half of them, is so many times slower, and fails
+    to answer this share.
+    """
     started_ms = (START + HOURS * 3600) * 1000
 
     async def collect() -> None:
@@ -45,7 +47,10 @@ def judge(folder: Path, times_slower: float) -> Judgement:
                 for _ in range(REQUESTS):
                     is_new = world.seconds * 1000 >= started_ms and chance.random() < 0.5
                     seconds = 0.5 * chance.lognormvariate(0, 0.4) * (times_slower if is_new else 1.0)
-                    counted["v2" if is_new else "v1"].answer(seconds)
+                    if is_new and chance.random() < failing:
+                        counted["v2"].unanswered += 1
+                    else:
+                        counted["v2" if is_new else "v1"].answer(seconds)
                 await world.scrape(picker_page(START, **counted), seconds=STEP_SECONDS)
                 assert world.asked == step + 1
 
@@ -57,9 +62,15 @@ def judge(folder: Path, times_slower: float) -> Judgement:
 
 
 @pytest.mark.parametrize(
-    ("times_slower", "verdict", "advice"), [(1.0, "HEALTHY", "go on"), (1.5, "DEGRADED", "roll back")]
+    ("times_slower", "failing", "verdict", "advice"),
+    [(1.0, 0.0, "HEALTHY", "go on"), (1.5, 0.0, "DEGRADED", "roll back"), (1.0, 0.2, "NO DATA", "hold")],
 )
-def test_the_arms_of_one_page_are_compared(tmp_path: Path, times_slower: float, verdict: str, advice: str) -> None:
-    """Equal stacks are healthy, and a slower v2 is to be rolled back, though both are counted at one place."""
-    found = judge(tmp_path, times_slower)
+def test_the_arms_of_one_page_are_compared(
+    tmp_path: Path, times_slower: float, failing: float, verdict: str, advice: str
+) -> None:
+    """Equal stacks are healthy, and a slower v2 is to be rolled back, though both are counted at one place.
+
+    Where v2 does not answer, which a picker does not count as errors, it is not healthy for what it answers.
+    """
+    found = judge(tmp_path, times_slower, failing)
     assert (found.verdict, found.advice) == (verdict, advice), found.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.scrapes.scrape import Limits
 from servescope.collector.targets.target import Target
+from servescope.contract.samples import format_edge
 from servescope.sources.map_files import load_sources
 from servescope.store.embedded import Store
 from servescope.web.connections import FetchError
@@ -38,11 +40,13 @@ def configuration(*names: str, settings: str = "", model: str = 'model_name = "l
 
 
 class Counted:
-    """What the picker has counted for one target model: durations of answers, and errors by their code."""
+    """What the picker has counted for one target model: durations of answers, errors by their code, and requests that
+    were sent to a model server and have no answer with its usage.
+    """
 
     def __init__(self, errors: Mapping[str, int] | None = None) -> None:
         self.errors = errors or {}
-        self.answers, self.seconds = 0, 0.0
+        self.answers, self.unanswered, self.seconds = 0, 0, 0.0
         self._buckets = [0] * (len(_EDGES) + 1)
 
     def answer(self, seconds: float, times: int = 1) -> Counted:
@@ -67,13 +71,28 @@ def picker_page(began: float = START, **counted: Counted) -> str:
     for name, each in counted.items():
         labels = f'fairness_id="default",model_name="llama",priority="0",target_model_name="llama-{name}"'
         if each.answers:
-            lines.append(f"llm_d_epp_request_total{{{labels}}} {each.answers}")
+            lines.append(f"llm_d_epp_request_total{{{labels}}} {each.answers + each.unanswered}")
         lines += _histogram("llm_d_epp_request_duration_seconds", labels, each)
+        lines += _prompts(labels, each.answers)
         lines += [
             f'llm_d_epp_request_error_total{{{labels},error_code="{code}"}} {count}'
             for code, count in each.errors.items()
         ]
     return "\n".join(lines) + "\n"
+
+
+def _prompts(labels: str, answers: int) -> list[str]:
+    """Of answers with their usage, for prompts of 100 tokens."""
+    name = "llm_d_epp_request_input_tokens"
+    edges = load_sources()["epp"].metrics["input_tokens_per_request"].edges
+    buckets = [(format_edge(edge), answers if edge >= 100 else 0) for edge in (*edges, math.inf)]
+    if not answers:
+        return []
+    return [
+        *(f'{name}_bucket{{{labels},le="{edge}"}} {count}' for edge, count in buckets),
+        f"{name}_sum{{{labels}}} {answers * 100}",
+        f"{name}_count{{{labels}}} {answers}",
+    ]
 
 
 def _histogram(name: str, labels: str, counted: Counted) -> list[str]:

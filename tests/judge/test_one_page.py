@@ -56,6 +56,10 @@ def judge(folder: Path, times_slower: float, failing: float) -> Judgement:
 
     asyncio.run(collect())
     with Store(folder / "servescope.db", read_only=True) as store:
+        assert [each.select for each in store.targets()] == [
+            "target_model_name='llama-v1'",
+            "target_model_name='llama-v2'",
+        ]
         frozen = freeze_plan(store, parse_plan(tomllib.loads(_PLAN), "plan.toml"), started_ms)
         decisions = (Decision("start", started_ms, stage=0),)
         return judge_case(store, frozen, decisions, started_ms + HOURS * 3_600_000)

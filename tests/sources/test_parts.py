@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from servescope.cli import main
 from servescope.sources.inspection import Report, inspect
 from servescope.sources.maps import Values
 from servescope.sources.parse import parse_exposition
 from servescope.sources.parts import PagePart, overlap, read_select
 from tests.conftest import PAGES
+from tests.support.inspecting import inspect_as_json
 
 PAGE = (PAGES / "gaie-epp-legacy-1-goldens.txt").read_text("utf-8")
 
@@ -86,3 +88,12 @@ def test_what_selects_nothing_is_refused(text: str) -> None:
     """The text is quoted, with what was expected."""
     with pytest.raises(ValueError, match=r"is not LABEL=VALUE, such as 'model=v2'"):
         read_select([text])
+
+
+def test_inspect_selects_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it is given is in its notes; what is no label and value is refused by name."""
+    page = str(PAGES / "gaie-epp-legacy-1-goldens.txt")
+    notes = inspect_as_json(capsys, page, "--select", "target_model_name=tiny-v2")["notes"]
+    assert "only series with target_model_name='tiny-v2' are read, and what describes the process" in notes
+    assert main(["inspect", page, "--select", "tiny-v2"]) == 2
+    assert "--select 'tiny-v2' is not LABEL=VALUE, such as 'model=v2'" in capsys.readouterr().err

@@ -117,11 +117,17 @@ def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
     return [
         ("Deployment", escape(identity.deployment_id), escape(f"{identity.inference_stack} · {identity.model_name}")),
         ("Role", escape(identity.role), escape(identity.replica or display.ABSENT)),
-        ("Source", escape(target.source or "not identified"), escape(target.versions or display.ABSENT)),
+        ("Source", escape(target.source or "not identified"), escape(_describe_read(target))),
         ("Health", markup.element("span", health[0], f"value {health[1]}"), escape(said)),
         ("Scrape", display.format_value(target.duration_seconds, "seconds"), tables.describe_samples(target.samples)),
         ("Coverage", bar, observed),
     ]
+
+
+def _describe_read(target: TargetStatus) -> str:
+    """Which versions the target is of, and which of its series are read where the page measures several deployments."""
+    versions = target.versions or display.ABSENT
+    return f"{versions} · series with {target.select}" if target.select else versions
 
 
 def _in_deployments(count: int) -> str:

@@ -85,12 +85,11 @@ WRITTEN: Final = (
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
     Written("tgi-3.3.7-1", "tgi", "3, read at 3.3.7"),
     Written("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
+    Written("llmd-epp-0.10.0-1-goldens", "epp", "llm-d router 0.9 or newer, read up to 0.10"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),
 )
 
 UNMAPPED: Final = {
-    "llmd-epp-0.10.0-1-goldens": ("llm_d_epp_request_total",),
-    "gaie-epp-legacy-1-goldens": ("inference_objective_request_total",),
     "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_GPU_UTIL",),
 }
 """Pages of what has no source map, or no more, by their names: a few series that show which program it is."""

@@ -157,6 +157,27 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             'replica_count_by_status{status="active"}': 2,
             "autoscaler_rounded_desired_scale": 2,
         },
+        # Both names of each series are exposed, and one is read.
+        "llmd-epp-0.10.0-1-goldens": {
+            'requests_total{outcome="ok"}': 40,
+            "input_tokens_total": 81_920,
+            "kv_cache_hit_rate": 400 / 81_920,
+            "time_to_first_token_seconds": 3.0,
+            'replica_count_by_status{status="active"}': 1,
+            "kv_cache_usage": None,
+            "tps_per_request": None,
+        },
+        "gaie-epp-legacy-1-goldens": {
+            'requests_total{outcome="ok"}': 6,
+            'requests_total{outcome="rejected"}': 1,
+            "requests_started_total": 9,
+            "request_duration_seconds": 4 / 6,
+            "output_tokens_total": 140,
+            "time_to_first_token_seconds": None,
+            "kv_cache_hit_rate": None,
+            'replica_count_by_status{status="active"}': 3,
+            "concurrent_requests": 2,
+        },
         # Its failures are not counted, which is not zero.
         "trtllm-1.2rc-1": {
             "requests_total": 40,
@@ -223,6 +244,23 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "kv_cache_usage": 0.4875,
             "requests_total": 0,
             "input_tokens_total": None,
+        },
+        # The expected texts of its project's own tests, with both names of each series.
+        "llmd-epp-0.10.0-1-goldens": {
+            'requests_total{outcome="ok"}': 4,
+            'requests_total{outcome="rejected"}': 1,
+            'requests_total{outcome="error"}': 3,
+            "input_tokens_total": 100,
+            "output_tokens_total": 1000,
+            "request_duration_seconds": (1.61 + 0.06 + 0.12) / 4,
+            "kv_cache_hit_rate": None,
+        },
+        "gaie-epp-legacy-1-goldens": {
+            "requests_total": 8,
+            "requests_started_total": 7,
+            "output_tokens_total": 1000,
+            "concurrent_requests": 2,
+            "time_to_first_token_seconds": None,
         },
         "trtllm-1.2rc-1": {
             "requests_total": 2,

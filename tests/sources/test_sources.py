@@ -127,6 +127,11 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         ("trtllm-1.2rc-1", "trtllm", "up to 1.2"),
         ("llamacpp-2026-1", "llamacpp", "2026, read at build 11669"),
         ("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
+        (
+            "gaie-epp-legacy-1-goldens",
+            "epp",
+            "before llm-d router 0.9, Gateway API inference extension 1",
+        ),
     ],
 )
 def test_identifies_engines_and_versions_by_their_names(
@@ -141,8 +146,6 @@ def test_identifies_engines_and_versions_by_their_names(
 @pytest.mark.parametrize(
     ("capture", "nearest", "reason"),
     [
-        ("llmd-epp-0.10.0-1-goldens", "llm-d endpoint picker", "no source map"),
-        ("gaie-epp-legacy-1-goldens", "Gateway API endpoint picker", "no source map"),
         ("dcgm-exporter-4.x-1", "DCGM exporter", "no source map"),
     ],
 )

@@ -102,7 +102,7 @@ class World:
         if count is not None:
             self.answers = {name: count for name, former in self.answers.items() if former is not None}
         await self.collector.discovering.discover()
-        for watched in self.collector.fleet.watched:
+        for watched in self.collector.fleet.pages:
             await self.collector.scraping.scrape(watched)
         evaluation = self.collector.evaluating.evaluate(self.collector.clock.now_ms)
         return evaluation.deployments[CHAT].figures if CHAT in evaluation.deployments else {}

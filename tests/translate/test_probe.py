@@ -11,12 +11,13 @@ from servescope import __version__
 from servescope.collector.scrapes.scrape import Limits
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, Series
 from servescope.translate.outer import NOTHING, read_outer
 from servescope.translate.translation import Translator, Wanted
 from tests.pages.writing import COUNTED
 from tests.proofs.engines.captures import ENGINES, LAYERED, Captured, Engine, grow, read_capture, replay
 from tests.support.filled_prometheus import SECONDS
+from tests.support.picker_page import Counted, picker_page
 from tests.support.translating import Answered, answers, translating
 
 CAPTURE = Captured("vllm-0.32.0-1")
@@ -72,6 +73,19 @@ async def test_the_targets_own_series_are_beside_them(tmp_path: Path, capture: s
     translated = Translator(1_000_000).translate("one", ours.encode(), Wanted("servescope", NOTHING, (), True), LIMITS)
     assert translated.native is not None
     assert [series.name for series in translated.native.series] == ["hand_made"]
+
+
+def test_a_probe_selects_the_series_of_one_deployment() -> None:
+    """Of a page that measures several, natively too; the layout is one, and no answer is another's."""
+    body = picker_page(v1=Counted().answer(0.5, 3), v2=Counted().answer(0.5, 2)).encode()
+    translator = Translator(1_000_000)
+    for name, answered in (("v1", 3.0), ("v2", 2.0), ("v1", 3.0)):
+        wanted = Wanted(None, NOTHING, (), True, (("target_model_name", (f"llama-{name}",)),))
+        found = translator.translate("one", body, wanted, LIMITS)
+        values = dict(zip(found.contract.series, found.contract.values.tolist(), strict=True))
+        assert values[Series("requests_total", (("outcome", "ok"),))] == answered
+        assert found.native is not None
+        assert {dict(each.labels)["target_model_name"] for each in found.native.series} == {f"llama-{name}"}
 
 
 @pytest.mark.slow

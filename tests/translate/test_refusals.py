@@ -59,21 +59,23 @@ async def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> Non
             await stage.probe(behind="frontend,gateway"),
             await stage.probe(native="yes"),
             await stage.probe(module="http_2xx"),
+            await stage.probe(select="v2"),
             await stage.probe({"X-Prometheus-Scrape-Timeout-Seconds": "soon"}),
         ]
         twice = await stage.get(f"/probe?target={stage.target}&target={stage.target}")
         elsewhere, own = (await stage.get("/probes"), await stage.get("/metrics"))
-    assert [each.status for each in wrong] == [403, 400, 400, 400, 400, 400, 400, 400]
+    assert [each.status for each in wrong] == [403, 400, 400, 400, 400, 400, 400, 400, 400]
     assert [error(each) for each in wrong] == [
         "target '10.0.0.1:8000' is not allowed by the configuration",
         "the target is wrong, expected HOST:PORT such as '10.0.0.7:8000'",
         "parameter 'target' is missing, expected target=HOST:PORT",
         f"unknown source 'turbine', supported: {', '.join(load_sources())}",
-        "unknown behind 'gateway', supported: frontend, router, instruments, dynamo-frontend, litellm, ray-serve, "
+        "unknown behind 'gateway', supported: frontend, router, instruments, dynamo-frontend, epp, litellm, ray-serve, "
         "sglang-router, vllm-router",
         "native 'yes' is wrong, expected 0 or 1",
-        "unknown parameter 'module', supported: target, source, behind, native, translator, model_name, deployment_id, "
-        "inference_stack, environment, job, namespace, cluster",
+        "unknown parameter 'module', supported: target, source, behind, native, select, translator, model_name, "
+        "deployment_id, inference_stack, environment, job, namespace, cluster",
+        "select 'v2' is wrong, expected LABEL=VALUE such as model=v2",
         "X-Prometheus-Scrape-Timeout-Seconds 'soon' is no number above 0",
     ]
     assert (twice.status, error(twice)) == (400, "parameter 'target' is given twice")
@@ -84,7 +86,7 @@ async def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> Non
         for (name, labels), value in own.samples().items()
         if name == "servescope_probe_refused_total"
     }
-    assert refused == {"target": 3, "claim": 0, "source": 1, "behind": 1, "parameter": 4, "busy": 0}
+    assert refused == {"target": 3, "claim": 0, "source": 1, "behind": 1, "parameter": 5, "busy": 0}
 
 
 async def _redirect(request: web.Request) -> web.Response:

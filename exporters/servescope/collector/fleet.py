@@ -79,6 +79,21 @@ class TargetRegistry:
             if (answer_ms := watched.status.last_answer_ms) is not None:
                 yield watched.labels, max(0.0, (now_ms - answer_ms) / 1000)
 
+    def sharing_page(self, watched: TargetState) -> list[TargetState]:
+        """The other listed targets that are parts of the same page, by target id."""
+        if not watched.target.part.select:
+            return []
+        return [each for each in self.watched if each is not watched and each.target.shares_page(watched.target)]
+
+    @property
+    def pages(self) -> list[TargetState]:
+        """One listed target of each page, by target id: with it the others are scraped that are parts of it."""
+        first: list[TargetState] = []
+        for watched in self.watched:
+            if not any(each.target.shares_page(watched.target) for each in first if each.target.part.select):
+                first.append(watched)
+        return first
+
     @property
     def shown(self) -> list[TargetState]:
         """The listed targets without those whose model is still looked for."""
@@ -105,7 +120,8 @@ class TargetRegistry:
 
     def change(self, watched: TargetState, listed: Target) -> None:
         """Scrape the same target at another address, or read it in another way."""
-        if (listed.source, listed.segment_label) != (watched.target.source, watched.target.segment_label):
+        former = watched.target
+        if (listed.source, listed.segment_label, listed.part) != (former.source, former.segment_label, former.part):
             watched.reader = self._reader(listed, watched.target.identity)
         watched.change(listed)
 
@@ -183,6 +199,7 @@ class TargetRegistry:
             supply=self._supplies.setdefault(deployment, Supply()),
             cache=self._cache,
             segment_label=listed.segment_label,
+            part=listed.part,
             models=self._models.setdefault(deployment, ModelNames()) if listed.takes_model else None,
             may_be=lambda found: self._may_be(listed, found),
         )

@@ -21,6 +21,7 @@ from servescope.settings.values import split_header
 from servescope.sources.inspection import InspectionError, inspect
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import Exposition, ParseError, parse_exposition
+from servescope.sources.parts import PagePart, read_select
 from servescope.sources.report import render_json, render_text
 from servescope.web.connections import FetchError
 
@@ -51,6 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=SEGMENT,
         help="label of its series that separates tenants, routes or priorities (default: %(default)s)",
     )
+    parser.add_argument(
+        "--select",
+        action="append",
+        default=[],
+        metavar="LABEL=VALUE",
+        help="read only series with this label, of a page that measures several deployments; may be repeated",
+    )
     group = parser.add_argument_group("access", "what is sent with the request to a URL; no value of it is printed")
     group.add_argument("--bearer-token-file", metavar="FILE", help="send the bearer token in this file")
     group.add_argument("--bearer-token-env", metavar="VARIABLE", help="send the bearer token in this variable")
@@ -74,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         source_name=arguments.source,
         segment_label=arguments.segment_label,
+        part=_read_part(arguments),
     )
     is_text = arguments.format == "text"
     sys.stdout.write(render_text(report, all_families=arguments.all) if is_text else render_json(report))
@@ -91,6 +100,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) < 1:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} is {getattr(arguments, name)}, expected a whole number above 0")
+    _read_part(arguments)
     access = _read_access(arguments)
     if _is_url(arguments.exposition):
         if later is not None:
@@ -104,6 +114,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         )
     if later is not None and _is_url(later):
         raise UsageError(f"the later exposition is {_shown(later)}, expected a file")
+
+
+def _read_part(arguments: argparse.Namespace) -> PagePart:
+    try:
+        return PagePart(read_select(arguments.select))
+    except ValueError as error:
+        raise UsageError(f"--select {error}") from None
 
 
 def _read_access(arguments: argparse.Namespace) -> Access:

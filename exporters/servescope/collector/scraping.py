@@ -9,7 +9,7 @@ from servescope.collector.clock import Clock
 from servescope.collector.fleet import TargetRegistry
 from servescope.collector.scrapes.findings import Findings
 from servescope.collector.scrapes.pacing import believe_hold, format_instant, hold_ms, next_due_ms, scrape_offset_ms
-from servescope.collector.scrapes.scrape import Fetch, Scrape, scrape_target
+from servescope.collector.scrapes.scrape import Fetch, Scrape, scrape_page
 from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.telemetry import Telemetry
 
@@ -25,18 +25,23 @@ class ScrapeLoop:
         self.findings = Findings()
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Start a task for each target that has none yet."""
+        """Start a task for each page that has none yet."""
         spread_ms = _FIRST_SCRAPES_APART_MS * len(self._fleet.listed)
         for watched in self._fleet.listed.values():
-            if watched.task is None:
+            if watched.task is None and not self._is_scraped_by_another(watched):
                 watched.task = tasks.create_task(self._scrape_regularly(watched, spread_ms))
 
     async def scrape(self, watched: TargetState) -> Scrape:
-        """Scrape one target now and book the result."""
-        watched.reader.take_model_of_others()
-        scrape = await scrape_target(
-            watched.target, watched.reader, self._fetch, watched.limits, clock=self._clock.seconds
-        )
+        """Scrape one target now, and with it all that are parts of the same page; book the results."""
+        together = [watched, *self._fleet.sharing_page(watched)]
+        for each in together:
+            each.reader.take_model_of_others()
+        parts = [(each.target, each.reader) for each in together]
+        scrapes = await scrape_page(parts, self._fetch, watched.limits, clock=self._clock.seconds)
+        booked = await asyncio.gather(*map(self._book, together, scrapes))
+        return booked[0]
+
+    async def _book(self, watched: TargetState, scrape: Scrape) -> Scrape:
         self._fleet.follow_model(watched)
         if watched.unnamed and not watched.may_stay_unnamed(scrape):
             # Not booked: it would leave a deployment behind whose name does not last.
@@ -77,6 +82,10 @@ class ScrapeLoop:
         due = 0
         while True:
             await self._await_turn(watched)
+            if self._is_scraped_by_another(watched):
+                # Its URL has become that of a page which is scraped already.
+                watched.task = None
+                return
             try:
                 await self.scrape(watched)
             except Exception:
@@ -120,8 +129,13 @@ class ScrapeLoop:
             if turn >= host.held_until_ms:
                 return
 
+    def _is_scraped_by_another(self, watched: TargetState) -> bool:
+        return any(each.task is not None for each in self._fleet.sharing_page(watched))
+
     async def _rest_until(self, watched: TargetState, due_ms: int) -> None:
-        watched.next_scrape_ms, watched.resting = due_ms, True
+        for each in (watched, *self._fleet.sharing_page(watched)):
+            each.next_scrape_ms = due_ms
+        watched.resting = True
         try:
             await self._clock.sleep_until(due_ms)
         finally:

@@ -27,6 +27,7 @@ from servescope.sources.identification import Identification, identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source, Status
 from servescope.sources.parse import Exposition, explain_half_histogram
+from servescope.sources.parts import WHOLE_PAGE, PagePart
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import list_first
 from servescope.sources.translate import Coverage, Translation, translate
@@ -89,10 +90,12 @@ def inspect(
     seconds: float | None = None,
     source_name: str | None = None,
     segment_label: str = SEGMENT,
+    part: PagePart = WHOLE_PAGE,
 ) -> Report:
     """The report on one exposition, or on two of the same endpoint in their order.
 
-    With `source_name` the source is not identified; `segment_label` is the native label that separates segments.
+    With `source_name` the source is not identified; `segment_label` is the native label that separates segments,
+    and `part` which series are read of a page that measures several deployments.
     Raises InspectionError when the two are of different sources.
     """
     last = expositions[-1]
@@ -105,11 +108,15 @@ def inspect(
         return Report(subject, found, None, span, seconds)
     identity = Identity("inspected", "inspected", source.name)
     segments = SegmentNames(segment_label)
-    translations = [translate(each, source, identity, segments) for each in expositions]
+    translations = [translate(each, source, identity, segments, part) for each in expositions]
     increases, resets = _increases(translations)
     zeros = _explain_zeros(increases, translations[-1], span)
     entries = tuple(_add_zero(entry, zeros) for entry in _entries(increases, translations[-1].coverage, span, seconds))
-    notes = (*_notes(expositions, found, source, resets), *_segment_notes(translations[-1], segment_label))
+    notes = (
+        *_notes(expositions, found, source, resets),
+        *_part_notes(last, part),
+        *_segment_notes(translations[-1], segment_label),
+    )
     return Report(subject, found, source, span, seconds, entries, notes, sort_families(last, source))
 
 
@@ -180,6 +187,18 @@ def _notes(expositions: Sequence[Exposition], found: Identification, source: Sou
         yield f"{len(repeated)} samples repeat a series, of which the first value is used: {repeated[0]}"
     if resets:
         yield f"{resets} counters were reset in between: {_explain_resets(expositions)}; they count from 0"
+
+
+def _part_notes(exposition: Exposition, part: PagePart) -> Iterator[str]:
+    """Which series are read of a page that measures several deployments, and what the others are of."""
+    if not part.select:
+        return
+    series = [Series(sample.name, sample.labels) for sample in exposition.samples]
+    yield f"only series with {part.describe()} are read, and what describes the process"
+    if absent := part.absent(series):
+        yield f"no series has {list_first(absent)}"
+    if others := part.unclaimed(series):
+        yield f"{sum(others.values())} series have other values ({len(others)}): {list_first(list(others))}"
 
 
 def _segment_notes(translation: Translation, label: str) -> Iterator[str]:

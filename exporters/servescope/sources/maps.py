@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from servescope.contract.samples import Labels
+from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Metric
 from servescope.sources.parse import Exposition, canonical_name
 
@@ -242,9 +242,9 @@ class Source:
                 names |= {name for term in alternative.terms for name in (term.native, *term.zero_when)}
         return frozenset(names)
 
-    def models(self, exposition: Exposition) -> tuple[str, ...]:
-        """The models that the exposition's series are labelled with, sorted."""
-        named = {value for each in exposition.samples for label, value in each.labels if label == self.model_label}
+    def models(self, samples: Iterable[Sample]) -> tuple[str, ...]:
+        """The models that samples are labelled with, sorted."""
+        named = {value for each in samples for label, value in each.labels if label == self.model_label}
         return tuple(sorted(named))
 
     def implied_versions(self, exposition: Exposition) -> str:

@@ -27,6 +27,7 @@ from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import DEFAULT_LIMITS, LearnedPage, PageLimits
 from servescope.sources.parse import LimitError, ParseError, explain_cut, learn_page
+from servescope.sources.parts import WHOLE_PAGE, PagePart
 from servescope.sources.segments import SegmentNames
 from servescope.sources.series_plan import SeriesPlan, StoredSeries, cut, list_first
 from servescope.sources.translate import Coverage, Plan
@@ -87,7 +88,8 @@ class Reader:
     configuration stays always. `facts` are how the engine is set up, as far as its last text shows. `missing` are the
     metrics that were observed once and are not now, with the native series they came from; `warnings` are about the
     last text that could be read. `cache` may be shared by all readers.
-    `segment_label` is the native label that separates segments, of which there are `MOST_SEGMENTS` at most.
+    `segment_label` is the native label that separates segments, of which there are `MOST_SEGMENTS` at most; `part` is
+    which series are read of a page that measures several deployments.
 
     With `models` the identity's `model_name` is what the page names, as soon as it names one, unless `may_be` refuses
     the identity: `SEVERAL_MODELS` where it names several. `identity` changes with it.
@@ -101,10 +103,12 @@ class Reader:
         supply: Supply | None = None,
         cache: SeriesCache | None = None,
         segment_label: str = SEGMENT,
+        part: PagePart = WHOLE_PAGE,
         models: ModelNames | None = None,
         may_be: Callable[[Identity], bool] = lambda _: True,
     ) -> None:
         self._segments = SegmentNames(segment_label)
+        self._part = part
         self.identity, self._labels = identity, identity.labels()
         self._models, self._may_be = models, may_be
         if models is not None and identity.model_name not in (UNKNOWN_MODEL, SEVERAL_MODELS):
@@ -147,17 +151,20 @@ class Reader:
         """Parse a text and commit it; raises ReadError."""
         return self.commit(self.parse(body, limits))
 
-    def parse(self, body: bytes, limits: PageLimits = DEFAULT_LIMITS) -> ParsedText:
+    def parse(
+        self, body: bytes, limits: PageLimits = DEFAULT_LIMITS, *, parsed: ParsedText | None = None
+    ) -> ParsedText:
         """Parse without changing state but `identity`; `commit` changes the rest. Raises ReadError.
 
+        `parsed` is the same text as the reader of another part of it has parsed it.
         May run in another thread while nothing else is called on the reader: all that takes long is here.
         """
-        page, values = self._read_values(body, limits)
+        page, values = (parsed.page, parsed.values) if parsed is not None else self._read_values(body, limits)
         finite = np.isfinite(values)
         key = b"" if finite.all() else finite.tobytes()
         series_plan = self._plans.get(key) if self._has_same_series(page) else None
         if series_plan is None:
-            series_plan = SeriesPlan(page.series, finite)
+            series_plan = SeriesPlan(page.series, finite, self._part)
             source = self._source or self._configured_source or series_plan.identify().source
             if source is not None:
                 self._follow_models(source, series_plan)
@@ -202,8 +209,10 @@ class Reader:
 
     def _follow_models(self, source: Source, series_plan: SeriesPlan) -> None:
         """Take the model's name from a text with other series than before, if it names one."""
-        named = source.models(series_plan.exposition()) if self._models is not None else ()
-        if self._models is not None and named:
+        if self._models is None:
+            return
+        own = (sample for sample in series_plan.exposition().samples if self._part.has(sample.labels))
+        if named := source.models(own):
             self._become(self._models.write(named[0]) if len(named) == 1 else SEVERAL_MODELS)
 
     def take_model_of_others(self) -> None:

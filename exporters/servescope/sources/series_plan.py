@@ -15,6 +15,7 @@ from servescope.contract.samples import Labels, Series, Snapshot, format_series
 from servescope.sources.identification import Identification, identify
 from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, explain_half_histogram, expose
+from servescope.sources.parts import WHOLE_PAGE, PagePart
 from servescope.sources.segments import SegmentNames
 from servescope.sources.translate import Plan, plan_translation
 
@@ -24,10 +25,11 @@ _TEXT_SHOWN = 80
 
 @dataclass(slots=True, eq=False)
 class SeriesPlan:
-    """What follows from which series of a text have a finite value (`finite`, one per series)."""
+    """What follows from which series of a text have a finite value (`finite`, one per series) for a part of it."""
 
     series: tuple[Series, ...]
     finite: NDArray[np.bool_]
+    part: PagePart = WHOLE_PAGE
     stored: StoredSeries | None = None
     dropped: int = field(init=False)
     repeated: list[str] = field(init=False)
@@ -52,6 +54,11 @@ class SeriesPlan:
             warnings.append(f"samples dropped, as they are NaN or infinite ({self.dropped}): {names}")
         if cut_off := explain_half_histogram(self.series):
             warnings.append(cut_off)
+        if absent := self.part.absent(self.series):
+            warnings.append(f"no series of the page has the labels that are selected: {list_first(absent)}")
+        if unclaimed := self.part.unclaimed(self.series):
+            cause = f"{sum(unclaimed.values())} series are of no deployment, as no target selects their labels"
+            warnings.append(f"{cause} ({len(unclaimed)}): {list_first(list(unclaimed))}")
         return warnings
 
     def exposition(self) -> Exposition:
@@ -67,8 +74,10 @@ class SeriesPlan:
         return self._identification
 
     def is_unused(self, source: Source) -> bool:
-        """Whether the names are those that a source exposes before its first request."""
+        """Whether the names are those that a source exposes before its first request, or no series is in the part."""
         when = source.first_use.when
+        if not any(self.part.has(each.labels) for each in self.series):
+            return True
         return bool(when) and all(map(self.exposition().has, when))
 
     def plan(self, source: Source, identity: Labels, segments: SegmentNames | None = None) -> Plan:
@@ -76,7 +85,7 @@ class SeriesPlan:
         time."""
         plan = self._plans.get(source.name)
         if plan is None:
-            plan = self._plans[source.name] = plan_translation(self.exposition(), source, identity, segments)
+            plan = self._plans[source.name] = plan_translation(self.exposition(), source, identity, segments, self.part)
         return plan
 
     def release(self) -> None:

@@ -18,8 +18,9 @@ from servescope.contract.identity import ATTACHED_LABELS, Identity
 from servescope.contract.metrics import METRICS, SEGMENT
 from servescope.contract.samples import Labels, Sample, Series, format_edge, make_labels
 from servescope.contract.types import Metric
-from servescope.sources.maps import SUPPLIED, Alternative, MetricMap, Source, Status, Term, Values
+from servescope.sources.maps import SUPPLIED, Alternative, MetricMap, Source, Status, Term
 from servescope.sources.parse import Exposition, canonical_name
+from servescope.sources.parts import WHOLE_PAGE, PagePart, agree
 from servescope.sources.segments import SegmentNames
 from servescope.sources.zeros import FactPlace, Facts, find_facts, read_facts
 
@@ -94,14 +95,18 @@ class Plan:
 
 
 def translate(
-    exposition: Exposition, source: Source, identity: Identity, segments: SegmentNames | None = None
+    exposition: Exposition,
+    source: Source,
+    identity: Identity,
+    segments: SegmentNames | None = None,
+    part: PagePart = WHOLE_PAGE,
 ) -> Translation:
     """The contract samples of an exposition.
 
     There is one sample per native series: native labels are kept beside the identity's, one of the same name as
     `exported_<label>`. Only labels that the map drops are removed; values whose series become equal are added.
     """
-    plan = plan_translation(exposition, source, identity.labels(), segments)
+    plan = plan_translation(exposition, source, identity.labels(), segments, part)
     native = np.array([sample.value for sample in exposition.samples], dtype=np.float64)
     values = plan.apply(native)
     samples = [Sample(*series, value) for series, value in zip(plan.series, values.tolist(), strict=True)]
@@ -109,18 +114,24 @@ def translate(
 
 
 def plan_translation(
-    exposition: Exposition, source: Source, identity: Labels, segments: SegmentNames | None = None
+    exposition: Exposition,
+    source: Source,
+    identity: Labels,
+    segments: SegmentNames | None = None,
+    part: PagePart = WHOLE_PAGE,
 ) -> Plan:
     """The plan for expositions of the same series; the values of this one are not used.
 
     `identity` are the labels that every series is given; none where a scraper adds them. `segments` name the segments
-    of metrics that can have them; without, a native label `segment` is kept as it is.
+    of metrics that can have them; without, a native label `segment` is kept as it is. Only series of the `part` are
+    used. Which names a release exposes is known from the whole page, and so is what describes its process.
     """
     planner = _Planner()
     coverage: dict[str, Coverage] = {}
     labelling = _Labelling(identity, segments)
     for name, metric_map in source.metrics.items():
-        coverage[name] = _plan_metric(planner, exposition, source, metric_map, labelling)
+        own = WHOLE_PAGE if metric_map.metric.component == "process" else part
+        coverage[name] = _plan_metric(planner, exposition, source, metric_map, labelling, own)
     _settle_components(source, coverage)
     plan = planner.plan({name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
     return replace(plan, fact_places=find_facts(exposition, source.setup))
@@ -156,17 +167,26 @@ class _Planner:
 
 
 def _plan_metric(
-    planner: _Planner, exposition: Exposition, source: Source, metric_map: MetricMap, labelling: _Labelling
+    planner: _Planner,
+    exposition: Exposition,
+    source: Source,
+    metric_map: MetricMap,
+    labelling: _Labelling,
+    part: PagePart,
 ) -> Coverage:
     alternative = _choose(exposition, metric_map.alternatives)
     found: dict[tuple[str, Labels], int] = {}
     for term in alternative.terms if alternative else ():
-        for part in _read_term(exposition, metric_map, term, labelling):
-            into = found.get(part.series)
+        for each in _read_term(exposition, metric_map, term, labelling, part):
+            into = found.get(each.series)
             if into is None:
-                into = found[part.series] = planner.begin_series(*part.series)
-            planner.add(part.native, into, part.scale)
-    zeros = _zeros(exposition, source, metric_map, alternative, labelling)
+                into = found[each.series] = planner.begin_series(*each.series)
+            planner.add(each.native, into, each.scale)
+    # What is exposed without the labels that split the page stays without them, so its zeros would never end.
+    is_of_nobody = (
+        bool(part.select) and alternative is not None and not found and not _is_split(exposition, alternative, part)
+    )
+    zeros = [] if is_of_nobody else _zeros(exposition, source, metric_map, alternative, labelling, part)
     if not metric_map.metric.labels:
         zeros = _like(found, zeros)
     # A histogram's own buckets may have other edges than the map's, so either all are its own or all are zeros.
@@ -175,6 +195,8 @@ def _plan_metric(
         planner.begin_series(*series)
     if alternative is None and metric_map.absent == "unset" and source.signs.explain_mismatch(exposition) is None:
         return Coverage("present", None, f"not exposed: {metric_map.reason}")
+    if alternative is not None and part.select and not found and not zeros:
+        return Coverage("impossible", None, f"exposed without {part.describe()}: {_natives(exposition, alternative)}")
     return _cover(exposition, metric_map, alternative, zeros=bool(zeros))
 
 
@@ -190,6 +212,13 @@ def _is_there(exposition: Exposition, alternative: Alternative) -> bool:
     )
 
 
+def _is_split(exposition: Exposition, alternative: Alternative, part: PagePart) -> bool:
+    """Whether the series of an alternative have the labels by which a part of the page is selected."""
+    natives = [term.native + suffix for term in alternative.terms for suffix in ("", "_count")]
+    samples = (each for native in natives for each in exposition.by_name.get(canonical_name(native), ()))
+    return any(all(label in dict(each.labels) for label, _ in part.select) for each in samples)
+
+
 class _Part(NamedTuple):
     """The index of a native sample, the series it is added to, and its factor."""
 
@@ -198,13 +227,15 @@ class _Part(NamedTuple):
     scale: float
 
 
-def _read_term(exposition: Exposition, metric_map: MetricMap, term: Term, labelling: _Labelling) -> Iterator[_Part]:
+def _read_term(
+    exposition: Exposition, metric_map: MetricMap, term: Term, labelling: _Labelling, part: PagePart
+) -> Iterator[_Part]:
     """Every sample that a term selects, each native series once."""
     metric = metric_map.metric
     for suffix in _suffixes(metric_map):
         scale = 1.0 if suffix in ("_bucket", "_count") else term.scale
         places = exposition.places.get(canonical_name(term.native) + suffix, ())
-        for own, native in _select(exposition, places, term).items():
+        for own, native in _select(exposition, places, term, part).items():
             labels = labelling.relabel(_scale_edge(own, term.scale), term, metric)
             yield _Part(native, (metric.name + suffix, labels), scale)
 
@@ -215,12 +246,12 @@ def _suffixes(metric_map: MetricMap) -> tuple[str, ...]:
     return tuple(part for part in _HISTOGRAM_PARTS if part != "_sum" or metric_map.no_sum is None)
 
 
-def _select(exposition: Exposition, places: Iterable[int], term: Term) -> dict[Labels, int]:
+def _select(exposition: Exposition, places: Iterable[int], term: Term, part: PagePart) -> dict[Labels, int]:
     """The places of the series that a term selects, by their labels; of a repeated series, the first place."""
     selected: dict[Labels, int] = {}
     for place in places:
         own = exposition.samples[place].labels
-        if own not in selected and _is_selected(own, term):
+        if own not in selected and _is_selected(own, term) and part.has(own):
             selected[own] = place
     return _keep_lowest(selected, term.same_across) if term.same_across else selected
 
@@ -243,11 +274,7 @@ def _is_selected(labels: Labels, term: Term) -> bool:
     if not term.select and not term.exclude:
         return True
     values = dict(labels)
-    return _agree(values, term.select) and not (term.exclude and _agree(values, term.exclude))
-
-
-def _agree(labels: Mapping[str, str], wanted: Values) -> bool:
-    return all(labels.get(label, "") in values for label, values in wanted)
+    return agree(values, term.select) and not (term.exclude and agree(values, term.exclude))
 
 
 def _scale_edge(labels: Labels, scale: float) -> Labels:
@@ -269,7 +296,7 @@ class _Labelling:
         """The contract labels of a native series."""
         own = dict(native)
         given = {
-            label: next((rule.value for rule in rules if _agree(own, rule.when)), "") for label, rules in term.labels
+            label: next((rule.value for rule in rules if agree(own, rule.when)), "") for label, rules in term.labels
         }
         segments = self._segments if SEGMENT in metric.optional else None
         if segments is not None:
@@ -297,12 +324,17 @@ class _Labelling:
 
 
 def _zeros(
-    exposition: Exposition, source: Source, metric_map: MetricMap, chosen: Alternative | None, labelling: _Labelling
+    exposition: Exposition,
+    source: Source,
+    metric_map: MetricMap,
+    chosen: Alternative | None,
+    labelling: _Labelling,
+    part: PagePart,
 ) -> list[list[tuple[str, Labels]]]:
     """The series that are 0 until their first use; a histogram's parts together."""
     if metric_map.absent != "zero" or not all(map(exposition.has, source.first_use.when)):
         return []
-    present = _present_labels(exposition, source)
+    present = _present_labels(exposition, source, part)
     terms = (chosen or metric_map.alternatives[0]).terms if metric_map.alternatives else ()
     if any(term.zeros for term in terms):
         labels = [each for term in terms for each in _zeros_of(exposition, metric_map, term, present, labelling)]
@@ -337,12 +369,12 @@ def _zeros_of(
     return [labelling.relabel(each, term, metric_map.metric) for each in natives]
 
 
-def _present_labels(exposition: Exposition, source: Source) -> list[Labels]:
+def _present_labels(exposition: Exposition, source: Source, part: PagePart) -> list[Labels]:
     like, wanted = source.first_use.like, source.first_use.labels
     if like is None:
         return [()]
     samples = exposition.by_name.get(canonical_name(like), ())
-    kept = (tuple(pair for pair in sample.labels if pair[0] in wanted) for sample in samples)
+    kept = (tuple(pair for pair in sample.labels if pair[0] in wanted) for sample in samples if part.has(sample.labels))
     return list(dict.fromkeys(kept))
 
 
@@ -355,8 +387,7 @@ def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:
 def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | None, *, zeros: bool) -> Coverage:
     no_sum = metric_map.no_sum
     if chosen:
-        natives = [term.native for term in chosen.terms if exposition.has(term.native)]
-        return Coverage(chosen.status, " + ".join(natives), chosen.reason, no_sum)
+        return Coverage(chosen.status, _natives(exposition, chosen), chosen.reason, no_sum)
     if metric_map.status:
         return Coverage(metric_map.status, None, metric_map.reason)
     if zeros:
@@ -364,6 +395,10 @@ def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | 
     if metric_map.absent == "off":
         return Coverage("impossible", None, metric_map.reason)
     return Coverage("impossible", None, _explain_absence(metric_map))
+
+
+def _natives(exposition: Exposition, alternative: Alternative) -> str:
+    return " + ".join(term.native for term in alternative.terms if exposition.has(term.native))
 
 
 def _settle_components(source: Source, coverage: dict[str, Coverage]) -> None:

@@ -221,6 +221,7 @@ def _status_fields(status: TargetStatus) -> str:
             "error": status.error,
             "warnings": status.warnings,
             "missing_metrics": status.missing_metrics,
+            **({"select": status.select} if status.select else {}),
         }
     )
 

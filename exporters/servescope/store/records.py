@@ -73,7 +73,7 @@ class TargetStatus:
     contract metric its `status`, `native` name and `reason`, None where there is none, and as `zero` why nothing was
     counted since its process started, where that is so. `warnings` say what is wrong
     with a text that could be read; `missing_metrics` are those that were there before, with the native series that fed
-    them.
+    them. `select` is the labels of the series that are read, where the page measures several deployments.
     """
 
     target_id: str
@@ -93,6 +93,7 @@ class TargetStatus:
     layer: str = ""
     scrape_interval_ms: int = 15_000
     not_understood: bool = False
+    select: str = ""
 
     @property
     def state(self) -> Health:

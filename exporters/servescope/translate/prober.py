@@ -20,6 +20,8 @@ from servescope.collector.targets.target import Target
 from servescope.contract.identity import GROUP_LABELS, Group, Identity
 from servescope.settings.addresses import Address, read_address
 from servescope.sources.map_files import load_sources
+from servescope.sources.maps import Values
+from servescope.sources.parts import read_select
 from servescope.sources.reader import ReadError
 from servescope.translate.allowed import AllowedResolver
 from servescope.translate.config import ProbeConfiguration, TargetRule
@@ -32,7 +34,7 @@ from servescope.web.connections import FetchError
 
 _logger = logging.getLogger(__name__)
 
-PARAMETERS = ("target", "source", "behind", "native", "translator")
+PARAMETERS = ("target", "source", "behind", "native", "select", "translator")
 CLAIMED = (*GROUP_LABELS, "job", "namespace", "cluster")
 """Parameters that say whose the target is by the labels that the scraper gives its series, and where it is scraped."""
 
@@ -155,7 +157,7 @@ class Prober:
             raise _RefusedError("parameter", f"native {quote_start(native)} is wrong, expected 0 or 1")
         return Probe(
             _make_target(address, rule),
-            Wanted(source, behind, rule.labels, native == "1"),
+            Wanted(source, behind, rule.labels, native == "1", _read_select(query.get("select", ""))),
             self._seconds(scrape_timeout),
             query.get("translator", ""),
         )
@@ -223,6 +225,15 @@ def _read_source(text: str) -> str | None:
             "source", f"unknown source {quote_start(text)}, supported: {', '.join(sorted(load_sources()))}"
         )
     return text or None
+
+
+def _read_select(text: str) -> Values:
+    try:
+        return read_select(text.split(",")) if text else ()
+    except ValueError:
+        raise _RefusedError(
+            "parameter", f"select {quote_start(text)} is wrong, expected LABEL=VALUE such as model=v2"
+        ) from None
 
 
 def _make_target(address: Address, rule: TargetRule) -> Target:

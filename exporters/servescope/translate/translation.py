@@ -17,8 +17,9 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.sources.cache import SeriesCache
 from servescope.sources.map_files import load_sources
-from servescope.sources.maps import SUPPLIED, Source
+from servescope.sources.maps import SUPPLIED, Source, Values
 from servescope.sources.page import PageLimits
+from servescope.sources.parts import PagePart
 from servescope.sources.reader import check_source, choose_source, parse_page
 from servescope.sources.series_plan import SeriesPlan, StoredSeries
 from servescope.translate.layouts import PageLayout, PageLayouts
@@ -33,16 +34,20 @@ _NOTHING_REGISTERED = CollectorRegistry()
 
 
 class Wanted(NamedTuple):
-    """What a probe's answer is to be: of which source, behind what, with which labels, and whether also native."""
+    """What a probe's answer is to be: of which source, behind what, with which labels, and whether also native.
+
+    `select` is the labels of the series that are read, where the page measures several deployments.
+    """
 
     source: str | None
     behind: Outer
     labels: Labels
     native: bool = False
+    select: Values = ()
 
     def key(self) -> tuple[object, ...]:
         """What distinguishes it from other answers of the same text."""
-        return self.source, self.behind.name, self.labels, self.native
+        return self.source, self.behind.name, self.labels, self.native, self.select
 
 
 class Translated(NamedTuple):
@@ -119,7 +124,7 @@ class Translator:
         key = (finite.tobytes(), *wanted.key())
         plan = layout.plans.get(key)
         if plan is None:
-            plan = _Plan(SeriesPlan(layout.page.series, finite), wanted)
+            plan = _Plan(SeriesPlan(layout.page.series, finite, PagePart(wanted.select)), wanted)
             layout.keep(key, plan)
         all_finite = bool(finite.all())
         snapshot, overflown = plan.stored.snapshot(values if all_finite else values[finite], ())
@@ -142,6 +147,8 @@ def _own_series(series_plan: SeriesPlan) -> tuple[tuple[Series, ...], NDArray[np
     places: dict[Series, int] = {}
     for place in np.flatnonzero(series_plan.finite).tolist():
         series = series_plan.series[place]
+        if not series_plan.part.has(series.labels):
+            continue
         if SAMPLE_FAMILIES.get(series.name, series.name) not in METRICS and not series.name.startswith("servescope_"):
             places.setdefault(_as_scraped(series), place)
     return tuple(places), np.fromiter(places.values(), np.intp, len(places))

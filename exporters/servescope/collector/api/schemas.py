@@ -71,6 +71,10 @@ _TARGET: Final = _object(
         "target_id": {"type": "string", "minLength": 1},
         "url": {"type": "string", "format": "uri"},
         "identity": ref("Identity"),
+        "select": {
+            "type": "string",
+            "description": "The labels of the series that are read, where the page measures several deployments.",
+        },
         "source": {"type": "string"},
         "versions": {"type": "string"},
         "state": {

@@ -151,6 +151,7 @@ def _target_shown(target: TargetShown) -> dict[str, object]:
         "target_id": status.target_id,
         "url": status.url,
         "identity": asdict(status.identity),
+        "select": status.select,
         "source": status.source,
         "versions": status.versions,
         "state": status.state,

@@ -27,6 +27,7 @@ from servescope.contract.identity import IDENTITY_LABELS, Deployment, Identity
 from servescope.errors import ConfigurationError, ServescopeError
 from servescope.settings.signature import sign_file
 from servescope.settings.values import format_duration, parse_duration
+from servescope.sources.parts import PagePart, overlap
 
 _logger = logging.getLogger(__name__)
 
@@ -288,7 +289,9 @@ def _static_target(
     if not settings.relabel:
         labels = {name: value for name, value in settings.deployment.labels() if value}
         identity = Identity(**labels, replica=target.replica or deployments.host_and_port(target.url), role=target.role)
-        return Target(target.url, identity, target.source, target.access, scraping, target.segment_label)
+        return Target(
+            target.url, identity, target.source, target.access, scraping, target.segment_label, PagePart(target.select)
+        )
     scheme, _, rest = target.url.partition("://")
     address, _, path = rest.partition("/")
     path, _, query = path.partition("?")
@@ -296,6 +299,7 @@ def _static_target(
         role=target.role,
         source=target.source,
         segment_label=target.segment_label,
+        select=target.select,
         scheme=scheme,
         metrics_path=f"/{path}",
         params=_parameters(query),
@@ -315,28 +319,53 @@ def _parameters(query: str) -> deployments.Parameters:
 
 
 def keep_distinct(lists: Iterable[Sequence[Target]]) -> tuple[tuple[Target, ...], list[list[tuple[Target, Target]]]]:
-    """The targets that differ in identity, and in URL within a deployment, and per list the pairs that do not.
+    """The targets that differ in identity and in what they read, and per list the pairs that do not.
 
     The first of a pair is kept. Two targets of one identity would mix their series; one URL twice in a deployment would
-    count double.
+    count double, and so would series of a page that two deployments select. Each target of such a page knows what the
+    others select.
     """
     by_identity: dict[Identity, Target] = {}
-    by_url: dict[tuple[Deployment, str], Target] = {}
+    by_url: dict[str, list[Target]] = {}
     doubled: list[list[tuple[Target, Target]]] = []
     for targets in lists:
         doubled.append([])
         for target in targets:
-            place = (target.identity.deployment(), target.url)
-            former = by_identity.get(target.identity) or by_url.get(place)
+            beside = by_url.setdefault(target.url, [])
+            former = by_identity.get(target.identity)
+            former = former or next((each for each in beside if _read_the_same(each, target)), None)
             if former is not None:
                 doubled[-1].append((former, target))
             else:
-                by_identity[target.identity] = by_url[place] = target
-    return tuple(by_identity.values()), doubled
+                by_identity[target.identity] = target
+                beside.append(target)
+    return tuple(_with_others(target, by_url[target.url]) for target in by_identity.values()), doubled
+
+
+def _read_the_same(one: Target, other: Target) -> bool:
+    """Whether two targets of one URL read the same series, where that counts these twice."""
+    if not one.part.select and not other.part.select:
+        return one.identity.deployment() == other.identity.deployment()
+    return overlap(one.part.select, other.part.select)
+
+
+def _with_others(target: Target, beside: Sequence[Target]) -> Target:
+    """The target with what the others of its page select."""
+    if not target.part.select or len(beside) == 1:
+        return target
+    others = tuple(sorted(each.part.select for each in beside if each.identity != target.identity))
+    return replace(target, part=replace(target.part, others=others))
 
 
 def _doubled(first: Target, second: Target) -> str:
     """What is wrong with a pair of which only the first is kept."""
+    if first.url == second.url and (first.part.select or second.part.select):
+        selected = " and ".join(each.part.describe() or "the whole page" for each in (first, second))
+        return (
+            f"target {_quoted(first.url)}: deployments {_quoted(first.identity.deployment_id)} and "
+            f"{_quoted(second.identity.deployment_id)} select the same series ({selected}); a series is of one "
+            "deployment"
+        )
     if first.url == second.url:
         return f"target {_quoted(first.url)} is listed twice in deployment {_quoted(first.identity.deployment_id)}"
     return (
@@ -371,7 +400,8 @@ def make_target(
         without["replica"] = deployments.host_and_port(url)
         identity = {name: found.get(name, value) for name, value in without.items()}
         scraping = _scraping(found, listed, window_ms)
-        return Target(url, Identity(**identity), listed.source, listed.access, scraping, listed.segment_label)
+        part = PagePart(listed.select)
+        return Target(url, Identity(**identity), listed.source, listed.access, scraping, listed.segment_label, part)
     except (ValueError, ServescopeError) as error:
         shown = "" if "@" in address else f" {_quoted(address)}"
         raise DiscoveryError(f"target{shown}: {error}") from None

@@ -56,7 +56,12 @@ class Pacer:
         """Know who is scraped from now on; a host that stays goes on with the turns it has given."""
         limits: dict[str, list[int]] = {}
         counts: dict[str, int] = {}
+        pages: list[Target] = []
         for target in targets:
+            # What several targets read parts of is scraped once.
+            if target.part.select and any(target.shares_page(each) for each in pages):
+                continue
+            pages.append(target)
             counts[target.host] = counts.get(target.host, 0) + 1
             limit = target.scraping.max_scrapes_per_minute
             if limit is not None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from servescope.collector.targets.target import Target
 from servescope.contract.samples import Snapshot
 from servescope.sources.page import PageLimits
-from servescope.sources.reader import Reader, ReadError
+from servescope.sources.reader import ParsedText, Reader, ReadError, Reading
 from servescope.web.connections import FetchError
 
 _logger = logging.getLogger(__name__)
@@ -64,14 +64,39 @@ async def scrape_target(
     target: Target, reader: Reader, fetch: Fetch, limits: Limits, *, clock: Callable[[], float]
 ) -> Scrape:
     """One scrape of a target, stamped with the wall clock at its start; never raises FetchError."""
+    return (await scrape_page([(target, reader)], fetch, limits, clock=clock))[0]
+
+
+async def scrape_page(
+    parts: Sequence[tuple[Target, Reader]], fetch: Fetch, limits: Limits, *, clock: Callable[[], float]
+) -> list[Scrape]:
+    """One scrape of a page for all targets that are parts of it, fetched and parsed once; a result for each."""
     time_ms, started = round(clock() * 1000), time.perf_counter()
-    try:
-        body = await fetch(target, limits)
+    page = _Page(fetch, parts[0][0], limits)
+    return [await _read(target, reader, page, time_ms, started) for target, reader in parts]
+
+
+class _Page:
+    """A text that is fetched once and parsed once, however many readers it has; what went wrong is raised for each."""
+
+    def __init__(self, fetch: Fetch, target: Target, limits: Limits) -> None:
+        self._fetching = asyncio.ensure_future(fetch(target, limits))
+        self._limits = limits
+        self._parsed: ParsedText | None = None
+
+    async def read(self, reader: Reader) -> Reading:
+        body = await self._fetching
         if len(body) < _LARGE_BYTES:
-            parsed = reader.parse(body, limits)
+            parsed = reader.parse(body, self._limits, parsed=self._parsed)
         else:
-            parsed = await asyncio.to_thread(reader.parse, body, limits)
-        snapshot, native, dropped = reader.commit(parsed)
+            parsed = await asyncio.to_thread(reader.parse, body, self._limits, parsed=self._parsed)
+        self._parsed = self._parsed or parsed
+        return reader.commit(parsed)
+
+
+async def _read(target: Target, reader: Reader, page: _Page, time_ms: int, started: float) -> Scrape:
+    try:
+        snapshot, native, dropped = await page.read(reader)
     except ReadError as error:
         duration, message = time.perf_counter() - started, f"{target.url}: {target.access.conceal(str(error))}"
         return Scrape(time_ms, duration, error.outcome, error=message)

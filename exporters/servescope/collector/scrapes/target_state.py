@@ -54,7 +54,9 @@ class TargetState:
 
     def __post_init__(self) -> None:
         target = self.target
-        self.status = TargetStatus(target.target_id, target.url, target.identity, target.source or "")
+        self.status = TargetStatus(
+            target.target_id, target.url, target.identity, target.source or "", select=target.part.describe()
+        )
         self.limits = _limits(target)
         self.labels = target.identity.labels()
 
@@ -89,7 +91,7 @@ class TargetState:
         has_other_interval = listed.scraping != self.target.scraping
         self.listed, self.target = listed, replace(listed, identity=self.target.identity)
         self.limits = _limits(listed)
-        self.status = replace(self.status, url=listed.url)
+        self.status = replace(self.status, url=listed.url, select=listed.part.describe())
         if has_other_interval and self.resting:
             # A scrape in progress is not cancelled: the one after it is at the new interval anyway.
             self.stop()

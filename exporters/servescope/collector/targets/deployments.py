@@ -24,7 +24,9 @@ from servescope.errors import ConfigurationError
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
 from servescope.settings.tables import REQUIRED, Setting, Table, located, read_document
 from servescope.settings.values import check_authority, format_duration
+from servescope.sources.maps import Values
 from servescope.sources.page import DEFAULT_LIMITS, PageLimits
+from servescope.sources.parts import is_splitting
 
 SCRAPE_SETTINGS = (
     Setting("scrape_interval", ""),
@@ -40,6 +42,7 @@ _LISTED = (
     Setting("role", '"aggregated"'),
     Setting("source", ""),
     Setting("segment_label", '"segment"'),
+    Setting("select", "{}"),
     Setting("scheme", '"http"'),
     Setting("metrics_path", '"/metrics"'),
     Setting("relabel", "[]"),
@@ -65,6 +68,7 @@ DEPLOYMENT_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("role", '"aggregated"'),
         Setting("source", ""),
         Setting("segment_label", '"segment"'),
+        Setting("select", "{}"),
         *SCRAPE_SETTINGS,
         *ACCESS_SETTINGS,
     ),
@@ -102,8 +106,9 @@ class ScrapeSettings(PageLimits):
 class TargetSettings:
     """One target as it is written; `replica` is "" for host:port, `source` None to identify it.
 
-    `segment_label` is the label of its series that separates tenants, routes or priorities. `scraping` None is as the
-    collector's own settings have it. Parameters are part of the URL.
+    `segment_label` is the label of its series that separates tenants, routes or priorities. `select` is which series
+    are read, by their labels, where the page measures several deployments. `scraping` None is as the collector's own
+    settings have it. Parameters are part of the URL.
     """
 
     url: str
@@ -111,6 +116,7 @@ class TargetSettings:
     role: str = "aggregated"
     source: str | None = None
     segment_label: str = SEGMENT
+    select: Values = ()
     access: Access = field(default_factory=Access)
     scraping: ScrapeSettings | None = None
 
@@ -122,6 +128,7 @@ class ListSettings:
     role: str = "aggregated"
     source: str | None = None
     segment_label: str = SEGMENT
+    select: Values = ()
     scheme: str = "http"
     metrics_path: str = "/metrics"
     params: Parameters = ()
@@ -275,6 +282,7 @@ class _Reader:
             role=table.choice("role", ROLES, "aggregated"),
             source=_read_source(table),
             segment_label=_read_segment_label(table),
+            select=_read_select(table),
             access=read_access(table),
             scraping=self.scraping(table),
         )
@@ -309,6 +317,7 @@ class _Reader:
             "role": table.choice("role", ROLES, "aggregated"),
             "source": _read_source(table),
             "segment_label": _read_segment_label(table),
+            "select": _read_select(table),
             "scheme": table.choice("scheme", ("http", "https"), "http"),
             "metrics_path": path,
             "params": table.string_lists("params"),
@@ -375,6 +384,14 @@ def _read_segment_label(table: Table) -> str:
     if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", label) or label in (*IDENTITY_LABELS, "le"):
         raise table.wrong("segment_label", "a label of the target's series, which is none of its identity")
     return label
+
+
+def _read_select(table: Table) -> Values:
+    select = table.string_lists("select")
+    for label, values in select:
+        if not is_splitting(label) or not values:
+            raise table.wrong("select", "labels of the page's series with their values, such as { model = ['v2'] }")
+    return select
 
 
 def _read_source(table: Table) -> str | None:

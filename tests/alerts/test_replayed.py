@@ -24,6 +24,7 @@ from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.sources.reader import Reader
 from tests.support.alert_stories import minutes
+from tests.support.boards import find_panel, substitute
 from tests.support.filled_prometheus import RETENTION, START_SECONDS, fill
 from tests.support.prometheus import Prometheus, running
 from tests.support.recording_rules import RULES
@@ -38,6 +39,14 @@ INCIDENT = "error-burst:0.2@chat-v2"
 PAGE = "ServescopeRequestsBudgetBurnsFast"
 PAGED_WITHIN_MINUTES = 10
 DEPLOYMENTS = 2
+
+SHOWN = (
+    ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
+    ("requests", "Time per output token"), ("requests", "Request duration"), ("requests", "Requests by outcome"),
+    ("requests", "Tokens per second per request"), ("requests", "Input tokens"), ("requests", "Output tokens"),
+    ("cache", "KV cache in use"), ("cache", "Preemptions"),
+)  # fmt: skip
+"""Panels that are of no router and no autoscaler."""
 
 _TRAFFIC = GeneratedTraffic(Mix(requests_per_second=2.0))
 _OF_THE_DEPLOYMENTS = [
@@ -171,6 +180,20 @@ def test_healthy_traffic_calls_nobody_and_an_incident_does_in_time(replayed: Rep
     assert pages.keys() == {PAGE}
     assert dict(pages[PAGE].labels)["deployment_id"] == "chat-v2"
     assert pages[PAGE].minute <= replayed.well_minutes + PAGED_WITHIN_MINUTES
+
+
+def test_boards_show_what_any_engine_reports(replayed: Replayed) -> None:
+    """In our own names and in those of two engines, each deployment by itself."""
+    at_ms = (START_SECONDS + replayed.busy_minutes * 60) * 1000
+    empty = []
+    for deployment in ("chat-v1", "chat-v2"):
+        chosen = {"deployment": deployment, "__rate_interval": "5m"}
+        for board, title in SHOWN:
+            queries = [substitute(target["expr"], **chosen) for target in find_panel(board, title)["targets"]]
+            if not any(replayed.server.query(query, at_ms=at_ms) for query in queries):
+                empty.append((deployment, title))
+
+    assert empty == []
 
 
 def test_nothing_recorded_is_ever_not_a_number(replayed: Replayed) -> None:

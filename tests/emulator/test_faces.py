@@ -83,6 +83,12 @@ def shown() -> dict[str, list[Shown]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def idle() -> EmulatedStack:
+    """v1 and v2 without requests."""
+    return EmulatedStack(quiet=True)
+
+
 def engine_of(target: EmulatedTarget) -> Engine:
     """The engine that a target is."""
     assert target.engine is not None
@@ -226,13 +232,12 @@ def value(page: bytes, name: str) -> float:
         (["vllm", "chat-v2=servescope"], {"v1 aggregated", "v2 aggregated", "v2 router", "v2 autoscaler"}),
     ],
 )
-def test_what_has_no_page_in_the_names_is_not_listed(faces: list[str], listed: set[str]) -> None:
+def test_what_has_no_page_in_the_names_is_not_listed(idle: EmulatedStack, faces: list[str], listed: set[str]) -> None:
     """It has its page in our own names at its path all the same; each deployment may have a face of its own."""
-    stack = EmulatedStack(quiet=True)
-    pages = make_pages(faces, stack.deployments)
-    seen = [target for target in stack.targets() if pages.lists(target)]
+    pages = make_pages(faces, idle.deployments)
+    seen = [target for target in idle.targets() if pages.lists(target)]
     assert {f"{target.identity.inference_stack} {target.identity.role}" for target in seen} == listed
-    for target in stack.targets():
+    for target in idle.targets():
         if target not in seen:
             assert pages.render(target) == render(target.instruments)
 
@@ -248,13 +253,13 @@ def test_what_has_no_page_in_the_names_is_not_listed(faces: list[str], listed: s
         ([""], "unknown face ''; supported"),
     ],
 )
-def test_a_face_that_cannot_be_is_refused(faces: list[str], message: str) -> None:
+def test_a_face_that_cannot_be_is_refused(idle: EmulatedStack, faces: list[str], message: str) -> None:
     """With what was probably meant."""
     with pytest.raises(UsageError, match=message):
-        make_pages(faces, EmulatedStack(quiet=True).deployments)
+        make_pages(faces, idle.deployments)
 
 
-def test_a_new_map_has_a_face_by_itself() -> None:
+def test_a_new_map_has_a_face_by_itself(idle: EmulatedStack) -> None:
     """Factors, labels, sums and the codes of an answer are all written the other way round."""
     missing = "".join(
         f'[default.{each}]\nstatus = "impossible"\nreason = "not reported"\n'
@@ -265,6 +270,7 @@ def test_a_new_map_has_a_face_by_itself() -> None:
         Sample("queued_requests", (), 2.0),
         Sample("concurrent_requests", (), 5.0),
         Sample("decode_seconds_total", (), 1.5),
+        Sample("preemptions_total", (), 3.0),
         Sample("requests_total", (("outcome", "ok"),), 7.0),
         Sample("requests_total", (("outcome", "error"),), 1.0),
         Sample("time_to_first_token_seconds_bucket", (("le", "0.1"),), 4.0),
@@ -274,9 +280,7 @@ def test_a_new_map_has_a_face_by_itself() -> None:
         Sample("time_to_first_token_seconds_count", (), 8.0),
     ]
     assert NativePage(source, "m").render(samples).decode() == WRITTEN
-    read = by_series(
-        translate(parse_exposition(WRITTEN), source, EmulatedStack(quiet=True).targets()[0].identity).samples
-    )
+    read = by_series(translate(parse_exposition(WRITTEN), source, idle.targets()[0].identity).samples)
     said = by_series(samples)
     assert {series: read[series] for series in said if series in read} == {
         series: value for series, value in said.items() if dict(series.labels).get("le") != "0.1"
@@ -297,6 +301,8 @@ is = "2"
 take = [{ native = "turbine_waiting" }]
 [metrics.concurrent_requests]
 take = [{ from = [{ native = "turbine_running" }, { native = "turbine_waiting" }] }]
+[metrics.preemptions_total]
+take = [{ native = "turbine_preempted_total", requires = ["turbine_cache_blocks"] }]
 [metrics.decode_seconds_total]
 take = [{ native = "turbine_decode_milliseconds_total", scale = 0.001 }, { native = "turbine_decode_ms" }]
 [metrics.time_to_first_token_seconds]
@@ -331,8 +337,12 @@ turbine_ttft_milliseconds_bucket{le="1000.0",model="m"} 8.0
 turbine_ttft_milliseconds_bucket{le="+Inf",model="m"} 8.0
 turbine_ttft_milliseconds_sum{model="m"} 2000.0
 turbine_ttft_milliseconds_count{model="m"} 8.0
+# TYPE turbine_preempted_total counter
+turbine_preempted_total{model="m"} 3.0
 # TYPE turbine_decode_milliseconds_total counter
 turbine_decode_milliseconds_total{model="m"} 1500.0
 # TYPE turbine_build_info gauge
 turbine_build_info{model="m"} 0.0
+# TYPE turbine_cache_blocks gauge
+turbine_cache_blocks{model="m"} 0.0
 """

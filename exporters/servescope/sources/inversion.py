@@ -32,11 +32,11 @@ Values = Mapping[Series, float]
 class NativePage:
     """The page of one target: what contract samples say in the names of the source's newest release.
 
-    A series whose absence means zero stays away until it is above 0, as in the engine; what the source is identified by
-    is there from the start. Where the map has other bucket edges than the samples, counts at its edges are interpolated
-    and not rounded, so that over no time a bucket counts more than a larger one. A native series that several metrics
-    are read from has the value of the one that the map reads best. `model_name` is the model that the page names, where
-    the source's pages name one.
+    A series whose absence means zero stays away until it is above 0, as in the engine. What identifies the source, and
+    what has to be there for others to be read, is there from the start. Where the map has other bucket edges than the
+    samples, counts at its edges are interpolated and not rounded, so that over no time a bucket counts more than a
+    larger one. A native series that several metrics are read from has the value of the one that the map reads best.
+    `model_name` is the model that the page names, where the source's pages name one.
     """
 
     def __init__(self, source: Source, model_name: str) -> None:
@@ -127,11 +127,14 @@ def _names_from_the_start(source: Source) -> frozenset[str]:
     """The names that a page of the newest release has whatever has happened."""
     signs, first_use = source.signs, source.first_use
     taken = [each for each in source.metrics.values() if each.alternatives]
-    read = {term.native for each in taken for term in each.alternatives[0].terms}
+    written = [each.alternatives[0] for each in taken]
+    read = {term.native for each in written for term in each.terms}
     shown = [name for name in signs.any if name in read] or signs.any
     zero_when = (name for each in taken if each.absent == "zero" for name in each.zero_when)
+    required = (name for each in written for name in each.requires)
     like = (first_use.like,) if first_use.like else ()
-    return frozenset((*signs.all, *shown[:1], *newest_release(source).present, *first_use.when, *like, *zero_when))
+    newest = newest_release(source).present
+    return frozenset((*signs.all, *shown[:1], *newest, *first_use.when, *like, *zero_when, *required))
 
 
 def _wanted(metric_map: MetricMap, values: Values) -> Sequence[Labels]:

@@ -1,7 +1,8 @@
 """The pages of a deployment's processes in the names of other programs, written by inverted source maps.
 
-An engine's page says what its instruments count, and of its cache what its router is told. A frontend's page says what
-a program in front of the deployment sees: everything its engines and routers count, whichever of them restarts or ends.
+An engine's page says what its instruments count, and what is reported to its router of its cache. A frontend's page
+says what a program in front of the deployment sees: every request, and all that engines and routers count, whichever of
+them restarts or ends.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from servescope.sources.inversion import NativePage
 from servescope.sources.maps import Source
 
 # Counted where a request enters the deployment: what routers turn away reaches no engine.
-_OF_THE_DOOR: Final = frozenset(("requests_started_total", "requests_total", "concurrent_requests", REPLICA_START_TIME))
+_COUNTED_ITSELF: Final = frozenset(
+    ("requests_started_total", "requests_total", "concurrent_requests", REPLICA_START_TIME)
+)
 _ABORTED: Final = "client_abort"
 
 
 def engine_samples(engine: Engine) -> list[Sample]:
     """What an engine knows of itself: what its instruments count, its drafts, and the reuse of its cache."""
     samples = engine.instruments.samples()
-    identity = engine.instruments.identity.labels()
     totals = {sample.name: sample.value for sample in samples}
     known = {
         "kv_cache_eligible_tokens_total": totals.get("input_tokens_total", 0.0),
@@ -37,7 +39,7 @@ def engine_samples(engine: Engine) -> list[Sample]:
     if engine.parameters.draft_length:
         drafted = totals.get("spec_decode_num_draft_tokens_total", 0.0)
         known["spec_decode_num_drafts_total"] = drafted / engine.parameters.draft_length
-    return [*samples, *(Sample(name, identity, value) for name, value in known.items())]
+    return [*samples, *(Sample(name, (), value) for name, value in known.items())]
 
 
 class FrontendPages:
@@ -68,8 +70,8 @@ class FrontendPages:
         ended_counts = [Sample(*series, value) for series, value in self._ended.items()]
         autoscaler = self._deployment.autoscaler.instruments.samples()
         seen = [sample for each in living for sample in _mean_ratios(each, len(self._deployment.replicas))]
-        behind = [each for each in (*ended_counts, *seen, *autoscaler) if each.name not in _OF_THE_DOOR]
-        return [*behind, *self._door()]
+        behind = [each for each in (*ended_counts, *seen, *autoscaler) if each.name not in _COUNTED_ITSELF]
+        return [*behind, *self._own_counts()]
 
     def _living(self) -> list[Instruments]:
         engines = [replica.engine.instruments for replica in self._deployment.replicas.values()]
@@ -86,7 +88,7 @@ class FrontendPages:
                 series = Series(name, tuple(pair for pair in labels if pair[0] not in IDENTITY_LABELS))
                 self._ended[series] = self._ended.get(series, 0.0) + value
 
-    def _door(self) -> Iterator[Sample]:
+    def _own_counts(self) -> Iterator[Sample]:
         deployment = self._deployment
         yield Sample(REPLICA_START_TIME, (), self._began)
         yield Sample("concurrent_requests", (), float(deployment.in_flight))
@@ -98,7 +100,7 @@ class FrontendPages:
 
 
 def _outcomes(source: Source) -> set[str]:
-    """The outcomes of requests that a source can tell apart."""
+    """The outcomes of requests that a source distinguishes."""
     terms = (term for each in source.metrics["requests_total"].alternatives for term in each.terms)
     return {rule.value for term in terms for _, rules in term.labels for rule in rules}
 

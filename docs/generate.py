@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from docs.engines import render_engines, render_summary
+from docs.faces import render_faces
 from docs.faults import render_faults
 from docs.migration import FIELD_TABLES
 from servescope.contract.expressions import promql
@@ -457,6 +458,7 @@ def _scenario() -> Iterator[str]:
 TABLES: Mapping[Path, Mapping[str, Callable[[], Iterator[str]]]] = {
     Path(__file__).parent.parent / "README.md": {"engines": render_summary},
     Path(__file__).parent / "emulator.md": {"hardware": _hardware},
+    Path(__file__).parent / "emulator-server.md": {"faces": render_faces},
     Path(__file__).parent / "scenarios.md": {"scenario": _scenario, "presets": _presets},
     Path(__file__).parent / "faults.md": {"faults": render_faults},
     Path(__file__).parent / "migration.md": FIELD_TABLES,

@@ -52,8 +52,8 @@ IDEAS = {
 
 NAMING_ENGINES = {
     "exporters/servescope/plugins/vllm.py",  # runs inside a vLLM server
-    "exporters/servescope/emulator/server/faces.py",  # which engines the emulator copies, and how each looks
-    "exporters/servescope/emulator/server/vllm_names.py",
+    "exporters/servescope/emulator/faces/faces.py",  # which engines the emulator copies, and how each looks
+    "exporters/servescope/emulator/faces/vllm_names.py",
 }
 """The modules in which code names an engine; all else that is known of one is in its source map."""
 

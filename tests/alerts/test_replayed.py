@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,15 +14,17 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import SelfMetric, terms
 from servescope.contract.figures import FIGURES
-from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.metrics import METRICS
-from servescope.contract.samples import Labels
+from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
+from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
+from servescope.contract.samples import Labels, Sample, format_series
 from servescope.emulator.deployment.stack import V1, V2, EmulatedStack
+from servescope.emulator.faces.faces import make_pages
 from servescope.emulator.faults.faults import Faults, parse_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.exposition.rendering import render
+from servescope.sources.reader import Reader
 from tests.support.alert_stories import minutes
+from tests.support.boards import find_panel, substitute
 from tests.support.filled_prometheus import RETENTION, START_SECONDS, fill
 from tests.support.prometheus import Prometheus, running
 from tests.support.recording_rules import RULES
@@ -39,8 +40,15 @@ PAGE = "ServescopeRequestsBudgetBurnsFast"
 PAGED_WITHIN_MINUTES = 10
 DEPLOYMENTS = 2
 
+SHOWN = (
+    ("requests", "In flight"), ("requests", "Queued"), ("requests", "Time to first token"),
+    ("requests", "Time per output token"), ("requests", "Request duration"), ("requests", "Requests by outcome"),
+    ("requests", "Tokens per second per request"), ("requests", "Input tokens"), ("requests", "Output tokens"),
+    ("cache", "KV cache in use"), ("cache", "Preemptions"),
+)  # fmt: skip
+"""Panels that are of no router and no autoscaler."""
+
 _TRAFFIC = GeneratedTraffic(Mix(requests_per_second=2.0))
-_SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)((?:\{.*\})?) (\S+)$", re.MULTILINE)
 _OF_THE_DEPLOYMENTS = [
     alert for alert in ALERTS.values() if not any(isinstance(term, SelfMetric) for term in terms(alert.condition))
 ]
@@ -53,6 +61,7 @@ class Replayed:
 
     server: Prometheus
     well_minutes: int
+    is_of_engines_alone: bool
 
     @property
     def busy_minutes(self) -> int:
@@ -65,48 +74,64 @@ class Replayed:
         return (START_SECONDS + (self.busy_minutes + IDLE_MINUTES) * 60) * 1000
 
 
-# Two hours and a half have every window of every objective but the longest full.
-@pytest.fixture(scope="module", params=[25, pytest.param(150, marks=pytest.mark.proof)])
+# Two hours and a half have every window of every objective but the longest full; of a cutover from one engine to
+# another each deployment is read in its engine's names.
+@pytest.fixture(
+    scope="module",
+    params=[
+        (25, ()),
+        pytest.param((150, ()), marks=pytest.mark.proof),
+        pytest.param((25, ("chat-v1=vllm", "chat-v2=sglang")), marks=pytest.mark.proof),
+    ],
+    ids=["minutes", "hours", "engines"],
+)
 def filled(
     request: pytest.FixtureRequest, prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, int]:
-    """The folder of a Prometheus that holds the scrapes and what the recording rules make of them; its well minutes."""
-    folder, well = tmp_path_factory.mktemp("replayed"), request.param
+) -> tuple[Path, int, bool]:
+    """The folder of a Prometheus with the scrapes and what the recording rules make of them; its well minutes, and
+    whether engines alone were scraped."""
+    folder, (well, faces) = tmp_path_factory.mktemp("replayed"), request.param
     seconds = (well + FAILING_MINUTES + IDLE_MINUTES) * 60
-    fill(prometheus, promtool, folder, _scrapes(well), seconds=seconds, interval=f"{SCRAPE_SECONDS}s")
-    return folder, well
+    fill(prometheus, promtool, folder, _scrapes(well, faces), seconds=seconds, interval=f"{SCRAPE_SECONDS}s")
+    return folder, well, bool(faces)
 
 
 @pytest.fixture(scope="module", params=["prometheus", pytest.param("prometheus_3", marks=pytest.mark.proof)])
-def replayed(request: pytest.FixtureRequest, filled: tuple[Path, int]) -> Iterator[Replayed]:
+def replayed(request: pytest.FixtureRequest, filled: tuple[Path, int, bool]) -> Iterator[Replayed]:
     """A Prometheus of each version over it."""
-    folder, well = filled
+    folder, well, is_of_engines_alone = filled
     with running(request.getfixturevalue(request.param), folder, {}, options=RETENTION) as server:
-        yield Replayed(server, well)
+        yield Replayed(server, well, is_of_engines_alone)
 
 
-def _scrapes(well_minutes: int) -> Iterator[bytes]:
+def _scrapes(well_minutes: int, faces: Sequence[str]) -> Iterator[bytes]:
     read = {name for rule in RULES.values() for name in _read_names(rule.expression)}
     read |= {name for alert in ALERTS.values() for name in METRICS if name in alert_promql(alert)}
     # Two in a thousand fail in the emulator by default, which is more than the objective bears.
     plans = [(replace(plan, engine=replace(plan.engine, error_share=0.0)), 0.5) for plan in (V1, V2)]
     stack = EmulatedStack.of(plans, traffic=_TRAFFIC)
-    faults = Faults(stack)
-    pages: list[list[tuple[bytes, bytes]]] = []
+    faults, pages = Faults(stack), make_pages(faces, stack.deployments)
+    readers: dict[Identity, Reader] = {}
+    shown: list[Sample] = []
     busy_minutes = well_minutes + FAILING_MINUTES
     for minute in range(1, busy_minutes + IDLE_MINUTES + 1):
         if minute <= busy_minutes:
             if minute == well_minutes + 1:
                 faults.switch_on(parse_fault(INCIDENT))
             stack.clock.run_until(float(minute * 60))
-            pages = [
-                [(name + labels, value) for name, labels, value in _SAMPLE.findall(render(target.instruments))
-                 if re.sub(r"_(bucket|sum|count)$", "", name.decode()) in read]
-                for target in stack.targets()
-            ]  # fmt: skip
+            targets = [target for target in stack.targets() if pages.lists(target)]
+            shown = [
+                sample
+                for target in targets
+                for sample in readers.setdefault(target.identity, Reader(target.identity))
+                .read(pages.render(target))
+                .snapshot.samples()
+                if SAMPLE_FAMILIES[sample.name] in read
+            ]
         # With no traffic any more, the last page is shown again and again.
-        timestamp = str(START_SECONDS + minute * 60).encode()
-        yield b"".join(b"%s %s %s\n" % (series, value, timestamp) for page in pages for series, value in page)
+        timestamp = START_SECONDS + minute * 60
+        lines = (f"{format_series(name, labels)} {value!r} {timestamp}\n" for name, labels, value in shown)
+        yield "".join(lines).encode()
 
 
 def _read_names(expression: object) -> set[str]:
@@ -157,6 +182,20 @@ def test_healthy_traffic_calls_nobody_and_an_incident_does_in_time(replayed: Rep
     assert pages[PAGE].minute <= replayed.well_minutes + PAGED_WITHIN_MINUTES
 
 
+def test_boards_show_what_any_engine_reports(replayed: Replayed) -> None:
+    """In our own names and in those of two engines, each deployment by itself."""
+    at_ms = (START_SECONDS + replayed.busy_minutes * 60) * 1000
+    empty = []
+    for deployment in ("chat-v1", "chat-v2"):
+        chosen = {"deployment": deployment, "__rate_interval": "5m"}
+        for board, title in SHOWN:
+            queries = [substitute(target["expr"], **chosen) for target in find_panel(board, title)["targets"]]
+            if not any(replayed.server.query(query, at_ms=at_ms) for query in queries):
+                empty.append((deployment, title))
+
+    assert empty == []
+
+
 def test_nothing_recorded_is_ever_not_a_number(replayed: Replayed) -> None:
     """Neither under traffic nor without: a NaN would poison every sum it enters."""
     series = replayed.server.query_range(
@@ -192,7 +231,7 @@ def test_a_rules_series_have_the_labels_of_its_level(replayed: Replayed) -> None
         values = {label: {dict(point.labels)[label] for point in points} for label in rule.by}
         assert len(points) <= DEPLOYMENTS * math.prod(map(len, values.values())), rule.name
 
-    assert read > len(RULES) / 2
+    assert read > len(RULES) / (3 if replayed.is_of_engines_alone else 2)
 
 
 def test_every_query_of_every_runbook_is_answered(replayed: Replayed) -> None:

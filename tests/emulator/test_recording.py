@@ -147,7 +147,7 @@ def test_times_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, Any],
 
 @pytest.mark.slow
 def test_command_records_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And says what it recorded; options that have no meaning beside it are refused."""
+    """As another engine that its map reads, and says what it recorded; what has no meaning beside it is refused."""
     (tmp_path / "s.toml").write_text(SMALL)
     words = ["emulate", "--scenario", str(tmp_path / "s.toml"), "--record", str(tmp_path / "r.db")]
 
@@ -157,7 +157,9 @@ def test_command_records_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "--record goes with --scenario" in capsys.readouterr().err
     assert cli.main(["emulate", "--hours", "2"]) == 2
     assert "--hours has no meaning without --record" in capsys.readouterr().err
-    assert cli.main([*words, "--hours", "0.1"]) == 0
+    assert cli.main([*words, "--metrics", "sglang", "--hours", "0.1"]) == 0
+    with Store(tmp_path / "r.db", read_only=True) as store:
+        assert {(each.source, each.identity.role) for each in store.targets()} == {("sglang", "aggregated")}
     printed = capsys.readouterr()
     assert "from 2026-01-01T00:00:00Z to 2026-01-01T00:06:00Z" in printed.out
     progress = printed.err.splitlines()

@@ -11,8 +11,9 @@ import pytest
 from servescope.contract.metrics import OUTCOMES
 from servescope.emulator.deployment.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.deployment.stack import V1, EmulatedStack
+from servescope.emulator.faces.faces import make_pages
+from servescope.emulator.faces.pages import Pages
 from servescope.emulator.faults.faults import Faults, parse_fault
-from servescope.emulator.server.vllm_names import VllmPages
 from servescope.emulator.workload.mixes import Mix
 from servescope.exposition.rendering import render
 from servescope.sources.inspection import Report, inspect
@@ -24,14 +25,14 @@ CAPTURE = "vllm-0.32.0-1.txt"
 
 
 @pytest.fixture(scope="module")
-def pages() -> tuple[EmulatedStack, VllmPages]:
+def pages() -> tuple[EmulatedStack, Pages]:
     """A stack after two minutes with every outcome, and its engines' pages."""
     engine = replace(V1.engine, error_share=0.02, max_queue=1)
     stack = EmulatedStack(
         v1=replace(V1, engine=engine),
         mix=replace(Mix(), requests_per_second=20.0, abort_share=0.1, oversized_share=0.02),
     )
-    made = VllmPages(stack.deployments)
+    made = make_pages(["vllm"], stack.deployments)
     stack.clock.run_until(120.0)
     return stack, made
 
@@ -47,7 +48,7 @@ def report(page: bytes) -> Report:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_every_mapped_metric_is_found(pages: tuple[EmulatedStack, VllmPages], number: int) -> None:
+def test_every_mapped_metric_is_found(pages: tuple[EmulatedStack, Pages], number: int) -> None:
     """The page is recognised as vLLM's, and the stock map finds in it all that it takes from any."""
     stack, made = pages
     seen = report(made.render(first_engine(stack.deployments[number])))
@@ -62,7 +63,7 @@ def test_every_mapped_metric_is_found(pages: tuple[EmulatedStack, VllmPages], nu
 def test_fresh_page_is_known_as_vllms() -> None:
     """Before the first request everything is there, at 0, as in a fresh vLLM."""
     stack = EmulatedStack(quiet=True)
-    made = VllmPages(stack.deployments)
+    made = make_pages(["vllm"], stack.deployments)
     page = made.render(first_engine(stack.deployments[1]))
     seen = report(page)
     assert seen.source is not None
@@ -71,7 +72,7 @@ def test_fresh_page_is_known_as_vllms() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_figures_are_the_same_both_ways(pages: tuple[EmulatedStack, VllmPages], number: int) -> None:
+def test_figures_are_the_same_both_ways(pages: tuple[EmulatedStack, Pages], number: int) -> None:
     """Whatever the contract gets from vLLM's names is what it gets from its own, of the same engine."""
     stack, made = pages
     target = first_engine(stack.deployments[number])
@@ -94,7 +95,7 @@ def test_figures_are_the_same_both_ways(pages: tuple[EmulatedStack, VllmPages], 
     assert {"speculation_rate", "concurrent_requests", "kv_cache_usage", "decode_seconds_total"} <= compared
 
 
-def test_outcomes_are_told_as_vllm_tells_them(pages: tuple[EmulatedStack, VllmPages]) -> None:
+def test_outcomes_are_told_as_vllm_tells_them(pages: tuple[EmulatedStack, Pages]) -> None:
     """Each of the five outcomes comes back as itself."""
     stack, made = pages
     target = first_engine(stack.deployments[0])
@@ -108,7 +109,7 @@ def test_outcomes_are_told_as_vllm_tells_them(pages: tuple[EmulatedStack, VllmPa
 def test_truncated_answers_are_read_from_finish_reasons() -> None:
     """As many as the engine counts; the others that are ok have stopped by themselves."""
     stack = EmulatedStack(mix=replace(Mix(), requests_per_second=20.0))
-    made = VllmPages(stack.deployments)
+    made = make_pages(["vllm"], stack.deployments)
     Faults(stack, [parse_fault("answers-truncated:0.3")])
     stack.clock.run_until(120.0)
     target = first_engine(stack.deployments[0])
@@ -132,7 +133,7 @@ def test_reused_tokens_are_those_the_router_booked() -> None:
         assert 0 < reused == float(booked)
 
 
-def test_only_engines_are_listed(pages: tuple[EmulatedStack, VllmPages]) -> None:
+def test_only_engines_are_listed(pages: tuple[EmulatedStack, Pages]) -> None:
     """vLLM has no router and no autoscaler: theirs are served in their own names, but not listed."""
     stack, made = pages
     for target in stack.targets():
@@ -141,7 +142,7 @@ def test_only_engines_are_listed(pages: tuple[EmulatedStack, VllmPages]) -> None
             assert made.render(target) == render(target.instruments)
 
 
-def test_types_and_edges_are_those_of_the_source_map(pages: tuple[EmulatedStack, VllmPages]) -> None:
+def test_types_and_edges_are_those_of_the_source_map(pages: tuple[EmulatedStack, Pages]) -> None:
     """Of every series that the map takes, but for the time that a counter began at, and transfers of KV; its edges."""
     stack, made = pages
     page = made.render(first_engine(stack.deployments[1])).decode()
@@ -160,9 +161,7 @@ def test_types_and_edges_are_those_of_the_source_map(pages: tuple[EmulatedStack,
 
 
 @pytest.mark.reference
-def test_names_types_labels_and_edges_are_the_real_ones(
-    pages: tuple[EmulatedStack, VllmPages], reference: Path
-) -> None:
+def test_names_types_labels_and_edges_are_the_real_ones(pages: tuple[EmulatedStack, Pages], reference: Path) -> None:
     """Every series is one of a real vLLM 0.32, with its type and label names, and with its edges where it has them."""
     stack, made = pages
     page = made.render(first_engine(stack.deployments[1])).decode()
@@ -200,7 +199,7 @@ def bucket_edges(page: str) -> dict[str, list[str]]:
 def test_restarted_replica_begins_at_zero() -> None:
     """A process that comes back shows the counters of its new life."""
     stack = EmulatedStack()
-    made = VllmPages(stack.deployments)
+    made = make_pages(["vllm"], stack.deployments)
     stack.clock.run_until(100.0)
     deployment = stack.deployments[1]
     name = first_engine(deployment).identity.replica

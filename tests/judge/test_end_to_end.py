@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,8 @@ UNSEEN: Final = {"crashing": ("replica-crash-loop", 1.0), "restarting": ("counte
 BLIND: Final = {"unreachable": "target-unreachable", "renamed": "metric-renamed"}
 FROZEN: Final = {"frozen": "engine-frozen"}
 ALIKE: Final = {"healthy": None, "other-prompts": "prompt-mix-shift"}
+ENGINES: Final = {"as-good": None, "worse": ("latency-regression", 0.3)}
+"""Two v2 that are shown as SGLang, beside a v1 that is shown as vLLM."""
 Arms = Mapping[str, tuple[str, float] | str | None]
 """The fault of each v2, with an intensity where it has one."""
 
@@ -101,10 +103,10 @@ def scenario_text(arms: Arms, more: str = "") -> str:
 
 
 @contextmanager
-def recording(folder: Path, arms: Arms, more: str = "") -> Iterator[Store]:
-    """The store of a day of these arms, and the hours with their faults."""
+def recording(folder: Path, arms: Arms, more: str = "", *, faces: Sequence[str] = ()) -> Iterator[Store]:
+    """The store of a day of these arms, and the hours with their faults, in the names that `faces` say."""
     scenario = make_scenario(tomllib.loads(scenario_text(arms, more)), origin="end_to_end.toml", directory=Path())
-    record(scenario, folder / "recorded.db", hours=PAST_HOURS + HOURS, scrape_seconds=60.0)
+    record(scenario, folder / "recorded.db", hours=PAST_HOURS + HOURS, scrape_seconds=60.0, faces=faces)
     with Store(folder / "recorded.db", read_only=True) as store:
         yield store
 
@@ -129,6 +131,13 @@ def alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     more = _DEPLOYMENT.format(name="no-traffic", share=0, replicas=2)
     more += _DEPLOYMENT.format(name="idle", share=IDLE_SHARE, replicas=1)
     with recording(tmp_path_factory.mktemp("alike"), ALIKE, more) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A cutover from one engine to another, each read in its own names."""
+    with recording(tmp_path_factory.mktemp("engines"), ENGINES, faces=["v1-old=vllm", "sglang"]) as store:
         yield store
 
 
@@ -162,6 +171,18 @@ def test_what_is_the_same_is_healthy(alike: Store) -> None:
     verdicts = [judge_arm(alike, "healthy", hours).verdict for hours in (0.5, 1, 2, 3, 4, HOURS)]
     assert "DEGRADED" not in verdicts
     assert verdicts[-1] == "HEALTHY"
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "never"), [("as-good", "HEALTHY", "DEGRADED"), ("worse", "DEGRADED", "HEALTHY")]
+)
+def test_a_cutover_between_engines_is_judged_as_one_of_our_own(
+    engines: Store, name: str, last: str, never: str
+) -> None:
+    """From vLLM's page to SGLang's, whose edges differ: the same verdicts within the same hours."""
+    verdicts = [judge_arm(engines, name, hours).verdict for hours in (0.5, 1, 2, 3, 4, HOURS)]
+    assert never not in verdicts
+    assert verdicts[-1] == last
 
 
 @pytest.mark.parametrize("name", BLIND)

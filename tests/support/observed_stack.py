@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +15,13 @@ from servescope.collector.scrapes.scrape import Limits
 from servescope.collector.targets.target import Target as ScrapedTarget
 from servescope.emulator.deployment.plan import DeploymentPlan
 from servescope.emulator.deployment.stack import V2, EmulatedStack
+from servescope.emulator.faces.faces import make_pages
 from servescope.emulator.faults.exposition_faults import distort
 from servescope.emulator.faults.faults import Fault, Faults
 from servescope.emulator.faults.truths import DUPLICATES, TARGETS_UP, Truth
 from servescope.emulator.server.server import format_configuration, format_file_sd
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from servescope.exposition.rendering import render
 from servescope.store.embedded import Store
 from servescope.web.connections import FetchError
 
@@ -36,10 +36,11 @@ Seen = Mapping[str, float]
 
 
 class ObservedStack:
-    """A stack, its faults, and a collector that scrapes it every five seconds of the emulated time."""
+    """A stack, its faults, and a collector that scrapes it with its faces every five seconds of the emulated time."""
 
-    def __init__(self, stack: EmulatedStack, folder: Path) -> None:
+    def __init__(self, stack: EmulatedStack, folder: Path, faces: Sequence[str] = ()) -> None:
         self.stack = stack
+        self._pages = make_pages(faces, stack.deployments)
         self.faults = Faults(stack)
         self._folder = folder
         self._listed = -1
@@ -113,7 +114,8 @@ class ObservedStack:
         for deployment in self.stack.deployments:
             path = self._folder / "targets" / f"{deployment.plan.identity.deployment_id}.json"
             fresh = path.with_suffix(".new")
-            fresh.write_text(format_file_sd(deployment.targets(), "127.0.0.1:9"))
+            listed = [target for target in deployment.targets() if self._pages.lists(target)]
+            fresh.write_text(format_file_sd(listed, "127.0.0.1:9"))
             fresh.replace(path)
 
     async def _fetch(self, scraped: ScrapedTarget, _: Limits, /) -> bytes:
@@ -129,7 +131,7 @@ class ObservedStack:
             raise FetchError("timeout", "no answer in time")
         if effects.kept_share < 1:
             raise FetchError("unreachable", "the connection ended within the body")
-        return distort(render(target.instruments), effects, now_seconds=self._read_clock())
+        return distort(self._pages.render(target), effects, now_seconds=self._read_clock())
 
 
 def list_broken(truths: tuple[Truth, ...], seen: Seen, before: Seen) -> list[str]:
@@ -142,8 +144,10 @@ def list_broken(truths: tuple[Truth, ...], seen: Seen, before: Seen) -> list[str
 
 
 @contextmanager
-def observed(folder: Path, mix: Mix = STEADY, *plans: DeploymentPlan, seed: int = 1) -> Iterator[ObservedStack]:
+def observed(
+    folder: Path, mix: Mix = STEADY, *plans: DeploymentPlan, seed: int = 1, faces: Sequence[str] = ()
+) -> Iterator[ObservedStack]:
     """Deployments under steady traffic with equal shares, the demo's v2 when none are given."""
     shared = [(plan, 1.0) for plan in plans or (V2,)]
-    with ObservedStack(EmulatedStack.of(shared, traffic=GeneratedTraffic(mix), seed=seed), folder) as stack:
+    with ObservedStack(EmulatedStack.of(shared, traffic=GeneratedTraffic(mix), seed=seed), folder, faces) as stack:
         yield stack

@@ -172,7 +172,9 @@ def _record(arguments: argparse.Namespace) -> int:
         left = (time.perf_counter() - began) * (hours / recorded - 1.0)
         sys.stderr.write(f"servescope: {recorded:.4g} h of {hours:.4g} h are recorded, about {left:.0f} s are left\n")
 
-    recording = record(read_scenario(arguments.scenario), arguments.record, hours=hours, report=report)
+    recording = record(
+        read_scenario(arguments.scenario), arguments.record, hours=hours, faces=arguments.metrics, report=report
+    )
     took = time.perf_counter() - began
     _say(f"recorded {recording.requests} requests into {recording.path} in {took:.0f} s")
     _say(f"from {format_instant(recording.start_ms)} to {format_instant(recording.end_ms)}")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from servescope.emulator.server.faces import FACES, OWN, make_pages
 from servescope.errors import UsageError, require_extra
 
 if TYPE_CHECKING:
     from servescope.emulator.block_contents import BlockContents
     from servescope.emulator.deployment.stack import EmulatedStack
-    from servescope.emulator.server.server import Pages, RouteAdder
+    from servescope.emulator.faces.pages import Pages
+    from servescope.emulator.server.server import RouteAdder
 
 API_KEY_VARIABLE = "SERVESCOPE_EMULATOR_API_KEY"
 _MOST_KEY_CHARACTERS = 1024
@@ -25,9 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument(
         "--metrics",
-        choices=tuple(FACES),
-        default=OWN,
-        help=f"metric names of the engines' /metrics: {', or '.join(FACES.values())} (default: %(default)s)",
+        action="append",
+        default=[],
+        metavar="[DEPLOYMENT=]NAME",
+        help="names of the series at /metrics: those of an engine or frontend that has a source map, such as vllm, or "
+        "of one of each, such as sglang,sglang-router; of one deployment alone with its name before, then it may be "
+        "repeated (default: servescope's own)",
     )
     parser.add_argument(
         "--api-key",
@@ -62,6 +65,7 @@ class Served:
 def prepare(arguments: argparse.Namespace, stack: EmulatedStack) -> Served:
     """What the arguments ask for. Raises UsageError."""
     from servescope.emulator.block_contents import BlockContents
+    from servescope.emulator.faces.faces import make_pages
     from servescope.emulator.openai import api as openai_api
 
     contents = BlockContents() if arguments.kv_events else None

@@ -43,6 +43,10 @@ def main() -> int:
     parser.add_argument(
         "--healthy", default=HOUR, metavar="DURATION", help="how long it is well at first (default: %(default)s)"
     )
+    parser.add_argument(
+        "--face", action="append", default=[], metavar="DEPLOYMENT=NAME",
+        help="show this deployment in the names of another engine or frontend; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--write", action="store_true", help="put the table into docs/alerts.md, or the rows of --only")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and data")
     arguments = parser.parse_args()
@@ -53,6 +57,8 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
     unknown = sorted(set(arguments.only) - set(ALERTS))
     if unknown:
         raise UsageError(f"unknown alert {unknown[0]!r}, supported: {', '.join(ALERTS)}")
+    for face in arguments.face:
+        _check_face(face)
     run = _run(folder, arguments)
     print(render(run))
     for problem in run.failed:
@@ -64,6 +70,13 @@ def _prove(folder: Path, arguments: argparse.Namespace) -> int:
             f"docs/alerts.md has no row of {name}: `python -m tests.proofs.live --write --only {name}`", file=sys.stderr
         )
     return 1 if run.failed else 0
+
+
+def _check_face(face: str) -> None:
+    """The emulator checks the name; it is given only those of its own deployments."""
+    known = [deployed.name for emulated in EMULATED.values() for deployed in emulated.deployments]
+    if face.partition("=")[0] not in known:
+        raise UsageError(f"--face {face!r}: unknown deployment, expected DEPLOYMENT=NAME of {', '.join(known)}")
 
 
 def _run(folder: Path, arguments: argparse.Namespace) -> Run:
@@ -79,6 +92,7 @@ def _run(folder: Path, arguments: argparse.Namespace) -> Run:
         live_stack(
             folder, times=arguments.times, prometheus=prometheus, alertmanager=alertmanager,
             emulated=_needed(arguments.only), listed_by_hand=LISTED_BY_HAND,
+            faces=arguments.face,
         ) as stack,
         Watch(stack) as watch,
     ):  # fmt: skip

@@ -152,9 +152,11 @@ def live_stack(
     alertmanager: Path,
     emulated: Mapping[str, Emulated],
     listed_by_hand: Sequence[str] = (),
+    faces: Sequence[str] = (),
 ) -> Iterator[LiveStack]:
     """The stack of these emulators, every part running and every target scraped.
 
+    `faces` are `DEPLOYMENT=NAME`, each the program in whose names a deployment is shown, in place of our own.
     The targets of the deployments `listed_by_hand` are listed in `lists/` of the folder, which nobody changes but the
     caller; those of the others the emulator lists.
     """
@@ -163,7 +165,7 @@ def live_stack(
         exporter = open_parts.enter_context(exporting())
         served = open_parts.enter_context(frontends(times))
         customers, backend = open_parts.enter_context(customer_targets()), open_parts.enter_context(receiving())
-        emulators = _start_emulators(folder, times, emulated, open_parts)
+        emulators = _start_emulators(folder, times, emulated, faces, open_parts)
         _write_collector_configuration(
             folder, times, emulated, listed_by_hand, (exporter, *served.values(), *customers)
         )
@@ -191,19 +193,20 @@ def _divided(duration: str, times: int) -> str:
 
 
 def _start_emulators(
-    folder: Path, times: int, emulated: Mapping[str, Emulated], open_parts: ExitStack
+    folder: Path, times: int, emulated: Mapping[str, Emulated], faces: Sequence[str], open_parts: ExitStack
 ) -> dict[str, ControlClient]:
     started: list[tuple[str, Program, str]] = []
     for name, scenario in emulated.items():
         path = folder / f"{name}.toml"
         path.write_text(scenario.scenario(), encoding="utf-8")
-        port = free_port()
+        port, deployments = free_port(), {each.name for each in scenario.deployments}
+        own_faces = [f"--metrics={face}" for face in faces if face.partition("=")[0] in deployments]
         emulator = Program(
             f"emulator-{name}",
             [
                 sys.executable, "-m", "servescope.cli", "emulate", "--scenario", str(path),
                 "--speed-up", str(times), "--listen", f"127.0.0.1:{port}",
-                "--directory", str(folder / "emulated" / name),
+                "--directory", str(folder / "emulated" / name), *own_faces,
             ],
             folder,
             f"http://127.0.0.1:{port}/",

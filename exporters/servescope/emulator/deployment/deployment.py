@@ -31,10 +31,11 @@ _EVALUATION_SECONDS = 5.0
 
 
 class EmulatedTarget(NamedTuple):
-    """One process of a deployment that a scraper can read: its identity and its instruments."""
+    """One process of a deployment that a scraper can read: its identity, its instruments, and the engine that it is."""
 
     identity: Identity
     instruments: Instruments
+    engine: Engine | None = None
 
     @property
     def path(self) -> str:
@@ -245,7 +246,7 @@ class EmulatedDeployment:
         if not self._is_open:
             return []
         engines = [
-            EmulatedTarget(replica.identity, replica.engine.instruments)
+            EmulatedTarget(replica.identity, replica.engine.instruments, replica.engine)
             for replica in self.replicas.values()
             if replica.serves_metrics
         ]

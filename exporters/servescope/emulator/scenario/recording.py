@@ -7,7 +7,7 @@ does; of the scrapes the store gets the increments per block and the events, not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,13 @@ from servescope.contract.identity import Identity
 from servescope.contract.samples import Series, Snapshot, Window, make_labels
 from servescope.emulator.deployment.deployment import EmulatedTarget
 from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.effects import ExpositionEffects
+from servescope.emulator.faces.faces import make_pages
+from servescope.emulator.faces.pages import OwnPages, Pages
 from servescope.emulator.faults.exposition_faults import distort, keep_beginning
 from servescope.emulator.faults.faults import Faults
 from servescope.emulator.scenario.scenario import Scenario
 from servescope.errors import UsageError
-from servescope.exposition.rendering import render
 from servescope.increments.accumulation import compute_increments, memory_ms
 from servescope.increments.blocks import BLOCK_MS
 from servescope.sources.cache import SeriesCache
@@ -58,13 +60,14 @@ def record(
     seed: int | None = None,
     start_ms: int = START_MS,
     scrape_seconds: float = 30.0,
+    faces: Sequence[str] = (),
     report: Callable[[float], None] = lambda hours: None,
 ) -> Recording:
     """Run a scenario for so many hours of its own time, and record it into a new store at `path`.
 
-    `seed` replaces the scenario's; the same seed gives the same recording. `report` is called with the hours that are
-    recorded, twenty times. Raises UsageError for times that cannot be,
-    and StoreError when there is a file already.
+    `seed` replaces the scenario's; the same seed gives the same recording. `faces` are whose names the pages have that
+    are read, as `make_pages` takes them. `report` is called with the hours that are recorded, twenty times. Raises
+    UsageError for times that cannot be and faces that there are not, and StoreError when there is a file already.
     """
     interval_ms = round(scrape_seconds * 1000)
     if not 0 < hours <= _LONGEST_HOURS:
@@ -78,9 +81,10 @@ def record(
     scenario = replace(scenario.reporting_together(), seed=scenario.seed if seed is None else seed)
     stack = scenario.build(epoch=start_ms / 1000)
     faults = Faults(stack, scenario.faults)
+    pages = make_pages(faces, stack.deployments)
     store = Store.begin(path)
     try:
-        recorder = StackRecorder(stack, faults, store, start_ms=start_ms, interval_ms=interval_ms)
+        recorder = StackRecorder(stack, faults, store, start_ms=start_ms, interval_ms=interval_ms, pages=pages)
         for part in range(1, _PARTS + 1):
             recorded = hours * part / _PARTS
             recorder.run_until(recorded * 3600)
@@ -95,8 +99,9 @@ class StackRecorder:
     """Scrapes a stack by its own clock and writes the increments of closed blocks; for one thread.
 
     The stack's clock at 0 is `start_ms` of the store. Blocks are written from `from_ms` on, a multiple of a block's
-    length, the start when left out. With `log_shares` the shares of the traffic are events; where nobody goes on with
-    them, the last one would stay true for good.
+    length, the start when left out. `pages` are what is scraped, in the contract's own names when left out. With
+    `log_shares` the shares of the traffic are events; where nobody goes on with them, the last one would stay true for
+    good.
     """
 
     def __init__(
@@ -109,7 +114,9 @@ class StackRecorder:
         interval_ms: int,
         from_ms: int | None = None,
         log_shares: bool = True,
+        pages: Pages | None = None,
     ) -> None:
+        self._pages = pages or OwnPages()
         self._log_shares = log_shares
         self._stack = stack
         self._faults = faults
@@ -162,7 +169,8 @@ class StackRecorder:
             with self._store.transaction():
                 self._store.append_events(events)
         for target in self._targets:
-            self._scraped[target.identity.target_id].scrape(target, self._faults, now_ms)
+            page = self._pages.render(target)
+            self._scraped[target.identity.target_id].scrape(page, self._faults.exposition(target), now_ms)
 
     def _follow_targets(self, now_ms: int) -> Iterator[Event]:
         """Take the targets there are now; those that came and went since the start."""
@@ -170,7 +178,7 @@ class StackRecorder:
             return
         self._generation = self._stack.generation
         before = [target.identity for target in self._targets]
-        self._targets = self._stack.targets()
+        self._targets = [target for target in self._stack.targets() if self._pages.lists(target)]
         now = [target.identity for target in self._targets]
         for identity in now:
             if identity.target_id not in self._scraped:
@@ -215,15 +223,14 @@ class _ScrapedTarget:
         self._last_success_ms: int | None = None
         self._error: str | None = None
 
-    def scrape(self, target: EmulatedTarget, faults: Faults, now_ms: int) -> None:
-        effects = faults.exposition(target)
+    def scrape(self, page: bytes, effects: ExpositionEffects, now_ms: int) -> None:
         snapshot = None
         if effects.unreachable or effects.delay_seconds * 1000 > self._interval_ms:
             self._error = "unreachable" if effects.unreachable else "timeout"
         else:
-            page = distort(render(target.instruments), effects, now_seconds=now_ms / 1000)
+            distorted = distort(page, effects, now_seconds=now_ms / 1000)
             try:
-                snapshot = self._reader.read(keep_beginning(page, effects.kept_share)).snapshot
+                snapshot = self._reader.read(keep_beginning(distorted, effects.kept_share)).snapshot
                 self._last_success_ms, self._error = now_ms, None
             except ReadError as error:
                 self._error = str(error)

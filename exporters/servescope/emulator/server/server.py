@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -20,8 +20,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from servescope.emulator.clock import WallClockRunner
 from servescope.emulator.deployment.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.deployment.stack import EmulatedStack
+from servescope.emulator.faces.pages import OwnPages, Pages
 from servescope.errors import ServescopeError, UsageError
-from servescope.exposition.rendering import render
 from servescope.settings.command_line import cannot_listen
 
 ADDRESS = "127.0.0.1"
@@ -48,28 +48,6 @@ _http_logger.addFilter(_is_ours)
 
 RouteAdder = Callable[[web.Application, "RunningEmulator"], object]
 """Adds what else the server answers to its application, before it serves."""
-
-
-class Pages(Protocol):
-    """How targets are exposed to scrapers."""
-
-    def lists(self, target: EmulatedTarget) -> bool:
-        """Whether a target is listed for scrapers; it is served in any case."""
-
-    def render(self, target: EmulatedTarget) -> bytes:
-        """The target's page; called in the thread of the stack."""
-
-
-class OwnPages:
-    """All targets, in the contract's own names."""
-
-    def lists(self, _: EmulatedTarget) -> bool:
-        """All are listed."""
-        return True
-
-    def render(self, target: EmulatedTarget) -> bytes:
-        """The instruments' page."""
-        return render(target.instruments)
 
 
 Expose = Callable[[web.Request, EmulatedTarget, bytes], Awaitable[web.StreamResponse]]

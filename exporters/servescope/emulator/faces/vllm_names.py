@@ -16,8 +16,7 @@ from servescope.contract.samples import Sample, escape_label_value
 from servescope.emulator.deployment.deployment import EmulatedDeployment, EmulatedTarget
 from servescope.emulator.deployment.replica import Replica
 from servescope.emulator.engine.serving import Serving
-from servescope.exposition.rendering import render
-from servescope.instruments.engine import EngineInstruments
+from servescope.instruments.instrument import Instruments
 
 _SECONDS_EDGES = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
@@ -65,24 +64,17 @@ _HISTOGRAMS = (
 
 
 class VllmPages:
-    """The pages of a stack's engines as vLLM shows them; routers and autoscalers, which vLLM has not, stay unlisted."""
+    """The pages of a deployment's engines as vLLM shows them."""
 
-    def __init__(self, deployments: Iterable[EmulatedDeployment]) -> None:
-        self._pages: dict[EngineInstruments, _Page] = {}
-        for deployment in deployments:
-            for replica in deployment.replicas.values():
-                self._watch(replica)
-            deployment.watch_engines(self._watch)
-
-    def lists(self, target: EmulatedTarget) -> bool:
-        """Whether a target is listed for scrapers."""
-        return isinstance(target.instruments, EngineInstruments)
+    def __init__(self, deployment: EmulatedDeployment) -> None:
+        self._pages: dict[Instruments, _Page] = {}
+        for replica in deployment.replicas.values():
+            self._watch(replica)
+        deployment.watch_engines(self._watch)
 
     def render(self, target: EmulatedTarget) -> bytes:
-        """The page of a target; of one that is no engine, in the contract's own names."""
-        if isinstance(target.instruments, EngineInstruments):
-            return self._pages[target.instruments].render()
-        return render(target.instruments)
+        """The page of an engine of the deployment."""
+        return self._pages[target.instruments].render()
 
     def _watch(self, replica: Replica) -> None:
         gone = [one for one, page in self._pages.items() if page.replica is replica]

@@ -1,0 +1,44 @@
+"""A cutover from one engine to another, each read in its own names: alerts on both figures hold as on our own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.evaluation import active_now
+from servescope.emulator.deployment.stack import V1, V2
+from servescope.emulator.faults.faults import parse_fault
+from tests.support.observed_stack import STEADY, observed
+from tests.support.watched_stack import Watched
+
+pytestmark = pytest.mark.slow
+
+FAULTY_SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Silence the log of targets that have no data yet."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_more_errors_on_the_new_engine_are_seen_in_its_names(tmp_path: Path) -> None:
+    """v1 shown as vLLM and v2 as SGLang: the condition of the cutover's alert holds for v2 during its fault alone."""
+    alert = ALERTS["ServescopeNewStackErrorsMore"]
+    with observed(tmp_path, STEADY, V1, V2, faces=["chat-v1=vllm", "chat-v2=sglang"]) as stack:
+        watched = Watched(stack)
+        watched.step()
+        before = active_now(alert, {}, watched)
+        stack.faults.switch_on(parse_fault("error-burst:0.4@chat-v2"))
+        stack.run(FAULTY_SECONDS)
+        watched.step()
+        during = active_now(alert, {}, watched)
+
+    assert before == {}
+    assert [dict(labels)["deployment_id"] for labels in during] == ["chat-v2"]

@@ -90,7 +90,8 @@ class TargetRegistry:
         """One listed target of each page, by target id: with it the others are scraped that are parts of it."""
         first: list[TargetState] = []
         for watched in self.watched:
-            if not any(each.target.shares_page(watched.target) for each in first if each.target.part.select):
+            is_part = bool(watched.target.part.select)
+            if not is_part or not any(each.target.shares_page(watched.target) for each in first):
                 first.append(watched)
         return first
 

@@ -27,7 +27,7 @@ class ScrapeLoop:
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Start a task for each page that has none yet."""
         spread_ms = _FIRST_SCRAPES_APART_MS * len(self._fleet.listed)
-        for watched in self._fleet.listed.values():
+        for watched in self._fleet.pages:
             if watched.task is None and not self._is_scraped_by_another(watched):
                 watched.task = tasks.create_task(self._scrape_regularly(watched, spread_ms))
 

@@ -20,7 +20,15 @@ from tests.support.alert_stories import DEPLOYMENT, TARGET, promtool_tests
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 from tests.support.story_view import first_difference
 
-_LONG = frozenset({"ServescopeMostDeploymentsDown", "ServescopeMostDeploymentsGone", "ServescopeFleetUnseen"}) | {
+_LONG = frozenset(
+    {
+        "ServescopeMostDeploymentsDown",
+        "ServescopeMostDeploymentsGone",
+        "ServescopeFleetUnseen",
+        "ServescopeTrafficGone",
+        "ServescopeTrafficStopped",
+    }
+) | {
     f"Servescope{objective}BudgetBurns{fast}"
     for objective in ("TimeToFirstToken", "InterTokenLatency", "TimePerOutputToken")
     for fast in ("", "Fast")
@@ -214,16 +222,19 @@ def _counted(slopes: Slopes, deployment: str) -> Iterator[dict[str, str]]:
 @pytest.mark.slow
 def test_what_is_gone_is_missed_for_a_day(each_promtool: Path, tmp_path: Path) -> None:
     """A deployment that left the lists, and a model whose traffic ended: silent before, then active for a day."""
-    hours = 27 * 12
+    steps = 27 * 12
     identity = ", ".join(f'{label}="{text}"' for label, text in TARGET.items())
+    other = identity.replace('deployment_id="d"', 'deployment_id="other"')
     deployment = ", ".join(f'{label}="{text}"' for label, text in DEPLOYMENT.items())
     given = {
         f"servescope_target_scrape_age_seconds{{{identity}}}": "15x24",
-        "servescope_build_info{}": f"1x{hours}",
-        f"deployment:requests:rate5m{{{deployment}}}": f"5x24 0x{hours - 25}",
-        f"deployment:concurrent_requests:sum{{{deployment}}}": f"2x24 0x{hours - 25}",
+        # Another deployment of the model is listed, and serves none of its requests either.
+        f"servescope_target_scrape_age_seconds{{{other}}}": f"15x{steps}",
+        "servescope_build_info{}": f"1x{steps}",
+        f"deployment:requests:rate5m{{{deployment}}}": f"5x24 0x{steps - 25}",
+        f"deployment:concurrent_requests:sum{{{deployment}}}": f"2x24 0x{steps - 25}",
     }
-    names = ("ServescopeDeploymentGone", "ServescopeTrafficGone")
+    names = ("ServescopeDeploymentGone", "ServescopeTrafficStopped")
     checks = [
         check_firing(name, minute, fires)
         for name in names

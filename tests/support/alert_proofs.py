@@ -165,8 +165,10 @@ _OLD_STACK = {"deployment_id": "a", "inference_stack": OLD_STACK}
 _SERVED_OLD, _SERVED_NEW = figure("request_rate", **_OLD_STACK), _REQUESTS
 _BUSY_OLD, _BUSY = figure("concurrent_requests", **_OLD_STACK), _REQUESTS_HERE
 _NONE_SERVED = dict.fromkeys((_SERVED_OLD, _SERVED_NEW, _BUSY_OLD, _BUSY), 0.0)
-_IS_NEW = " ".join(["_"] * 30 + ["5"] * 65)
-_DIPS = " ".join(["5"] * 60 + ["0.01"] + ["5"] * 34)
+_OTHER_MODEL = figure("request_rate", model_name="n")
+_AGE_OF_ANOTHER = series(_AGES, {**TARGET, "model_name": "n", "replica": "r2"})
+_AGE_OF_OLD, _UP_OF_OLD = (series(name, {**TARGET, **_OLD_STACK}) for name in (_AGES, "servescope_target_up"))
+_SENT_OLD = figure("autoscaler_rounded_desired_scale", **_OLD_STACK)
 
 _GPU = [metric("gpu_memory_usage", replica="r0", gpu=gpu) for gpu in ("0", "1")]
 _PREEMPTIONS, _USED = figure("preemptions_rate"), figure("kv_cache_usage")
@@ -252,6 +254,89 @@ def _ended(old: float, new: float, other: float) -> dict[str, float | str]:
         metric("requests_total", outcome="ok", deployment_id=deployment, inference_stack=stack, replica="r0"): value
         for deployment, (stack, value) in shared.items()
     }
+
+
+_DAY = 1400
+"""Minutes of traffic before it ends, an hour less than a day ago included."""
+
+
+def _of_today(value: float) -> str:
+    """A value of the last minutes of `_DAY`, absent at this time of the day before."""
+    return " ".join(["_"] * 200 + [str(value)] * (_DAY - 200))
+
+
+def _first(minutes: int, value: str, then: str) -> str:
+    """A value for the first minutes of `_DAY`, then another; each may be several that take turns."""
+    words = value.split()
+    return " ".join([*words * (minutes // len(words)), *[then] * (_DAY - minutes)])
+
+
+def _served_until(value: float | str) -> Changed:
+    """Both deployments of the model serve as many requests a second each, and then none."""
+    return {**_NONE_SERVED, _SERVED_OLD: (value, 0.0), _SERVED_NEW: (value, 0.0)}
+
+
+_NONE_THE_DAY_BEFORE: Changed = {
+    "none at this time of the day before": _served_until(" ".join(["5"] * 5 + ["0"] * 1200 + ["5"] * 195)),
+    "hardly any at this time of the day before": _served_until(_first(1200, str(STEADY_TRAFFIC.value * 0.49), "5")),
+}
+
+
+def _without_traffic(usual: float | str, silent: Mapping[str, Changed]) -> Proof:
+    """A model of two deployments is served by neither; each has as many requests a second as `usual` before."""
+    is_new = " ".join(["_"] * (_DAY - 65) + ["5"] * 65)
+    dips = " ".join(["_"] * 200 + ["5"] * (_DAY - 235) + ["0.01"] + ["5"] * 34)
+    floor = STEADY_TRAFFIC.value
+    swapped = {**_NONE_SERVED, _OTHER_MODEL: (None, 0.5)}
+    unlisted: Changed = {_AGE: None, _AGE_OF_OLD: None}
+    none_wanted: Changed = {_SENT: 0.0, _SENT_OLD: 0.0, _UP: 0.0, _UP_OF_OLD: 0.0}
+    return Proof(
+        {
+            _SERVED_OLD: usual, _SERVED_NEW: usual, _BUSY_OLD: 3.0, _BUSY: 3.0, _AGE: 15.0, _AGE_OF_OLD: 15.0,
+            _AGE_OF_ANOTHER: 15.0, _UP: 1.0, _UP_OF_OLD: 1.0,
+            _ROUTER_UP: 1.0, _SENT: 4.0, _SENT_OLD: 4.0,
+        },
+        _NONE_SERVED, 0.0,
+        {
+            "a cutover drains the old stack": {_SERVED_OLD: 0.0, _BUSY_OLD: 0.0},
+            "hardly any traffic is left": {**_NONE_SERVED, _SERVED_NEW: 0.001},
+            "one long request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+            "hardly any traffic before": _served_until(floor * 0.49 if usual == 5.0 else _of_today(floor * 0.49)),
+            "new": _served_until(is_new),
+            "not steady": _served_until(dips),
+            "no longer scraped": dict.fromkeys(_NONE_SERVED),
+            "its deployment serves another model": swapped,
+            "its deployment serves another model, whose rate fell to 0 before": {
+                **_NONE_SERVED, _OTHER_MODEL: (None, "0 0 0 0 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5")
+            },
+            "no longer listed": {**_NONE_SERVED, **unlisted},
+            "scaled to zero": {**_NONE_SERVED, **none_wanted},
+            **silent,
+        },
+        also={
+            "traffic at its floor": (_served_until(floor / 2 if usual == 5.0 else _of_today(floor / 2)), 0.0),
+            "another deployment serves another model": (
+                {**_NONE_SERVED, figure("request_rate", model_name="n", deployment_id="e"): 5.0}, 0.0
+            ),
+            "one deployment is listed": ({**_NONE_SERVED, _AGE: None}, 0.0),
+            "one is scaled to zero, and nothing is up": (
+                {**_NONE_SERVED, _SENT_OLD: 0.0, _UP: 0.0, _UP_OF_OLD: 0.0}, 0.0
+            ),
+            "one is scaled to zero, and the other has no autoscaler": (
+                {**_NONE_SERVED, _SENT_OLD: 0.0, _UP_OF_OLD: 0.0, _SENT: (None, None)}, 0.0
+            ),
+            "never listed": ({**_NONE_SERVED, _AGE: (None, None), _AGE_OF_OLD: (None, None)}, 0.0),
+        },
+        ends={
+            "requests end between scrapes": {**_NONE_SERVED, _SERVED_NEW: 0.5},
+            "a request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+            "its deployment serves another model": {**dict.fromkeys(_NONE_SERVED), _OTHER_MODEL: 5.0},
+            "no longer listed": {**_NONE_SERVED, _AGE: STALE, _AGE_OF_OLD: STALE},
+            "scaled to zero": {**_NONE_SERVED, **none_wanted},
+        },
+        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment")},
+        after={_SERVED_OLD: 5.0, _SERVED_NEW: 5.0}, lead=_DAY, stays=60,
+    )  # fmt: skip
 
 
 def _alternating(one: int, other: int, *, each: int) -> str:
@@ -947,34 +1032,19 @@ PROOFS: Mapping[str, Proof] = {
         },
         also={"traffic at its floor": ({_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0)},
     ),
-    "ServescopeTrafficGone": Proof(
-        {_SERVED_OLD: 5.0, _SERVED_NEW: 5.0, _BUSY_OLD: 3.0, _BUSY: 3.0}, _NONE_SERVED, 0.0,
+    "ServescopeTrafficGone": _without_traffic(
+        5.0,
         {
-            "a cutover drains the old stack": {_SERVED_OLD: 0.0, _BUSY_OLD: 0.0},
-            "hardly any traffic is left": {**_NONE_SERVED, _SERVED_NEW: 0.001},
-            "one long request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
-            "hardly any traffic before": {
-                **_NONE_SERVED, _SERVED_OLD: (STEADY_TRAFFIC.value * 0.49, 0.0),
-                _SERVED_NEW: (STEADY_TRAFFIC.value * 0.5, 0.0),
-            },
-            "new": {**_NONE_SERVED, _SERVED_OLD: (_IS_NEW, 0.0), _SERVED_NEW: (_IS_NEW, 0.0)},
-            "not steady": {**_NONE_SERVED, _SERVED_OLD: (_DIPS, 0.0), _SERVED_NEW: (_DIPS, 0.0)},
-            "no longer scraped": dict.fromkeys(_NONE_SERVED),
+            "no day before is known": _served_until(_of_today(5.0)),
+            "hardly any in the hour before": _served_until(_first(200, "5", str(STEADY_TRAFFIC.value * 0.49))),
+            "not steady in the hour before": _served_until(" ".join(["5"] * (_DAY - 35) + ["0.01"] + ["5"] * 34)),
+            "again since an hour": _served_until(" ".join(["5"] * 200 + ["_"] * (_DAY - 265) + ["5"] * 65)),
+            "not steady the day before": _served_until(_first(200, "0.01 5 5 5 5 5 5 5 5 5", "5")),
+            **_NONE_THE_DAY_BEFORE,
         },
-        also={
-            "traffic at its floor": (
-                {
-                    **_NONE_SERVED, _SERVED_OLD: (STEADY_TRAFFIC.value / 2, 0.0),
-                    _SERVED_NEW: (STEADY_TRAFFIC.value / 2, 0.0),
-                }, 0.0,
-            ),
-        },
-        ends={
-            "requests end between scrapes": {**_NONE_SERVED, _SERVED_NEW: 0.5},
-            "a request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
-        },
-        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment")},
-        lead=95, stays=60,
+    ),
+    "ServescopeTrafficStopped": _without_traffic(
+        _of_today(5.0), {"steady the day before": _served_until(5.0), **_NONE_THE_DAY_BEFORE}
     ),
     "ServescopeDeploymentGone": Proof(
         {

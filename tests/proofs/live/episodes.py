@@ -217,10 +217,10 @@ _USERS: Final = (
 
 _TRAFFIC: Final = (
     # Where a model as a whole gets no requests no deployment is named, so that one has to follow the other.
-    _of_faults("cut-off", "traffic-stopped", "ServescopeTrafficGone@", lane="traffic"),
+    _of_faults("cut-off", "traffic-stopped", "ServescopeTrafficStopped@", lane="traffic"),
     _of_faults(
         "routerless", "router-down", "ServescopeRouterDown", lane="traffic",
-        muted={"ServescopeTargetDown": "ServescopeRouterDown", "ServescopeTrafficGone@": "ServescopeRouterDown"},
+        muted={"ServescopeTargetDown": "ServescopeRouterDown", "ServescopeTrafficStopped@": "ServescopeRouterDown"},
     ),
 )  # fmt: skip
 
@@ -383,6 +383,8 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 NOT_SHOWN: Final[Mapping[str, str]] = {
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
+    "ServescopeTrafficGone": "it compares with the day before, and a run is shorter than a day; "
+    "ServescopeTrafficStopped is the same without it",
     **dict.fromkeys(
         (
             "ServescopeAgentDown", "ServescopeTranslatorDown", "ServescopeProbesFail", "ServescopeProbesRefused",

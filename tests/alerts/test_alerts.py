@@ -27,6 +27,7 @@ _LONG = frozenset(
         "ServescopeFleetUnseen",
         "ServescopeTrafficGone",
         "ServescopeTrafficStopped",
+        "ServescopeRouterHotSpot",
     }
 ) | {
     f"Servescope{objective}BudgetBurns{fast}"

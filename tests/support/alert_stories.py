@@ -43,9 +43,9 @@ class Proof:
     `also` are other bad values at which it fires, each with its value; `silent` are values at which it does not, by
     why. `bad` and the others hold only what differs from `well`; None is a series that is not there. `elsewhere` are
     bad values at which it fires with other labels than `labels`, the alert's own. `ends` are values that end it, beside
-    those of `well`, by why: what differs from `well` after the bad values; `after` is what always does. `lag` and `late`
-    are the minutes until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open ranges
-    where they differ.
+    those of `well`, by why: what differs from `well` after the bad values; `after` is what always does. `lag` and
+    `late` are the minutes until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open
+    ranges where they differ.
     """
 
     well: Values

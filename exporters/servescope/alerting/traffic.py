@@ -121,8 +121,8 @@ TRAFFIC_ALERTS: Final = (
         "ServescopeTrafficGone", "critical", "traffic", "traffic",
         _unless_given_up(All((_STOPPED, Compare(_DAY_BEFORE, ">=", _FLOOR)))),
         "A model gets no requests any more.",
-        f"No stack of {{{{ $labels.model_name }}}} has served a request for 10 minutes. In the hour before, and in this "
-        f"hour of the day before, there were at least {_FLOOR:g} requests per second at all times.",
+        f"No stack of {{{{ $labels.model_name }}}} has served a request for 10 minutes. In the hour before, and in "
+        f"this hour of the day before, there were at least {_FLOOR:g} requests per second at all times.",
         Runbook(
             "The engines of the model can be scraped, no request ended within 5 minutes on any of its stacks, none is "
             f"in flight, and there were at least {_FLOOR:g} requests per second in the whole hour before and in the "

@@ -387,6 +387,14 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "ServescopeTrafficStopped is the same without it",
     **dict.fromkeys(
         (
+            "ServescopeAnswersShrink", "ServescopeClientErrorsHigh", "ServescopeReplicaSlow",
+            "ServescopeRouterHotSpot",
+        ),
+        "the emulator has no fault for it",
+    ),
+    "ServescopeRequestsNotExposed": "the emulator renames the first metric of a page, which is another one",
+    **dict.fromkeys(
+        (
             "ServescopeAgentDown", "ServescopeTranslatorDown", "ServescopeProbesFail", "ServescopeProbesRefused",
             "ServescopeTranslatorVersionsMixed",
         ),

@@ -32,7 +32,9 @@ from tests.support.story_view import over_past
 pytestmark = pytest.mark.proof
 STEP_SECONDS = 15.0
 WARM_SECONDS = 600.0
-_FLOORS = {"ServescopeUpButNotServing", "ServescopeRouterIndexDegraded"}
+_FLOORS = {
+    "ServescopeUpButNotServing", "ServescopeRouterIndexDegraded", "ServescopeReplicaSlow", "ServescopeRouterHotSpot",
+}  # fmt: skip
 FAULTS = {
     "draft-misaligned": "ServescopeSpeculationBelowBreakEven",
     "router-losing-events": "ServescopeCacheEventGaps",

@@ -137,8 +137,18 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("late"),
         Deployed("briefly-late"),
         Deployed("hung-up"),
+        Deployed("brief"),
+        Deployed("invalid"),
         # So large a batch that those that hang leave room for the others.
         Deployed("hanging", tables={"runtime": {"max_batch_size": 1024}}),
+    )),
+    # Of several replicas one is slow, or gets all requests, which are too many for it.
+    "several": Emulated((
+        Deployed("slow-gpu", share=2.0, tables={"autoscaling": _ROOMY}),
+        Deployed("hot", tables={
+            "engine": {"max_queue": 100_000}, "runtime": {"max_batch_size": 4}, "autoscaling": _ROOMY,
+            "router": {"max_queued": 100_000, "saturation_ratio": 100.0},
+        }),
     )),
     "pair": Emulated((
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),

@@ -174,6 +174,10 @@ _USERS: Final = (
     ),
     _of_faults("hung-up", "client-aborts:0.7", "ServescopeClientAbortsHigh"),
     _of_faults("hanging", "requests-hang:0.15", "ServescopeRequestsHang", fires_within="75m"),
+    _of_faults("brief", "answers-short:0.1", "ServescopeAnswersShrink"),
+    _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
+    _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaSlow", fires_within="75m"),
+    _of_faults("hot", "router-hot-spot", "ServescopeRouterHotSpot", resolves_within="8h"),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
@@ -385,14 +389,7 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "responses, lists, files, disks and clocks are reported otherwise",
     "ServescopeTrafficGone": "it compares with the day before, and a run is shorter than a day; "
     "ServescopeTrafficStopped is the same without it",
-    **dict.fromkeys(
-        (
-            "ServescopeAnswersShrink", "ServescopeClientErrorsHigh", "ServescopeReplicaSlow",
-            "ServescopeRouterHotSpot",
-        ),
-        "the emulator has no fault for it",
-    ),
-    "ServescopeRequestsNotExposed": "the emulator renames the first metric of a page, which is another one",
+    "ServescopeRequestsNotExposed": "the emulator's fault renames a latency, and no requests",
     **dict.fromkeys(
         (
             "ServescopeAgentDown", "ServescopeTranslatorDown", "ServescopeProbesFail", "ServescopeProbesRefused",

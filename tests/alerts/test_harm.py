@@ -143,7 +143,7 @@ def test_answers_that_shrink_are_a_page(promtool: Path, tmp_path: Path, scrape_s
         # A batch of classifications comes beside them.
         ((_HOURS, 5.0, 300.0), (120, 105.0, 15.0)),
         # A batch of long texts ends.
-        ((_HOURS, 5.0, 1500.0), (120, 2.5, 200.0)),
+        ((_HOURS, 5.0, 1500.0), (120, 1.5, 200.0)),
         # Night falls within two hours.
         ((_HOURS, 5.0, 300.0), *((10, 5.0 - step * 0.4, 300.0 - step * 20) for step in range(12))),
     ],

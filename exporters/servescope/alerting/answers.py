@@ -31,8 +31,9 @@ ANSWERS_ALERTS: Final = (
             records.Compare(_LENGTH, "<", records.Scaled(_before(_LENGTH), _KEPT)),
             # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
             records.Compare(_WRITTEN, "<", records.Scaled(_before(_WRITTEN), _SAME)),
+            # Over ten minutes, those of the rate included, as requests come in bursts.
             records.Compare(
-                _RATE, ">=", records.Scaled(records.OverTime("max", _RATE, "1h", before="30m"), _SAME)
+                records.OverTime("avg", _RATE, "5m"), ">=", records.Scaled(records.OverTime("avg", _RATE, "3h"), _SAME)
             ),
             records.Compare(_RATE, ">=", _FLOOR),
         )),
@@ -42,8 +43,8 @@ ANSWERS_ALERTS: Final = (
         records.Runbook(
             f"The mean number of output tokens of a request is below {_KEPT:%} of what it was in the hour that ended "
             f"30 minutes ago, the output tokens per second are below {_SAME:%}, and there are at least {_SAME:%} as "
-            "many requests: the same traffic gets shorter answers, or empty ones. They count as ok. The alert stays "
-            "active while answers are as short, for some hours.",
+            "many requests as on average over three hours: the same traffic gets shorter answers, or empty ones. They "
+            "count as ok. The alert stays active while answers are as short, for some hours.",
             "Answers are empty, or break off after a few words.",
             "Send the same request to a replica yourself and read the answer. Compare the share of answers that end at "
             "a limit with before. Look at the last change: a chat template, a stop sequence, a default limit of "
@@ -63,7 +64,7 @@ ANSWERS_ALERTS: Final = (
             "The owner of the model, now, if a rollback is not yours to do.",
             "Answers are about as long as before.",
         ),
-        "requests", "output_tokens_per_request", for_="5m", keep_firing_for="5m",
+        "requests", "output_tokens_per_request", for_="7m", keep_firing_for="5m",
         lasts=records.Compare(_LENGTH, "<", records.Scaled(records.OverTime("max", _LENGTH, "6h"), _KEPT)),
     ),
     records.Alert(

@@ -83,9 +83,9 @@ ANSWERS_KEPT = Bound(
 )
 SAME_TRAFFIC = Bound(
     "same_traffic",
-    0.6,
+    0.5,
     "ratio",
-    "a smaller share of the requests of an hour ago, or a larger one of its output tokens, is other traffic",
+    "a smaller share of the usual requests, or a larger one of the output tokens, is other traffic",
     most=1.0,
 )
 ANSWERS_TRAFFIC = Bound(

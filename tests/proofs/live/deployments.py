@@ -145,8 +145,8 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     # Of several replicas one is slow, or gets all requests, which are too many for it.
     "several": Emulated((
         Deployed("slow-gpu", share=2.0, tables={"autoscaling": _ROOMY}),
-        Deployed("hot", tables={
-            "engine": {"max_queue": 100_000}, "runtime": {"max_batch_size": 4}, "autoscaling": _ROOMY,
+        Deployed("hot", share=3.0, tables={
+            "engine": {"max_queue": 100_000}, "runtime": {"max_batch_size": 2}, "autoscaling": _ROOMY,
             "router": {"max_queued": 100_000, "saturation_ratio": 100.0},
         }),
     )),

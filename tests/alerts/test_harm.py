@@ -44,6 +44,7 @@ def test_a_model_that_is_swapped_is_not_gone(promtool: Path, tmp_path: Path) -> 
     assert firing(promtool, tmp_path, given, {_GONE: quiet, _STOPPED: quiet}) == {}
 
 
+@pytest.mark.proof
 def test_a_model_that_left_the_lists_is_not_missed_for_a_day(promtool: Path, tmp_path: Path) -> None:
     """A ticket while it is listed without requests; it ends when the model is removed."""
     given = _requests((_HOURS, 5.0), (60, 0.0), (60, None))
@@ -126,7 +127,7 @@ def _answers(*stretches: tuple[int, float, float]) -> dict[str, Stretches]:
 
 
 @EACH_INTERVAL
-@pytest.mark.parametrize("length", [0.0, 30.0])
+@pytest.mark.parametrize("length", [pytest.param(0.0, marks=pytest.mark.proof), 30.0])
 def test_answers_that_shrink_are_a_page(promtool: Path, tmp_path: Path, scrape_seconds: int, length: float) -> None:
     """All answers become empty, or a tenth as long: a page within a quarter of an hour, until they are whole again."""
     given = _answers((_HOURS, 5.0, 300.0), (180, 5.0, length), (30, 5.0, 300.0))
@@ -178,8 +179,11 @@ _HOT, _SLOW = "ServescopeRouterHotSpot", "ServescopeReplicaSlow"
 EACH_SIZE = pytest.mark.parametrize(
     ("replicas", "scrape_seconds"),
     [
-        (2, 60), (20, 60),
-        *(pytest.param(*each, marks=pytest.mark.proof) for each in ((20, 30), (20, 15), (200, 15), (1000, 60))),
+        (2, 60),
+        *(
+            pytest.param(*each, marks=pytest.mark.proof)
+            for each in ((20, 60), (20, 30), (20, 15), (200, 15), (1000, 60))
+        ),
     ],
 )  # fmt: skip
 """Replicas of a deployment, and the interval of scrapes; promtool loads 10,000 samples for a rule at most."""

@@ -139,16 +139,9 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("hung-up"),
         Deployed("brief"),
         Deployed("invalid"),
+        Deployed("slow-gpu", share=2.0, tables={"autoscaling": _ROOMY}),
         # So large a batch that those that hang leave room for the others.
         Deployed("hanging", tables={"runtime": {"max_batch_size": 1024}}),
-    )),
-    # Of several replicas one is slow, or gets all requests, which are too many for it.
-    "several": Emulated((
-        Deployed("slow-gpu", share=2.0, tables={"autoscaling": _ROOMY}),
-        Deployed("hot", share=3.0, tables={
-            "engine": {"max_queue": 100_000}, "runtime": {"max_batch_size": 2}, "autoscaling": _ROOMY,
-            "router": {"max_queued": 100_000, "saturation_ratio": 100.0},
-        }),
     )),
     "pair": Emulated((
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),

@@ -177,7 +177,6 @@ _USERS: Final = (
     _of_faults("brief", "answers-short:0.1", "ServescopeAnswersShrink"),
     _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
     _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaSlow", fires_within="75m"),
-    _of_faults("hot", "router-hot-spot", "ServescopeRouterHotSpot", resolves_within="8h"),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
@@ -389,6 +388,8 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "responses, lists, files, disks and clocks are reported otherwise",
     "ServescopeTrafficGone": "it compares with the day before, and a run is shorter than a day; "
     "ServescopeTrafficStopped is the same without it",
+    "ServescopeRouterHotSpot": "its traffic must be too much for one replica and no burst of it for several, which the "
+    "bursts of few users here are",
     "ServescopeRequestsNotExposed": "the emulator's fault renames a latency, and no requests",
     **dict.fromkeys(
         (

@@ -144,7 +144,7 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         ),
         # Behind a deployment without router or engines no request is served: the page about it names the cause.
         _inhibition(
-            (page, f'alertname=~"{_NOT_SERVING}"'), ('alertname="ServescopeTrafficGone"',),
+            (page, f'alertname=~"{_NOT_SERVING}"'), ('alertname=~"ServescopeTraffic(Gone|Stopped)"',),
             _names(options, "model_name", "environment"),
         ),
         # Nor is there anything to judge, whichever of the stacks is not serving.

@@ -25,6 +25,10 @@ READINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "steady; it rises when answers become slow.",
             "compare with the time to first token: clients give up when they wait too long.",
         ),
+        "client_error_share": (
+            "steady and low.",
+            "compare with the last change of a limit, of the gateway and of the clients.",
+        ),
         "request_unended_share": (
             "near 0, above it while the traffic grows.",
             "if it stays above 0, requests hang: compare the requests in flight by replica.",

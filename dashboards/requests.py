@@ -61,6 +61,7 @@ def make(options: Options) -> Board:
                     figure_panel("concurrent_requests", options),
                     figure_panel("queued_requests", options),
                     figure_panel("client_abort_share", options),
+                    figure_panel("client_error_share", options),
                 ),
             ),
             Row(

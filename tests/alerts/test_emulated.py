@@ -26,7 +26,9 @@ from tests.support.watched_stack import STEP_SECONDS, Watched
 
 pytestmark = pytest.mark.proof
 WARM_SECONDS = 600.0
-_FLOORS = {"ServescopeUpButNotServing", "ServescopeRouterIndexDegraded"}
+_FLOORS = {
+    "ServescopeUpButNotServing", "ServescopeRouterIndexDegraded", "ServescopeReplicaSlow", "ServescopeRouterHotSpot",
+}  # fmt: skip
 FAULTS = {
     "draft-misaligned": "ServescopeSpeculationBelowBreakEven",
     "router-losing-events": "ServescopeCacheEventGaps",

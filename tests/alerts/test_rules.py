@@ -32,6 +32,7 @@ from servescope.contract.bounds import (
     DRAFT_TRAFFIC,
     HANGING_FLOOR,
     PROMPT_TRAFFIC,
+    SLOW_TRAFFIC,
 )
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
@@ -52,6 +53,7 @@ PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
     "ServescopeCutoverDegraded", "ServescopeRouterDown", "ServescopeTrafficGone", "ServescopeMostDeploymentsGone",
     "ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeMostDeploymentsDown", "ServescopeFleetUnseen",
+    "ServescopeAnswersShrink", "ServescopeRouterHotSpot", "ServescopeRequestsNotExposed",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""
@@ -148,6 +150,7 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
         f"deployment:requests:rate5m >= {ABORTS_TRAFFIC.value:g}",
         f"deployment:concurrent_requests:sum >= {HANGING_FLOOR.value:g}",
+        f"rate(time_per_output_token_seconds_count[5m])))) >= {SLOW_TRAFFIC.value:g}",
         f"deployment:requests:increase1h) >= {BAD_REQUESTS.value:g}",
         f"deployment:requests:increase1d) >= {BAD_REQUESTS.value:g}",
     )

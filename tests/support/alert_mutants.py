@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any as Mutant  # a term where a term was, a condition where a condition was
 
 from servescope.alerting.records import (
+    AdHocExpression,
     Alert,
     All,
     Any,
@@ -29,6 +30,7 @@ from servescope.alerting.records import (
     Total,
     parts,
 )
+from servescope.contract.expressions import Ratio
 from tests.support.alert_stories import minutes
 
 _FLIPPED: dict[Operator, tuple[Operator, ...]] = {
@@ -84,7 +86,9 @@ def _own(value: Part) -> Iterator[tuple[str, Mutant]]:
         case Compare(left, operator, right):
             remembered = _REMEMBERED if isinstance(left, Subquery) and left.window == "1d" else ""
             # An average of many values meets a number exactly by chance alone.
-            is_average = isinstance(left, OverTime) and left.function == "avg"
+            is_average = (isinstance(left, OverTime) and left.function == "avg") or (
+                isinstance(left, AdHocExpression) and isinstance(left.expression, Ratio)
+            )
             for flipped in _FLIPPED[operator]:
                 if not (is_average and flipped.strip("=") == operator.strip("=")):
                     yield f"{remembered}{operator} became {flipped}", replace(value, operator=flipped)

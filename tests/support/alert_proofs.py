@@ -14,9 +14,13 @@ from servescope.contract.bounds import (
     ACTIVE_REPLICAS,
     ALL_BAD,
     ALL_BAD_REQUESTS,
+    ANSWERS_KEPT,
+    ANSWERS_TRAFFIC,
     BAD_REQUESTS,
+    CLIENT_ERRORS_MORE,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
+    ENDED_KEPT,
     FAILED_NOTIFICATIONS,
     FAILED_PROBES,
     FAILING_RULES,
@@ -26,6 +30,8 @@ from servescope.contract.bounds import (
     HANGING_SHARE,
     HANGING_TIMES,
     HIT_RATE_KEPT,
+    HOT_SHARE,
+    IN_FLIGHT_GROWN,
     JUDGEMENT_AGE,
     KV_FULL,
     KV_TRANSFER_TIME,
@@ -38,9 +44,12 @@ from servescope.contract.bounds import (
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     QUEUE_SHARE,
+    SAME_TRAFFIC,
     SCALE_CHANGES,
     SCRAPE_AGE,
     SERVING_AGE,
+    SLOW_TIMES,
+    SLOW_TRAFFIC,
     SPLIT_MARGIN,
     STEADY_TRAFFIC,
     STORE_QUEUE_AGE,
@@ -112,6 +121,9 @@ _REQUESTS = figure("request_rate")
 _REQUESTS_HERE, _WRITTEN = figure("concurrent_requests"), figure("output_tokens_per_second")
 _TOKENS = figure("autoscaler_in_flight_tokens")
 _ABORTED, _UNENDED, _DURATION = map(figure, ("client_abort_share", "request_unended_share", "request_duration_mean"))
+_LENGTH, _INVALID, _TOKEN_TIME = map(
+    figure, ("output_tokens_per_request", "client_error_share", "time_per_output_token_mean")
+)
 _USUAL, _YOUNG = (figure("client_abort_share", deployment_id=each) for each in ("usual", "young"))
 _USUAL_REQUESTS, _YOUNG_REQUESTS = (figure("request_rate", deployment_id=each) for each in ("usual", "young"))
 _IN_FLIGHT, _OUTPUT, _INPUT = (
@@ -165,8 +177,10 @@ _OLD_STACK = {"deployment_id": "a", "inference_stack": OLD_STACK}
 _SERVED_OLD, _SERVED_NEW = figure("request_rate", **_OLD_STACK), _REQUESTS
 _BUSY_OLD, _BUSY = figure("concurrent_requests", **_OLD_STACK), _REQUESTS_HERE
 _NONE_SERVED = dict.fromkeys((_SERVED_OLD, _SERVED_NEW, _BUSY_OLD, _BUSY), 0.0)
-_IS_NEW = " ".join(["_"] * 30 + ["5"] * 65)
-_DIPS = " ".join(["5"] * 60 + ["0.01"] + ["5"] * 34)
+_OTHER_MODEL = figure("request_rate", model_name="n")
+_AGE_OF_ANOTHER = series(_AGES, {**TARGET, "model_name": "n", "replica": "r2"})
+_AGE_OF_OLD, _UP_OF_OLD = (series(name, {**TARGET, **_OLD_STACK}) for name in (_AGES, "servescope_target_up"))
+_SENT_OLD = figure("autoscaler_rounded_desired_scale", **_OLD_STACK)
 
 _GPU = [metric("gpu_memory_usage", replica="r0", gpu=gpu) for gpu in ("0", "1")]
 _PREEMPTIONS, _USED = figure("preemptions_rate"), figure("kv_cache_usage")
@@ -252,6 +266,110 @@ def _ended(old: float, new: float, other: float) -> dict[str, float | str]:
         metric("requests_total", outcome="ok", deployment_id=deployment, inference_stack=stack, replica="r0"): value
         for deployment, (stack, value) in shared.items()
     }
+
+
+_DAY = 1400
+"""Minutes of traffic before it ends, an hour less than a day ago included."""
+
+
+def _of_today(value: float) -> str:
+    """A value of the last minutes of `_DAY`, absent at this time of the day before."""
+    return " ".join(["_"] * 200 + [str(value)] * (_DAY - 200))
+
+
+def _first(minutes: int, value: str, then: str) -> str:
+    """A value for the first minutes of `_DAY`, then another; each may be several that take turns."""
+    words = value.split()
+    return " ".join([*words * (minutes // len(words)), *[then] * (_DAY - minutes)])
+
+
+def _served_until(value: float | str) -> Changed:
+    """Both deployments of the model serve as many requests a second each, and then none."""
+    return {**_NONE_SERVED, _SERVED_OLD: (value, 0.0), _SERVED_NEW: (value, 0.0)}
+
+
+_NONE_THE_DAY_BEFORE: Mapping[str, Changed] = {
+    "none at this time of the day before": _served_until(" ".join(["5"] * 5 + ["0"] * 1200 + ["5"] * 195)),
+    "hardly any at this time of the day before": _served_until(_first(1200, str(STEADY_TRAFFIC.value * 0.49), "5")),
+}
+
+
+_EACH = [metric("concurrent_requests", replica=f"r{number}") for number in range(3)]
+_ALONE: dict[str, tuple[None, None]] = dict.fromkeys(_EACH[1:], (None, None))
+_HOT: Changed = {_EACH[0]: 200 * HOT_SHARE.value * _HAIR, _EACH[1]: 200 * (1 - HOT_SHARE.value * _HAIR), _EACH[2]: 0.0}
+_FEWER: Changed = {_REQUESTS: 2.0, _REQUESTS_HERE: 200.0}
+_ENDS = " ".join(["5"] * 5 + [STALE] * 100)
+"""A recorded rate after the last scrape of what it is made of."""
+_SHORT = 100 * ANSWERS_KEPT.value / _HAIR
+_FALLS_LATER = " ".join(["5"] * 20 + ["1"] * 200)
+_TIMES = [series(f"time_per_output_token_seconds_{part}", {**DEPLOYMENT, "replica": "r0"}) for part in ("sum", "count")]
+
+
+def _fewer_since(rate: float) -> tuple[str, float]:
+    """Five requests a second until a quarter of an hour before minute 130, then fewer; half of their average is 2.3."""
+    return " ".join(["5"] * 115 + [str(rate)] * 15), rate
+
+
+def _slow(times: float, requests: float = 1.0) -> Changed:
+    """A replica takes as many times the mean of its deployment, 2 s, for an output token."""
+    return {_TIMES[0]: (2 * requests, 2 * requests * times), _TIMES[1]: (requests, requests)}
+
+
+def _without_traffic(usual: float | str, silent: Mapping[str, Changed]) -> Proof:
+    """A model of two deployments is served by neither; each has as many requests a second as `usual` before."""
+    is_new = " ".join(["_"] * (_DAY - 65) + ["5"] * 65)
+    dips = " ".join(["_"] * 200 + ["5"] * (_DAY - 235) + ["0.01"] + ["5"] * 34)
+    floor = STEADY_TRAFFIC.value
+    swapped: Changed = {**_NONE_SERVED, _OTHER_MODEL: (None, 0.5)}
+    unlisted: Changed = {_AGE: None, _AGE_OF_OLD: None}
+    none_wanted: Changed = {_SENT: 0.0, _SENT_OLD: 0.0, _UP: 0.0, _UP_OF_OLD: 0.0}
+    return Proof(
+        {
+            _SERVED_OLD: usual, _SERVED_NEW: usual, _BUSY_OLD: 3.0, _BUSY: 3.0, _AGE: 15.0, _AGE_OF_OLD: 15.0,
+            _AGE_OF_ANOTHER: 15.0, _UP: 1.0, _UP_OF_OLD: 1.0,
+            _ROUTER_UP: 1.0, _SENT: 4.0, _SENT_OLD: 4.0,
+        },
+        _NONE_SERVED, 0.0,
+        {
+            "a cutover drains the old stack": {_SERVED_OLD: 0.0, _BUSY_OLD: 0.0},
+            "hardly any traffic is left": {**_NONE_SERVED, _SERVED_NEW: 0.001},
+            "one long request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+            "hardly any traffic before": _served_until(floor * 0.49 if usual == 5.0 else _of_today(floor * 0.49)),
+            "new": _served_until(is_new),
+            "not steady": _served_until(dips),
+            "no longer scraped": dict.fromkeys(_NONE_SERVED),
+            "its deployment serves another model": swapped,
+            "its deployment serves another model, whose rate fell to 0 before": {
+                **_NONE_SERVED, _OTHER_MODEL: (None, "0 0 0 0 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5 5")
+            },
+            "no longer listed": {**_NONE_SERVED, **unlisted},
+            "scaled to zero": {**_NONE_SERVED, **none_wanted},
+            **silent,
+        },
+        also={
+            "traffic at its floor": (_served_until(floor / 2 if usual == 5.0 else _of_today(floor / 2)), 0.0),
+            "another deployment serves another model": (
+                {**_NONE_SERVED, figure("request_rate", model_name="n", deployment_id="e"): 5.0}, 0.0
+            ),
+            "one deployment is listed": ({**_NONE_SERVED, _AGE: None}, 0.0),
+            "one is scaled to zero, and nothing is up": (
+                {**_NONE_SERVED, _SENT_OLD: 0.0, _UP: 0.0, _UP_OF_OLD: 0.0}, 0.0
+            ),
+            "one is scaled to zero, and the other has no autoscaler": (
+                {**_NONE_SERVED, _SENT_OLD: 0.0, _UP_OF_OLD: 0.0, _SENT: (None, None)}, 0.0
+            ),
+            "never listed": ({**_NONE_SERVED, _AGE: (None, None), _AGE_OF_OLD: (None, None)}, 0.0),
+        },
+        ends={
+            "requests end between scrapes": {**_NONE_SERVED, _SERVED_NEW: 0.5},
+            "a request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+            "its deployment serves another model": {**dict.fromkeys(_NONE_SERVED), _OTHER_MODEL: 5.0},
+            "no longer listed": {**_NONE_SERVED, _AGE: STALE, _AGE_OF_OLD: STALE},
+            "scaled to zero": {**_NONE_SERVED, **none_wanted},
+        },
+        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment")},
+        after={_SERVED_OLD: 5.0, _SERVED_NEW: 5.0}, lead=_DAY, stays=60,
+    )  # fmt: skip
 
 
 def _alternating(one: int, other: int, *, each: int) -> str:
@@ -947,34 +1065,144 @@ PROOFS: Mapping[str, Proof] = {
         },
         also={"traffic at its floor": ({_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0)},
     ),
-    "ServescopeTrafficGone": Proof(
-        {_SERVED_OLD: 5.0, _SERVED_NEW: 5.0, _BUSY_OLD: 3.0, _BUSY: 3.0}, _NONE_SERVED, 0.0,
+    "ServescopeTrafficGone": _without_traffic(
+        5.0,
         {
-            "a cutover drains the old stack": {_SERVED_OLD: 0.0, _BUSY_OLD: 0.0},
-            "hardly any traffic is left": {**_NONE_SERVED, _SERVED_NEW: 0.001},
-            "one long request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
-            "hardly any traffic before": {
-                **_NONE_SERVED, _SERVED_OLD: (STEADY_TRAFFIC.value * 0.49, 0.0),
-                _SERVED_NEW: (STEADY_TRAFFIC.value * 0.5, 0.0),
+            "no day before is known": _served_until(_of_today(5.0)),
+            "hardly any in the hour before": _served_until(_first(200, "5", str(STEADY_TRAFFIC.value * 0.49))),
+            "not steady in the hour before": _served_until(" ".join(["5"] * (_DAY - 35) + ["0.01"] + ["5"] * 34)),
+            "again since an hour": _served_until(" ".join(["5"] * 200 + ["_"] * (_DAY - 265) + ["5"] * 65)),
+            "not steady the day before": _served_until(_first(200, "0.01 5 5 5 5 5 5 5 5 5", "5")),
+            **_NONE_THE_DAY_BEFORE,
+        },
+    ),
+    "ServescopeTrafficStopped": _without_traffic(
+        _of_today(5.0), {"steady the day before": _served_until(5.0), **_NONE_THE_DAY_BEFORE}
+    ),
+    "ServescopeRequestsNotExposed": Proof(
+        {_REQUESTS: 5.0, _BUSY: 3.0, _UP: 1.0, _ROUTER_UP: 1.0, _SHARE: 0.5}, {_REQUESTS: _ENDS}, 5.0,
+        {
+            "idle": {_BUSY: (0.0, 0.0), _REQUESTS: _ENDS},
+            "they are exposed": {_REQUESTS: 0.0},
+            "hardly any before": {_REQUESTS: (STEADY_TRAFFIC.value * 0.99, STALE)},
+            "of another model": {_REQUESTS: _ENDS, _OTHER_MODEL: 5.0},
+            "its engines are down": {_REQUESTS: _ENDS, _UP: 0.0},
+            "its engines are gone": {_REQUESTS: _ENDS, _UP: None},
+            "retired": {_REQUESTS: _ENDS, _SHARE: 0.0},
+            "idle, and of another model": {
+                _REQUESTS: _ENDS, _BUSY: STALE, figure("concurrent_requests", model_name="n"): (0.0, 0.0)
             },
-            "new": {**_NONE_SERVED, _SERVED_OLD: (_IS_NEW, 0.0), _SERVED_NEW: (_IS_NEW, 0.0)},
-            "not steady": {**_NONE_SERVED, _SERVED_OLD: (_DIPS, 0.0), _SERVED_NEW: (_DIPS, 0.0)},
-            "no longer scraped": dict.fromkeys(_NONE_SERVED),
         },
         also={
             "traffic at its floor": (
-                {
-                    **_NONE_SERVED, _SERVED_OLD: (STEADY_TRAFFIC.value / 2, 0.0),
-                    _SERVED_NEW: (STEADY_TRAFFIC.value / 2, 0.0),
-                }, 0.0,
+                {_REQUESTS: (STEADY_TRAFFIC.value, _ENDS.replace("5", str(STEADY_TRAFFIC.value)))}, STEADY_TRAFFIC.value
+            ),
+            "nothing is exposed": ({_REQUESTS: _ENDS, _BUSY: STALE}, 5.0),
+            "some in flight now and then": ({_REQUESTS: _ENDS, _BUSY: "0 0 0 0 0 0 0 1"}, 5.0),
+            "hardly anything in flight": ({_REQUESTS: _ENDS, _BUSY: 0.5}, 5.0),
+            "another deployment is up": (
+                {_REQUESTS: _ENDS, series("servescope_target_up", {**TARGET, "deployment_id": "e"}): 0.0}, 5.0
+            ),
+            "traffic now and then": ({_REQUESTS: ("0 0 0 0 0 5 5 5 5 5", _ENDS)}, 5.0),
+            "one engine is up": ({_REQUESTS: _ENDS, _UP: 0.0, _SECOND_UP: 1.0}, 5.0),
+        },
+        ends={"another model's are exposed": {_REQUESTS: _ENDS, _OTHER_MODEL: 5.0}},
+        lead=60, lag=5,
+    ),
+    "ServescopeAnswersShrink": Proof(
+        {_LENGTH: 100.0, _WRITTEN: 500.0, _REQUESTS: 5.0},
+        {_LENGTH: 5.0, _WRITTEN: 25.0}, 5.0,
+        {
+            "at the boundary": {_LENGTH: 100 * ANSWERS_KEPT.value, _WRITTEN: 50.0},
+            "as many tokens, of more requests": {_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value, _REQUESTS: 50.0},
+            "other requests": {_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: 1.5},
+            "just fewer requests": {
+                _LENGTH: " ".join(["1"] * 10 + [STALE] * 200), _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.26)
+            },
+            "hardly any requests": {
+                _LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value * 0.99)
+            },
+            "short all along": {_LENGTH: (1.0, 1.0), _WRITTEN: 5.0},
+            "none are answered": {_LENGTH: None, _WRITTEN: 0.0},
+        },
+        also={
+            "just short enough": (
+                {_LENGTH: _SHORT, _WRITTEN: 50.0}, _SHORT
+            ),
+            "empty": ({_LENGTH: 0.0, _WRITTEN: 0.0}, 0.0),
+            "nearly as many tokens": ({_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value / _HAIR}, 1.0),
+            "just as many requests": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.34)}, 1.0),
+            "traffic at its floor": (
+                {_LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value)}, 1.0
+            ),
+            "traffic that falls later": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _FALLS_LATER}, 1.0),
+        },
+        ends={"long enough": {_LENGTH: 100 * ANSWERS_KEPT.value, _REQUESTS: 0.5}},
+        lead=130, stays=100,
+    ),
+    "ServescopeClientErrorsHigh": Proof(
+        {_INVALID: 0.0, _REQUESTS: 5.0}, {_INVALID: CLIENT_ERRORS_MORE.value * _HAIR}, CLIENT_ERRORS_MORE.value * _HAIR,
+        {
+            "at the boundary": {_INVALID: CLIENT_ERRORS_MORE.value},
+            "hardly any requests": {_INVALID: 0.9, _REQUESTS: ANSWERS_TRAFFIC.value * 0.99},
+            "many as always": {_INVALID: (0.5, 0.5)},
+            "no day before": {_INVALID: (None, 0.5)},
+        },
+        also={"traffic at its floor": ({_INVALID: 0.9, _REQUESTS: ANSWERS_TRAFFIC.value}, 0.9)},
+        lead=100,
+    ),
+    "ServescopeRouterHotSpot": Proof(
+        {**dict.fromkeys(_EACH, 20.0), _REQUESTS: 8.0, _REQUESTS_HERE: 60.0}, {**_HOT, **_FEWER},
+        200 * HOT_SHARE.value * _HAIR,
+        {
+            "at the boundary": {
+                _EACH[0]: 200 * HOT_SHARE.value, _EACH[1]: 200 * (1 - HOT_SHARE.value), _EACH[2]: 0.0, **_FEWER
+            },
+            "few": {**dict.fromkeys(_EACH, 0.0), _EACH[0]: HANGING_FLOOR.value * 0.99, **_FEWER},
+            "as many end as suffice": {**_HOT, **_FEWER, _REQUESTS: 8 * ENDED_KEPT.value},
+            "few more are in flight": {**_HOT, **_FEWER, _REQUESTS_HERE: 60 * IN_FLIGHT_GROWN.value},
+            "a single replica": {_EACH[0]: (60.0, 200.0), **_ALONE, **_FEWER},
+            "a decode worker among prefill workers": {
+                **dict.fromkeys(_EACH, (None, None)),
+                **{metric("concurrent_requests", replica=f"p{number}", role="prefill"): 1.0 for number in range(2)},
+                metric("concurrent_requests", replica="d0", role="decode"): 200.0, **_FEWER,
+            },
+        },
+        also={
+            "few suffice": (
+                {**dict.fromkeys(_EACH, 0.0), _EACH[0]: HANGING_FLOOR.value, **_FEWER}, HANGING_FLOOR.value
+            ),
+            "few fewer end": (
+                {**_HOT, **_FEWER, _REQUESTS: 8 * ENDED_KEPT.value / _HAIR}, 200 * HOT_SHARE.value * _HAIR
+            ),
+            "few more in flight suffice": (
+                {**_HOT, **_FEWER, _REQUESTS_HERE: 60 * IN_FLIGHT_GROWN.value * _HAIR}, 200 * HOT_SHARE.value * _HAIR
             ),
         },
         ends={
-            "requests end between scrapes": {**_NONE_SERVED, _SERVED_NEW: 0.5},
-            "a request is in flight": {**_NONE_SERVED, _BUSY: 1.0},
+            "divided again": dict.fromkeys(_EACH, 60.0),
+            "at the boundary": {
+                **_FEWER, _EACH[0]: 200 * HOT_SHARE.value, _EACH[1]: 200 * (1 - HOT_SHARE.value), _EACH[2]: 0.0
+            },
+            "few": {**_FEWER, **dict.fromkeys(_EACH, 0.0), _EACH[0]: HANGING_FLOOR.value * 0.99},
+            "the others are gone": {**_FEWER, **dict.fromkeys(_EACH, STALE), _EACH[0]: 200.0},
         },
-        labels={label: DEPLOYMENT[label] for label in ("model_name", "environment")},
-        lead=95, stays=60,
+        labels={**DEPLOYMENT, "replica": "r0"}, lead=100, stays=100,
+    ),
+    "ServescopeReplicaSlow": Proof(
+        {_TIMES[0]: 2.0, _TIMES[1]: 1.0, _TOKEN_TIME: 2.0},
+        _slow(SLOW_TIMES.value * _HAIR), 2 * SLOW_TIMES.value * _HAIR,
+        {
+            "at the boundary": _slow(SLOW_TIMES.value / _HAIR),
+            "all alike": {**_slow(4.0), _TOKEN_TIME: 8.0},
+            "hardly any requests": _slow(2.0, SLOW_TRAFFIC.value * 0.99),
+        },
+        also={
+            "few requests suffice": (
+                _slow(SLOW_TIMES.value * _HAIR, SLOW_TRAFFIC.value), 2 * SLOW_TIMES.value * _HAIR
+            ),
+        },
+        labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
     ),
     "ServescopeDeploymentGone": Proof(
         {

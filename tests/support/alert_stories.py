@@ -43,9 +43,9 @@ class Proof:
     `also` are other bad values at which it fires, each with its value; `silent` are values at which it does not, by
     why. `bad` and the others hold only what differs from `well`; None is a series that is not there. `elsewhere` are
     bad values at which it fires with other labels than `labels`, the alert's own. `ends` are values that end it, beside
-    those of `well`, by why: what differs from `well` after the bad values. `lag` and `late` are the minutes
-    until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open ranges where they
-    differ.
+    those of `well`, by why: what differs from `well` after the bad values; `after` is what always does. `lag` and
+    `late` are the minutes until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open
+    ranges where they differ.
     """
 
     well: Values
@@ -55,6 +55,7 @@ class Proof:
     also: Mapping[str, tuple[Changed, float | Callable[[int], float]]] = field(default_factory=dict)
     elsewhere: Mapping[str, tuple[Changed, float, Mapping[str, str]]] = field(default_factory=dict)
     ends: Mapping[str, Changed] = field(default_factory=dict)
+    after: Changed = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=lambda: DEPLOYMENT)
     lead: int = 20
     lag: int = 0
@@ -117,6 +118,7 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
         labels: Mapping[str, str] = proof.labels,
         after: Changed = MappingProxyType({}),
     ) -> dict[str, Any]:
+        after = {**proof.after, **after}
         keys = dict.fromkeys((*proof.well, *changed, *after))
         by_series = {
             key: _story(key, _stages(key, proof.well, changed, after), proof.lead, ended, length) for key in keys

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.waiting import deadline_seconds
 
-_SECONDS = 120.0
+_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from servescope.alerting.answers import ANSWERS_ALERTS
 from servescope.alerting.autoscaling import AUTOSCALING_ALERTS
+from servescope.alerting.balance import BALANCE_ALERTS
 from servescope.alerting.blindness import BLINDNESS_ALERTS
 from servescope.alerting.cache import CACHE_ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
 from servescope.alerting.cutover import CUTOVER_ALERTS
 from servescope.alerting.exporting import EXPORT_ALERTS
+from servescope.alerting.exposure import EXPOSURE_ALERTS
 from servescope.alerting.judging import JUDGE_ALERTS
 from servescope.alerting.memory import MEMORY_ALERTS
 from servescope.alerting.monitoring import MONITORING_ALERTS
@@ -36,9 +39,9 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     """Every alert by name, with the chosen values."""
     alerts: tuple[Alert, ...] = (
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
-        *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS,
+        *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS, *ANSWERS_ALERTS, *BALANCE_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *EXPORT_ALERTS,
-        *TELEMETRY_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
+        *TELEMETRY_ALERTS, *EXPOSURE_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
     )  # fmt: skip
     chosen = (replace(alert, for_=choices.waits.get(alert.name, alert.for_)) for alert in alerts)
     return MappingProxyType({alert.name: resolve(alert, choices, alert.for_) for alert in chosen})

@@ -12,6 +12,8 @@ from servescope.alerting.records import (
     Alert,
     All,
     Compare,
+    Condition,
+    Disappeared,
     Except,
     Extreme,
     FigureRef,
@@ -23,15 +25,60 @@ from servescope.alerting.records import (
     by_replica,
 )
 from servescope.contract.bounds import STEADY_TRAFFIC
+from servescope.contract.identity import IDENTITY_LABELS
 
 MODEL_LABELS: Final = ("model_name", "environment")
 _FLOOR: Final = bound(STEADY_TRAFFIC)
+_DEPLOYMENT: Final = ("deployment_id", "environment")
 _SERVED: Final = Total(FigureRef("request_rate"), MODEL_LABELS)
 _IN_FLIGHT: Final = Total(FigureRef("concurrent_requests"), MODEL_LABELS)
 # Without the minutes in which the rate fell to 0.
 _HOUR_BEFORE: Final = Subquery("min", _SERVED, "1h", every="1m", before="15m")
 _KNOWN_FOR_AN_HOUR: Final = Present(Subquery("max", _SERVED, "5m", every="1m", before="75m"))
+_DAY_BEFORE: Final = Subquery("min", _SERVED, "1h", before="23h")
+"""The hour that begins with this time of the day before."""
+
+_STOPPED: Final = All((
+    Except(Compare(_SERVED, "==", 0.0), Compare(_IN_FLIGHT, ">", 0.0)),
+    Compare(_HOUR_BEFORE, ">=", _FLOOR),
+    _KNOWN_FOR_AN_HOUR,
+))  # fmt: skip
+_UNANSWERED: Final = Except(
+    Compare(Subquery("max", _SERVED, listing.REMEMBERED), ">", 0.0), Compare(_IN_FLIGHT, ">", 0.0)
+)
+_SERVES: Final = All((
+    Present(Subquery("max", Total(FigureRef("request_rate"), (*_DEPLOYMENT, "model_name")), "3h")),
+    Compare(Total(FigureRef("request_rate"), _DEPLOYMENT), ">", 0.0),
+))  # fmt: skip
+"""A deployment that had the model within three hours serves requests now, of this model or another."""
+
+_UNLISTED: Final = Disappeared(
+    listing.scrape_age(), "1h", tuple(label for label in IDENTITY_LABELS if label not in MODEL_LABELS)
+)
+"""No target of the model is listed any more."""
+
+_NONE_WANTED: Final = Except(
+    Compare(Extreme("max", listing.SENT, MODEL_LABELS), "==", 0.0),
+    # Of a stack without an autoscaler it is not known how many are wanted.
+    Compare(Extreme("max", listing.target_up(listing.ENGINES), MODEL_LABELS), "==", 1.0),
+)
+
+
+def _unless_given_up(condition: Condition) -> Condition:
+    """The condition, without models whose traffic does not come back for a good reason."""
+    return Except(Except(Except(condition, _SERVES), _UNLISTED), _NONE_WANTED)
+
+
 _ROUTERS_UP: Final = Extreme("max", listing.target_up(listing.ROUTERS), listing.ANY_PHASE)
+
+_FALL: Final = FirstCheck(
+    _SERVED,
+    "a fall to 0 within a minute, on all stacks: a failure.",
+    "a slow decline over an hour: clients stopped.",
+    by_replica("request_rate"),
+    "All replicas of all stacks end at the same minute: what is before them failed. One stack after the other: "
+    "somebody moved or stopped the traffic.",
+)
 
 TRAFFIC_ALERTS: Final = (
     Alert(
@@ -72,19 +119,17 @@ TRAFFIC_ALERTS: Final = (
     ),
     Alert(
         "ServescopeTrafficGone", "critical", "traffic", "traffic",
-        All((
-            Except(Compare(_SERVED, "==", 0.0), Compare(_IN_FLIGHT, ">", 0.0)),
-            Compare(_HOUR_BEFORE, ">=", _FLOOR),
-            _KNOWN_FOR_AN_HOUR,
-        )),
+        _unless_given_up(All((_STOPPED, Compare(_DAY_BEFORE, ">=", _FLOOR)))),
         "A model gets no requests any more.",
-        f"No stack of {{{{ $labels.model_name }}}} has served a request for 10 minutes. In the hour before there were "
-        f"at least {_FLOOR:g} requests per second at all times.",
+        f"No stack of {{{{ $labels.model_name }}}} has served a request for 10 minutes. In the hour before, and in "
+        f"this hour of the day before, there were at least {_FLOOR:g} requests per second at all times.",
         Runbook(
             "The engines of the model can be scraped, no request ended within 5 minutes on any of its stacks, none is "
-            f"in flight, and in the whole hour before there were at least {_FLOOR:g} requests per second. A stack that "
-            "a cutover drains does not count: the requests of all stacks are summed. The alert stays active until "
-            "requests are served again, for at most a day.",
+            f"in flight, and there were at least {_FLOOR:g} requests per second in the whole hour before and in the "
+            "hour that began at this time of the day before. A stack that a cutover drains does not count: the "
+            "requests of all stacks are summed. The alert stays active until requests are served again, for at most a "
+            "day. It ends when no engine of the model is listed any more, when its autoscaler requests no replica, "
+            "and when its deployment serves another model.",
             "Most likely every request fails before it reaches an engine: in the gateway, in DNS, in the load "
             "balancer, or in the router. If not, clients have stopped sending.",
             "Send a request through the public address. A refused connection or a bad gateway points to the gateway "
@@ -92,25 +137,40 @@ TRAFFIC_ALERTS: Final = (
             "clients stopped: ask the largest one. Then send a request to an engine directly: if it answers, the "
             "engines are not the cause.",
             "Roll back the last change of the gateway or the router; restore the route to the model.",
-            "A batch job of more than an hour that ended; a model whose clients moved to another model: silence it "
-            "until the model is removed.",
-            FirstCheck(
-                _SERVED,
-                "a fall to 0 within a minute, on all stacks: a failure.",
-                "a slow decline over an hour: clients stopped.",
-                by_replica("request_rate"),
-                "All replicas of all stacks end at the same minute: what is before them failed. One stack after the "
-                "other: somebody moved or stopped the traffic.",
-            ),
+            "A batch job of more than an hour that ended, and ran longer the day before; a model whose clients moved "
+            "to another model: remove it from the lists, or silence it until it is removed.",
+            _FALL,
             (ROUTER,),
             "Do not restart engines and do not scale down: the traffic comes back at once when the route does.",
             "Whoever owns the gateway, now.",
             "The request rate is as before.",
         ),
         "requests", "request_rate", for_="5m", keep_firing_for="5m", panel="Requests",
-        lasts=Except(
-            Except(Compare(Subquery("max", _SERVED, listing.REMEMBERED), ">", 0.0), Compare(_SERVED, ">", 0.0)),
-            Compare(_IN_FLIGHT, ">", 0.0),
+        lasts=_unless_given_up(_UNANSWERED),
+    ),
+    Alert(
+        "ServescopeTrafficStopped", "warning", "traffic", "traffic",
+        _unless_given_up(Except(_STOPPED, Present(_DAY_BEFORE))),
+        "A model that is new gets no requests any more.",
+        "No stack of {{ $labels.model_name }} has served a request for 10 minutes. In the hour before there were at "
+        f"least {_FLOOR:g} requests per second at all times; what is usual at this time of the day is not known yet.",
+        Runbook(
+            "As ServescopeTrafficGone, of a model of which there are no figures of this time of the day before: no "
+            "request ended within 5 minutes on any of its stacks, none is in flight, and there were at least "
+            f"{_FLOOR:g} requests per second in the whole hour before. Whether its traffic ends every day at this time "
+            "is not known, so it is a ticket.",
+            "Nothing, if its clients stopped sending. Otherwise every request fails before it reaches an engine.",
+            "Ask who sends requests to the model whether they stopped. If they did not, send a request through the "
+            "public address: an error names the gateway, the keys, the router or the name of the model.",
+            "If requests fail, roll back the last change of the gateway or the router, or restore the route.",
+            "A model whose traffic ends at this time of every day; a test or a batch job that ended.",
+            _FALL,
+            (ROUTER,),
+            "Do not restart engines and do not scale down: the traffic comes back at once when the route does.",
+            "Nobody at night, unless users of the model are known to wait: then whoever owns the gateway.",
+            "The request rate is as before, or it is known that clients stopped.",
         ),
+        "requests", "request_rate", for_="5m", keep_firing_for="5m", panel="Requests",
+        lasts=_unless_given_up(_UNANSWERED),
     ),
 )  # fmt: skip

@@ -78,6 +78,47 @@ ALL_BAD = 0.99
 STEADY_TRAFFIC = Bound(
     "steady_traffic", 0.1, "requests/s", "traffic that never fell below this for an hour does not end by chance"
 )
+ANSWERS_KEPT = Bound(
+    "answers_kept", 0.2, "ratio", "answers below this share of their length an hour ago are cut off or empty", most=1.0
+)
+SAME_TRAFFIC = Bound(
+    "same_traffic",
+    0.5,
+    "ratio",
+    "a smaller share of the usual requests, or a larger one of the output tokens, is other traffic",
+    most=1.0,
+)
+ANSWERS_TRAFFIC = Bound(
+    "answers_traffic", 0.1, "requests/s", "fewer requests do not suffice to judge what they are answered with"
+)
+CLIENT_ERRORS_MORE = Bound(
+    "client_errors_more",
+    0.1,
+    "ratio",
+    "a share of invalid requests higher by this than that of the day before is not the clients' usual behavior",
+    most=1.0,
+)
+HOT_SHARE = Bound(
+    "hot_share",
+    0.7,
+    "ratio",
+    "a replica of several with a larger share of the requests in flight is preferred",
+    most=1.0,
+)
+ENDED_KEPT = Bound(
+    "ended_kept", 0.7, "ratio", "if a smaller share of the requests of an hour ago ends, capacity is missing", most=1.0
+)
+IN_FLIGHT_GROWN = Bound(
+    "in_flight_grown",
+    1.5,
+    "ratio",
+    "as many times the requests in flight of an hour ago do not end for lack of traffic",
+    least=1.0,
+)
+SLOW_TIMES = Bound(
+    "slow_times", 1.75, "ratio", "a replica that takes as many times the mean of its deployment is slow", least=1.0
+)
+SLOW_TRAFFIC = Bound("slow_traffic", 0.05, "requests/s", "fewer requests do not suffice to judge how fast a replica is")
 SERVING_AGE = Bound(
     "serving_age", 150.0, "seconds", "counters of an older scrape stay the same for most of a rate's window"
 )
@@ -191,6 +232,15 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             BAD_REQUESTS,
             ALL_BAD_REQUESTS,
             STEADY_TRAFFIC,
+            ANSWERS_KEPT,
+            SAME_TRAFFIC,
+            ANSWERS_TRAFFIC,
+            CLIENT_ERRORS_MORE,
+            HOT_SHARE,
+            ENDED_KEPT,
+            IN_FLIGHT_GROWN,
+            SLOW_TIMES,
+            SLOW_TRAFFIC,
             SERVING_AGE,
             MOST_GONE,
             SEVERAL_DOWN,

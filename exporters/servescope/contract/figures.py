@@ -93,6 +93,10 @@ _FIGURES = (
         "client_abort_share", "Aborted by clients", "client_abort", "Share of requests whose client went away.",
         better=None,
     ),
+    _share_of_requests(
+        "client_error_share", "Client errors", "client_error", "Share of requests refused as the client's mistake.",
+        better=None,
+    ),
     Figure(
         "request_unended_share", "Started minus ended", "Requests", "ratio",
         Ratio(Difference(rate("requests_started_total"), _ALL_REQUESTS), rate("requests_started_total")),

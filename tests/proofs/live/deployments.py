@@ -137,6 +137,9 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("late"),
         Deployed("briefly-late"),
         Deployed("hung-up"),
+        Deployed("brief"),
+        Deployed("invalid"),
+        Deployed("slow-gpu", share=2.0, tables={"autoscaling": _ROOMY}),
         # So large a batch that those that hang leave room for the others.
         Deployed("hanging", tables={"runtime": {"max_batch_size": 1024}}),
     )),

@@ -174,6 +174,9 @@ _USERS: Final = (
     ),
     _of_faults("hung-up", "client-aborts:0.7", "ServescopeClientAbortsHigh"),
     _of_faults("hanging", "requests-hang:0.15", "ServescopeRequestsHang", fires_within="75m"),
+    _of_faults("brief", "answers-short:0.1", "ServescopeAnswersShrink"),
+    _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
+    _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaSlow", fires_within="75m"),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
@@ -217,10 +220,10 @@ _USERS: Final = (
 
 _TRAFFIC: Final = (
     # Where a model as a whole gets no requests no deployment is named, so that one has to follow the other.
-    _of_faults("cut-off", "traffic-stopped", "ServescopeTrafficGone@", lane="traffic"),
+    _of_faults("cut-off", "traffic-stopped", "ServescopeTrafficStopped@", lane="traffic"),
     _of_faults(
         "routerless", "router-down", "ServescopeRouterDown", lane="traffic",
-        muted={"ServescopeTargetDown": "ServescopeRouterDown", "ServescopeTrafficGone@": "ServescopeRouterDown"},
+        muted={"ServescopeTargetDown": "ServescopeRouterDown", "ServescopeTrafficStopped@": "ServescopeRouterDown"},
     ),
 )  # fmt: skip
 
@@ -383,6 +386,11 @@ LISTED_BY_HAND: Final = ("gone", "unlisted")
 NOT_SHOWN: Final[Mapping[str, str]] = {
     "ServescopeInternalErrors": "it fires on bugs in the collector, which no fault from outside triggers: invalid "
     "responses, lists, files, disks and clocks are reported otherwise",
+    "ServescopeTrafficGone": "it compares with the day before, and a run is shorter than a day; "
+    "ServescopeTrafficStopped is the same without it",
+    "ServescopeRouterHotSpot": "its traffic must be too much for one replica and no burst of it for several, which the "
+    "bursts of few users here are",
+    "ServescopeRequestsNotExposed": "the emulator's fault renames a latency, and no requests",
     **dict.fromkeys(
         (
             "ServescopeAgentDown", "ServescopeTranslatorDown", "ServescopeProbesFail", "ServescopeProbesRefused",

@@ -1,0 +1,105 @@
+"""The alerts on what requests are answered with: answers that shrink, and requests that are refused as invalid."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from servescope.alerting import records
+from servescope.alerting.choices import bound
+from servescope.alerting.playbooks.failures import ERRORS
+from servescope.contract import bounds
+
+_LENGTH: Final = records.FigureRef("output_tokens_per_request")
+_WRITTEN: Final = records.FigureRef("output_tokens_per_second")
+_RATE: Final = records.FigureRef("request_rate")
+_KEPT: Final = bound(bounds.ANSWERS_KEPT)
+_SAME: Final = bound(bounds.SAME_TRAFFIC)
+_INVALID: Final = records.FigureRef("client_error_share")
+_MORE: Final = bound(bounds.CLIENT_ERRORS_MORE)
+_FLOOR: Final = bound(bounds.ANSWERS_TRAFFIC)
+
+
+def _before(shown: records.FigureRef) -> records.OverTime:
+    """Its average over the hour that ended 30 minutes ago."""
+    return records.OverTime("avg", shown, "1h", before="30m")
+
+
+ANSWERS_ALERTS: Final = (
+    records.Alert(
+        "ServescopeAnswersShrink", "critical", "engine", "serving",
+        records.All((
+            records.Compare(_LENGTH, "<", records.Scaled(_before(_LENGTH), _KEPT)),
+            # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
+            records.Compare(_WRITTEN, "<", records.Scaled(_before(_WRITTEN), _SAME)),
+            # Over ten minutes, those of the rate included, as requests come in bursts.
+            records.Compare(
+                records.OverTime("avg", _RATE, "5m"), ">=", records.Scaled(records.OverTime("avg", _RATE, "3h"), _SAME)
+            ),
+            records.Compare(_RATE, ">=", _FLOOR),
+        )),
+        "Answers are far shorter than before.",
+        f"The answers of {records.WHO} have {records.NUMBER} tokens on average, less than {_KEPT:%} of an hour ago, at "
+        "about the same request rate.",
+        records.Runbook(
+            f"The mean number of output tokens of a request is below {_KEPT:%} of what it was in the hour that ended "
+            f"30 minutes ago, the output tokens per second are below {_SAME:%}, and there are at least {_SAME:%} as "
+            "many requests as on average over three hours: the same traffic gets shorter answers, or empty ones. They "
+            "count as ok. The alert stays active while answers are as short, for some hours.",
+            "Answers are empty, or break off after a few words.",
+            "Send the same request to a replica yourself and read the answer. Compare the share of answers that end at "
+            "a limit with before. Look at the last change: a chat template, a stop sequence, a default limit of "
+            "tokens, a tokenizer, weights that did not load as a whole.",
+            "Roll back the last change of engine, model or configuration, or route the traffic to the other stack.",
+            "All clients of a deployment begin to ask for short answers at once, at the same request rate.",
+            records.FirstCheck(
+                _LENGTH,
+                "a fall within minutes, and level since.",
+                "as long as before.",
+                records.by_replica("output_tokens_per_request"),
+                "A single replica: take it out of routing. All alike: the last change, or what clients ask for.",
+                lowest=True,
+            ),
+            (ERRORS,),
+            "Do not add replicas or restart them: the same model would give the same answers.",
+            "The owner of the model, now, if a rollback is not yours to do.",
+            "Answers are about as long as before.",
+        ),
+        "requests", "output_tokens_per_request", for_="7m", keep_firing_for="5m",
+        lasts=records.Compare(_LENGTH, "<", records.Scaled(records.OverTime("max", _LENGTH, "6h"), _KEPT)),
+    ),
+    records.Alert(
+        "ServescopeClientErrorsHigh", "warning", "engine", "serving",
+        records.All((
+            records.Compare(
+                _INVALID, ">", records.Shifted(records.OverTime("avg", _INVALID, "1d", before="1h"), _MORE)
+            ),
+            records.Compare(_RATE, ">=", _FLOOR),
+        )),
+        "Many requests are refused as invalid.",
+        f"{records.PERCENT} of the requests of {records.WHO} are refused as the client's mistake, far more than over "
+        "the day before.",
+        records.Runbook(
+            f"The share of requests that end as a client's error is more than {_MORE:%} of all requests above its "
+            "average over the day before. Such requests are no failures of the stack, and in no objective.",
+            "The users of some client get an error instead of an answer.",
+            "Which message do they get? A limit of the context or of output tokens, an unknown model name, a parameter "
+            "that is no longer accepted, a key. Compare with the last change of the deployment, the gateway and the "
+            "client.",
+            "If a limit or a check was changed, roll the change back. If a client sends other requests than before, "
+            "have its owner correct them.",
+            "A client under development that repeats a wrong request.",
+            records.FirstCheck(
+                _INVALID,
+                "up by a step, and level since: a change of a limit, of the gateway or of a client.",
+                "a short peak that is over: somebody tried something.",
+                records.by_replica("client_error_share"),
+                "One replica alone: its configuration differs from that of the others. All: the change, or the client.",
+            ),
+            (ERRORS,),
+            "Do not restart engines for it: they would refuse the same requests again.",
+            "Whoever made the last change of limits, in the morning; at once if users complain.",
+            "The share is about what it was over the day before.",
+        ),
+        "requests", "client_error_share", for_="15m", keep_firing_for="10m",
+    ),
+)  # fmt: skip

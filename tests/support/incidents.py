@@ -1,0 +1,67 @@
+"""Incidents as the scrapes of a fleet: counters and gauges by stretches of time, through the rules of promtool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from alerts.recording import recording_rule
+from alerts.rules import alert_groups
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.records import FigureRef, conditions_of, terms
+from servescope.contract.figures import FIGURES
+from tests.support.alert_stories import TARGET, series
+from tests.support.promtool import Suite, check_firing, failures
+
+Stretches = Sequence[tuple[int, float | None]]
+"""Minutes and a value: the level of a gauge, or the increase of a counter per second; None while it is not exposed."""
+
+
+def of_replica(name: str, replica: str = "r0", **labels: str) -> str:
+    """A series of one replica of a deployment."""
+    return series(name, {**TARGET, "replica": replica, **labels})
+
+
+def firing(
+    promtool: Path,
+    folder: Path,
+    given: Mapping[str, Stretches],
+    checks: Mapping[str, Mapping[int, bool]],
+    *,
+    scrape_seconds: int = 60,
+) -> dict[str, str]:
+    """What promtool finds otherwise than whether alerts fire at minutes, evaluated once a minute; empty for nothing."""
+    found = [check_firing(name, minute, fires) for name, minutes in checks.items() for minute, fires in minutes.items()]
+    test: dict[str, Any] = {
+        "interval": f"{scrape_seconds}s",
+        "input_series": [{"series": key, "values": _values(key, each, scrape_seconds)} for key, each in given.items()],
+        "promql_expr_test": found,
+    }
+    return failures(promtool, folder, {"incident": Suite([test], _groups(checks))})
+
+
+def _groups(names: Iterable[str]) -> list[dict[str, Any]]:
+    """These alerts, and before them the rules of the figures that they read."""
+    alerts = [ALERTS[name] for name in names]
+    read = [term for alert in alerts for condition in conditions_of(alert) for term in terms(condition)]
+    figures = dict.fromkeys(term.figure for term in read if isinstance(term, FigureRef))
+    rules = [recording_rule(FIGURES[figure], "5m") for figure in figures]
+    return [{"name": "figures", "rules": rules}, *({**group, "interval": "1m"} for group in alert_groups(alerts))]
+
+
+def _values(key: str, stretches: Stretches, scrape_seconds: int) -> str:
+    """A series as promtool takes it, a value a scrape; a counter begins anew where it was not exposed."""
+    is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
+    words, total = [], 0.0
+    for minutes, value in stretches:
+        count = minutes * 60 // scrape_seconds
+        if value is None:
+            words.append("stale" if count == 1 else f"stale _x{count - 1}")
+            total = 0.0
+        elif is_counter:
+            words.append(f"{total!r}+{value * scrape_seconds!r}x{count - 1}")
+            total += value * scrape_seconds * count
+        else:
+            words.append(f"{value!r}x{count - 1}")
+    return " ".join(words)

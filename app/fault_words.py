@@ -76,7 +76,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),
     "prompt-mix-shift": FaultWords("Prompts share nothing"),
     "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted", "ServescopeAutoscalerOvershoots")),
-    "traffic-stopped": FaultWords("Requests no longer arrive", ("ServescopeTrafficGone", "ServescopeTrafficStopped")),
+    "traffic-stopped": FaultWords("Requests no longer arrive", ("ServescopeTrafficStopped",)),
     "target-unreachable": FaultWords(
         "Scrapes are refused", ("ServescopeTargetDown", "ServescopeDeploymentDown")
     ),

@@ -46,9 +46,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
         "Orders of replicas are not carried out", ("ServescopeReplicasAboveDesired",)
     ),
     "cold-start-slow": FaultWords("Replicas start slowly", ("ServescopeColdStartSlow",)),
-    "replica-crash-loop": FaultWords(
-        "Replicas crash again and again", ("ServescopeReplicaCrashLoop", "ServescopeReplicasFailed")
-    ),
+    "replica-crash-loop": FaultWords("Replicas crash again and again", ("ServescopeReplicasFailed",)),
     "restarts": FaultWords("Replicas restart several times a day"),
     "engine-frozen": FaultWords("Engine is up and not serving", ("ServescopeUpButNotServing",)),
     "gpu-lost": FaultWords("GPU is lost", ("ServescopeGpuGone", "ServescopeUpButNotServing")),

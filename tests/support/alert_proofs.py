@@ -23,8 +23,8 @@ from servescope.contract.bounds import (
     ENDED_KEPT,
     FAILED_NOTIFICATIONS,
     FAILED_PROBES,
+    FAILED_SHARE,
     FAILING_RULES,
-    FAILURES_REPEATED,
     GROWN_TIMES,
     HANGING_FLOOR,
     HANGING_SHARE,
@@ -44,6 +44,7 @@ from servescope.contract.bounds import (
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     QUEUE_SHARE,
+    REQUESTED_KEPT,
     SAME_TRAFFIC,
     SCALE_CHANGES,
     SCRAPE_AGE,
@@ -377,6 +378,30 @@ def _alternating(one: int, other: int, *, each: int) -> str:
     return " ".join([str(one)] * each + [str(other)] * each)
 
 
+# In a loop of crashes, the minute of the third change: with the fourth the replicas begin to fail repeatedly.
+_THIRD = 14
+
+
+def _crash_loop(number: int, *, apart: int = 9) -> str:
+    """So many replicas fail for 5 minutes, which is too short for the alert, and are replaced for `apart` minutes."""
+    return " ".join([str(number)] * 5 + ["0"] * apart)
+
+
+def _two_crashes(number: int) -> str:
+    """So many replicas fail as in a loop, but twice: it is forgotten when the deployment is as small as before."""
+    return " ".join([_crash_loop(number)] * 2 + ["0"] * 60)
+
+
+def _restarts(number: int) -> str:
+    """As many start as do not fail in such a loop."""
+    return " ".join(["0"] * 5 + [str(number)] * 9)
+
+
+def _fail(number: int) -> str:
+    """So many replicas fail from `_THIRD` on, but for a minute: with the end, as many changes as those of a loop."""
+    return " ".join(["0"] * _THIRD + [str(number)] * 10 + ["0"] + [str(number)] * 60)
+
+
 def _with_status(status: str) -> dict[str, str]:
     return {**DEPLOYMENT, "status": status}
 
@@ -627,7 +652,19 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeReplicasBelowDesired": Proof(
         {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 5.0}, 4.0,
-        {"as many": {_SENT: 4.0}, "more": {_SENT: 3.0}, "no autoscaler": {_SENT: None}},
+        {
+            "as many": {_SENT: 4.0},
+            "more": {_SENT: 3.0},
+            "no autoscaler": {_SENT: None},
+            "at the share": {_ACTIVE: 100 * REQUESTED_KEPT.value, _SENT: 100.0},
+            "three of thousands": {_ACTIVE: 1997.0, _SENT: 2000.0},
+        },
+        also={
+            "one of two": ({_ACTIVE: 1.0, _SENT: 2.0}, 1.0),
+            "one of twenty": ({_ACTIVE: 19.0, _SENT: 20.0}, 19.0),
+            "a tenth of thousands": ({_ACTIVE: 1800.0, _SENT: 2000.0}, 1800.0),
+            "below the share": ({_ACTIVE: 95.0, _SENT: 100.0}, 95.0),
+        },
     ),
     "ServescopeReplicasAboveDesired": Proof(
         {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 3.0}, 4.0,
@@ -668,17 +705,30 @@ PROOFS: Mapping[str, Proof] = {
         lag=15, open_lag=14,
     ),
     "ServescopeReplicasFailed": Proof(
-        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: 1.0}, 1.0, {"one starts": {_STARTING: 1.0}},
-        labels=_with_status("failed"),
-    ),
-    "ServescopeReplicaCrashLoop": Proof(
-        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _alternating(0, 1, each=7)}, FAILURES_REPEATED.value,
+        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _crash_loop(1)}, 1.0,
         {
-            "once": {_FAILED: 1.0},
-            "seldom": {_FAILED: _alternating(0, 1, each=10)},
+            "one starts": {_STARTING: 1.0},
+            "once": {_FAILED: " ".join(["1"] * 4 + ["0"] * 60)},
+            "seldom": {_FAILED: _crash_loop(1, apart=21)},
             "others come and go": {_ACTIVE: _alternating(4, 3, each=4)},
+            "one of thousands": {_ACTIVE: 1999.0, _FAILED: 1.0},
+            "three of thousands": {_ACTIVE: 1997.0, _FAILED: 3.0},
+            "now and then one of thousands": {_ACTIVE: 1999.0, _FAILED: _two_crashes(1)},
+            "at the share": {_ACTIVE: 960.0, _FAILED: 1000 * FAILED_SHARE.value},
+            "at the share, repeatedly": {_ACTIVE: 960.0, _FAILED: _two_crashes(40), _STARTING: _restarts(40)},
         },
-        labels=_with_status("failed"), lead=40, lag=28, late=3, open_late=2,
+        also={
+            "one of two": ({_ACTIVE: 1.0, _FAILED: _fail(1)}, 1.0),
+            "one of four": ({_FAILED: _fail(1)}, 1.0),
+            "one of twenty": ({_ACTIVE: 19.0, _FAILED: _fail(1)}, 1.0),
+            "one of twenty, repeatedly": ({_ACTIVE: 19.0, _FAILED: _crash_loop(1)}, 1.0),
+            "a tenth of thousands": ({_ACTIVE: 1800.0, _FAILED: _fail(200)}, 200.0),
+            "above the share": ({_ACTIVE: 959.0, _FAILED: _fail(41)}, 41.0),
+            "above the share, repeatedly": (
+                {_ACTIVE: 959.0, _FAILED: _crash_loop(41), _STARTING: _restarts(41)}, 41.0
+            ),
+        },
+        lag=_THIRD, late=10, open_late=9,
     ),
     "ServescopeColdStartSlow": Proof(
         {_STARTING: 0.0, _ACTIVE: 4.0}, {_STARTING: 1.0}, 1.0,

@@ -19,9 +19,10 @@ from servescope.alerting.records import (
     OverTime,
     Present,
     Runbook,
+    Scaled,
     by_replica,
 )
-from servescope.contract.bounds import SCALE_CHANGES
+from servescope.contract.bounds import REQUESTED_KEPT, SCALE_CHANGES
 from servescope.contract.expressions import Matchers
 
 _WANTED: Final = FigureRef("autoscaler_desired_scale")
@@ -31,6 +32,7 @@ _STARTING: Final = FigureRef("replica_count_by_status", (("status", ("starting",
 _LEAST: Final = FigureRef("autoscaler_min_replicas")
 _MOST: Final = FigureRef("autoscaler_max_replicas")
 _AUTOSCALERS: Final[Matchers] = (("role", ("autoscaler",)),)
+_KEPT: Final = bound(REQUESTED_KEPT)
 _CHANGES: Final = bound(SCALE_CHANGES)
 
 AUTOSCALING_ALERTS: Final = (
@@ -67,12 +69,13 @@ AUTOSCALING_ALERTS: Final = (
     ),
     Alert(
         "ServescopeReplicasBelowDesired", "warning", "autoscaler", "scaling",
-        Compare(_ACTIVE, "<", _SENT),
+        # Of thousands of replicas a few are always starting; of a few, a single missing one is more than this share.
+        Compare(_ACTIVE, "<", Scaled(_SENT, _KEPT)),
         "Fewer replicas are active than the autoscaler requested.",
-        f"{WHO} has had fewer active replicas than requested for {waited()}; {NUMBER} are active now.",
+        f"{WHO} has had less than {_KEPT:%} of the requested replicas active for {waited()}; {NUMBER} are active now.",
         Runbook(
-            "The orchestrator did not provide the requested replicas: there is no capacity or no GPU, or replicas fail "
-            "or start slowly.",
+            f"Less than {_KEPT:%} of the requested replicas are active. The orchestrator did not provide them: there "
+            "is no capacity or no GPU, or replicas fail or start slowly.",
             "Requests queue, as too few replicas serve the load.",
             "Check the replicas by status: many `starting` ones mean a slow start, `failed` ones mean an error, and "
             "neither means that none were started: ask the orchestrator why (`kubectl get events`).",

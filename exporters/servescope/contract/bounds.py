@@ -28,6 +28,20 @@ SCALE_CHANGES = Bound(
     "as many changes of the desired scale within the hour are flapping",
     least=1.0,
 )
+FAILED_SHARE = Bound(
+    "failed_share",
+    0.04,
+    "ratio",
+    "if no more than this share of a deployment's replicas has failed, the others serve its load",
+    most=1.0,
+)
+REQUESTED_KEPT = Bound(
+    "requested_kept",
+    0.96,
+    "ratio",
+    "if a smaller share of the requested replicas is active, capacity is missing",
+    most=1.0,
+)
 FAILURES_REPEATED = Bound(
     "failures_repeated",
     4.0,
@@ -218,6 +232,8 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             HIT_RATE_KEPT,
             EVENT_GAPS,
             SCALE_CHANGES,
+            FAILED_SHARE,
+            REQUESTED_KEPT,
             FAILURES_REPEATED,
             ACTIVE_REPLICAS,
             QUEUE_FLOOR,

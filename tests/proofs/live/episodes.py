@@ -139,7 +139,6 @@ _SCALE: Final = (
             ("ServescopeReplicasFailed", "ServescopeReplicasBelowDesired"), "ServescopeNoActiveReplica"
         ),
     ),
-    _of_faults("crashing", "replica-crash-loop:1", "ServescopeReplicaCrashLoop", resolves_within="75m"),
     _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
     _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerFrozen"),
     _of_faults("silent-scaler", "target-unreachable@silent-scaler/autoscaler-0", "ServescopeAutoscalerInactive"),

@@ -28,10 +28,8 @@ class Dose:
 
 
 WORDS: Final[Mapping[str, FaultWords]] = {
-    "draft-misaligned": FaultWords(
-        "Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven", "ServescopeSpeculationNeedsTuning")
-    ),
-    "draft-late-positions": FaultWords("Late draft positions are refused", ("ServescopeDraftCollapsesLate",)),
+    "draft-misaligned": FaultWords("Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven",)),
+    "draft-late-positions": FaultWords("Late draft positions are refused"),
     "router-deaf": FaultWords(
         "Router hears no cache events", ("ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed")
     ),
@@ -42,9 +40,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "router-down": FaultWords("Router is down", ("ServescopeRouterDown",)),
     "autoscaler-pinned": FaultWords("Autoscaler is pinned to a bound", ("ServescopeAutoscalerPinned",)),
     "autoscaler-frozen": FaultWords("Autoscaler reads no load", ("ServescopeAutoscalerFrozen",)),
-    "orchestrator-stuck": FaultWords(
-        "Orders of replicas are not carried out", ("ServescopeReplicasAboveDesired",)
-    ),
+    "orchestrator-stuck": FaultWords("Orders of replicas are not carried out"),
     "cold-start-slow": FaultWords("Replicas start slowly", ("ServescopeColdStartSlow",)),
     "replica-crash-loop": FaultWords("Replicas crash again and again", ("ServescopeReplicasFailed",)),
     "restarts": FaultWords("Replicas restart several times a day"),
@@ -73,7 +69,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
     "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),
     "prompt-mix-shift": FaultWords("Prompts share nothing"),
-    "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted", "ServescopeAutoscalerOvershoots")),
+    "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted",)),
     "traffic-stopped": FaultWords("Requests no longer arrive", ("ServescopeTrafficGone", "ServescopeTrafficStopped")),
     "target-unreachable": FaultWords(
         "Scrapes are refused", ("ServescopeTargetDown", "ServescopeDeploymentDown")

@@ -36,7 +36,6 @@ FAULTS = {
     "router-balances": "ServescopeRoutingInefficient",
     "replica-crash-loop": "ServescopeReplicasFailed",
     "router-deaf": "ServescopeCacheEventsMissed",
-    "draft-late-positions": "ServescopeDraftCollapsesLate",
     "autoscaler-pinned": "ServescopeAutoscalerPinned",
 }
 

@@ -32,9 +32,7 @@ RESOLVED_AFTER = "20m"
 _NEVER = {"days_of_month": ["31"], "months": ["february"]}
 
 _NOT_SERVING = "Servescope(RouterDown|DeploymentDown|NoActiveReplica)"
-_UNSEEN = (
-    "Servescope(AgentDown|TranslatorDown|CollectorDown|ProbesFail|TargetDown|TargetGone|TelemetryStale|DeploymentGone)"
-)
+_UNSEEN = "Servescope(AgentDown|TranslatorDown|CollectorDown|ProbesFail|TargetDown|TelemetryStale|DeploymentGone)"
 _NO_PAGE = 'severity=~"warning|info"'
 # What is no page can wait until it is known whether a page mutes it, and what else has the same cause.
 _PATIENT = {"group_wait": "5m", "group_interval": "15m"}
@@ -155,7 +153,7 @@ def inhibitions(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         # One page in place of a ticket for each deployment.
         _inhibition(
             (page, 'alertname="ServescopeMostDeploymentsGone"'),
-            (_NO_PAGE, 'alertname=~"Servescope(DeploymentGone|TargetGone)"'), _names(options),
+            (_NO_PAGE, 'alertname="ServescopeDeploymentGone"'), _names(options),
         ),
         # One page in place of a page for each deployment; longer than these stay active. Where no autoscaler is
         # scraped, a replica that cannot be scraped is counted as not active.

@@ -28,10 +28,8 @@ class Dose:
 
 
 WORDS: Final[Mapping[str, FaultWords]] = {
-    "draft-misaligned": FaultWords(
-        "Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven", "ServescopeSpeculationNeedsTuning")
-    ),
-    "draft-late-positions": FaultWords("Late draft positions are refused", ("ServescopeDraftCollapsesLate",)),
+    "draft-misaligned": FaultWords("Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven",)),
+    "draft-late-positions": FaultWords("Late draft positions are refused"),
     "router-deaf": FaultWords(
         "Router hears no cache events", ("ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed")
     ),
@@ -42,13 +40,9 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "router-down": FaultWords("Router is down", ("ServescopeRouterDown",)),
     "autoscaler-pinned": FaultWords("Autoscaler is pinned to a bound", ("ServescopeAutoscalerPinned",)),
     "autoscaler-frozen": FaultWords("Autoscaler reads no load", ("ServescopeAutoscalerFrozen",)),
-    "orchestrator-stuck": FaultWords(
-        "Orders of replicas are not carried out", ("ServescopeReplicasAboveDesired",)
-    ),
+    "orchestrator-stuck": FaultWords("Orders of replicas are not carried out"),
     "cold-start-slow": FaultWords("Replicas start slowly", ("ServescopeColdStartSlow",)),
-    "replica-crash-loop": FaultWords(
-        "Replicas crash again and again", ("ServescopeReplicaCrashLoop", "ServescopeReplicasFailed")
-    ),
+    "replica-crash-loop": FaultWords("Replicas crash again and again", ("ServescopeReplicasFailed",)),
     "restarts": FaultWords("Replicas restart several times a day"),
     "engine-frozen": FaultWords("Engine is up and not serving", ("ServescopeUpButNotServing",)),
     "gpu-lost": FaultWords("GPU is lost", ("ServescopeGpuGone", "ServescopeUpButNotServing")),
@@ -75,7 +69,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
     "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),
     "prompt-mix-shift": FaultWords("Prompts share nothing"),
-    "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted", "ServescopeAutoscalerOvershoots")),
+    "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted",)),
     "traffic-stopped": FaultWords("Requests no longer arrive", ("ServescopeTrafficStopped",)),
     "target-unreachable": FaultWords(
         "Scrapes are refused", ("ServescopeTargetDown", "ServescopeDeploymentDown")

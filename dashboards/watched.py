@@ -346,10 +346,6 @@ def _absence(term: records.Term) -> panels.NoData:
 
 def _absence_of_all(condition: records.Condition) -> panels.NoData:
     """Why a condition without a comparison can have no series: usually because all is well."""
-    match next(records.decisive(condition)):
-        # It begins with series that were there before.
-        case records.Disappeared() | records.Present(records.Subquery()):
-            return panels.NoData("idle", "nothing is missing; or the collector is not scraped")
     off = [_absence(term) for term in records.terms(condition) if isinstance(term, records.FigureRef)]
     reasons = dict.fromkeys(each.text for each in off if each.absence == "off")
     return panels.NoData("off" if reasons else "idle", "; or ".join(["nothing happened in the window", *reasons]))

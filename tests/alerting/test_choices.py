@@ -7,7 +7,7 @@ import pytest
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import Choices, Name, bound, resolve
 from servescope.alerting.promql import alert_promql
-from servescope.contract.bounds import LATE_POSITION, SPLIT_MARGIN
+from servescope.contract.bounds import FAILED_SHARE, SPLIT_MARGIN
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -20,8 +20,8 @@ def test_no_placeholder_is_left_in_an_alert(name: str) -> None:
 
 def test_a_number_has_the_chosen_value_in_its_format() -> None:
     """As a share, with a sign, negated, and as a plain number; other numbers keep the catalog's value."""
-    number = bound(LATE_POSITION)
-    choices = Choices(bounds={LATE_POSITION.name: 0.25})
+    number = bound(FAILED_SHARE)
+    choices = Choices(bounds={FAILED_SHARE.name: 0.25})
 
     assert resolve((number, -number, bound(SPLIT_MARGIN)), choices) == (0.25, -0.25, SPLIT_MARGIN.value)
     assert resolve(f"{number:%} {number:+%} {-number:%} {number:g}", choices) == "25 % +25 % -25 % 0.25"

@@ -73,7 +73,7 @@ CASES: Mapping[str, Sent] = {
         "unseen": ("FleetUnseen", {}, False),
         **{part: (f"{part}Down", _PART, True) for part in ("Agent", "Translator", "Collector")},
         "probes": ("ProbesFail", {"instance": "a:1"}, True), "no collector": ("CollectorGone", {}, True),
-        "target": ("TargetDown", _D, True), "target gone": ("TargetGone", _D, True),
+        "target": ("TargetDown", _D, True),
         "target stale": ("TelemetryStale", _D, True), "deployment gone": ("DeploymentGone", _D, True),
         "deployment": ("DeploymentDown", _D, False), "router": ("RouterDown", _D, False),
         "lists": ("MostDeploymentsGone", {}, False), "refused": ("ProbesRefused", {"instance": "a:1"}, False),

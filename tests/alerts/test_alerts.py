@@ -117,7 +117,7 @@ def test_every_mutant_dies_in_prometheus_too(promtool: Path, tmp_path: Path, nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ServescopeTargetDown", "ServescopeTargetGone", "ServescopeTelemetryStale"])
+@pytest.mark.parametrize("name", ["ServescopeTargetDown", "ServescopeTelemetryStale"])
 def test_an_alert_covers_targets_of_each_role(promtool: Path, tmp_path: Path, name: str) -> None:
     """Down, gone, and stale: engines, the router and the autoscaler alike; scaling down excuses engines alone."""
     groups = alert_groups([ALERTS[name]])
@@ -177,7 +177,6 @@ def _latencies(metric: str, edge: str, late: float) -> Slopes:
 
 COUNTED: Mapping[str, tuple[Slopes, Slopes]] = {
     "ServescopeSpeculationBelowBreakEven": (_speculation(0.9), _speculation(0.3)),
-    "ServescopeSpeculationNeedsTuning": (_speculation(0.9), _speculation(0.6)),
     "ServescopeCacheChurn": (_routing(0.6, 0.5, 0.5), _routing(0.6, 0.2, 0.6)),
     "ServescopeCacheEventsMissed": (_routing(0.6, 0.5, 0.5), _routing(0.1, 0.4, 0.4)),
     "ServescopeRoutingInefficient": (_routing(0.6, 0.5, 0.5), _routing(0.4, 0.4, 0.5)),

@@ -34,9 +34,8 @@ FAULTS = {
     "router-losing-events": "ServescopeCacheEventGaps",
     "cache-churn": "ServescopeCacheChurn",
     "router-balances": "ServescopeRoutingInefficient",
-    "replica-crash-loop": "ServescopeReplicaCrashLoop",
+    "replica-crash-loop": "ServescopeReplicasFailed",
     "router-deaf": "ServescopeCacheEventsMissed",
-    "draft-late-positions": "ServescopeDraftCollapsesLate",
     "autoscaler-pinned": "ServescopeAutoscalerPinned",
 }
 

@@ -67,7 +67,7 @@ evaluation_interval = "30s"
 old_stack = "vllm-0.32"
 new_stack = "trtllm"
 collector_job = "llm-collectors"
-disabled = ["ServescopeSpeculationNeedsTuning", "ServescopeReplicasAboveDesired"]
+disabled = ["ServescopeRouterHotSpot", "ServescopeAutoscalerPinned"]
 secrets = "/run/secrets"
 templates = "/srv/templates/"
 
@@ -146,8 +146,8 @@ def test_nothing_of_the_defaults_is_left(other: Options) -> None:
         assert not re.search(r"localhost|127\.0\.0\.1|/etc/alertmanager|/d/servescope|: runbooks/|9095", text), name
         assert not re.search(r'job="servescope"|team: serving|interval: 15s|="v[12]"|\bof v1\b', text), name
         assert not re.search(r"\b40 %|\b80 %|\b70 %|1\.2 times|within 2\.5 s|99\.9 %|\+30 %", text), name
-        assert "ServescopeSpeculationNeedsTuning" not in text, name
-        assert "ServescopeReplicasAboveDesired" not in text, name
+        assert "ServescopeRouterHotSpot" not in text, name
+        assert "ServescopeAutoscalerPinned" not in text, name
     assert not re.search(rf"\b(?:{labels})\b", files["alertmanager.yml"])
 
 
@@ -202,7 +202,7 @@ def test_prometheus_accepts_what_is_chosen(each_promtool: Path, tmp_path: Path, 
 
 RENAMED = [
     "ServescopeNewStackFirstTokenSlower", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCacheEventGaps",
-    "ServescopeNoActiveReplica", "ServescopeTargetGone", "ServescopeUpButNotServing", "ServescopeDeploymentDown",
+    "ServescopeNoActiveReplica", "ServescopeTelemetryStale", "ServescopeUpButNotServing", "ServescopeDeploymentDown",
 ]  # fmt: skip
 
 
@@ -593,7 +593,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"objectives": {"requests": {"goal": 0.9}}}}, "alerts.objectives.requests.goal: 0.9 is wrong, "
      "expected a share of at least 0.94 and below 1"),
     # These would always hold, or never.
-    ({"alerts": {"bounds": {"scale_changes": 0}}}, "alerts.bounds.scale_changes: 0 is wrong"),
+    ({"alerts": {"bounds": {"hanging_times": 0}}}, "alerts.bounds.hanging_times: 0 is wrong"),
     ({"alerts": {"bounds": {"failures_repeated": 0}}}, "alerts.bounds.failures_repeated: 0 is wrong"),
     ({"alerts": {"bounds": {"active_replicas": 0}}}, "alerts.bounds.active_replicas: 0 is wrong"),
     # These would be rules that Prometheus does not load.

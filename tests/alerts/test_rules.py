@@ -172,8 +172,6 @@ def test_a_per_cent_sign_has_one_form() -> None:
     ("name", "threshold", "text"),
     [
         ("ServescopeSpeculationBelowBreakEven", SPECULATION_BAND.steps[0], "40 %"),
-        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[0], "40 %"),
-        ("ServescopeSpeculationNeedsTuning", SPECULATION_BAND.steps[1], "80 %"),
         ("ServescopeCacheEventsMissed", SKEW_BAND.steps[0], "-15 %"),
         ("ServescopeCacheChurn", SKEW_BAND.steps[-1], "+30 %"),
         ("ServescopeRoutingInefficient", EFFICIENCY_BAND.steps[0], "90 %"),

@@ -27,7 +27,7 @@ OF_COLLECTORS = {
 """Stories that only a collector can cause: a Prometheus scrapes each listed target at every interval, or it is down."""
 NEVER = {"ServescopeTelemetryStale"}
 """Alerts that cannot fire without a collector."""
-QUICK = ("ServescopeTargetDown", "ServescopeRouterDown", "ServescopeTargetGone")
+QUICK = ("ServescopeTargetDown", "ServescopeRouterDown", "ServescopeDeploymentGone")
 
 OF_TARGETS = sorted(
     name for name in ALERTS.keys() - NEVER if any(concerns_targets(story) for story in stories_of(name))

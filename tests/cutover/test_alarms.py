@@ -40,7 +40,7 @@ def test_an_alert_that_pages_is_found_until_it_is_resolved() -> None:
 
 def test_an_alert_that_pages_nobody_or_is_of_neither_arm_is_not() -> None:
     """Warnings, other deployments; a rule of somebody else counts by its severity."""
-    assert names(event(10, name="ServescopeAutoscalerFlapping")) == []
+    assert names(event(10, name="ServescopeAutoscalerPinned")) == []
     assert names(event(10, deployment_id="mail")) == []
     assert names(event(10, name="Ours")) == []
     assert names(event(10, name="Ours", severity="page")) == [("v2", "Ours")]

@@ -42,7 +42,7 @@ EMPTY_HERE: Final = frozenset(
         # Nothing of the kind happens in that hour.
         "Up but not serving", "Autoscaler inactive", "GPU gone",
         # One collector, which pages nobody, whose lists lose nothing and whose targets it can read.
-        "Dropped samples", "Samples dropped", "Target gone", "Deployment gone",
+        "Dropped samples", "Samples dropped",
         "Notifications of the collector", "Notifications", "Phase down", "Notifications fail",
         # And no client of it is refused.
         "API requests refused", "Firing alerts on the monitoring",

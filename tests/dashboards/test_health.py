@@ -33,7 +33,7 @@ _STEP_SECONDS = 0.5
 NEVER_HERE = {
     "Scrape lateness", "Notifications of the collector", "Notifications", "Notifications fail",
     "Translators", "Translator down", "Agent down", "Probes fail", "Probes refused",
-    "Firing alerts on the monitoring", "Target gone", "Router down", "Phase down", "Samples dropped",
+    "Firing alerts on the monitoring", "Router down", "Phase down", "Samples dropped",
     "Dropped samples", "API requests refused",
 }  # fmt: skip
 

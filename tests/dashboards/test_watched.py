@@ -156,12 +156,3 @@ def test_panels_made_for_alerts_stand_last() -> None:
         rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
         assert rows.count("Alert conditions") <= 1
         assert "Alert conditions" not in rows[:-1]
-
-
-def test_an_empty_panel_of_what_is_lost_says_that_nothing_is() -> None:
-    """Not that nothing happened, nor that a feature is off which is only mentioned in an exception."""
-    shown_empty = {
-        panel["title"]: panel["fieldConfig"]["defaults"]["noValue"] for panel in panels(read_board("health"))
-    }
-
-    assert shown_empty["Target gone"] == "No data: nothing is missing; or the collector is not scraped"

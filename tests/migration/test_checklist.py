@@ -16,8 +16,7 @@ from servescope.migration.translation.checklist import Checklist, _had, _has, ma
 from tests.support.migrations import V1 as CONFIG
 from tests.support.migrations import move_of, report_of
 
-SPECULATION = {"ServescopeSpeculationBelowBreakEven", "ServescopeSpeculationNeedsTuning",
-               "ServescopeDraftCollapsesLate"}  # fmt: skip
+SPECULATION = {"ServescopeSpeculationBelowBreakEven"}
 PHASES = {"ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeKvTransfersSlow"}
 ROUTING = {"ServescopeCacheEventGaps", "ServescopeCacheChurn", "ServescopeRoutingInefficient"}
 

@@ -23,8 +23,8 @@ from servescope.contract.bounds import (
     ENDED_KEPT,
     FAILED_NOTIFICATIONS,
     FAILED_PROBES,
+    FAILED_SHARE,
     FAILING_RULES,
-    FAILURES_REPEATED,
     GROWN_TIMES,
     HANGING_FLOOR,
     HANGING_SHARE,
@@ -37,15 +37,14 @@ from servescope.contract.bounds import (
     KV_TRANSFER_TIME,
     LANE_FAILING,
     LANE_LAG,
-    LATE_POSITION,
     LOOP_LAG,
     MISSED_EVALUATIONS,
     PREEMPTED_SHARE,
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     QUEUE_SHARE,
+    REQUESTED_KEPT,
     SAME_TRAFFIC,
-    SCALE_CHANGES,
     SCRAPE_AGE,
     SERVING_AGE,
     SLOW_TIMES,
@@ -97,7 +96,7 @@ _HAIR = 1.01
 # As many replicas by the minute as are ordered when the load comes back.
 _FROM_NONE = " ".join(["0"] + ["1"] * 60)
 
-_TUNE, _ALIGNED = (step.start for step in SPECULATION_BAND.steps)
+_TUNE = SPECULATION_BAND.steps[0].start
 _MISSED, _, _, _CHURN = (step.start for step in SKEW_BAND.steps)
 _EFFICIENT = EFFICIENCY_BAND.steps[0].start
 
@@ -107,7 +106,6 @@ _RATE = figure("speculation_rate")
 _SKEW = figure("kv_cache_hit_rate_skew")
 _EFFICIENCY = figure("kv_cache_hit_rate_efficiency")
 _HIT_RATE = figure("kv_cache_hit_rate")
-_POSITION = [figure("spec_decode_accepted_tokens_per_second", position=str(place)) for place in range(3)]
 _WANTED = figure("autoscaler_desired_scale")
 _SENT = figure("autoscaler_rounded_desired_scale")
 _LEAST, _MOST, _LAST_START = map(
@@ -377,6 +375,30 @@ def _alternating(one: int, other: int, *, each: int) -> str:
     return " ".join([str(one)] * each + [str(other)] * each)
 
 
+# In a loop of crashes, the minute of the third change: with the fourth the replicas begin to fail repeatedly.
+_THIRD = 14
+
+
+def _crash_loop(number: int, *, apart: int = 9) -> str:
+    """So many replicas fail for 5 minutes, which is too short for the alert, and are replaced for `apart` minutes."""
+    return " ".join([str(number)] * 5 + ["0"] * apart)
+
+
+def _two_crashes(number: int) -> str:
+    """So many replicas fail as in a loop, but twice: it is forgotten when the deployment is as small as before."""
+    return " ".join([_crash_loop(number)] * 2 + ["0"] * 60)
+
+
+def _restarts(number: int) -> str:
+    """As many start as do not fail in such a loop."""
+    return " ".join(["0"] * 5 + [str(number)] * 9)
+
+
+def _fail(number: int) -> str:
+    """So many replicas fail from `_THIRD` on, but for a minute: with the end, as many changes as those of a loop."""
+    return " ".join(["0"] * _THIRD + [str(number)] * 10 + ["0"] + [str(number)] * 60)
+
+
 def _with_status(status: str) -> dict[str, str]:
     return {**DEPLOYMENT, "status": status}
 
@@ -521,32 +543,6 @@ PROOFS: Mapping[str, Proof] = {
         },
         also={"traffic at its floor": ({_RATE: 0.1, _DRAFTED: DRAFT_TRAFFIC.value}, 0.1)},
     ),
-    "ServescopeSpeculationNeedsTuning": Proof(
-        {_RATE: 0.9, _DRAFTED: 100.0}, {_RATE: _TUNE}, _TUNE,
-        {
-            "above the band": {_RATE: _ALIGNED},
-            "below the band": {_RATE: _TUNE / _HAIR},
-            "hardly anything drafted": {_RATE: 0.5, _DRAFTED: DRAFT_TRAFFIC.value * 0.99},
-        },
-        also={
-            "the band's upper end": ({_RATE: _ALIGNED / _HAIR}, _ALIGNED / _HAIR),
-            "traffic at its floor": ({_RATE: 0.5, _DRAFTED: DRAFT_TRAFFIC.value}, 0.5),
-        },
-    ),
-    "ServescopeDraftCollapsesLate": Proof(
-        {_POSITION[0]: 100.0, _POSITION[1]: 70.0, _POSITION[2]: 49.0},
-        {_POSITION[2]: 100 * LATE_POSITION.value / _HAIR}, LATE_POSITION.value / _HAIR,
-        {
-            "at the boundary": {_POSITION[2]: 100 * LATE_POSITION.value},
-            "all positions fell alike": dict(zip(_POSITION, (50.0, 35.0, 24.0), strict=True)),
-            "hardly anything drafted": {_POSITION[0]: 0.99 * DRAFT_TRAFFIC.value, _POSITION[1]: 0.5, _POSITION[2]: 0.0},
-            "no first position": {_POSITION[0]: None, _POSITION[2]: 1.0},
-        },
-        also={
-            "traffic at its floor": ({_POSITION[0]: DRAFT_TRAFFIC.value, _POSITION[1]: 0.5, _POSITION[2]: 0.0}, 0.0)
-        },
-        labels={**DEPLOYMENT, "position": "2"},
-    ),
     "ServescopeCacheChurn": Proof(
         {_SKEW: 0.1, _ELIGIBLE: 1000.0}, {_SKEW: _CHURN * _HAIR}, _CHURN * _HAIR,
         {
@@ -627,27 +623,19 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeReplicasBelowDesired": Proof(
         {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 5.0}, 4.0,
-        {"as many": {_SENT: 4.0}, "more": {_SENT: 3.0}, "no autoscaler": {_SENT: None}},
-    ),
-    "ServescopeReplicasAboveDesired": Proof(
-        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 9.0, _SENT: 4.0}, {_SENT: 3.0}, 4.0,
-        {"as many": {_SENT: 4.0}, "fewer": {_SENT: 5.0}},
-    ),
-    "ServescopeAutoscalerOvershoots": Proof(
-        {_ACTIVE: 4.0, _STARTING: 0.0, _FAILED: 0.0, _WANTED: 3.5, _SENT: 4.0}, {_STARTING: 1.0, _SENT: 5.0}, 1.0,
         {
-            "all are needed": {_STARTING: 1.0, _SENT: 5.0, _WANTED: 4.0},
-            "more are needed": {_STARTING: 1.0, _SENT: 5.0, _WANTED: 4.5},
-            "failed ones only": {_FAILED: 1.0, _SENT: 5.0},
-            "failed ones beside": {_FAILED: 9.0, _STARTING: 1.0, _SENT: 5.0, _WANTED: 6.0},
-            "no more were ordered": {_STARTING: 1.0},
+            "as many": {_SENT: 4.0},
+            "more": {_SENT: 3.0},
+            "no autoscaler": {_SENT: None},
+            "at the share": {_ACTIVE: 100 * REQUESTED_KEPT.value, _SENT: 100.0},
+            "three of thousands": {_ACTIVE: 1997.0, _SENT: 2000.0},
         },
-        labels=_with_status("starting"),
-    ),
-    "ServescopeAutoscalerFlapping": Proof(
-        {_SENT: 4.0}, {_SENT: _alternating(4, 3, each=9)}, SCALE_CHANGES.value,
-        {"one change fewer": {_SENT: _alternating(4, 3, each=12)}},
-        lead=70, lag=54, late=60, stays=8,
+        also={
+            "one of two": ({_ACTIVE: 1.0, _SENT: 2.0}, 1.0),
+            "one of twenty": ({_ACTIVE: 19.0, _SENT: 20.0}, 19.0),
+            "a tenth of thousands": ({_ACTIVE: 1800.0, _SENT: 2000.0}, 1800.0),
+            "below the share": ({_ACTIVE: 95.0, _SENT: 100.0}, 95.0),
+        },
     ),
     "ServescopeAutoscalerInactive": Proof(
         {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
@@ -668,17 +656,30 @@ PROOFS: Mapping[str, Proof] = {
         lag=15, open_lag=14,
     ),
     "ServescopeReplicasFailed": Proof(
-        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: 1.0}, 1.0, {"one starts": {_STARTING: 1.0}},
-        labels=_with_status("failed"),
-    ),
-    "ServescopeReplicaCrashLoop": Proof(
-        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _alternating(0, 1, each=7)}, FAILURES_REPEATED.value,
+        {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _crash_loop(1)}, 1.0,
         {
-            "once": {_FAILED: 1.0},
-            "seldom": {_FAILED: _alternating(0, 1, each=10)},
+            "one starts": {_STARTING: 1.0},
+            "once": {_FAILED: " ".join(["1"] * 4 + ["0"] * 60)},
+            "seldom": {_FAILED: _crash_loop(1, apart=21)},
             "others come and go": {_ACTIVE: _alternating(4, 3, each=4)},
+            "one of thousands": {_ACTIVE: 1999.0, _FAILED: 1.0},
+            "three of thousands": {_ACTIVE: 1997.0, _FAILED: 3.0},
+            "now and then one of thousands": {_ACTIVE: 1999.0, _FAILED: _two_crashes(1)},
+            "at the share": {_ACTIVE: 960.0, _FAILED: 1000 * FAILED_SHARE.value},
+            "at the share, repeatedly": {_ACTIVE: 960.0, _FAILED: _two_crashes(40), _STARTING: _restarts(40)},
         },
-        labels=_with_status("failed"), lead=40, lag=28, late=3, open_late=2,
+        also={
+            "one of two": ({_ACTIVE: 1.0, _FAILED: _fail(1)}, 1.0),
+            "one of four": ({_FAILED: _fail(1)}, 1.0),
+            "one of twenty": ({_ACTIVE: 19.0, _FAILED: _fail(1)}, 1.0),
+            "one of twenty, repeatedly": ({_ACTIVE: 19.0, _FAILED: _crash_loop(1)}, 1.0),
+            "a tenth of thousands": ({_ACTIVE: 1800.0, _FAILED: _fail(200)}, 200.0),
+            "above the share": ({_ACTIVE: 959.0, _FAILED: _fail(41)}, 41.0),
+            "above the share, repeatedly": (
+                {_ACTIVE: 959.0, _FAILED: _crash_loop(41), _STARTING: _restarts(41)}, 41.0
+            ),
+        },
+        lag=_THIRD, late=10, open_late=9,
     ),
     "ServescopeColdStartSlow": Proof(
         {_STARTING: 0.0, _ACTIVE: 4.0}, {_STARTING: 1.0}, 1.0,
@@ -896,28 +897,6 @@ PROOFS: Mapping[str, Proof] = {
         labels={"job": "x", "instance": "a"}, lag=5, open_lag=4,
     ),
     "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
-    "ServescopeTargetGone": Proof(
-        {_AGE: 15.0, _UP: 1.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0}, {_AGE: None, _UP: None}, 15.0,
-        {
-            "in another phase": {_AGE: None, _UP: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0},
-            "the router, in another phase": {
-                _ROUTER_AGE: None, series(_AGES, {**ROUTER, "rollout_phase": "stable"}): 15.0
-            },
-            "no collector": {_AGE: None, _UP: None, _COLLECTOR: None},
-            "down": {_UP: 0.0, _AGE: 9000.0},
-            "not known whether it is up": {_UP: None, _AGE: 9000.0},
-            "scaled down": {_AGE: None, _UP: None, _SENT: 3.0},
-        },
-        also={
-            "no autoscaler": ({_AGE: None, _SENT: None}, 15.0),
-            "more were ordered": ({_AGE: None, _SENT: 5.0}, 15.0),
-        },
-        elsewhere={
-            "the router": ({_ROUTER_AGE: None}, 15.0, ROUTER),
-            "the router, scaled down": ({_ROUTER_AGE: None, _SENT: 3.0}, 15.0, ROUTER),
-        },
-        labels=TARGET, lead=40, lag=5, open_lag=4,
-    ),
     "ServescopeTelemetryStale": Proof(
         {_AGE: 15.0, _UP: 1.0}, {_AGE: SCRAPE_AGE.value + 1}, SCRAPE_AGE.value + 1,
         {"at the boundary": {_AGE: SCRAPE_AGE.value}, "its scrapes fail": {_AGE: 9000.0, _UP: 0.0},

@@ -12,6 +12,7 @@ from servescope.alerting.records import (
     NUMBER,
     WHO,
     Alert,
+    All,
     Any,
     Compare,
     Except,
@@ -19,69 +20,62 @@ from servescope.alerting.records import (
     FirstCheck,
     OverTime,
     Runbook,
+    Scaled,
+    Total,
     by_replica,
 )
-from servescope.contract.bounds import ACTIVE_REPLICAS, FAILURES_REPEATED
+from servescope.contract.bounds import ACTIVE_REPLICAS, FAILED_SHARE, FAILURES_REPEATED
+from servescope.contract.identity import DEPLOYMENT_LABELS
 
 _ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
 _STARTING: Final = FigureRef("replica_count_by_status", (("status", ("starting",)),))
 _FAILED: Final = FigureRef("replica_count_by_status", (("status", ("failed",)),))
 _LAST_START: Final = FigureRef("replica_start_time_seconds")
 _FAILURES: Final = bound(FAILURES_REPEATED)
+_SHARE: Final = bound(FAILED_SHARE)
+# Of thousands of replicas one is always being restarted; of a few, a single one is more than this share.
+_TOLERATED: Final = Scaled(Total(FigureRef("replica_count_by_status"), DEPLOYMENT_LABELS), _SHARE)
 
 REPLICA_ALERTS: Final = (
     Alert(
         "ServescopeReplicasFailed", "warning", "autoscaler", "replicas",
-        Compare(_FAILED, ">", 0.0),
-        "Replicas have failed.",
-        f"Number of failed replicas of {WHO}: {NUMBER}.",
+        Any((
+            Compare(_FAILED, ">", _TOLERATED),
+            All((
+                Compare(OverTime("max", _FAILED, "30m"), ">", _TOLERATED),
+                Compare(OverTime("changes", _FAILED, "30m"), ">=", _FAILURES),
+            )),
+        )),
+        "Replicas have failed, or fail repeatedly.",
+        f"Number of failed replicas of {WHO}, now or repeatedly within the last 30 minutes: {NUMBER}, more than "
+        f"{_SHARE:%} of all.",
         Runbook(
-            "Replicas ended with an error and have not been replaced.",
-            "The requests on these replicas failed. The others have more to do.",
-            "Read the last log of a failed replica: GPU out of memory, a device error, a missing file.",
-            "Let the orchestrator replace it; drain the machine if all of its replicas fail.",
-            "None known.",
-            FirstCheck(
-                FigureRef("replica_count_by_status"),
-                "`failed` above 0, and `active` below what was requested.",
-                "`failed` falls: they are being replaced.",
-                by_replica("replica_start_time_seconds"),
-                "Each line is when a process began. Replicas that are missing failed; those with a new start were "
-                "restarted.",
-            ),
-            (ERRORS,),
-            "Do not delete a failed replica before you have its log.",
-            "Whoever owns the machines, if all replicas of one machine fail.",
-            "No replica is `failed`.",
-        ),
-        "scale", "replica_count_by_status", for_="5m", keep_firing_for="5m",
-    ),
-    Alert(
-        "ServescopeReplicaCrashLoop", "warning", "autoscaler", "replicas",
-        Compare(OverTime("changes", _FAILED, "30m"), ">=", _FAILURES),
-        "Replicas fail repeatedly.",
-        f"The number of failed replicas of {WHO} changed {_FAILURES:g} times or more within the last 30 minutes.",
-        Runbook(
-            f"The number of failed replicas changed {_FAILURES:g} times or more within 30 minutes.",
-            "Requests fail again and again: every failure loses the requests and the cache of a replica.",
-            "Find out when they fail: right after the start points to the image or its configuration, later to the "
-            "load.",
-            "Roll back to the last working version; drain the machine if all failures are on one.",
+            f"More than {_SHARE:%} of the replicas, which is at least one, ended with an error and have not been "
+            f"replaced; or as many failed at once within 30 minutes, and the number of failed ones changed "
+            f"{_FAILURES:g} times or more: a crash loop.",
+            "The requests on these replicas failed, and their caches are lost. The others have more to do.",
+            "Read the last log of a failed replica: GPU out of memory, a device error, a missing file. If replicas "
+            "fail repeatedly, find out when: right after the start points to the image or its configuration, later to "
+            "the load.",
+            "Let the orchestrator replace it; drain the machine if all of its replicas fail. In a crash loop roll back "
+            "to the last working version.",
             "Replicas that are stopped by hand one after the other.",
             FirstCheck(
                 FigureRef("replica_count_by_status"),
-                "`starting` and `failed` take turns.",
-                "`active` is level again.",
+                "`failed` above 0, and `active` below what was requested; or `starting` and `failed` take turns.",
+                "`failed` falls and `active` is level again: they were replaced.",
                 by_replica("replica_start_time_seconds"),
-                "Each line is when a process began: one that keeps rising is the replica that fails. All of them: the "
-                "version, or a request that ends whoever gets it.",
+                "Each line is when a process began. Replicas that are missing failed; one that keeps rising fails "
+                "repeatedly. All of them: the version, or a request that ends whoever gets it.",
             ),
-            (START, ERRORS),
-            "Do not add replicas: they fail as well. Do not raise memory limits under load.",
-            "Whoever made the last change, now, if a rollback is not yours to do.",
-            "No replica has failed for 30 minutes.",
+            (ERRORS, START),
+            "Do not delete a failed replica before you have its log. Do not add replicas in a crash loop: they fail as "
+            "well.",
+            "Whoever owns the machines, if all replicas of one machine fail; whoever made the last change, now, if a "
+            "rollback is not yours to do.",
+            "No replica is `failed`, and none has failed for 30 minutes.",
         ),
-        "scale", "replica_count_by_status", for_="5m", keep_firing_for="15m",
+        "scale", "replica_count_by_status", for_="5m", keep_firing_for="5m",
     ),
     Alert(
         "ServescopeColdStartSlow", "warning", "autoscaler", "replicas",

@@ -12,9 +12,7 @@ from servescope.alerting.listing import (
     EXPECTED,
     GONE,
     NONE_WANTED_LATELY,
-    PHASE,
     RETIRED,
-    SENT,
     lately_listed,
     scrape_age,
     target_up,
@@ -30,26 +28,22 @@ from servescope.alerting.records import (
     Any,
     Compare,
     Count,
-    Disappeared,
     Except,
     Extreme,
     FirstCheck,
-    OverTime,
     Present,
     Quotient,
     Runbook,
     SelfMetric,
 )
 from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN
-from servescope.contract.identity import ENGINE_ROLES, IDENTITY_LABELS, ROLES
+from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.own_metrics import TARGET_UNDERSTOOD
 
-_OTHERS: Final = (("role", tuple(role for role in ROLES if role not in ENGINE_ROLES)),)
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
 _DOWN: Final = Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED)
 _WATCHED: Final = Except(Except(Present(_ENGINES_UP), NONE_WANTED_LATELY), RETIRED)
-_SCALED_DOWN: Final = Compare(SENT, "<", OverTime("max", SENT, "1h"))
 _MISSING: Final = SelfMetric("servescope_target_missing_metrics", IDENTITY_LABELS)
 _UNDERSTOOD: Final = SelfMetric(TARGET_UNDERSTOOD, IDENTITY_LABELS)
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
@@ -85,38 +79,6 @@ TELEMETRY_ALERTS: Final = (
             "The target's scrapes succeed.",
         ),
         "health", "servescope_target_up", for_="5m", keep_firing_for="5m",
-    ),
-    Alert(
-        "ServescopeTargetGone", "info", "telemetry", "telemetry",
-        All((
-            Any((
-                Except(Disappeared(scrape_age(), "30m", (PHASE,)), _SCALED_DOWN),
-                Disappeared(scrape_age(_OTHERS), "30m", (PHASE,)),
-            )),
-            COLLECTED,
-        )),
-        "A target is no longer listed.",
-        f"{_TARGET} was scraped 30 minutes ago and is no longer discovered.",
-        Runbook(
-            "Discovery no longer lists a target that it listed 30 minutes ago, and the autoscaler did not scale down.",
-            "Nothing by itself; but nobody would notice if the target failed.",
-            "Compare with the replicas that the orchestrator runs: was the target replaced, or is it missing from the "
-            "list?",
-            "Fix the list, or the relabelling that drops the target.",
-            "A rollout, which replaces each replica by one with another name; scaling down by hand.",
-            FirstCheck(
-                Extreme("max", scrape_age(), (*ANY_PHASE, "role")),
-                "a role of the deployment has no line any more.",
-                "every role that you expect has one.",
-                scrape_age(),
-                "Each line is a target that is listed: which of the running replicas has none?",
-            ),
-            (),
-            "Do not add the target to a second list: it would be scraped twice when the first is right again.",
-            "Nobody at night. In the morning whoever owns the lists.",
-            "The target is listed, or it is known to be replaced.",
-        ),
-        "health", "servescope_target_up", for_="5m",
     ),
     Alert(
         "ServescopeTelemetryStale", "warning", "telemetry", "telemetry",

@@ -9,24 +9,24 @@ from servescope.contract.own_metrics import JUDGEMENT_AGE_SECONDS
 from servescope.contract.types import Bound
 
 DRAFT_TRAFFIC = Bound("draft_traffic", 1.0, "tokens/s", "fewer draft tokens do not suffice to judge the draft")
-LATE_POSITION = Bound(
-    "late_position",
-    0.10,
-    "ratio",
-    "a draft position accepted less often than this share of the first costs more than it saves",
-    most=1.0,
-)
 PROMPT_TRAFFIC = Bound("prompt_traffic", 100.0, "tokens/s", "fewer prompt tokens do not suffice to judge the caches")
 HIT_RATE_KEPT = Bound(
     "hit_rate_kept", 0.70, "ratio", "a hit rate below this share of what it was has dropped", most=1.0
 )
 EVENT_GAPS = Bound("event_gaps", 0.0, "events/s", "a gap that stays leaves the router's index wrong")
-SCALE_CHANGES = Bound(
-    "scale_changes",
-    6.0,
-    "events",
-    "as many changes of the desired scale within the hour are flapping",
-    least=1.0,
+FAILED_SHARE = Bound(
+    "failed_share",
+    0.04,
+    "ratio",
+    "if no more than this share of a deployment's replicas has failed, the others serve its load",
+    most=1.0,
+)
+REQUESTED_KEPT = Bound(
+    "requested_kept",
+    0.96,
+    "ratio",
+    "if a smaller share of the requested replicas is active, capacity is missing",
+    most=1.0,
 )
 FAILURES_REPEATED = Bound(
     "failures_repeated",
@@ -213,11 +213,11 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         bound.name: bound
         for bound in (
             DRAFT_TRAFFIC,
-            LATE_POSITION,
             PROMPT_TRAFFIC,
             HIT_RATE_KEPT,
             EVENT_GAPS,
-            SCALE_CHANGES,
+            FAILED_SHARE,
+            REQUESTED_KEPT,
             FAILURES_REPEATED,
             ACTIVE_REPLICAS,
             QUEUE_FLOOR,

@@ -119,9 +119,8 @@ def open_cutover(folder: Path, opens_at: float) -> Opening:
 def _configure_collector(stack: EmulatedStack) -> str:
     interval = format_duration(INTERVAL_SECONDS * 1000)
     text = format_configuration(stack.deployments, scrape_interval=interval, window="5m")
-    # The first measures seconds of this machine, and would wait for minutes of the emulation; the second fires whenever
-    # an autoscaler removes a replica, as it is to do here.
-    return f'{text}\n[alerting]\ndisable = ["ServescopeEventLoopLags", "ServescopeTargetGone"]\n'
+    # It measures seconds of this machine, and would wait for minutes of the emulation.
+    return f'{text}\n[alerting]\ndisable = ["ServescopeEventLoopLags"]\n'
 
 
 def _read_scenario() -> Scenario:

@@ -176,7 +176,7 @@ async def test_an_alert_whose_evaluation_fails_stops_no_other(
     real = alert_evaluation.holding
 
     def fails(condition: Condition, view: View) -> Vector:
-        if condition is ALERTS["ServescopeReplicaCrashLoop"].condition:
+        if condition is ALERTS["ServescopeReplicasBelowDesired"].condition:
             raise RuntimeError("a bug")
         return real(condition, view)
 
@@ -188,7 +188,7 @@ async def test_an_alert_whose_evaluation_fails_stops_no_other(
         errors = scene.collector.telemetry.read(["servescope_internal_errors_total"])
         assert errors["servescope_internal_errors_total"][("stage", "alert"),] == 21
         assert scene.states()["ServescopeInternalErrors"] == "pending"
-    assert "alert ServescopeReplicaCrashLoop: not evaluated" in caplog.text
+    assert "alert ServescopeReplicasBelowDesired: not evaluated" in caplog.text
 
 
 async def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:

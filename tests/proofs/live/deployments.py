@@ -119,8 +119,6 @@ EMULATED: Final[Mapping[str, Emulated]] = {
             "min_replica": 1, "max_replica": 8, "target_in_flight_tokens": 5_000, "scale_down_delay": "30m",
         }}),
         Deployed("slow-start"),
-        Deployed("stuck"),
-        Deployed("crashing"),
     )),
     "serve": Emulated((
         Deployed("failing", tables={"back_off": _SLOW_TO_RETURN}),
@@ -188,20 +186,6 @@ EMULATED: Final[Mapping[str, Emulated]] = {
             "router": {"max_queued": 100_000}, "autoscaling": {"min_replica": 1, "max_replica": 1},
         }),
     )),
-    "surge": Emulated((
-        Deployed("overshoot", tables={"autoscaling": {
-            "max_replica": 8, "target_in_flight_tokens": 8_000, "autoscaling_window": "1m", "scale_down_delay": "30m",
-        }}),
-    )),
-    "tide": Emulated((
-        Deployed("flapping", tables={
-            "llm_config": {"b10_autoscaling_config": {"scale_down_half_life_seconds": 1}},
-            "autoscaling": {
-                "max_replica": 8, "target_in_flight_tokens": 12_000, "autoscaling_window": "1m",
-                "scale_down_delay": "1m",
-            },
-        }),
-    ), traffic={"burst_factor": 1.0, "day_amplitude": 0.0}),
     # Of its own address, as the pace of scrapes is limited by address.
     "slowly": Emulated((Deployed("seldom", tables={"autoscaling": {"min_replica": 6, "max_replica": 6}}),)),
 }  # fmt: skip

@@ -114,8 +114,6 @@ def _of_faults(
 
 _CACHE: Final = (
     _of_faults("draft", "draft-misaligned:0.7", "ServescopeSpeculationBelowBreakEven"),
-    _of_faults("draft", "draft-late-positions:0.9", "ServescopeDraftCollapsesLate"),
-    _of_faults("draft", "draft-misaligned:0.25", "ServescopeSpeculationNeedsTuning"),
     _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventGaps"),
     # One that hears nothing at all does not know that it misses something.
     _of_faults("router", "router-deaf:0.5", "ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed"),
@@ -130,7 +128,6 @@ _SCALE: Final = (
         "slow-start", ("replica-crash-loop:1", "cold-start-slow:1000"),
         "ServescopeReplicasBelowDesired", "ServescopeColdStartSlow",
     ),
-    _of_faults("stuck", ("orchestrator-stuck", "autoscaler-pinned:1"), "ServescopeReplicasAboveDesired"),
     # The same alert of two deployments: inhibited where no replica is active, and sent where one is.
     _of_faults(
         "down", ("replica-crash-loop:1000", "replica-crash-loop:1@failing"),
@@ -139,24 +136,9 @@ _SCALE: Final = (
             ("ServescopeReplicasFailed", "ServescopeReplicasBelowDesired"), "ServescopeNoActiveReplica"
         ),
     ),
-    _of_faults("crashing", "replica-crash-loop:1", "ServescopeReplicaCrashLoop", resolves_within="75m"),
     _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
     _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerFrozen"),
     _of_faults("silent-scaler", "target-unreachable@silent-scaler/autoscaler-0", "ServescopeAutoscalerInactive"),
-    Episode(
-        "overshoot", "overshoot",
-        "`traffic-surge:4` for 4m, over before the replicas it brings have started (`cold-start-slow:40`)",
-        lambda stack: harm.start_too_late(
-            stack, "overshoot", surge="traffic-surge:4", surge_for="4m", slow_start="cold-start-slow:40"
-        ),
-        ("ServescopeAutoscalerOvershoots",),
-    ),
-    Episode(
-        "flapping", "flapping",
-        "`traffic-surge:3` for 5m every 10m, where the autoscaler's windows are shorter",
-        lambda stack: harm.rise_and_fall(stack, "traffic-surge:3", "flapping", "5m"),
-        ("ServescopeAutoscalerFlapping",), fires_within="90m", resolves_within="90m",
-    ),
 )  # fmt: skip
 
 _USERS: Final = (
@@ -254,10 +236,6 @@ _TELEMETRY: Final = (
     ),
     # Scraped once a minute, its targets are not found down at once: tickets may leave before the page that mutes them.
     _of_faults("dark", "target-unreachable", "ServescopeDeploymentDown"),
-    Episode(
-        "gone", "gone", "a replica is removed from its list",
-        lambda stack: harm.stop_listing(stack, "gone", "engine-0"), ("ServescopeTargetGone",),
-    ),
     Episode(
         "gone", "gone", "a list of targets is no JSON any more", lambda stack: harm.break_list(stack, "gone"),
         ("ServescopeDiscoveryFails@",),

@@ -226,19 +226,6 @@ def _start_collector(stack: LiveStack) -> None:
     stack.collector.wait_until_ready()
 
 
-def rise_and_fall(stack: LiveStack, surge: str, deployment: str, every: str) -> Undo:
-    """Let the traffic of a deployment's emulator rise and fall, each for so long, until it is undone."""
-    emulator, fault = stack.emulators[find_emulator(deployment)], parse_fault(surge)
-    ended = threading.Event()
-
-    def go_on() -> None:
-        while not ended.is_set():
-            emulator.switch_on(fault.kind.name, fault.intensity, seconds=stack.seconds(every) * stack.times)
-            ended.wait(2 * stack.seconds(every))
-
-    return _until_undone(go_on, ended)
-
-
 def surge(stack: LiveStack, text: str, deployment: str) -> Undo:
     """Have a deployment's emulator get more traffic."""
     emulator, fault = stack.emulators[find_emulator(deployment)], parse_fault(text)
@@ -260,19 +247,6 @@ def move_traffic(stack: LiveStack, deployment: str, share: float) -> Undo:
         emulator.set_share(deployment, before[deployment])
 
     return move_back
-
-
-def start_too_late(stack: LiveStack, deployment: str, *, surge: str, surge_for: str, slow_start: str) -> Undo:
-    """A surge that is over before the replicas it brings serve, as they take long to start."""
-    emulator, start = stack.emulators[find_emulator(deployment)], parse_fault(f"{slow_start}@{deployment}")
-    number: int = emulator.switch_on(start.kind.name, start.intensity, deployment=deployment)["id"]
-    more = parse_fault(surge)
-    emulator.switch_on(more.kind.name, more.intensity, seconds=stack.seconds(surge_for) * stack.times)
-
-    def end() -> None:
-        emulator.switch_off(number)
-
-    return end
 
 
 def rename_then_cut_off(stack: LiveStack, deployment: str, replica: str) -> Undo:

@@ -31,16 +31,19 @@ def test_a_first_start_is_silent(promtool: Path, tmp_path: Path) -> None:
 
 def test_a_scale_up_is_silent(promtool: Path, tmp_path: Path) -> None:
     """A third replica of a deployment that has served for two hours loads weights for 8 minutes."""
-    given = {of_replica(_UP): [(180, 1.0)], of_replica(_UP, "r1"): [(120, None), (8, 0.0), (52, 1.0)]}
+    given: dict[str, Stretches] = {
+        of_replica(_UP): [(180, 1.0)],
+        of_replica(_UP, "r1"): [(120, None), (8, 0.0), (52, 1.0)],
+    }
 
     assert firing(promtool, tmp_path, given, _silent(range(120, 150, 3))) == {}
 
 
 def test_a_start_that_never_succeeds_is_reported(promtool: Path, tmp_path: Path) -> None:
     """30 minutes of grace, and what each alert waits; the new deployment beside it has a page as well."""
-    scaled_up = {of_replica(_UP): [(240, 1.0)], of_replica(_UP, "r1"): [(120, None), (120, 0.0)]}
+    scaled_up: dict[str, Stretches] = {of_replica(_UP): [(240, 1.0)], of_replica(_UP, "r1"): [(120, None), (120, 0.0)]}
     late = {minute: minute >= 155 for minute in (125, 140, 154, 155, 170, 235)}
     assert firing(promtool, tmp_path, scaled_up, {_TARGET: late}) == {}
 
-    new = {of_replica(_UP): [(120, None), (120, 0.0)], _ACTIVE: [(120, None), (120, 0.0)]}
+    new: dict[str, Stretches] = {of_replica(_UP): [(120, None), (120, 0.0)], _ACTIVE: [(120, None), (120, 0.0)]}
     assert firing(promtool, tmp_path, new, dict.fromkeys(_ALL, late)) == {}

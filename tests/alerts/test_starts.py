@@ -30,7 +30,7 @@ def test_a_first_start_is_silent(promtool: Path, tmp_path: Path) -> None:
 
 
 def test_a_scale_up_is_silent(promtool: Path, tmp_path: Path) -> None:
-    """A third replica of a deployment that has served for two hours loads weights for 8 minutes."""
+    """A second replica of a deployment that has served for two hours loads weights for 8 minutes."""
     given: dict[str, Stretches] = {
         of_replica(_UP): [(180, 1.0)],
         of_replica(_UP, "r1"): [(120, None), (8, 0.0), (52, 1.0)],

@@ -12,8 +12,8 @@ from dashboards.colors import STATUS_COLORS
 from dashboards.composed import harm_column, harm_panel, replicas_column
 from dashboards.firing import firing_panel
 from dashboards.options import Options
-from dashboards.queries import Query, compile_expression, compile_figure, legend, scope
-from servescope.contract.expressions import Ratio, level, rate
+from dashboards.queries import SCOPE, Query, compile_expression, compile_figure, legend, own_scope
+from servescope.contract.expressions import Level, Ratio, level, promql, rate
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import BROKEN_STATUSES
@@ -24,7 +24,7 @@ NAME = "fleet"
 MOST_LINES = 5
 _LATENCIES = ("time_to_first_token", "time_per_output_token")
 _COVERED = level(COVERAGE_SERIES, "avg")
-_UP = OWN_METRICS["servescope_target_up"].name
+_TARGETS = OWN_METRICS["servescope_targets"].name
 _PARTLY_SCRAPED = (panels.Threshold(STATUS_COLORS["warning"]), panels.Threshold("text", COVERED_RATIO))
 _BROKEN = (*panels.NO_THRESHOLDS, panels.Threshold(STATUS_COLORS["warning"], 1))
 # A number without its unit, which would take more room than its column has.
@@ -140,6 +140,13 @@ def _deployments(options: Options) -> panels.Panel:
     )
 
 
+def _down(options: Options) -> str:
+    """How many targets of each deployment do not answer."""
+    down = Level(_TARGETS, "sum", (("health", ("down",)),))
+    chosen = own_scope(_TARGETS, options, SCOPE)
+    return promql(down, window="", by=options.group(DEPLOYMENT_LABELS), scope=chosen, collectors=())
+
+
 def _columns(options: Options) -> list[tuple[str, str, str, tuple[panels.Threshold, ...]]]:
     """Each column's title, unit, query and colors: harm first, then what is for tuning."""
     promised = options.objectives
@@ -166,7 +173,7 @@ def _columns(options: Options) -> list[tuple[str, str, str, tuple[panels.Thresho
         (
             "Down",
             _PLAIN,
-            f"sum by ({', '.join(options.group(DEPLOYMENT_LABELS))}) ({_UP}{{{scope(options)}}} == bool 0)",
+            _down(options),
             _BROKEN,
         ),
         (

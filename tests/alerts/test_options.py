@@ -74,6 +74,8 @@ templates = "/srv/templates/"
 [alerts.bounds]
 worse_times = 1.5
 hit_rate_kept = 0.625
+hot_share = 0.65
+ended_kept = 0.6
 worse_speed = 0.85
 queue_floor = 50
 seen_share = 0.75

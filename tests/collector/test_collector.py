@@ -257,10 +257,10 @@ async def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, mon
     others_done = threading.Event()
     parse = Reader.parse
 
-    def parse_slowly(reader: Reader, body: bytes, limits: PageLimits) -> ParsedText:
+    def parse_slowly(reader: Reader, body: bytes, limits: PageLimits, **parts: Any) -> ParsedText:
         if len(body) > 300_000:
             assert others_done.wait(deadline_seconds()), "nothing else was done meanwhile"
-        return parse(reader, body, limits)
+        return parse(reader, body, limits, **parts)
 
     def flood(count: float) -> str:
         series = (f'output_tokens_total{{deployment_id="x",n="{count}-{number}"}} 1' for number in range(7_000))

@@ -93,7 +93,7 @@ def is_silent(expression: str) -> bool:
         f"${HISTOGRAMS} * -",
         OBJECTIVES["inter_token_latency"].record(""),
         COVERAGE_SERIES,
-        "servescope_target_up",
+        "servescope_targets{",
     )
     return any(each in expression for each in never) or looks_beyond(expression)
 

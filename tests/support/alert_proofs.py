@@ -129,6 +129,11 @@ _IN_FLIGHT, _OUTPUT, _INPUT = (
 )
 _HANGS = {_IN_FLIGHT: 1.0, _OUTPUT: 0.0, _INPUT: 0.0}
 _UP = series("servescope_target_up", TARGET)
+# Of 40 minutes up in the first, then not listed: the half hour before the next start does not show it.
+_UP_BEFORE = " ".join(["1"] * 6 + [STALE] + ["_"] * 33)
+# Of 40 minutes up in the last, for the first time.
+_UP_SINCE = " ".join([STALE] + ["_"] * 24 + ["1"] * 15)
+_UP_IN_PHASE = series("servescope_target_up", {**TARGET, "rollout_phase": "stable"})
 _LOST = series("servescope_target_unseen", {**TARGET, "why": "translator"})
 _MISSING = series("servescope_target_missing_metrics", TARGET)
 _UNDERSTOOD = series(TARGET_UNDERSTOOD, TARGET)
@@ -206,6 +211,8 @@ _UP_OF_SECOND = series("servescope_target_up", {**TARGET, "deployment_id": "d0",
 _REPLICAS = [series("servescope_target_up", {**TARGET, "replica": f"r{number}"}) for number in range(13)]
 """Whether the engines of the deployment are up."""
 _ALSO_ASKED = series("servescope_target_up", {**TARGET, "replica": "r12", "instance": "collector that cannot reach it"})
+_VANISHED = dict.fromkeys((_UP, _SECOND_UP, _AGE, _SECOND_AGE, _REPLICAS[2]))
+"""No engine of the deployment is listed."""
 _COUNTED = series("servescope_targets", {**DEPLOYMENT, "health": "up"})
 
 
@@ -704,12 +711,15 @@ PROOFS: Mapping[str, Proof] = {
             "retired": {_ACTIVE: 0.0, _SHARE: 0.0},
             "given up on purpose": {_ACTIVE: 0.0, _SENT: 0.0},
             "the first one after none starts": {_ACTIVE: 0.0, _SENT: _FROM_NONE},
+            "the first ones of a new deployment start": {_ACTIVE: (None, 0.0)},
         },
         also={
             "no autoscaler is known": ({_ACTIVE: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_ACTIVE: 0.0, _SENT: 1.0}, 0.0),
+            "had some before": ({_ACTIVE: (_UP_BEFORE, 0.0)}, 0.0),
+            "soon after the first start": ({_ACTIVE: (_UP_SINCE, 0.0)}, 0.0),
         },
-        labels=_with_status("active"),
+        labels=_with_status("active"), lead=40,
     ),
     "ServescopeUpButNotServing": Proof(
         {_IN_FLIGHT: 3.0, _OUTPUT: 100.0, _INPUT: 400.0, _AGE: 15.0}, _HANGS, 1.0,
@@ -896,7 +906,18 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={"job": "x", "instance": "a"}, lag=5, open_lag=4,
     ),
-    "ServescopeTargetDown": Proof({_UP: 1.0}, {_UP: 0.0}, 0.0, {"one miss": {_UP: "0 1"}}, labels=TARGET),
+    "ServescopeTargetDown": Proof(
+        {_UP: 1.0}, {_UP: 0.0}, 0.0,
+        {"one miss": {_UP: "0 1"}, "another one starts": {_SECOND_UP: (None, 0.0)}},
+        also={
+            "listed again": ({_UP: (_UP_BEFORE, 0.0)}, 0.0),
+            "soon after its first start": ({_UP: (_UP_SINCE, 0.0)}, 0.0),
+        },
+        elsewhere={
+            "in another phase": ({_UP: STALE, _UP_IN_PHASE: (None, 0.0)}, 0.0, {**TARGET, "rollout_phase": "stable"})
+        },
+        after={_UP_IN_PHASE: STALE}, labels=TARGET, lead=40,
+    ),
     "ServescopeTelemetryStale": Proof(
         {_AGE: 15.0, _UP: 1.0}, {_AGE: SCRAPE_AGE.value + 1}, SCRAPE_AGE.value + 1,
         {"at the boundary": {_AGE: SCRAPE_AGE.value}, "its scrapes fail": {_AGE: 9000.0, _UP: 0.0},
@@ -914,12 +935,16 @@ PROOFS: Mapping[str, Proof] = {
             "given up on purpose": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: 0.0},
             "the first one after none starts": {_UP: 0.0, _SECOND_UP: 0.0, _SENT: _FROM_NONE},
             "retired": {_UP: 0.0, _SECOND_UP: 0.0, _SHARE: 0.0},
+            "its first engines start": {_UP: (None, 0.0), _SECOND_UP: (None, 0.0)},
             "gone without having been down": {_UP: None, _SECOND_UP: None, _AGE: None, _SECOND_AGE: None},
         },
         also={
             "no autoscaler is known": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_UP: 0.0, _SECOND_UP: 0.0, _SENT: 1.0}, 0.0),
             "no split is configured": ({_UP: 0.0, _SECOND_UP: 0.0, _SHARE: None}, 0.0),
+            "listed again": ({_UP: (_UP_BEFORE, 0.0), _SECOND_UP: (None, None)}, 0.0),
+            "soon after its first start": (dict.fromkeys((_UP, _SECOND_UP), (_UP_SINCE, 0.0)), 0.0),
+            "replaced by one that does not come up": ({_UP: STALE, _SECOND_UP: STALE, _REPLICAS[2]: (None, 0.0)}, 0.0),
             "then gone from the lists": (
                 {
                     _UP: _DIES_THEN_VANISHES, _SECOND_UP: _DIES_THEN_VANISHES, _AGE: _VANISHES, _SECOND_AGE: _VANISHES
@@ -927,10 +952,11 @@ PROOFS: Mapping[str, Proof] = {
             ),
         },
         ends={
-            "one is back": {_SECOND_UP: 0.0},
-            "given up on purpose": {_UP: None, _SECOND_UP: None, _AGE: None, _SECOND_AGE: None, _SENT: 0.0},
-            "retired": {_UP: None, _SECOND_UP: None, _AGE: None, _SECOND_AGE: None, _SHARE: 0.0},
+            "one is back": {_SECOND_UP: 0.0, _REPLICAS[2]: None},
+            "given up on purpose": {**_VANISHED, _SENT: 0.0},
+            "retired": {**_VANISHED, _SHARE: 0.0},
         },
+        after={_REPLICAS[2]: 1.0}, lead=40,
     ),
     "ServescopeRouterDown": Proof(
         {
@@ -1242,10 +1268,22 @@ PROOFS: Mapping[str, Proof] = {
                 **_OTHERS_ABSENT, **_down(2), _FLEET_UP[40]: 0.0, _CONFIGURED[2]: 0.0
             },
             "three, of which one has an engine that is up": {**_OTHERS_ABSENT, **_down(3), _UP_OF_SECOND: 1.0},
+            "of these one starts, behind a router": {
+                **_down(21), _FLEET_UP[0]: (None, 0.0), _UP_OF_ROUTER: (1.0, 1.0)
+            },
+            "three, of which one starts, behind a router": {
+                **_OTHERS_ABSENT, **_down(3), _FLEET_UP[0]: (None, 0.0), _UP_OF_ROUTER: (1.0, 1.0)
+            },
         },
         also={
             "all": (_down(41), 1.0),
             "three of three": ({**_OTHERS_ABSENT, **_down(3)}, 1.0),
+            "three soon after their first start": (
+                {**_OTHERS_ABSENT, **dict.fromkeys(_FLEET_UP[:3], (_UP_SINCE, 0.0))}, 1.0
+            ),
+            "three that are listed again": (
+                {**_OTHERS_ABSENT, **dict.fromkeys(_FLEET_UP[:3], (_UP_BEFORE, 0.0))}, 1.0
+            ),
             "three of three, and a router is up": ({**_OTHERS_ABSENT, **_down(3), _UP_OF_ROUTER: 1.0}, 1.0),
             "a router is up": ({**_down(21), _UP_OF_ROUTER: 1.0}, 21 / 41),
             "a router without engines is up": (
@@ -1254,7 +1292,7 @@ PROOFS: Mapping[str, Proof] = {
             "others were given up": ({**_down(20), **_scaled_to_zero(30, 31)}, 20 / 39),
             "others are retired": ({**_down(20), _CONFIGURED[2]: 0.0}, 20 / 39),
         },
-        labels={}, lead=30,
+        labels={}, lead=40,
     ),
     "ServescopeFleetUnseen": Proof(
         {

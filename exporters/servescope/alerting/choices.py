@@ -106,6 +106,11 @@ def band_start(figure: str, step: int) -> Number:
     return Number(f"{figure}/{step}")
 
 
+def in_words(duration: str) -> str:
+    """A duration as a text has it."""
+    return _in_words(parse_duration(duration))
+
+
 def waited(before: str = "0s") -> str:
     """A placeholder for how long an alert waits, after a window `before` that its condition looks back."""
     return f"⟨wait|{before}⟩"

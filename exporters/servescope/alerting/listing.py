@@ -25,6 +25,9 @@ SCALED_TO_ZERO: Final = records.Compare(SENT, "==", 0.0)
 NONE_WANTED_LATELY: Final = records.Compare(records.OverTime("min", SENT, "20m"), "==", 0.0)
 """The autoscaler requests no replica, or did not at some time within the 20 minutes of a cold start."""
 
+START_GRACE: Final = "30m"
+"""How long a target, or a deployment, may take to come up for the first time."""
+
 RETIRED: Final = records.Compare(
     records.SelfMetric("servescope_configured_traffic_ratio", ("model_name", "environment", "inference_stack")),
     "==",
@@ -44,6 +47,16 @@ def scrape_age(where: Matchers = ()) -> records.SelfMetric:
 def target_up(where: Matchers = ()) -> records.SelfMetric:
     """Whether the last scrape of each target succeeded; absent until it was scraped."""
     return records.SelfMetric("servescope_target_up", IDENTITY_LABELS, where)
+
+
+def starting(up: records.Extreme | records.Total, known: str) -> records.Condition:
+    """What appeared within `START_GRACE` and has been at 0 ever since, and was not there for as long as `known` before.
+
+    Whether it appeared is sampled every five minutes, so that the grace may last five minutes longer.
+    """
+    lately = records.Subquery("max", up, START_GRACE, every="1m")
+    before = records.Subquery("max", up, known, before=START_GRACE)
+    return records.Except(records.Compare(lately, "==", 0.0), records.Present(before))
 
 
 def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> records.Extreme:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import bound, waited
-from servescope.alerting.listing import ENGINES, NONE_WANTED_LATELY, RETIRED, target_up
+from servescope.alerting.choices import bound, in_words, waited
+from servescope.alerting.listing import (
+    ANY_PHASE,
+    ENGINES,
+    NONE_WANTED_LATELY,
+    RETIRED,
+    START_GRACE,
+    starting,
+    target_up,
+)
 from servescope.alerting.playbooks.capacity import START
 from servescope.alerting.playbooks.failures import ERRORS, UNREACHABLE
 from servescope.alerting.records import (
@@ -117,7 +125,10 @@ REPLICA_ALERTS: Final = (
     ),
     Alert(
         "ServescopeNoActiveReplica", "critical", "autoscaler", "replicas",
-        Except(Except(Compare(_ACTIVE, "<", bound(ACTIVE_REPLICAS)), NONE_WANTED_LATELY), RETIRED),
+        Except(
+            Except(Except(Compare(_ACTIVE, "<", bound(ACTIVE_REPLICAS)), NONE_WANTED_LATELY), RETIRED),
+            starting(Total(_ACTIVE, ANY_PHASE), "3h"),
+        ),
         "A deployment has no active replica.",
         f"{WHO} has no active replica, and its autoscaler did not scale it to zero.",
         Runbook(
@@ -127,8 +138,8 @@ REPLICA_ALERTS: Final = (
             "it never started?",
             "Route the traffic to the other stack first. Then roll back to the last working version.",
             "A deployment that was removed by hand while its autoscaler still requests replicas; one whose first "
-            "replicas take longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes to "
-            "start before the alert can fire.",
+            f"replicas take longer than {in_words(START_GRACE)} to start. After scaling to zero the first replica has "
+            "20 minutes to start before the alert can fire.",
             FirstCheck(
                 FigureRef("replica_count_by_status"),
                 "`active` at 0, and nothing is `starting`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import bound
+from servescope.alerting.choices import bound, in_words
 from servescope.alerting.listing import (
     ANY_PHASE,
     COLLECTED,
@@ -12,9 +12,12 @@ from servescope.alerting.listing import (
     EXPECTED,
     GONE,
     NONE_WANTED_LATELY,
+    PHASE,
     RETIRED,
+    START_GRACE,
     lately_listed,
     scrape_age,
+    starting,
     target_up,
     unless_unused,
     unseen,
@@ -42,7 +45,11 @@ from servescope.contract.own_metrics import TARGET_UNDERSTOOD
 
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
-_DOWN: Final = Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED)
+_TARGET_UP: Final = Extreme("max", target_up(), tuple(label for label in IDENTITY_LABELS if label != PHASE))
+# Replicas that replace those of a deployment are no first start of it, though the new ones are not up yet.
+_DOWN: Final = Except(
+    Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED), starting(_ENGINES_UP, "3h")
+)
 _WATCHED: Final = Except(Except(Present(_ENGINES_UP), NONE_WANTED_LATELY), RETIRED)
 _MISSING: Final = SelfMetric("servescope_target_missing_metrics", IDENTITY_LABELS)
 _UNDERSTOOD: Final = SelfMetric(TARGET_UNDERSTOOD, IDENTITY_LABELS)
@@ -52,7 +59,7 @@ _MOST: Final = bound(MOST_GONE)
 TELEMETRY_ALERTS: Final = (
     Alert(
         "ServescopeTargetDown", "warning", "telemetry", "telemetry",
-        Compare(target_up(), "==", 0.0),
+        Except(Compare(target_up(), "==", 0.0), starting(_TARGET_UP, "1h")),
         "A target cannot be scraped.",
         f"Scrapes of {_TARGET} fail: the target does not answer, answers too late, or its response is incomplete.",
         Runbook(
@@ -63,7 +70,8 @@ TELEMETRY_ALERTS: Final = (
             "answer a request? Then only its metrics do not.",
             "Fix what the error names: the address, the credentials, the timeout, a proxy that truncates responses. "
             "If the target is down, let the orchestrator replace it.",
-            "A replica that was removed and is still listed.",
+            "A replica that was removed and is still listed; a new one that takes longer than "
+            f"{in_words(START_GRACE)} to start, before which the alert cannot fire unless it was up.",
             FirstCheck(
                 Extreme("min", target_up(), ANY_PHASE),
                 "0, and level: a target of the deployment does not answer.",
@@ -126,8 +134,9 @@ TELEMETRY_ALERTS: Final = (
             "Roll back to the last working version; route the traffic to the other stack; fix the network if only the "
             "scrapes fail.",
             "A network policy, a certificate or credentials that affect only the collector; a new deployment that is "
-            "listed and takes longer than 5 minutes to start. After scaling to zero the first replica has 20 minutes "
-            "to start before the alert can fire. A stack whose configured share of the traffic is 0 is left out.",
+            f"listed and takes longer than {in_words(START_GRACE)} to start. After scaling to zero the first replica "
+            "has 20 minutes to start before the alert can fire. A stack whose configured share of the traffic is 0 is "
+            "left out.",
             FirstCheck(
                 _ENGINES_UP,
                 "0: no engine of the deployment answers.",
@@ -230,7 +239,8 @@ TELEMETRY_ALERTS: Final = (
             "If only the scrapes fail: restore the network, the policy, the certificate or the credentials of the "
             "collector; until then watch the gateway's own monitoring. If the cluster is down, follow its owner's plan "
             "for that, and route the traffic elsewhere.",
-            "A change of a network policy or of credentials that affects the collector alone.",
+            "A change of a network policy or of credentials that affects the collector alone. New deployments have "
+            f"{in_words(START_GRACE)} to start before they count as down.",
             FirstCheck(
                 Quotient(Count(_DOWN), Count(_WATCHED)),
                 f"above {_MOST:%}, since one minute.",

@@ -169,6 +169,20 @@ async def test_a_restart_notifies_nobody_twice_and_sends_the_end(tmp_path: Path)
         assert sent[1][2]["fingerprint"] == before[2]["fingerprint"]
 
 
+@pytest.mark.slow
+async def test_a_restart_makes_no_start_of_what_is_down(tmp_path: Path) -> None:
+    """The pages on a deployment that was up stay, though the collector has not seen it up since its own start."""
+    pages = {"ServescopeDeploymentDown": "firing", "ServescopeNoActiveReplica": "firing"}
+    async with aclosing(Scene(tmp_path)) as scene:
+        await scene.steps(8)
+        scene.up = False
+        await scene.steps(48)
+        assert scene.states().items() >= pages.items()
+        await scene.restart()
+        await scene.steps(48)
+        assert scene.states().items() >= pages.items()
+
+
 async def test_an_alert_whose_evaluation_fails_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

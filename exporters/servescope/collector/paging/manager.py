@@ -307,10 +307,15 @@ def _witness(lately: Subquery) -> str:
     """The figure whose stored past says what was sampled, "" where none does."""
     match lately.of:
         case Total(shown):
-            return shown.figure
+            return figure_key(shown.figure, {label: values[0] for label, values in shown.where})
         case Extreme(_, SelfMetric(name, _, where)) if name == SCRAPE_AGE_SERIES and where == (("role", ENGINE_ROLES),):
             # Which deployments had engines among the targets; of targets themselves only the present is stored.
             return "concurrent_requests"
+        case Extreme("max", SelfMetric("servescope_target_up", _, where), by) if (
+            where == (("role", ENGINE_ROLES),) and "replica" not in by
+        ):
+            # Of which deployments an engine was up.
+            return figure_key("replica_count_by_status", {"status": "active"})
         case _:
             return ""
 

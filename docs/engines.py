@@ -112,9 +112,14 @@ def _families() -> list[_Family]:
     return sorted(found, key=lambda family: family.name.lower())
 
 
+def _release_number(page: Path) -> tuple[str, list[int]]:
+    """A page's name up to its first number, and its numbers, so that 0.13 comes after 0.8."""
+    return re.split(r"\d", page.stem)[0], list(map(int, re.findall(r"\d+", page.stem)))
+
+
 def _read_releases() -> dict[str, tuple[_Release, ...]]:
     found: dict[str, dict[str, _Release]] = {}
-    for path in sorted(_PAGES.glob("*.txt"), reverse=True):
+    for path in sorted(_PAGES.glob("*.txt"), key=_release_number, reverse=True):
         text = path.read_text(encoding="utf-8")
         try:
             exposition = parse_exposition(text)

@@ -60,6 +60,9 @@ class _Forming:
             first_use=replace(first, when=self._published(first.when), like=first.like and self._publish(first.like)),
             metrics=MappingProxyType(metrics),
             ignored=(*map(self._group, of.ignored), FamilyGroup((f"{form.prefix}*",), self._others)),
+            # How the engine is started, and what our plugin adds, is said of its own map.
+            flags=(),
+            plugin="",
             setup=tuple(replace(each, native=self._publish(each.native)) for each in of.setup),
             # Some of these names are not in the form.
             gated=(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -89,7 +89,7 @@ def _is_own(metric: MetricMap) -> bool:
 def render_engines() -> Mapping[Path, Callable[[], str]]:
     """The page of each family of engines: its path, and what writes it."""
     families = _families()
-    return {FOLDER / f"{each.slug}.md": (lambda each=each: _page(each)) for each in families}  # type: ignore[misc]
+    return {FOLDER / f"{each.slug}.md": partial(_page, each) for each in families}
 
 
 def render_summary() -> Iterator[str]:

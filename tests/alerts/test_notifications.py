@@ -196,9 +196,10 @@ def test_a_notification_says_what_is_over(alertmanager: Path, tmp_path: Path, ch
     (shown,) = post["attachments"]
 
     assert receiver == "ticket"
-    assert shown["title"] == "[RESOLVED] warning: chat-v2 (live): Replicas have failed."
+    assert shown["title"] == "[RESOLVED] warning: chat-v2 (live): Replicas have failed, or fail repeatedly."
     assert shown["text"].splitlines()[0] == (
-        "- resolved at 2026-11-20 08:50:00 UTC: Number of failed replicas of chat-v2 (llama 70b, v2): 2."
+        "- resolved at 2026-11-20 08:50:00 UTC: Number of failed replicas of chat-v2 (llama 70b, v2), now or "
+        "repeatedly within the last 30 minutes: 2, more than 4 % of all."
     )
 
 
@@ -228,7 +229,7 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
         ("page", "[FIRING 1] critical: No collector is running."),
         ("page", "[FIRING 1] critical: code-v2 (live): No engine of a deployment can be scraped."),
         ("page", f"[FIRING 3] critical: chat-v2 (live): {summaries}"),
-        ("ticket", "[FIRING 1] warning: chat-v2 (live): Replicas have failed."),
+        ("ticket", "[FIRING 1] warning: chat-v2 (live): Replicas have failed, or fail repeatedly."),
     ]
     (shown,) = (shown for _, shown in posts if "FIRING 3" in shown["title"])
     assert [line.partition(":")[0] for line in shown["text"].splitlines()] == [

@@ -14,11 +14,14 @@ import yaml
 
 from servescope.cli import main
 from servescope.contract.identity import Deployment
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.customers.config import read_policies
 from servescope.customers.documents.documents import make_bundles, render_document, render_files
+from servescope.customers.documents.explaining import explain_snapshot
 from servescope.customers.points.naming import describe_metric
 from servescope.customers.policy.policy import Naming, Policy, Push
 from servescope.customers.stored_names import TRANSLATIONS
+from tests.support.customer_edges import fleet
 from tests.support.customer_points import push_to
 from tests.support.customers_config import write_customers
 from tests.support.promtool import run
@@ -251,3 +254,13 @@ def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert (tmp_path / "out" / "README.md").read_text() == printed
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "alerts.yml", "dashboard.json"]
+
+
+def test_how_much_of_its_window_a_figure_has_is_none_that_is_withheld(acme: Policy) -> None:
+    """A deployment whose window fills is explained as any other."""
+    deployment = next(iter(acme.deployments))
+    figures = {deployment: {FILLED_SERIES: 0.2, "kv_cache_hit_rate": 0.5}}
+    withheld = explain_snapshot(acme, fleet(figures=figures)).withheld
+
+    assert any("kv_cache_hit_rate" in each.text for each in withheld)
+    assert not any(FILLED_SERIES in each.text for each in withheld)

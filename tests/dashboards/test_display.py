@@ -46,7 +46,7 @@ def test_every_unit_is_one_grafana_knows(modules: Path) -> None:
     known = show(modules, units=sorted(used))["known"]
 
     assert {unit for unit in used if not unit.startswith(("suffix:", "count:"))} == set(known)
-    assert used <= {*UNITS.values(), "none", "dateTimeAsIsoNoDateIfToday"}
+    assert used <= {*UNITS.values(), "none", "short", "dateTimeAsIsoNoDateIfToday"}
 
 
 def _units(part: Any) -> set[str]:

@@ -181,12 +181,13 @@ def _titles(**options: Any) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_panels_that_no_engine_in_use_can_fill_are_left_out() -> None:
-    """vLLM alone reports no transfers and no router's index, and keeps the rest; our instruments fill everything."""
+    """vLLM alone reports no waiting transfers and no router's index, and keeps the rest; our instruments fill all."""
     everything, vllm = _titles(), _titles(engines=["vllm"])
 
     assert "In flight by role" in vllm["phases"]
-    assert "KV transfer, p95" in everything["phases"] - vllm["phases"]
-    assert "KV transfers" in everything["phases"] - vllm["phases"], "a row without panels"
+    assert "KV transfer, p95" in vllm["phases"]
+    assert "Wait for KV transfer, p95" in everything["phases"] - vllm["phases"]
+    assert "KV transfers" in everything["phases"] - _titles(engines=["llamacpp"])["phases"], "a row without panels"
     assert {"Index state", "Hit rate skew", "Cache event gaps"} <= everything["cache"] - vllm["cache"]
     assert {"KV cache hit rate", "KV cache in use", "Preemptions"} <= vllm["cache"]
     assert {"Speculation rate by replica", "Drafted and accepted"} <= vllm["speculation"] <= everything["speculation"]

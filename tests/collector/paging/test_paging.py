@@ -33,7 +33,10 @@ async def test_an_alert_waits_fires_is_kept_and_resolved(tmp_path: Path) -> None
         assert sent[2]["startsAt"] == "2027-01-15T08:06:00.000Z"
         assert sent[2]["endsAt"] == "2027-01-15T08:26:00.000Z"
         assert sent[2]["labels"]["severity"] == "warning"
-        assert sent[2]["annotations"]["description"] == "Number of failed replicas of chat (llama, v1): 1."
+        assert sent[2]["annotations"]["description"] == (
+            "Number of failed replicas of chat (llama, v1), now or repeatedly within the last 30 minutes: 1, more than "
+            "4 % of all."
+        )
 
         scene.failed = 0
         await scene.steps(20)

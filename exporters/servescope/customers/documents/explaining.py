@@ -9,6 +9,7 @@ from typing import Final
 from servescope.contract.figures import FIGURES, parse_figure_key
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
+from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.samples import Labels, format_series, make_labels
 from servescope.customers.lanes.claimed_past import ClaimedPast
 from servescope.customers.points.edges import IntervalSnapshot, TargetInterval
@@ -156,6 +157,9 @@ def _unlisted_figures(policy: Policy, snapshot: IntervalSnapshot) -> Iterator[Wi
     for deployment, figures in snapshot.figures.items():
         for key in figures:
             name, own = parse_figure_key(key)
+            # How much of their window the others have is no figure of a deployment.
+            if name == FILLED_SERIES:
+                continue
             text = format_series(name, make_labels((*deployment.labels(), *own)))
             if (FIGURES[name].exposed or name) in policy.metrics:
                 yield WithheldSeries(text, "the metric of that name is exported, which it would only repeat")

@@ -151,7 +151,7 @@ async def test_the_status_of_a_target_says_why_it_counted_nothing(tmp_path: Path
     seen, same = [], []
     async with aclosing(world):
         for switch, tokens in (("False", 0), ("False", 40), ("False", 40), ("True", 80)):
-            world.pages["worker"] = lambda count, switch=switch: vllm_page(count) + setup.format(switch)  # type: ignore[misc]
+            world.pages["worker"] = lambda count, switch=switch: vllm_page(count) + setup.format(switch)  # type: ignore[misc]  # a default binds
             await world.step(tokens)
             (worker,) = world.collector.fleet.watched
             seen.append(worker.status.coverage["kv_cache_reused_tokens_total"].get("zero"))

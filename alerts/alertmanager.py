@@ -7,11 +7,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import yaml
-
 from alerts.options import DEFAULTS, SECRETS, Options, Span
 from alerts.receivers import RECEIVERS
-from alerts.recording import HEADER
+from alerts.recording import HEADER, write_yaml
 from servescope.alerting.grouping import GROUP_LABELS_OF_NONE
 from servescope.contract.identity import GROUP_LABELS, IDENTITY_LABELS
 
@@ -40,7 +38,7 @@ _PATIENT = {"group_wait": "5m", "group_interval": "15m"}
 
 def render_alertmanager(secrets: str = "", options: Options = DEFAULTS) -> str:
     """The configuration file; `secrets`, where given, is the folder in place of the options'."""
-    return HEADER + yaml.safe_dump(configuration(secrets, options), sort_keys=False, width=120)
+    return HEADER + write_yaml(configuration(secrets, options), width=120)
 
 
 def configuration(secrets: str = "", options: Options = DEFAULTS) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from alerts.also_firing import also_firing
 from alerts.dividing import divide
 from alerts.fleet import fleet_rules
@@ -15,7 +13,7 @@ from alerts.histograms import histogram_group
 from alerts.objectives import objective_group
 from alerts.options import DEFAULTS, Options
 from alerts.parts_down import parts_down
-from alerts.recording import HEADER, recording_group, render_group
+from alerts.recording import HEADER, recording_group, render_group, write_yaml
 from alerts.without_collector import without_collector_group
 from dashboards.options import seconds
 from servescope.alerting.links import dashboard_path
@@ -100,7 +98,7 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
         document = {"groups": [{**group, "partial_response_strategy": "abort"} for group in groups]}
     else:
         document = {"groups": groups}
-    return HEADER + _least(form) + yaml.safe_dump(document, sort_keys=False, width=10_000)
+    return HEADER + _least(form) + write_yaml(document)
 
 
 def _least(form: Format) -> str:

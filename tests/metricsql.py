@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from alerts.rules import render_bundle
 from dashboards.__main__ import render
 from dashboards.options import read_options
@@ -34,6 +32,7 @@ from tests.support.beside_victoria import (
     values_of,
 )
 from tests.support.boards import expressions, substitute, variable_queries
+from tests.support.documents import read_yaml
 from tests.support.proofs import run_in_folder
 from tests.support.victoria_cluster import DEPLOYED, ROOT
 
@@ -125,7 +124,7 @@ def compare_alerts(both: Both) -> dict[str, tuple[set[object], set[object]]]:
     """Of each alert when, and for which labels, its condition held in Prometheus and in VictoriaMetrics."""
     ours, theirs = (
         {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"] if "alert" in rule}
-        for groups in (yaml.safe_load(render_bundle(form))["groups"] for form in _FORMS)
+        for groups in (read_yaml(render_bundle(form))["groups"] for form in _FORMS)
     )
     return {
         name: (set(values_of(both.prometheus, expression)), set(values_of(both.victoria.reader, theirs[name])))

@@ -11,7 +11,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from alerts.options import DEFAULTS
@@ -34,6 +33,7 @@ from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import ReplayedTraffic
 from tests.conftest import ROOT
+from tests.support.documents import read_yaml
 from tests.support.recording_rules import is_of_catalog
 
 
@@ -117,7 +117,7 @@ def test_check_finds_the_committed_files_current(module: str) -> None:
 
 def test_every_figure_is_recorded_per_deployment() -> None:
     """One rule for each figure, grouped by the deployment's labels and the figure's own; others are about targets."""
-    (group,) = yaml.safe_load((GENERATED / "recording.rules.yml").read_text(encoding="utf-8"))["groups"]
+    (group,) = read_yaml((GENERATED / "recording.rules.yml").read_text(encoding="utf-8"))["groups"]
     rules = {rule["record"]: rule["expr"] for rule in group["rules"] if is_of_catalog(rule)}
 
     assert len(rules) == len(FIGURES)

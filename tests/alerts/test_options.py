@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from alerts.__main__ import FILES, main, render
 from alerts.alertmanager import configuration
@@ -37,6 +36,7 @@ from tests.support.alert_proofs import PROOFS
 from tests.support.alert_stories import promtool_tests, rendered
 from tests.support.boards import elements
 from tests.support.commands import run_main
+from tests.support.documents import read_yaml
 from tests.support.promtool import Suite, failures, run
 
 OTHER = """
@@ -125,7 +125,7 @@ def other(path: Path) -> Options:
 
 
 def _rules(options: Options) -> list[dict[str, Any]]:
-    groups = yaml.safe_load(render_bundle("prometheus", options))["groups"]
+    groups = read_yaml(render_bundle("prometheus", options))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
@@ -479,7 +479,7 @@ def test_alerts_wait_as_long_as_is_chosen() -> None:
     options = make_options({"alerts": {"waits": waits}}, origin="options.toml")
     rules = {
         rule["alert"]: rule
-        for group in yaml.safe_load(render(options)["alerting.rules.yml"])["groups"]
+        for group in read_yaml(render(options)["alerting.rules.yml"])["groups"]
         for rule in group["rules"]
     }
 

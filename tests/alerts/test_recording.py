@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any, assert_never
 
 import pytest
-import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from servescope.contract.expressions import (
@@ -34,6 +33,7 @@ from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, LONGEST_RE
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 from tests.support.alert_stories import DEPLOYMENT, series
+from tests.support.documents import read_yaml
 from tests.support.promtool import Suite, failures
 from tests.support.recording_rules import RECORDING_FILES, RULES, Rule, is_of_catalog
 
@@ -45,7 +45,7 @@ Key = tuple[tuple[str, str], ...]
 
 
 def _recorded() -> list[dict[str, Any]]:
-    documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in RECORDING_FILES]
+    documents = [read_yaml((GENERATED / name).read_text(encoding="utf-8")) for name in RECORDING_FILES]
     rules = (rule for document in documents for group in document["groups"] for rule in group["rules"])
     return [rule for rule in rules if is_of_catalog(rule)]
 
@@ -223,7 +223,7 @@ def test_every_rule_records_what_is_counted_by_hand(both_promtools: Path, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restart", [None, _SUMMED_RESTART])
+@pytest.mark.parametrize("restart", [pytest.param(None, marks=pytest.mark.proof), _SUMMED_RESTART])
 def test_windows_of_objectives_sum_what_is_recorded_by_the_minute(
     both_promtools: Path, tmp_path: Path, is_left_open: bool, restart: int | None
 ) -> None:
@@ -316,7 +316,7 @@ def _failures(
 def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:
     """Every window of every rule at the default interval of a scrape, and every group at least each five minutes."""
     for name in FILES:
-        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
+        for group in read_yaml((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
             assert _seconds(group["interval"]) <= _LONGEST_GROUP_SECONDS
             for rule in group["rules"]:
                 for window in re.findall(r"\[(\w+)\]", rule["expr"]):
@@ -326,7 +326,7 @@ def test_windows_hold_four_scrapes_and_groups_are_evaluated_often() -> None:
 def test_no_rule_reads_scraped_series_over_more_than_an_hour() -> None:
     """Days of two hundred replicas would be tens of millions of samples every minute."""
     for name in FILES:
-        for group in yaml.safe_load((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
+        for group in read_yaml((GENERATED / name).read_text(encoding="utf-8"))["groups"]:
             for rule in group["rules"]:
                 ranges = re.findall(r"([a-zA-Z_:][\w:]*)(?:{[^}]*})?\[(\w+)\]", rule["expr"])
                 of_metrics = {window for name, window in ranges if _family(name) in METRICS}
@@ -359,7 +359,7 @@ def test_a_rules_series_are_bounded_by_its_labels() -> None:
 def test_labels_that_alerts_add_are_nobody_elses() -> None:
     """Neither of the series they read, nor those that Prometheus' servers commonly add to all they send."""
     external = {"cluster", "region", "prometheus", "prometheus_replica", "tenant", "namespace", "instance", "job"}
-    for group in yaml.safe_load((GENERATED / "alerting.rules.yml").read_text(encoding="utf-8"))["groups"]:
+    for group in read_yaml((GENERATED / "alerting.rules.yml").read_text(encoding="utf-8"))["groups"]:
         for rule in group["rules"]:
             assert not set(rule["labels"]) & {*external, *DEPLOYMENT_LABELS, "replica", "role"}
 

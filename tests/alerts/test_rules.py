@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 
 from alerts.__main__ import FILES, GENERATED
 from alerts.alertmanager import RECEIVERS, configuration, inhibitions
@@ -41,6 +40,7 @@ from servescope.contract.types import Step
 from servescope.generating.rules import Format
 from tests.support.alert_stories import minutes
 from tests.support.boards import elements
+from tests.support.documents import read_yaml
 from tests.support.prometheus import running
 from tests.support.recording_rules import RECORDING_FILES, is_of_catalog
 
@@ -189,7 +189,7 @@ def test_a_bands_number_is_the_same_everywhere(name: str, threshold: Step, text:
 def test_every_recorded_series_that_is_read_is_recorded() -> None:
     """No rule reads a series that nothing writes, and every objective's share is read."""
     files = (*RECORDING_FILES, "alerting.rules.yml")
-    documents = [yaml.safe_load((GENERATED / name).read_text(encoding="utf-8")) for name in files]
+    documents = [read_yaml((GENERATED / name).read_text(encoding="utf-8")) for name in files]
     rules = [rule for document in documents for group in document["groups"] for rule in group["rules"]]
     recorded = [rule["record"] for rule in rules if is_of_catalog(rule)]
     read = {name for rule in rules for name in re.findall(r"\bdeployment:\w+:\w+", rule["expr"])}
@@ -242,16 +242,16 @@ def test_promtool_finds_nothing_to_criticise(both_promtools: Path, name: str) ->
 @pytest.mark.slow
 def test_the_bundles_hold_every_rule() -> None:
     """For the operator, Thanos and Mimir: the same rules in the same order, in their envelopes."""
-    plain = yaml.safe_load(render_bundle("prometheus"))["groups"]
-    count = sum(len(yaml.safe_load(write(DEFAULTS))["groups"][0]["rules"]) for write in list(FILES.values())[:-1])
-    operator = yaml.safe_load(render_bundle("prometheusrule"))
-    mimir = yaml.safe_load(render_bundle("mimir"))
+    plain = read_yaml(render_bundle("prometheus"))["groups"]
+    count = sum(len(read_yaml(write(DEFAULTS))["groups"][0]["rules"]) for write in list(FILES.values())[:-1])
+    operator = read_yaml(render_bundle("prometheusrule"))
+    mimir = read_yaml(render_bundle("mimir"))
 
     assert sum(len(group["rules"]) for group in plain) == count + len(ALERTS)
     assert (operator["kind"], operator["spec"]["groups"]) == ("PrometheusRule", plain)
     assert mimir["namespace"] == "servescope"
     assert sorted(map(str, _rules(mimir["groups"]))) == sorted(map(str, _rules(plain)))
-    thanos = yaml.safe_load(render_bundle("thanos"))["groups"]
+    thanos = read_yaml(render_bundle("thanos"))["groups"]
     assert thanos == [{**group, "partial_response_strategy": "abort"} for group in plain]
 
 
@@ -273,7 +273,7 @@ def _rules(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_mimir_takes_each_group_and_may_evaluate_it_anywhere() -> None:
     """Within Mimir's default limits of rules and groups; no recording rule reads what another group records."""
-    groups = yaml.safe_load(render_bundle("mimir", tenants=("team-a", "team-b")))["groups"]
+    groups = read_yaml(render_bundle("mimir", tenants=("team-a", "team-b")))["groups"]
 
     assert max(len(group["rules"]) for group in groups) <= 20
     assert len(groups) <= 70
@@ -306,7 +306,7 @@ def test_rules_that_belong_together_are_not_divided() -> None:
 @pytest.mark.slow
 def test_rules_of_victoriametrics_have_the_gains_of_prometheus() -> None:
     """They are all rules, and no `rate` or `increase` of MetricsQL's own is left."""
-    plain, theirs = (yaml.safe_load(render_bundle(form))["groups"] for form in ("prometheus", "victoriametrics"))
+    plain, theirs = (read_yaml(render_bundle(form))["groups"] for form in ("prometheus", "victoriametrics"))
     expressions = [rule["expr"] for group in theirs for rule in group["rules"]]
 
     assert [[{**rule, "expr": ""} for rule in group["rules"]] for group in plain] == [

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
@@ -28,6 +27,7 @@ from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from tests.support import prometheus, victoria_metrics
 from tests.support.commands import run
+from tests.support.documents import read_yaml
 from tests.support.otlp_prometheus import OtlpPrometheus
 from tests.support.programs import answers, program
 from tests.support.prometheus import Prometheus, free_port
@@ -238,7 +238,7 @@ def ask_everything(customer: Customer, servers: Mapping[str, Prometheus], folder
             for panel in json.loads((output / board).read_text(encoding="utf-8"))["panels"]
             if panel["type"] == "timeseries"
         ]
-        (group,) = yaml.safe_load((output / rules).read_text(encoding="utf-8"))["groups"]
+        (group,) = read_yaml((output / rules).read_text(encoding="utf-8"))["groups"]
         silence = [rule["expr"] for rule in group["rules"] if rule["alert"].endswith("MetricsMissing")]
         budgets = [rule["expr"] for rule in group["rules"] if rule["alert"].endswith("BudgetBurn")]
         assert (len(panels), len(budgets), len(silence)) == (len(FIGURES), 6, 2)

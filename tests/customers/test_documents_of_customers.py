@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from servescope.cli import main
 from servescope.contract.identity import Deployment
@@ -24,6 +23,7 @@ from servescope.customers.stored_names import TRANSLATIONS
 from tests.support.customer_edges import fleet
 from tests.support.customer_points import push_to
 from tests.support.customers_config import write_customers
+from tests.support.documents import read_yaml
 from tests.support.promtool import run
 from tests.support.tenants import LOOK_ALIKES
 
@@ -194,7 +194,7 @@ def test_a_deployment_that_falls_silent_has_an_alert_of_its_own(acme: Policy, pr
     silent = [replace(chat, deployment_id="search", rollout_phase=phase) for phase in ("", "stable")]
     text = alerts_of(replace(acme, deployments=acme.deployments | {*silent}))
     labels = 'service="chat",model_name="llama"'
-    rules = yaml.safe_load(text)["groups"][0]["rules"]
+    rules = read_yaml(text)["groups"][0]["rules"]
     assert len([rule for rule in rules if rule["alert"] == "AcmeMetricsMissing"]) == 2
     (tmp_path / "alerts.yml").write_text(text)
     summary = "no concurrent_requests of llama search arrived for 5m; ask the provider for a delivery statement"
@@ -219,7 +219,7 @@ def test_deployments_may_have_any_name(acme: Policy, promtool: Path, tmp_path: P
     """Each is asked for by its own: quotes, patterns, separators of lines and characters beyond the basic plane."""
     deployments = frozenset(Deployment("llama", name, "v2") for name in LOOK_ALIKES)
     text = alerts_of(replace(acme, deployments=deployments, labels=("deployment_id",)))
-    rules = yaml.safe_load(text)["groups"][0]["rules"]
+    rules = read_yaml(text)["groups"][0]["rules"]
     asked = [rule["expr"] for rule in rules if rule["alert"] == "AcmeMetricsMissing"]
     named = [re.fullmatch(r'absent_over_time\(concurrent_requests\{service="(.*)"\}\[5m\]\)', each) for each in asked]
     (tmp_path / "alerts.yml").write_text(text, encoding="utf-8")

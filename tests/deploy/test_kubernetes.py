@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from alerts.rules import render_bundle
 from servescope import __version__
@@ -22,6 +21,7 @@ from servescope.generating.rules import Format
 from servescope.translate.config import SETTINGS
 from servescope.translate.prober import CLAIMED
 from tests.conftest import ROOT
+from tests.support.documents import read_yaml
 from tests.support.manifests import (
     APPLIED,
     ENGINES,
@@ -247,7 +247,7 @@ def test_sidecar_asks_its_own_pod_alone(sidecar: Path, kustomize: Path) -> None:
 def test_operators_get_every_rule_as_it_is(rendered: tuple[Document, ...], form: Format) -> None:
     """Both have all the groups of the rule files, in their own language, with no text changed on the way."""
     (found,) = _of_kind(rendered, "PrometheusRule", "VMRule")
-    said = yaml.load(render_bundle(form), yaml.CSafeLoader)
+    said = read_yaml(render_bundle(form))
 
     assert found["kind"] == said["kind"]
 

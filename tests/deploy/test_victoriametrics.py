@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.contract.own_metrics import AGENTS_JOB
 from servescope.contract.samples import Labels
 from tests.support import past_one_machine
+from tests.support.documents import read_yaml
 from tests.support.prometheus import Range
 from tests.support.recorded_targets import Recording, serving_recordings
 from tests.support.victoria_cluster import (
@@ -60,7 +60,7 @@ def _flags(name: str) -> dict[str, list[str]]:
 
 
 def _scrapes() -> Any:
-    return yaml.safe_load((DEPLOYED / "scrape.yml").read_text(encoding="utf-8"))
+    return read_yaml((DEPLOYED / "scrape.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_programs_have_the_flags_they_are_given(name: str) -> None:
 
 def test_targets_get_the_labels_that_prometheus_agents_give_them() -> None:
     """The same lists of targets lead to the same series, whichever of the two scrapes them."""
-    agent = yaml.safe_load(past_one_machine.agent_text(0))
+    agent = read_yaml(past_one_machine.agent_text(0))
     (of_agents,) = (job for job in agent["scrape_configs"] if job["job_name"] == past_one_machine.TARGETS_JOB)
     (ours,) = (job for job in _scrapes()["scrape_configs"] if job["job_name"] == past_one_machine.TARGETS_JOB)
     divides = {"hashmod", "keep"}
@@ -103,7 +103,7 @@ def test_parts_agree_on_times_and_sizes() -> None:
     """Samples are deduplicated by the interval they are scraped at; rules are evaluated as of when queries answer."""
     storage, vmalert, vmagent, vmauth = (_flags(name) for name in ("storage", "vmalert", "vmagent", "vmauth"))
     (interval,) = storage["-dedup.minScrapeInterval"]
-    rules = yaml.safe_load((DEPLOYED / "servescope.rules.yml").read_text(encoding="utf-8"))["groups"]
+    rules = read_yaml((DEPLOYED / "servescope.rules.yml").read_text(encoding="utf-8"))["groups"]
 
     assert _scrapes()["global"]["scrape_interval"] == interval == min(group["interval"] for group in rules)
     assert storage["-search.latencyOffset"] == vmalert["-rule.evalDelay"]
@@ -118,7 +118,7 @@ def test_parts_know_each_other() -> None:
         for job in _scrapes()["scrape_configs"]
     }
     storages = [f"http://{target}" for target in scraped["victoria-metrics"]]
-    probed, written, read = yaml.safe_load((DEPLOYED / "vmauth.yml").read_text())["unauthorized_user"]["url_map"]
+    probed, written, read = read_yaml((DEPLOYED / "vmauth.yml").read_text())["unauthorized_user"]["url_map"]
 
     assert len(storages) == STORAGES
     assert _flags("vmagent")["-remoteWrite.url"] == [f"{url}/api/v1/write" for url in storages]

@@ -14,7 +14,6 @@ from typing import Any, Final
 from urllib.request import Request, urlopen
 
 import numpy as np
-import yaml
 from cramjam import snappy
 from numpy.typing import NDArray
 
@@ -30,6 +29,7 @@ from servescope.exposition.rendering import render
 from servescope.generating.rules import Format
 from servescope.sources.parse import parse_exposition
 from tests.support import victoria_metrics
+from tests.support.documents import read_yaml
 from tests.support.filled_prometheus import RETENTION, SCRAPE_SECONDS, START_SECONDS
 from tests.support.prometheus import Prometheus, running
 from tests.support.victoria_cluster import read_flags
@@ -167,7 +167,7 @@ def _write(url: str, samples: Samples) -> None:
 
 def recording_rules(form: Format) -> Iterator[Mapping[str, Any]]:
     """Every recording rule for this engine; those that read what others record come after them."""
-    for group in yaml.safe_load(render_bundle(form))["groups"]:
+    for group in read_yaml(render_bundle(form))["groups"]:
         yield from (rule for rule in group["rules"] if "record" in rule)
 
 

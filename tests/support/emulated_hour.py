@@ -11,8 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from alerts.__main__ import GENERATED as RULES
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active, advance
@@ -23,6 +21,7 @@ from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.support.beside_the_emulator import beside_the_emulator
+from tests.support.documents import read_yaml
 from tests.support.filled_prometheus import EVERY_RULE, RETENTION, START_SECONDS, add_samples, fill, scrape
 from tests.support.prometheus import Prometheus, running
 
@@ -97,7 +96,7 @@ def _second(minute: int) -> int:
 
 def _alerts(server: Prometheus) -> Iterator[bytes]:
     """Prometheus' own series of alerts, as its rules would have written them; only those of a deployment are shown."""
-    groups = yaml.safe_load((RULES / "alerting.rules.yml").read_text(encoding="utf-8"))["groups"]
+    groups = read_yaml((RULES / "alerting.rules.yml").read_text(encoding="utf-8"))["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
         for labels, active, at_seconds in _states(server, rule):
             state = "pending" if active.fired_ms is None else "firing"

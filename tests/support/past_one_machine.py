@@ -21,6 +21,7 @@ from servescope.contract import own_metrics
 from tests.proofs.live.compression import compress_rules, compress_waited, divided
 from tests.proofs.live.receivers import Receivers, listening
 from tests.proofs.live.stack import Program, make_alertmanager
+from tests.support.documents import read_yaml
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import deadline_seconds
 
@@ -161,7 +162,7 @@ class _Setting:
         """A deployed configuration as it is here."""
         for named, here in {**self.places, **more}.items():
             text = text.replace(named, here)
-        document: dict[str, Any] = yaml.safe_load(text)
+        document: dict[str, Any] = read_yaml(text)
         interval = divided(self.scrape_interval or document["global"]["scrape_interval"], self.times)
         # A machine that is busy with all of it at once may take as long as there is.
         document["global"] |= {"scrape_interval": interval, "scrape_timeout": interval}
@@ -239,7 +240,7 @@ def write_rules(folder: Path, times: int) -> None:
     """The generated rules in a new folder, with their durations divided."""
     folder.mkdir()
     for path in RULES.glob("*.rules.yml"):
-        document = hastened(compress_rules(yaml.safe_load(path.read_text(encoding="utf-8")), times), times)
+        document = hastened(compress_rules(read_yaml(path.read_text(encoding="utf-8")), times), times)
         (folder / path.name).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
 

@@ -21,6 +21,7 @@ from tests import tools
 from tests.proofs.live.compression import compress_rules, divided
 from tests.proofs.live.receivers import Receivers, listening
 from tests.proofs.live.stack import Program, make_alertmanager
+from tests.support.documents import read_yaml
 from tests.support.past_one_machine import address_of, free_address, hastened, make_translator, notified
 from tests.support.prometheus import Prometheus
 
@@ -63,7 +64,7 @@ class VictoriaCluster:
         first = address_of(self.storages[number])
         for vmauth in self.vmauths:
             path = self.folder / vmauth.name / "vmauth.yml"
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = read_yaml(path.read_text(encoding="utf-8"))
             read = document["unauthorized_user"]["url_map"][-1]
             read["url_prefix"].sort(key=lambda url: not url.endswith(first))
             path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
@@ -131,7 +132,7 @@ def _write_rules(folder: Path, times: int, scrape_interval: str) -> None:
     text = re.sub(r"(?<=\]\) / )\d+", lambda found: f"{int(found[0]) / times:g}", text)
     folder.mkdir()
     (folder / "servescope.rules.yml").write_text(
-        yaml.safe_dump(hastened(compress_rules(yaml.safe_load(text), times), times), sort_keys=False),
+        yaml.safe_dump(hastened(compress_rules(read_yaml(text), times), times), sort_keys=False),
         encoding="utf-8",
     )
 
@@ -207,7 +208,7 @@ class _Setting:
     def _write_scrapes(self, path: Path) -> None:
         text = (DEPLOYED / "scrape.yml").read_text(encoding="utf-8")
         text = text.replace("/etc/vmagent/targets", str(self.folder / "targets"))
-        document: dict[str, Any] = yaml.safe_load(self._placed(text))
+        document: dict[str, Any] = read_yaml(self._placed(text))
         interval = divided(self.scrape_interval or document["global"]["scrape_interval"], self.times)
         # A machine that is busy with all of it at once may take as long as there is.
         document["global"] |= {"scrape_interval": interval, "scrape_timeout": interval}

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import yaml
 
 from alerts.objectives import objective_group
 from alerts.recording import render_recording_rules
@@ -30,6 +29,7 @@ from servescope.settings.values import format_duration
 from servescope.store.embedded import Store
 from servescope.store.exporting.openmetrics import write_openmetrics
 from servescope.store.exporting.selection import Selection
+from tests.support.documents import read_yaml
 from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, Range, running
@@ -138,7 +138,7 @@ def _scraped(folder: Path, played: Played) -> list[str]:
 
 def _stages(played: Played) -> Iterator[list[dict[str, str]]]:
     """The recording rules, those that read what others record after these."""
-    groups = yaml.safe_load(render_recording_rules(played.window))["groups"]
+    groups = read_yaml(render_recording_rules(played.window))["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     rules += objective_group(interval=f"{STEP_SECONDS}s")["rules"]
     while rules:

@@ -108,13 +108,31 @@ def check(told: Sequence[Story], url: str, start_ms: int) -> None:
         assert not any(first <= at <= last + 5 * MINUTE for first, last in there for at in shown)
 
 
+OURS = {"instance": "10.0.1.7:8000", "job": "engines", "namespace": "chat", "cluster": "eu"}
+THEIRS = {"instance": "10.0.2.7:8000", "job": "engines", "namespace": "evil", "cluster": "eu"}
+TOLD = [
+    Story(claim, (Target(OURS, "r0", 0, MINUTES, 1),), (Target(THEIRS, replica, 10, 14, 1_000),), recorded)
+    for claim in (Claim((read_pattern("10.0.1.0/24:8000"),)), Claim(namespaces=frozenset({"chat"})))
+    for replica in ("r0", "r1")
+    for recorded in (True, False)
+]
+"""Claims by address and by namespace, of which a rule records and does not, beside a replica of that name and not."""
+
+
+def test_nothing_of_a_stranger_leaves(prometheus: Path, promtool: Path, tmp_path: Path) -> None:
+    """By address and by namespace, for the minutes that it is there."""
+    with holding(TOLD[::3], prometheus, promtool, tmp_path / "x") as (url, start_ms):
+        check(TOLD[::3], url, start_ms)
+
+
 # Each example takes seconds, so that none is shrunk.
 SLOW = settings(
-    max_examples=examples(20, few=1), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    max_examples=examples(20), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 
 
+@pytest.mark.proof
 @SLOW
 @given(told=st.lists(stories(), min_size=6, max_size=12))
 def test_nothing_of_what_may_not_claim_leaves(
@@ -127,22 +145,12 @@ def test_nothing_of_what_may_not_claim_leaves(
 
 @pytest.mark.proof
 def test_a_victoria_metrics_is_read_alike(victoria_metrics: Path, tmp_path: Path) -> None:
-    """Of deployments whose claims are by address and by namespace, of which a rule records and does not."""
-    told = [
-        Story(claim, (Target(OURS, "r0", 0, MINUTES, 1),), (Target(THEIRS, replica, 10, 14, 1_000),), recorded)
-        for claim in (Claim((read_pattern("10.0.1.0/24:8000"),)), Claim(namespaces=frozenset({"chat"})))
-        for replica in ("r0", "r1")
-        for recorded in (True, False)
-    ]
+    """Of the same deployments."""
     start_ms = a_day_ago()
-    write_past(told, start_ms, tmp_path / "past.om")
+    write_past(TOLD, start_ms, tmp_path / "past.om")
     with victoria.running(victoria_metrics, tmp_path / "victoria") as other:
         other.load(in_milliseconds(tmp_path / "past.om"))
-        check(told, other.url, start_ms)
-
-
-OURS = {"instance": "10.0.1.7:8000", "job": "engines", "namespace": "chat", "cluster": "eu"}
-THEIRS = {"instance": "10.0.2.7:8000", "job": "engines", "namespace": "evil", "cluster": "eu"}
+        check(TOLD, other.url, start_ms)
 
 
 def test_figures_are_those_of_collectors_that_may_claim_the_deployment(

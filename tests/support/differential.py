@@ -216,13 +216,13 @@ def _is_of_the_contract(found: Range) -> bool:
     return name != "up" and not name.startswith("scrape_")
 
 
-def instants(frozen: Frozen, window_ms: int) -> list[int]:
-    """Instants to evaluate at: at the edges of windows that end or begin on a sample, and anywhere."""
+def instants(frozen: Frozen, window_ms: int, *, samples: int = 25, others: int = 70) -> list[int]:
+    """Instants to evaluate at: at the edges of windows that end or begin on so many samples, and anywhere."""
     source = random.Random(5)
     first, last = frozen.start_ms + 200, frozen.end_ms
-    on_samples = [int(source.choice(source.choice(frozen.windows).times)) for _ in range(25)]
+    on_samples = [int(source.choice(source.choice(frozen.windows).times)) for _ in range(samples)]
     aligned = [moment + shift + beside for moment in on_samples for shift in (0, window_ms) for beside in (-1, 0, 1)]
-    anywhere = [source.randint(first, last) for _ in range(70)]
+    anywhere = [source.randint(first, last) for _ in range(others)]
     return sorted({moment for moment in (*aligned, *anywhere) if moment <= last})
 
 

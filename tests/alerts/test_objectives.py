@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from alerts.__main__ import FILES, GENERATED
+from alerts.__main__ import GENERATED
+from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.promises import LATENCIES, edges_of, objectives_of
 from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES
@@ -107,9 +108,13 @@ def _firing(alert: str, deployment: str, *, at: int, fires: bool) -> dict[str, A
     return check_firing(alert, at, fires, f'deployment_id="{deployment}"')
 
 
-def _unexpected(promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]]) -> Any:
+def _unexpected(
+    promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]], *names: str
+) -> Any:
     test = {"name": "objectives", "interval": "1m", "input_series": list(given), "promql_expr_test": checks}
-    return failures(promtool, folder, {"objectives": Suite([test], files=[GENERATED / name for name in FILES])})
+    recorded = [GENERATED / file for file in ("recording.rules.yml", "objectives.rules.yml")]
+    suite = Suite([test], alert_groups([ALERTS[name] for name in names]), recorded)
+    return failures(promtool, folder, {"objectives": suite})
 
 
 @pytest.mark.slow
@@ -135,13 +140,13 @@ def test_latencies_page_on_every_engine(each_promtool: Path, tmp_path: Path) -> 
             given += _of_deployment(deployment, _latencies(engine, names[alert], 0.2, edge))
             checks.append(_firing(alert, deployment, at=HOURS * 60 - 1, fires=fires))
 
-    assert _unexpected(each_promtool, tmp_path, given, checks) == {}
+    assert _unexpected(each_promtool, tmp_path, given, checks, *names) == {}
 
 
 @pytest.mark.slow
 def test_a_few_failures_page_nobody_unless_they_are_all_there_is(promtool: Path, tmp_path: Path) -> None:
     """On a quiet night, and in a deployment that has only just begun to serve."""
-    minutes = range(HOURS * 60)
+    name, minutes = "ServescopeRequestsBudgetBurnsFast", range(HOURS * 60)
     few = {
         # Some 74 requests an hour, of which at last so many fail, one a minute.
         "two of many": ([100 + minute * 1.2 for minute in minutes], 2, 0, False),
@@ -154,13 +159,13 @@ def test_a_few_failures_page_nobody_unless_they_are_all_there_is(promtool: Path,
     }
     given: list[dict[str, str]] = []
     checks = []
-    for name, (ok, failed, missing, fires) in few.items():
+    for deployment, (ok, failed, missing, fires) in few.items():
         errors = [7.0 + max(0, minute - (HOURS * 60 - 6 - failed)) for minute in minutes]
         errors = [min(each, 7.0 + failed) for each in errors]
-        given += _of_deployment(name, _ended(ok, errors, missing), missing=missing)
+        given += _of_deployment(deployment, _ended(ok, errors, missing), missing=missing)
         checks += [
-            _firing("ServescopeRequestsBudgetBurnsFast", name, at=at, fires=fires)
+            _firing(name, deployment, at=at, fires=fires)
             for at in ((HOURS * 60 - 2,) if fires else range(HOURS * 60 - 15, HOURS * 60))
         ]
 
-    assert _unexpected(promtool, tmp_path, given, checks) == {}
+    assert _unexpected(promtool, tmp_path, given, checks, name) == {}

@@ -27,10 +27,13 @@ OF_COLLECTORS = {
 """Stories that only a collector can cause: a Prometheus scrapes each listed target at every interval, or it is down."""
 NEVER = {"ServescopeTelemetryStale"}
 """Alerts that cannot fire without a collector."""
-QUICK = ("ServescopeTargetDown", "ServescopeRouterDown", "ServescopeDeploymentGone")
+QUICK = ("ServescopeTargetDown", "ServescopeRouterDown")
 
 OF_TARGETS = sorted(
-    name for name in ALERTS.keys() - NEVER if any(concerns_targets(story) for story in stories_of(name))
+    name
+    for name in ALERTS.keys() - NEVER
+    for read in ([term for each in conditions_of(ALERTS[name]) for term in terms(each)],)
+    if any(isinstance(term, SelfMetric) and term.name.startswith("servescope_target") for term in read)
 )
 """The alerts that read a collector's series of targets."""
 

@@ -143,6 +143,7 @@ def test_console_refuses_an_address_that_is_none(capsys: pytest.CaptureFixture[s
     assert (code, "emulator 'here' is no address" in capsys.readouterr().err) == (2, True)
 
 
+@pytest.mark.proof
 def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium: Path) -> None:
     """Wide and narrow nothing sticks out sideways, every text has contrast, and what is on is named at the top."""
     pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")

@@ -18,15 +18,15 @@ def register_profiles() -> None:
     The few are the same in each run, so that a change is judged by itself; those of `make proofs` are new ones.
     """
     settings.register_profile(EVERY, deadline=None, max_examples=_EXAMPLES)
-    settings.register_profile(FEW, deadline=None, max_examples=_EXAMPLES // 5, derandomize=True)
+    settings.register_profile(FEW, deadline=None, max_examples=_EXAMPLES // 10, derandomize=True)
     settings.load_profile(FEW)
 
 
 def examples(every: int, few: int | None = None) -> int:
-    """Examples of a test of hypothesis: `every` in `make proofs`; otherwise `few`, or a fifth and at least five."""
+    """Examples of a test of hypothesis: `every` in `make proofs`; otherwise `few`, or a tenth and at least five."""
     if settings.default is not None and settings.default.max_examples == _EXAMPLES:
         return every
-    return few if few is not None else max(min(every, _FEWEST), every // 5)
+    return few if few is not None else max(min(every, _FEWEST), every // 10)
 
 
 def trials(name: str, few: int, every: int) -> pytest.MarkDecorator:

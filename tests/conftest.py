@@ -16,7 +16,7 @@ import pytest
 from tests import tools
 from tests.support.drawing import register_profiles
 from tests.support.waiting import timeout_of_a_test
-from tests.support.workers import ByFile, is_left_out, is_proof, slow_files_first
+from tests.support.workers import ByFile, importing_alone, is_left_out, is_proof, slow_files_first
 
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
@@ -45,6 +45,15 @@ def pytest_runtest_setup() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file of which `-m` leaves out everything."""
     return is_left_out(collection_path, config.option.markexpr) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Import a file while no other worker does."""
+    if isinstance(collector, pytest.Module):
+        with importing_alone(collector.path):
+            return (yield)
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

@@ -13,7 +13,7 @@ from servescope.store.schema import LATEST_MS
 _EARLIER_MS = 1_600_000_000_000
 
 
-@schemathesis.hook
+@schemathesis.hook  # type: ignore[untyped-decorator] # of a package whose types are skipped
 def before_call(_: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]) -> None:
     """Put times in order, near each other for samples, and of a deploy before now, which OpenAPI cannot demand.
 

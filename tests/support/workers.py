@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +15,7 @@ from xdist.scheduler import LoadGroupScheduling
 
 _FILE_MARKS = re.compile(r"^pytestmark = (.*)$", re.MULTILINE)
 _PROOFS = Path(__file__).parents[1] / "proofs"
+_LOCK = Path(__file__).parents[2] / ".cache" / "importing.lock"
 _MARK = re.compile(r"pytest\.mark\.(\w+)")
 
 
@@ -22,6 +27,20 @@ class ByFile(LoadGroupScheduling):  # type: ignore[misc] # of a package without 
         return scope.partition("::")[0]
 
 
+@contextmanager
+def importing_alone(path: Path) -> Iterator[None]:
+    """Have no other worker import this file meanwhile, so that the next one reads the bytecode that this one wrote.
+
+    They import the same files in the same order; in a fresh clone each would otherwise compile all of them.
+    """
+    _LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with _LOCK.open("w") as lock:
+        place = zlib.crc32(bytes(path))
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, place)
+        yield
+
+
+@cache
 def is_proof(path: Path) -> bool:
     """Whether it is in `tests/proofs`, where every test is a proof without its mark."""
     return path.is_relative_to(_PROOFS)

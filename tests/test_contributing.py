@@ -78,7 +78,8 @@ def run(tree: Path, *words: str, may_return: Collection[int] = (0,)) -> str:
             **os.environ,
             "SERVESCOPE_REFERENCE": os.environ.get("SERVESCOPE_REFERENCE", str(ROOT.parent / "shared")),
             "PYTHONPATH": str(tree / "exporters"),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            # Each run reads what the first of them compiled.
+            "PYTHONDONTWRITEBYTECODE": "",
         },
         capture_output=True,
         text=True,

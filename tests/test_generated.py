@@ -84,7 +84,12 @@ def test_committed_pages_and_schemas_are_those_of_the_code(path: Path, render: C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    # What is emulated for that of the scenarios takes as long as all other tests of this file.
+    [pytest.param(path, marks=[pytest.mark.proof] * (path.name == "scenarios.md")) for path in TABLES],
+    ids=lambda path: path.name,
+)
 def test_the_committed_tables_within_pages_are_those_of_the_code(path: Path) -> None:
     """`python -m docs.generate` would change nothing."""
     assert path.read_text(encoding="utf-8") == fill_tables(path), (

@@ -28,7 +28,7 @@ _EVALUATIONS, _WARM = 160, 100
 _MOST_SHARE = 0.5
 _LEVELS = {"autoscaler_desired_scale": 4.0, "autoscaler_rounded_desired_scale": 4.0, "queued_requests": 0.0}
 _STEPS = {
-    "router_index_event_gaps_total": 0.0, "spec_decode_num_draft_tokens_total": 40.0,
+    "router_index_event_gaps_total": 0.0, "preemptions_total": 0.0, "spec_decode_num_draft_tokens_total": 40.0,
     "spec_decode_num_accepted_tokens_total": 36.0, "spec_decode_num_accepted_tokens_per_pos_total": 9.0,
     "kv_cache_eligible_tokens_total": 1000.0, "kv_cache_predicted_tokens_total": 600.0,
     "kv_cache_reused_tokens_total": 500.0, "kv_cache_best_tokens_total": 510.0,
@@ -110,7 +110,7 @@ def _own(fleet: Fleet) -> dict[str, Vector]:
         for number, each in enumerate(fleet._deployments)
     ]
     gauges: dict[str, Vector] = {name: dict.fromkeys(identities, 0.0) for name in TARGET_GAUGES}
-    gauges["servescope_target_up"] = dict.fromkeys(identities, 1.0)
+    gauges["servescope_target_understood"] = gauges["servescope_target_up"] = dict.fromkeys(identities, 1.0)
     gauges["servescope_target_scrape_age_seconds"] = dict.fromkeys(identities, 3.0)
     return {**gauges, "servescope_configuration_reload_success": {make_labels(()): 1.0}}
 

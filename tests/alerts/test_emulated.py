@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, active_now, advance, duration_ms
+from servescope.alerting.evaluation import Active, Instant, advance, compile_alert, duration_ms
 from servescope.alerting.records import (
     Alert,
     BadRatio,
@@ -63,11 +63,13 @@ def test_a_healthy_stack_calls_nobody(tmp_path: Path) -> None:
     with observed(tmp_path) as stack:
         watched = Watched(stack)
         states: dict[str, dict[Labels, Active]] = {alert.name: {} for alert in OF_FIGURES}
+        compiled = {alert.name: compile_alert(alert) for alert in OF_FIGURES}
         for _ in range(int(2400 / STEP_SECONDS)):
             now_ms = watched.step()
+            at = Instant(watched)
             for alert in OF_FIGURES:
                 before = states[alert.name]
-                states[alert.name] = advance(alert, before, active_now(alert, before, watched), now_ms)
+                states[alert.name] = advance(alert, before, compiled[alert.name].active(before, at), now_ms)
                 fired |= {alert.name for active in states[alert.name].values() if active.fired_ms is not None}
 
     assert {name for name in fired if ALERTS[name].severity != "info"} == set()
@@ -78,14 +80,14 @@ def test_an_alert_fires_during_its_fault_and_resolves_after_it(tmp_path: Path, f
     """The alert is not there before, fires within half an hour of its `for`, and is resolved after the fault."""
     alert = ALERTS[name]
     with observed(tmp_path) as stack:
-        watched = Watched(stack)
+        watched, compiled = Watched(stack), compile_alert(alert)
         states: dict[Labels, Active] = {}
 
         def passes(seconds: float) -> Iterator[bool]:
             nonlocal states
             for _ in range(int(seconds / STEP_SECONDS)):
                 now_ms = watched.step()
-                states = advance(alert, states, active_now(alert, states, watched), now_ms)
+                states = advance(alert, states, compiled.active(states, Instant(watched)), now_ms)
                 yield any(active.fired_ms is not None for active in states.values())
 
         assert not any(passes(WARM_SECONDS))

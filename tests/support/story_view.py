@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from servescope.alerting.evaluation import Active, active_now, advance, duration_ms, values_of
+from servescope.alerting.evaluation import Active, Instant, advance, compile_alert, duration_ms, values_of
 from servescope.alerting.records import (
     AdHocExpression,
     Alert,
@@ -40,13 +40,13 @@ def first_difference(alert: Alert, stories: Iterable[Mapping[str, Any]]) -> str:
     Compared are the labels and the annotations, which hold the value.
     """
     for story in stories:
-        view, states = StoryView(story["input_series"]), dict[Labels, Active]()
+        view, states, compiled = StoryView(story["input_series"]), dict[Labels, Active](), compile_alert(alert)
         expected = {
             int(check["eval_time"].removesuffix("m")): check["exp_alerts"] for check in story["alert_rule_test"]
         }
         # What has been well for so long is not evaluated since its beginning.
         for view.minute in range(max(min(expected) - _BEFORE_MINUTES, 0), max(expected) + 1):
-            states = advance(alert, states, active_now(alert, states, view), view.minute * _MINUTE_MS)
+            states = advance(alert, states, compiled.active(states, Instant(view)), view.minute * _MINUTE_MS)
             if view.minute in expected and (found := _firing(alert, states)) != expected[view.minute]:
                 return f"{story['name']}, minute {view.minute}: {found} instead of {expected[view.minute]}"
     return ""
@@ -120,7 +120,7 @@ class StoryView:
         for minute in range(-(-first // every) * every, last + 1, every):
             if (lately.of, minute) not in self._sampled:
                 self.minute = minute
-                self._sampled[lately.of, minute] = values_of(lately.of, self)
+                self._sampled[lately.of, minute] = values_of(lately.of, Instant(self))
             for labels, value in self._sampled[lately.of, minute].items():
                 found[labels] = reduce(value, found.get(labels, value))
         self.minute = now

@@ -6,19 +6,22 @@ alert is pending, firing, kept firing and resolved at the same evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from operator import eq, ge, gt, le, lt, ne
+from functools import lru_cache, partial, reduce
 from typing import Final, Protocol, assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from servescope.alerting import records
+from servescope.alerting.columns import NOTHING, Column, Floats, column_of, restrict
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
-from servescope.contract.samples import Labels, pick_labels
+from servescope.contract.samples import Labels
 from servescope.settings.clock import not_after
 
-_RESTRICTED: Final = 1 << 15
+_MOST_COMPILED: Final = 4096
 
 
 class View(Protocol):
@@ -65,128 +68,242 @@ def is_evaluated_by_collector(alert: records.Alert) -> bool:
     return ours and not isinstance(alert.condition, records.Absent)
 
 
-def active_now(alert: records.Alert, before: Mapping[Labels, Active], view: View) -> Vector:
-    """The labels for which an alert is active now: its condition holds, or it fired `before` and `lasts`."""
-    held = holding(alert.condition, view)
-    fired = {labels for labels, active in before.items() if active.fired_ms is not None}
-    if alert.lasts is None or fired <= held.keys():
-        return held
-    return {**{labels: value for labels, value in holding(alert.lasts, view).items() if labels in fired}, **held}
+class Instant:
+    """One evaluation of conditions: what a term or a condition reads of `view` is computed once for all alerts."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._known: dict[_Part, Column] = {}
+
+    def column(self, part: _Part) -> Column:
+        """The values of a part now."""
+        known = self._known.get(part)
+        if known is None:
+            known = self._known[part] = part.compute(self)
+        return known
+
+    def vector(self, part: _Part) -> Vector:
+        """The values of a part now, by their labels."""
+        # A product of 0 and infinity is NaN, as in Prometheus.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self.column(part).vector()
 
 
-def holding(condition: records.Condition, view: View) -> Vector:
-    """The labels for which a condition holds now, with the values for notifications."""
+@dataclass(frozen=True, slots=True)
+class CompiledAlert:
+    """The condition of an alert, ready to be evaluated."""
+
+    condition: _Part
+    lasts: _Part | None
+
+    def active(self, before: Mapping[Labels, Active], at: Instant) -> Vector:
+        """The labels for which it is active now: its condition holds, or it fired `before` and `lasts`."""
+        held = at.vector(self.condition)
+        fired = {labels for labels, active in before.items() if active.fired_ms is not None}
+        if self.lasts is None or fired <= held.keys():
+            return held
+        return {**{labels: value for labels, value in at.vector(self.lasts).items() if labels in fired}, **held}
+
+
+def compile_alert(alert: records.Alert) -> CompiledAlert:
+    """An alert ready to be evaluated."""
+    return CompiledAlert(_compiled(alert.condition), None if alert.lasts is None else _compiled(alert.lasts))
+
+
+def values_of(term: records.Term, at: Instant) -> Vector:
+    """The values of a term now."""
+    return at.vector(_compiled(term))
+
+
+# --- Compiling --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A term or a condition, ready to be computed; equal ones of all alerts are one."""
+
+    compute: Callable[[Instant], Column]
+
+
+class _Read:
+    """What is read of a view, as a column whose keys stay the same objects while the labels do."""
+
+    def __init__(self, read: Callable[[View], Vector]) -> None:
+        self._read = read
+        self._keys = NOTHING.keys
+
+    def __call__(self, at: Instant) -> Column:
+        column = column_of(self._read(at.view), self._keys)
+        self._keys = column.keys
+        return column
+
+
+@lru_cache(_MOST_COMPILED)
+def _compiled(part: records.Term | records.Condition) -> _Part:
+    if isinstance(part, records.Present):
+        return _compiled(part.term)
+    return _Part(_condition(part) if isinstance(part, records.Condition) else _term(part))
+
+
+def _condition(condition: records.Condition) -> Callable[[Instant], Column]:
+    """How to compute for which labels a condition holds, with the values for notifications."""
     match condition:
         case records.Compare(left, operator, right):
-            compare = OPERATORS[operator]
-            if isinstance(right, float):
-                return {labels: value for labels, value in values_of(left, view).items() if compare(value, right)}
-            return {labels: value for labels, value, other in _paired(left, right, view) if compare(value, other)}
+            return _comparison(left, OPERATORS[operator], right)
         case records.Present(term):
-            return dict(values_of(term, view))
+            return _compiled(term).compute
         case records.All((first, *others)):
-            held = holding(first, view)
-            for other in others:
-                if not held:
-                    break
-                held = _keep(held, first, other, view, present=True)
-            return held
+            return _all(_compiled(first), [(_compiled(each), _shared(first, each)) for each in others])
         case records.Any(conditions):
-            found: Vector = {}
-            for each in conditions:
-                found = {**holding(each, view), **found}
-            return found
+            each_of = [_compiled(each) for each in conditions]
+            return lambda at: reduce(Column.joined, map(at.column, each_of), NOTHING)
         case records.Except(first, unless):
-            held = holding(first, view)
-            return _keep(held, first, unless, view, present=False) if held else held
+            return _except(_compiled(first), _compiled(unless), _shared(first, unless))
         case records.Disappeared(own, before):
-            same = condition.on
-            now = {_restrict(labels, same) for labels in view.own(own)}
-            past = view.highest(own, before) if condition.at_any_time else view.own(own, before)
-            return {labels: value for labels, value in past.items() if _restrict(labels, same) not in now}
+            return _Read(partial(_disappeared, condition, own, before))
         case records.Absent(name):
-            return {} if view.own(records.SelfMetric(name)) else {(): 1.0}
+            return _Read(lambda view: {} if view.own(records.SelfMetric(name)) else {(): 1.0})
         case records.Always():
-            return {(): 1.0}
+            return _Read(lambda _: {(): 1.0})
         case records.All():
-            return {}
+            return lambda _: NOTHING
         case _:
             assert_never(condition)
 
 
-def values_of(term: records.Term, view: View) -> Vector:
-    """The values of a term now."""
+def _comparison(
+    left: records.Term, compare: Callable[[Floats, Floats | float], NDArray[np.bool_]], right: records.Term | float
+) -> Callable[[Instant], Column]:
+    of = _compiled(left)
+    if isinstance(right, float):
+        bound = right
+
+        def compute(at: Instant) -> Column:
+            column = at.column(of)
+            return column.where(compare(column.values, bound))
+
+        return compute
+    pair = _pairing(left, right)
+
+    def compute_pairs(at: Instant) -> Column:
+        column, others = pair(at)
+        return column.where(compare(column.values, others))
+
+    return compute_pairs
+
+
+def _pairing(left: records.Term, right: records.Term) -> Callable[[Instant], tuple[Column, Floats]]:
+    """The values of a term that match one of another, with the labels of the result, and those of the other."""
+    on = records.open_labels(right)
+    kept = records.labels_of(left) if records.is_grouped(left, right) else records.open_labels(left)
+    mine, others = _compiled(left), _compiled(right)
+    return lambda at: at.column(mine).paired(at.column(others), on, kept)
+
+
+def _shared(first: records.Condition, other: records.Condition) -> tuple[str, ...]:
+    """The labels by which the values of two conditions are matched."""
+    others = records.open_labels(other)
+    return tuple(label for label in records.open_labels(first) if label in others)
+
+
+def _all(first: _Part, others: Sequence[tuple[_Part, tuple[str, ...]]]) -> Callable[[Instant], Column]:
+    def compute(at: Instant) -> Column:
+        held = at.column(first)
+        for other, shared in others:
+            if not held.values.size:
+                break
+            held = held.where(held.keys.rows_in(at.column(other).keys, shared) >= 0)
+        return held
+
+    return compute
+
+
+def _except(first: _Part, unless: _Part, shared: tuple[str, ...]) -> Callable[[Instant], Column]:
+    def compute(at: Instant) -> Column:
+        held = at.column(first)
+        return held.where(held.keys.rows_in(at.column(unless).keys, shared) < 0) if held.values.size else held
+
+    return compute
+
+
+def _disappeared(condition: records.Disappeared, own: records.SelfMetric, before: str, view: View) -> Vector:
+    same = condition.on
+    now = {restrict(labels, same) for labels in view.own(own)}
+    past = view.highest(own, before) if condition.at_any_time else view.own(own, before)
+    return {labels: value for labels, value in past.items() if restrict(labels, same) not in now}
+
+
+def _term(term: records.Term) -> Callable[[Instant], Column]:
+    """How to compute the values of a term."""
     match term:
         case records.FigureRef():
-            return view.figure(term)
+            return _Read(lambda view: view.figure(term))
         case records.SelfMetric():
-            return view.own(term)
+            return _Read(lambda view: view.own(term))
         case records.AdHocExpression():
-            return view.measured(term)
+            return _Read(lambda view: view.measured(term))
         case records.BadRatio():
-            return view.badness(term)
+            return _Read(lambda view: view.badness(term))
         case records.RequestsEnded():
-            return view.ended(term)
+            return _Read(lambda view: view.ended(term))
         case records.OverTime():
-            return view.over(term)
-        case records.Extreme(function, of, by):
-            extremes: Vector = {}
-            for labels, value in (view.figure(of) if isinstance(of, records.FigureRef) else view.own(of)).items():
-                group = _restrict(labels, by)
-                extremes[group] = _EXTREMES[function](value, extremes.get(group, value))
-            return extremes
-        case records.Total(shown, by):
-            totals: Vector = {}
-            for labels, value in view.figure(shown).items():
-                group = _restrict(labels, by)
-                totals[group] = totals.get(group, 0.0) + value
-            return totals
+            return _Read(lambda view: view.over(term))
         case records.Subquery():
-            return view.lately(term)
+            return _Read(lambda view: view.lately(term))
+        case records.Extreme(function, of, by):
+            return _grouped(_compiled(of), by, np.fmax if function == "max" else np.fmin, np.nan)
+        case records.Total(shown, by):
+            return _grouped(_compiled(shown), by, np.add, 0.0)
         case records.Count(condition):
-            count = len(holding(condition, view))
-            return {(): float(count)} if count else {}
+            counted = _compiled(condition)
+            return lambda at: column_of({(): float(count)} if (count := at.column(counted).values.size) else {})
         case records.Quotient(numerator, denominator):
-            return {
-                labels: value / below for labels, value, below in _paired(numerator, denominator, view) if below > 0
-            }
+            return _quotient(_pairing(numerator, denominator))
         case records.Product(left, right):
-            return {labels: value * other for labels, value, other in _paired(left, right, view)}
+            return _mapped(_pairing(left, right), np.multiply)
         case records.Scaled(scaled, factor):
-            return {labels: factor * value for labels, value in values_of(scaled, view).items()}
+            return _mapped(_with(_compiled(scaled), factor), np.multiply)
         case records.Shifted(shifted, by_number):
-            return {labels: value + by_number for labels, value in values_of(shifted, view).items()}
+            return _mapped(_with(_compiled(shifted), by_number), np.add)
         case _:
             assert_never(term)
 
 
-def _paired(left: records.Term, right: records.Term, view: View) -> Iterable[tuple[Labels, float, float]]:
-    """The matching values of two terms, with the labels of the result."""
-    on = records.open_labels(right)
-    others = {_restrict(labels, on): value for labels, value in values_of(right, view).items()}
-    kept = records.labels_of(left) if records.is_grouped(left, right) else records.open_labels(left)
-    for labels, value in values_of(left, view).items():
-        other = others.get(_restrict(labels, on))
-        if other is not None:
-            yield _restrict(labels, kept), value, other
+def _grouped(of: _Part, by: tuple[str, ...], reduce_to: np.ufunc, first: float) -> Callable[[Instant], Column]:
+    def compute(at: Instant) -> Column:
+        column = at.column(of)
+        keys, rows = column.keys.groups(by)
+        values = np.full(len(keys.labels), first)
+        reduce_to.at(values, rows, column.values)
+        return Column(keys, values)
+
+    return compute
 
 
-def _keep(held: Vector, first: records.Condition, other: records.Condition, view: View, *, present: bool) -> Vector:
-    """The values for which another condition holds too, or does not hold."""
-    others = records.open_labels(other)
-    shared = tuple(label for label in records.open_labels(first) if label in others)
-    known = {_restrict(labels, shared) for labels in holding(other, view)}
-    return {labels: value for labels, value in held.items() if (_restrict(labels, shared) in known) is present}
+def _quotient(pair: Callable[[Instant], tuple[Column, Floats]]) -> Callable[[Instant], Column]:
+    def compute(at: Instant) -> Column:
+        above, below = pair(at)
+        kept = above.where(below > 0)
+        return Column(kept.keys, kept.values / below[below > 0])
+
+    return compute
 
 
-# The same labels are restricted at every evaluation.
-_restrict = lru_cache(_RESTRICTED)(pick_labels)
+def _with(of: _Part, number: float) -> Callable[[Instant], tuple[Column, float]]:
+    return lambda at: (at.column(of), number)
 
 
-OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne,
+def _mapped(pair: Callable[[Instant], tuple[Column, Floats | float]], operate: np.ufunc) -> Callable[[Instant], Column]:
+    def compute(at: Instant) -> Column:
+        column, others = pair(at)
+        return Column(column.keys, operate(column.values, others))
+
+    return compute
+
+
+OPERATORS: Final[Mapping[str, np.ufunc]] = {
+    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal,
 }  # fmt: skip
-_EXTREMES: Final[Mapping[str, Callable[[float, float], float]]] = {"max": max, "min": min}
 
 
 # --- From evaluation to evaluation ------------------------------------------------------------------------------------

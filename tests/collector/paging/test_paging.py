@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from servescope.alerting import evaluation as alert_evaluation
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import View
-from servescope.alerting.records import Condition
+from servescope.alerting.evaluation import Active, CompiledAlert, Instant, compile_alert
 from servescope.collector.config import read_configuration
 from servescope.contract.expressions import Vector
+from servescope.contract.samples import Labels
 from servescope.errors import ConfigurationError
 from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene
 from tests.support.waiting import wait_for_async
@@ -190,15 +190,16 @@ async def test_an_alert_whose_evaluation_fails_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is counted and logged, and the alert keeps its state."""
-    real = alert_evaluation.holding
+    real = CompiledAlert.active
+    broken = compile_alert(ALERTS["ServescopeReplicasBelowDesired"])
 
-    def fails(condition: Condition, view: View) -> Vector:
-        if condition is ALERTS["ServescopeReplicasBelowDesired"].condition:
+    def fails(alert: CompiledAlert, before: Mapping[Labels, Active], at: Instant) -> Vector:
+        if alert == broken:
             raise RuntimeError("a bug")
-        return real(condition, view)
+        return real(alert, before, at)
 
     async with aclosing(Scene(tmp_path)) as scene:
-        monkeypatch.setattr("servescope.alerting.evaluation.holding", fails)
+        monkeypatch.setattr(CompiledAlert, "active", fails)
         scene.failed = 1
         await scene.steps(21)
         assert scene.states()["ServescopeReplicasFailed"] == "firing"

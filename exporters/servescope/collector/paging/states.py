@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from servescope.alerting.evaluation import Active, View, active_now, advance, duration_ms
+from servescope.alerting.evaluation import Active, CompiledAlert, Instant, View, advance, compile_alert, duration_ms
 from servescope.alerting.records import Alert
 from servescope.contract.expressions import Vector
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
@@ -64,6 +64,7 @@ class AlertStates:
     def __init__(self, alerts: Iterable[Alert], on_fault: Callable[[str], None]) -> None:
         self._on_fault = on_fault
         self._alerts: dict[str, Alert] = {}
+        self._compiled: dict[str, CompiledAlert] = {}
         self._active: dict[str, dict[Labels, Active]] = {}
         self._resolved: dict[Key, AlertInstance] = {}
         # Active before a restart, assumed to hold until targets can have been scraped twice.
@@ -76,6 +77,7 @@ class AlertStates:
     def apply(self, alerts: Iterable[Alert]) -> None:
         """Evaluate these from now on; active ones of others resolve at the next evaluation."""
         self._alerts = {alert.name: alert for alert in alerts}
+        self._compiled = {name: compile_alert(alert) for name, alert in self._alerts.items()}
 
     def instances(self) -> list[AlertInstance]:
         """Every alert that is pending, firing or recently resolved."""
@@ -98,14 +100,14 @@ class AlertStates:
         Resolved alerts of `owed` are kept for longer, as a receiver was not sent their end yet. Conditions of
         deployments that are `unknown` now keep holding if they held.
         """
-        self.left_out = 0
+        at, self.left_out = Instant(view), 0
         self._unknown = {deployment.labels() for deployment in unknown}
         for name in self._active.keys() - self._alerts.keys():
             self._settle(name, {}, at_ms)
         for name, alert in self._alerts.items():
             try:
                 before = self._active.get(name, {})
-                held = self._bounded(alert, self._believed(name, active_now(alert, before, view), at_ms))
+                held = self._bounded(alert, self._believed(name, self._compiled[name].active(before, at), at_ms))
                 if held or before:
                     self._settle(name, advance(alert, before, held, at_ms), at_ms)
             except Exception:

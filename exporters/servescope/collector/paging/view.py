@@ -5,22 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from servescope.alerting import records
-from servescope.alerting.evaluation import duration_ms, values_of
+from servescope.alerting.evaluation import Instant, duration_ms, values_of
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
 from servescope.collector.paging.requirements import Requirements, objectives_of
 from servescope.contract.expressions import Matchers, Vector, matches
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
-from servescope.contract.samples import Labels, Series, make_labels
+from servescope.contract.samples import Labels, make_labels
 from servescope.contract.types import Objective
 from servescope.increments.extrapolation import LOOKBACK_MS, Range, WindowBounds, sample_changes
 from servescope.store.records import FigureTable
+
+
+class _Places(NamedTuple):
+    """A deployment's keys of figures, and the figure and labels of each, None for one that no condition reads."""
+
+    keys: list[str]
+    places: list[tuple[str, Labels] | None]
 
 
 class CollectorView:
@@ -37,56 +44,58 @@ class CollectorView:
         self._owns: dict[str, RecentValues[Labels]] = {
             name: RecentValues(span_ms + LOOKBACK_MS) for name, span_ms in requirements.own.items() if span_ms
         }
-        self._counters: RecentValues[Series] = RecentValues(max(requirements.counters.values(), default=0))
+        self._counters: RecentValues[tuple[str, Labels]] = RecentValues(max(requirements.counters.values(), default=0))
         self._samples: dict[records.Subquery, RecentValues[Labels]] = {
             lately: RecentValues(span_ms_of(lately)) for lately in requirements.lately
         }
-        self._labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
+        self._places: dict[Deployment, _Places] = {}
         self.at_ms = 0
         self._figures: dict[str, Vector] = {}
-        self._derivations: Sequence[Derivation] = ()
+        # The values of each expression that conditions read beside figures, of all deployments.
+        self._asked: dict[str, Vector] = {}
         self._own: Mapping[str, Vector] = {}
-        self._known: dict[object, Vector] = {}
-        self._increases: dict[int, dict[Series, float]] = {}
+        self._increases: dict[int, dict[tuple[str, Labels], float]] = {}
         self._shares: dict[int, dict[Objective, Vector]] = {}
 
     # --- Updating -----------------------------------------------------------------------------------------------------
 
     def update(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
         """Replace the evaluation: its instant, figures, and the collector's own series."""
-        self.at_ms, self._derivations, self._own = at_ms, tuple(deployments.values()), own
-        self._known, self._increases, self._shares = {}, {}, {}
+        self.at_ms, self._asked, self._own = at_ms, {}, own
+        self._increases, self._shares = {}, {}
         self._figures = self._vectors(deployments)
+        for derivation in deployments.values():
+            for name, values in derivation.asked.items():
+                self._asked.setdefault(name, {}).update(values)
         for shown, past in self._pasts.items():
             past.append(at_ms, self.figure(shown))
         for name, before in self._owns.items():
             before.append(at_ms, own.get(name, {}))
         counted = {
-            Series(name, labels): value
-            for name in self.requirements.counters
-            for labels, value in own.get(name, {}).items()
+            (name, labels): value for name in self.requirements.counters for labels, value in own.get(name, {}).items()
         }
         self._counters.append(at_ms, counted)
+        at = Instant(self)
         for lately, samples in self._samples.items():
             if _is_due(lately, samples, at_ms):
-                samples.append(at_ms, values_of(lately.of, self))
+                samples.append(at_ms, values_of(lately.of, at))
 
     def _vectors(self, deployments: Mapping[Deployment, Derivation]) -> dict[str, Vector]:
         vectors: dict[str, Vector] = {name: {} for name in self.requirements.figures}
-        labels: dict[Deployment, dict[str, tuple[str, Labels] | None]] = {}
+        former, self._places = self._places, {}
         for deployment, derivation in deployments.items():
-            places = labels[deployment] = self._labels.get(deployment, {})
-            for key, value in derivation.figures.items():
-                if key not in places:
-                    places[key] = self._place(deployment, key)
-                place = places[key]
+            keys = list(derivation.figures)
+            places = former.get(deployment)
+            if places is None or places.keys != keys:
+                places = _Places(keys, [self._place(deployment, key) for key in keys])
+            self._places[deployment] = places
+            for place, value in zip(places.places, derivation.figures.values(), strict=True):
                 if place is not None:
                     vectors[place[0]][place[1]] = value
-        self._labels = labels
         return vectors
 
     def _place(self, deployment: Deployment, key: str) -> tuple[str, Labels] | None:
-        """A key's figure and labels, None for a figure that no condition reads."""
+        """A key's figure and labels; see `_Places`."""
         name, own = _parse_key(key)
         return (name, make_labels((*deployment.labels(), *own))) if name in self.requirements.figures else None
 
@@ -130,29 +139,18 @@ class CollectorView:
         found = self._figures.get(shown.figure, {})
         if not shown.where:
             return found
-        known = self._known.get(shown)
-        if known is None:
-            known = {labels: value for labels, value in found.items() if _is_meant(labels, shown.where)}
-            self._known[shown] = known
-        return known
+        return {labels: value for labels, value in found.items() if _is_meant(labels, shown.where)}
 
     def over(self, over: records.OverTime) -> Vector:
         """An aggregate of a figure over a past window."""
-        known = self._known.get(over)
-        if known is None:
-            end_ms = self.at_ms - duration_ms(over.before)
-            within = Range(end_ms, duration_ms(over.window), self._bounds)
-            past = self._pasts[over.shown]
-            _, values = past.between(within.first_ms, end_ms)
-            known = self._known[over] = past.by_key(reduced(over.function, values))
-        return known
+        end_ms = self.at_ms - duration_ms(over.before)
+        within = Range(end_ms, duration_ms(over.window), self._bounds)
+        past = self._pasts[over.shown]
+        return past.by_key(reduced(over.function, past.between(within.first_ms, end_ms)[1]))
 
     def own(self, own: records.SelfMetric, before: str = "") -> Vector:
         """A series of the collector's own now, or at the last evaluation at least `before` ago; or its increase."""
-        known = self._known.get((own, before))
-        if known is None:
-            known = self._known[own, before] = self._increase(own) if own.increase_over else self._current(own, before)
-        return known
+        return self._increase(own) if own.increase_over else self._current(own, before)
 
     def highest(self, own: records.SelfMetric, window: str) -> Vector:
         """The highest values of a series of the collector's own at the evaluations of a past window."""
@@ -171,18 +169,14 @@ class CollectorView:
 
     def measured(self, measured: records.AdHocExpression) -> Vector:
         """An expression over the figures' window, summed where it spans several deployments."""
-        known = self._known.get(measured)
-        if known is None:
-            values = self._asked(self.requirements.measured[measured])
-            known = dict(values) if measured.level == DEPLOYMENT_LABELS else _summed(values, measured.labels)
-            self._known[measured] = known
-        return known
+        values = self._asked.get(self.requirements.measured[measured], {})
+        return values if measured.level == DEPLOYMENT_LABELS else _summed(values.items(), measured.labels)
 
     def badness(self, badness: records.BadRatio) -> Vector:
         """An objective's bad share: from held scrapes where the window is short enough, else from `Budgets`."""
         name = self.requirements.badness.get(badness)
         if name is not None:
-            return dict(self._asked(name))
+            return self._asked.get(name, {})
         window_ms = self.requirements.budgets[badness]
         shares = self._shares.get(window_ms)
         if shares is None:
@@ -191,13 +185,7 @@ class CollectorView:
 
     def ended(self, ended: records.RequestsEnded) -> Vector:
         """The number of requests that ended over a window of objectives."""
-        known = self._known.get(ended)
-        if known is None:
-            known = self._known[ended] = self.budgets.ended(self.requirements.budgets[ended], self.at_ms)
-        return known
-
-    def _asked(self, name: str) -> Iterable[tuple[Labels, float]]:
-        return chain.from_iterable(each.asked.get(name, {}).items() for each in self._derivations)
+        return self.budgets.ended(self.requirements.budgets[ended], self.at_ms)
 
     def _current(self, own: records.SelfMetric, before: str) -> Vector:
         found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
@@ -222,9 +210,9 @@ class CollectorView:
             found = sample_changes(np.broadcast_to(times, rows.shape), rows, within).increases()
             increases = self._increases[window_ms] = self._counters.by_key(found)
         meant = (
-            (series.labels, value)
-            for series, value in increases.items()
-            if series.name == own.name and _is_meant(series.labels, own.where)
+            (labels, value)
+            for (name, labels), value in increases.items()
+            if name == own.name and _is_meant(labels, own.where)
         )
         return _summed(meant, own.by)
 

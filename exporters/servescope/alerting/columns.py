@@ -1,0 +1,117 @@
+"""Values by label sets as arrays, with which alerts are evaluated: the label sets of a fleet rarely change."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servescope.contract.expressions import Vector
+from servescope.contract.samples import Labels, pick_labels
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Found = TypeVar("Found")
+
+_RESTRICTED: Final = 1 << 15
+_MOST_REMEMBERED: Final = 32
+
+
+class Keys:
+    """Label sets, in the order of the values that belong to them; remembers how they match others."""
+
+    __slots__ = ("_remembered", "labels")
+
+    def __init__(self, labels: Sequence[Labels]) -> None:
+        self.labels = list(labels)
+        # By what was asked; what is asked about others holds them, so that they are the same objects.
+        self._remembered: dict[Hashable, tuple[Keys, Rows]] = {}
+
+    def restricted(self, by: tuple[str, ...]) -> Keys:
+        """Each with only the labels in `by`."""
+        known = self._remembered.get(by)
+        if known is None:
+            known = self._remember(by, Keys([restrict(labels, by) for labels in self.labels]), _NO_ROWS)
+        return known[0]
+
+    def groups(self, by: tuple[str, ...]) -> tuple[Keys, Rows]:
+        """The distinct label sets of the labels in `by`, and the one to which each belongs."""
+        known = self._remembered.get(("groups", by))
+        if known is None:
+            rows: dict[Labels, int] = {}
+            of_each = [rows.setdefault(restrict(labels, by), len(rows)) for labels in self.labels]
+            known = self._remember(("groups", by), Keys(list(rows)), np.array(of_each, dtype=np.intp))
+        return known
+
+    def rows_in(self, others: Keys, on: tuple[str, ...]) -> Rows:
+        """For each the row of the last of `others` with the same labels in `on`, -1 where there is none."""
+        known = self._remembered.get((id(others), on))
+        if known is None:
+            rows = {restrict(labels, on): row for row, labels in enumerate(others.labels)}
+            found = [rows.get(restrict(labels, on), -1) for labels in self.labels]
+            known = self._remember((id(others), on), others, np.array(found, dtype=np.intp))
+        return known[1]
+
+    def taken(self, kept: NDArray[np.bool_]) -> Keys:
+        """Those where `kept` (n,) is true."""
+        name = kept.tobytes()
+        known = self._remembered.get(name)
+        if known is None:
+            rows = np.flatnonzero(kept)
+            known = self._remember(name, Keys([self.labels[row] for row in rows.tolist()]), rows)
+        return known[0]
+
+    def _remember(self, asked: Hashable, keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[asked] = keys, rows
+        return keys, rows
+
+
+class Column(NamedTuple):
+    """Values (n,) and the label sets that they belong to."""
+
+    keys: Keys
+    values: Floats
+
+    def vector(self) -> Vector:
+        """The values by their labels."""
+        return dict(zip(self.keys.labels, self.values.tolist(), strict=True))
+
+    def where(self, kept: NDArray[np.bool_]) -> Column:
+        """The values where `kept` (n,) is true."""
+        if kept.all():
+            return self
+        return Column(self.keys.taken(kept), self.values[kept]) if kept.any() else NOTHING
+
+    def paired(self, other: Column, on: tuple[str, ...], kept: tuple[str, ...]) -> tuple[Column, Floats]:
+        """The values that have one of `other` with the same labels in `on`, by those in `kept`, and the other's."""
+        rows = self.keys.rows_in(other.keys, on)
+        mine = self.where(rows >= 0)
+        return Column(mine.keys.restricted(kept), mine.values), other.values[rows[rows >= 0]]
+
+    def joined(self, other: Column) -> Column:
+        """These values, and those of `other` for the labels that these have none of."""
+        if not self.values.size:
+            return other
+        if not other.values.size:
+            return self
+        return column_of({**other.vector(), **self.vector()})
+
+
+_NO_ROWS: Final = np.zeros(0, dtype=np.intp)
+NOTHING: Final = Column(Keys([]), np.zeros(0))
+
+
+def column_of(vector: Vector, known: Keys = NOTHING.keys) -> Column:
+    """The values of a vector, with the keys that are `known` where they are the same."""
+    labels = list(vector)
+    keys = known if labels == known.labels else Keys(labels)
+    return Column(keys, np.fromiter(vector.values(), np.float64, len(labels)))
+
+
+# The same labels are restricted at every evaluation.
+restrict = lru_cache(_RESTRICTED)(pick_labels)

@@ -215,6 +215,7 @@ def _part_row(family: _Family, title: str, names: Sequence[str]) -> tuple[str, .
 def _start(family: _Family) -> Iterator[str]:
     flags = [each for source in family.sources for each in source.flags]
     plugin = "".join(source.plugin for source in family.sources)
+    why_not = "".join(source.without_plugin for source in family.sources)
     yield from ("## To start it", "")
     if flags:
         yield from _table(("With", "its page has"), ((f"`{each.flag}`", each.adds) for each in flags))
@@ -223,7 +224,11 @@ def _start(family: _Family) -> Iterator[str]:
     if plugin:
         yield f"[Our plugin inside it](../embedding.md#inside-{family.slug}) adds {plugin}."
     else:
-        yield "There is no plugin of ours for it; a program of your own [embeds our instruments](../embedding.md)."
+        because = f": {why_not}" if why_not else ""
+        yield (
+            f"There is no plugin of ours for it{because}; a program of your own "
+            "[embeds our instruments](../embedding.md)."
+        )
     yield ""
 
 

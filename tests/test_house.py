@@ -52,6 +52,7 @@ IDEAS = {
 
 NAMING_ENGINES = {
     "exporters/servescope/plugins/vllm.py",  # runs inside a vLLM server
+    "exporters/servescope/plugins/sglang.py",  # and inside an SGLang server
     "exporters/servescope/emulator/faces/faces.py",  # which engines the emulator copies, and how each looks
     "exporters/servescope/emulator/faces/vllm_names.py",
 }

@@ -51,13 +51,14 @@ def test_wheel_carries_what_its_commands_read(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wheel_names_the_vllm_plugin(wheel: Path) -> None:
-    """vLLM finds the plugin by the entry point it looks for."""
+def test_wheel_names_the_plugins(wheel: Path) -> None:
+    """vLLM and SGLang find the plugin by the entry point they look for."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
         declared = archive.read(name).decode()
 
     assert "[vllm.stat_logger_plugins]\nservescope = servescope.plugins.vllm:ServescopeStatLogger\n" in declared
+    assert "[sglang.srt.plugins]\nservescope = servescope.plugins.sglang:register\n" in declared
 
 
 @pytest.mark.slow

@@ -12,12 +12,16 @@ from servescope.instruments.booking import EngineSeries, RatioParts
 from servescope.instruments.engine import EngineInstruments, ResourceReader
 from servescope.instruments.ledger import Distribution, Ledger, Trailing
 from servescope.instruments.records import TRUNCATED, end_code
+from servescope.instruments.resources import ResourceMeter, Resources
 from servescope.instruments.values import MAX_SECONDS, Refused, member, shown, whole
 
 if TYPE_CHECKING:
     from servescope.contract.identity import Identity
     from servescope.instruments.record_buffer import Mark
     from servescope.instruments.records import Rows
+
+LONGEST_DRAFT = 64
+"""Draft positions with a series of their own; the last one includes those beyond it."""
 
 MOST_AT_ONCE = 65536
 """Most times in one call: no engine has more requests in a batch."""
@@ -127,6 +131,18 @@ class StepInstruments(EngineInstruments):
     def refuse_reading(self, what: str, error: Exception) -> None:
         """Count and log once that something of the engine's could not be read."""
         self._refuse("internal", f"{what} could not be read: {type(error).__name__}: {shown(error)}")
+
+
+class EngineResources:
+    """The GPUs of this process, and CPU and memory of its container: the server process alone is not the engine."""
+
+    def __init__(self, meter: ResourceMeter) -> None:
+        self._meter = meter
+
+    def read(self) -> Resources:
+        """What the meter reads, without that of the process alone."""
+        resources = self._meter.read()
+        return resources if self._meter.scope != "process" else Resources(gpus=resources.gpus)
 
 
 class StepSeries(EngineSeries):

@@ -24,18 +24,15 @@ from servescope.contract.identity import Identity
 from servescope.contract.metrics import OUTCOMES
 from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.serving import MetricsServer, serve
-from servescope.instruments.resources import ResourceMeter, Resources
+from servescope.instruments.resources import ResourceMeter
 from servescope.plugins.settings import PORT, Settings, is_switched_off, read_settings, warn_of_misspelt
-from servescope.plugins.steps import StepInstruments
+from servescope.plugins.steps import LONGEST_DRAFT, EngineResources, StepInstruments
 
 if TYPE_CHECKING:
     from servescope.instruments.instrument import Instruments
 
 # Below vLLM's own logger, so that its lines come out where and how vLLM's do.
 _logger = logging.getLogger("vllm.servescope")
-
-LONGEST_DRAFT = 64
-"""Draft positions with a series of their own; the last one includes those beyond it."""
 
 _OUTCOMES = {
     "stop": "ok",
@@ -321,17 +318,6 @@ class _Page:
 _PAGE = _Page()
 
 
-class _EngineResources:
-    """The GPUs of this process, and CPU and memory of its container: the server process alone is not the engine."""
-
-    def __init__(self, meter: ResourceMeter) -> None:
-        self._meter = meter
-
-    def read(self) -> Resources:
-        resources = self._meter.read()
-        return resources if self._meter.scope != "process" else Resources(gpus=resources.gpus)
-
-
 def _make_reader(vllm_config: Any, identity: Identity, processes: tuple[int, int], *, first: bool) -> _EngineReader:
     draft_length = _draft_length(vllm_config)
     rank, count = processes
@@ -343,7 +329,7 @@ def _make_reader(vllm_config: Any, identity: Identity, processes: tuple[int, int
         identity,
         draft_length=draft_length or 1,
         # They are those of all engines of all processes here: reported once.
-        resources=_EngineResources(ResourceMeter()) if first and rank == 0 else None,
+        resources=EngineResources(ResourceMeter()) if first and rank == 0 else None,
         unreported_outcomes=unreported,
     )
     return _EngineReader(instruments, draft_length=draft_length, counts_engine=count == 1)

@@ -63,6 +63,7 @@ class _Forming:
             # How the engine is started, and what our plugin adds, is said of its own map.
             flags=(),
             plugin="",
+            without_plugin="",
             setup=tuple(replace(each, native=self._publish(each.native)) for each in of.setup),
             # Some of these names are not in the form.
             gated=(),

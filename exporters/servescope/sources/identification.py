@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from servescope.sources.map_files import load_sources, load_unmapped
 from servescope.sources.maps import Source
-from servescope.sources.parse import Exposition, canonical_name
+from servescope.sources.parse import Exposition, canonical_name, sample_names
 
 _WRITE_A_MAP: Final = "update servescope, or write a source map (docs/sources.md)"
 # Fewer names that end alike are common to programs of all kinds.
@@ -48,9 +49,62 @@ class Identification:
         return f"{self.reason}{near}; {self.advice}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The names that the maps know, in the canonical spelling of samples, so that a page is looked up once for all.
+
+    `signs` are the maps that a sample of the name may be a sign of, `own` the names of maps that it is a sample of, of
+    which each map has `own_counts`; `endings` are the maps that have a name which, without its prefix, is this.
+    """
+
+    maps: Mapping[str, Source]
+    signs: Mapping[str, list[str]]
+    own: Mapping[str, list[tuple[str, str]]]
+    own_counts: Mapping[str, int]
+    endings: Mapping[str, list[str]]
+
+
+_INDEXES: Final[dict[int, _Index]] = {}
+"""The index of the maps that are loaded, by the identity of these."""
+
+
+def _index() -> _Index:
+    maps = load_sources()
+    index = _INDEXES.get(id(maps))
+    if index is None:
+        _INDEXES.clear()
+        index = _INDEXES[id(maps)] = _make_index(maps)
+    return index
+
+
+def _make_index(maps: Mapping[str, Source]) -> _Index:
+    signs: dict[str, list[str]] = {}
+    own: dict[str, list[tuple[str, str]]] = {}
+    endings: dict[str, list[str]] = {}
+    counts = {}
+    for source in maps.values():
+        for native in {*source.signs.all, *source.signs.any}:
+            for name in sample_names(native):
+                signs.setdefault(name, []).append(source.name)
+        names = _own_names(source)
+        counts[source.name] = len(names)
+        for native in names:
+            for name in sample_names(native):
+                own.setdefault(name, []).append((source.name, native))
+        for ending in set(map(canonical_name, _endings(source))):
+            endings.setdefault(ending, []).append(source.name)
+    return _Index(maps, signs, own, counts, endings)
+
+
 def identify(exposition: Exposition) -> Identification:
     """Which source an exposition is, by the names in it; of several, that of which most names are exposed."""
-    found = [source for source in load_sources().values() if source.signs.explain_mismatch(exposition) is None]
+    index = _index()
+    possible = {source for name in exposition.places for source in index.signs.get(name, ())}
+    found = [
+        source
+        for name, source in index.maps.items()
+        if name in possible and source.signs.explain_mismatch(exposition) is None
+    ]
     if not found:
         return _guess(exposition)
     if len(found) > 1:
@@ -73,10 +127,14 @@ def _guess(exposition: Exposition) -> Identification:
         advice = f"if it is {source.title}, use its map with source = {source.name!r} or --source; else {_WRITE_A_MAP}"
         return Identification(None, source.implied_versions(exposition), source.title, reason, advice)
     known = f"source maps: {', '.join(load_sources())}"
-    for prefix, title in load_unmapped().items():
-        if any(name.startswith(canonical_name(prefix)) for name in names):
-            reason = f"the names beginning with {prefix!r} are those of {title}, which has no source map ({known})"
-            return Identification(None, "", title, reason, f"{_WRITE_A_MAP}, or take the target out of the list")
+    unmapped = load_unmapped()
+    begun = tuple(map(canonical_name, unmapped))
+    if any(name.startswith(begun) for name in names):
+        prefix, title = next(
+            each for each in unmapped.items() if any(name.startswith(canonical_name(each[0])) for name in names)
+        )
+        reason = f"the names beginning with {prefix!r} are those of {title}, which has no source map ({known})"
+        return Identification(None, "", title, reason, f"{_WRITE_A_MAP}, or take the target out of the list")
     source, alike = _most_alike(names)
     if source is not None:
         listed = ", ".join(repr(name) for name in alike[:_MOST_NAMED])
@@ -92,19 +150,20 @@ def _most_read(exposition: Exposition) -> tuple[Source | None, str]:
 
     A source that has a name with one of its prefixes, but none that it reads, is the last choice.
     """
-    best: tuple[int, Source | None, str] = (0, None, "")
-    for source in load_sources().values():
-        own = _own_names(source)
-        count = sum(exposition.has(name) for name in own)
-        if count > best[0]:
-            best = count, source, f"{count} of {len(own)}"
-    if best[1] is None:
-        for source in load_sources().values():
-            if any(
-                name.startswith(canonical_name(prefix)) for prefix in source.prefixes for name in exposition.by_name
-            ):
-                return source, ""
-    return best[1], best[2]
+    index = _index()
+    shown = {own for name in exposition.places for own in index.own.get(name, ())}
+    counts = Counter(source for source, _ in shown)
+    best, count = None, 0
+    for source in index.maps.values():
+        if counts[source.name] > count:
+            best, count = source, counts[source.name]
+    if best is not None:
+        return best, f"{count} of {index.own_counts[best.name]}"
+    for source in index.maps.values():
+        prefixes = tuple(map(canonical_name, source.prefixes))
+        if any(name.startswith(prefixes) for name in exposition.places):
+            return source, ""
+    return None, ""
 
 
 def _own_names(source: Source) -> frozenset[str]:
@@ -126,12 +185,17 @@ def _names(source: Source) -> frozenset[str]:
 
 def _most_alike(names: Mapping[str, object]) -> tuple[Source | None, list[str]]:
     """The source with the most of whose names, without its prefix, those of a text end, and the names; None without."""
+    index = _index()
+    alike: dict[str, set[str]] = {}
+    for name in names:
+        ending = name
+        while ending := ending.partition("_")[2]:
+            for of in index.endings.get(ending, ()):
+                alike.setdefault(of, set()).add(name)
     best: tuple[Source | None, list[str]] = None, []
-    for source in load_sources().values():
-        endings = tuple(f"_{canonical_name(ending)}" for ending in _endings(source))
-        alike = sorted(name for name in names if endings and name.endswith(endings))
-        if len(alike) >= max(_LEAST_ALIKE, len(best[1]) + 1):
-            best = source, alike
+    for source in index.maps.values():
+        if len(alike.get(source.name, ())) >= max(_LEAST_ALIKE, len(best[1]) + 1):
+            best = source, sorted(alike[source.name])
     return best
 
 

@@ -46,7 +46,7 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 _MAP = (
     "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "identify", "versions", "first_use",
-    "setup", "flags", "plugin", "same_names", "default", "metrics", "ignored", "gated", "forms",
+    "setup", "flags", "plugin", "without_plugin", "same_names", "default", "metrics", "ignored", "gated", "forms",
 )  # fmt: skip
 _FORM = _keys(
     "name!", "title!", "covers!", "evidence!", "prefix!", "identify!", "first_use", "drop", "no_sum", "unset", "metrics"
@@ -166,6 +166,7 @@ def _read_map(table: Table, file_name: str) -> Source:
             Flag(each.string("flag", None), each.string("adds", None)) for each in table.tables("flags", _FLAG)
         ),
         plugin=table.string("plugin", ""),
+        without_plugin=table.string("without_plugin", ""),
         ignored=_read_groups(table, "ignored"),
         gated=_read_groups(table, "gated"),
     )

@@ -209,7 +209,7 @@ class Source:
     the label of its native series that names the model, None where none does. `ignored` are native families that it
     does not read, and why; `gated` are names that it reads and that a page may lack, and what has to be so for them.
     Of the rules in `setup` for one fact the first whose series is exposed is used. `plugin` is what our plugin inside
-    the engine adds, "" where there is none.
+    the engine adds, "" where there is none, and `without_plugin` why there is none, where the engine was read for it.
     """
 
     name: str
@@ -227,6 +227,7 @@ class Source:
     setup: tuple[Setup, ...] = ()
     flags: tuple[Flag, ...] = ()
     plugin: str = ""
+    without_plugin: str = ""
     ignored: tuple[FamilyGroup, ...] = ()
     gated: tuple[FamilyGroup, ...] = ()
 

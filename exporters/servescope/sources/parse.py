@@ -126,6 +126,12 @@ def canonical_name(name: str) -> str:
     return name.replace(":", "_")
 
 
+def sample_names(native: str) -> tuple[str, str, str]:
+    """The canonical names of samples by which `Exposition.has` finds the series, or the histogram, of this name."""
+    name = canonical_name(native)
+    return name, f"{name}_count", f"{name}_bucket"
+
+
 def parse_exposition(body: bytes | str, limits: PageLimits | None = None) -> Exposition:
     """The samples of a body.
 

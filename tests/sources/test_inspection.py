@@ -144,6 +144,19 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "request_duration_mean": None,
         },
         # Two of the three that left had an answer that began; a sum of bucket middles is no sum.
+        # Of every workload on it: the container that waits after a crash is of a pod that is not available. Of the
+        # scales that two namespaces were asked for, the larger one.
+        "kube-state-metrics-2-1": {
+            'replica_count_by_status{status="active"}': 3 + 5 + 1 + 2,
+            'replica_count_by_status{status="starting"}': 1,
+            'replica_count_by_status{status="failed"}': 1,
+            "autoscaler_rounded_desired_scale": 4 + 5 + 2,
+            "autoscaler_policy_desired_scale": 4,
+            "autoscaler_min_replicas": 2,
+            "autoscaler_max_replicas": 8,
+            "autoscaler_desired_scale": None,
+            "replica_start_time_seconds": None,
+        },
         "ray-serve-2.60.0-1": {
             'requests_total{outcome="ok"}': 20 + 2,
             'requests_total{outcome="client_abort"}': 1,

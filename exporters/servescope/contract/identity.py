@@ -11,7 +11,7 @@ from unicodedata import category
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import IdentityError
 
-Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler"]
+Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler", "auxiliary"]
 
 DEPLOYMENT_LABELS = ("model_name", "deployment_id", "inference_stack", "environment", "rollout_phase")
 GROUP_LABELS = ("model_name", "deployment_id", "inference_stack", "environment")

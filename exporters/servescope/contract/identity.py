@@ -26,6 +26,8 @@ ATTACHED_LABELS = frozenset((*IDENTITY_LABELS, *SCRAPE_LABELS))
 ROLES: tuple[str, ...] = get_args(Role)
 ENGINE_ROLES = ("aggregated", "prefill", "decode")
 """The roles whose processes run the model."""
+AUXILIARY = "auxiliary"
+"""The role of what measures a deployment and is no process of it: whether it answers is no evidence of any."""
 ROLLOUT_PHASES = ("", "promoting", "stable")
 MOST_LABEL_BYTES = 1024
 """How long the value of an identity label may be: it is repeated on every series and in every URL of the API."""

@@ -47,6 +47,7 @@ UNITS: Mapping[Unit | OwnUnit, str] = MappingProxyType(
     {
         "bytes": "bytes",
         "bytes/s": "Bps",
+        "code": "none",
         "cores": "suffix:cores",
         "ratio": "percentunit",
         "requests/s": "reqps",

@@ -169,6 +169,15 @@ READINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "if it is low while requests are queued, find out what the engine waits for.",
         ),
         "gpu_memory_usage": ("steady after the start.", "compare with the share reserved for the KV cache."),
+        "gpu_error_rate": (
+            "0.",
+            "find the GPU by its replica, drain it, and have its machine checked; errors that repeat need a new GPU.",
+        ),
+        "gpu_last_error": (
+            "0, or a code that has been there for long.",
+            "look the code up in NVIDIA's list of XID errors: 48, 63, 64, 74, 79, 94 and 95 are of the hardware, 13, "
+            "31 and 43 most often of the program.",
+        ),
     }
 )
 

@@ -60,6 +60,8 @@ def make(options: Options) -> Board:
                     figure_panel("memory_usage", options, width=6),
                     figure_panel("gpu_usage", options, width=6),
                     figure_panel("gpu_memory_usage", options, width=6),
+                    figure_panel("gpu_error_rate", options, width=6),
+                    figure_panel("gpu_last_error", options, width=6),
                     replica_panel(
                         "GPU busy by replica", level("gpu_usage", "avg"), options, unit="ratio", lowest=True,
                         meaning="Share of time each replica's GPUs were busy.",

@@ -67,6 +67,11 @@ class _Family:
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
     @property
+    def serves(self) -> bool:
+        """Whether it runs models or is in front of what does; the others are around them."""
+        return any(source.layer != "around" for source in self.sources)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of its maps."""
         return tuple(source.name for source in self.sources)
@@ -94,9 +99,15 @@ def render_engines() -> Mapping[Path, Callable[[], str]]:
 
 def render_summary() -> Iterator[str]:
     """The table of all families for the README."""
-    yield from _table(("Engine", "Releases", *_PARTS, "Proven by"), map(_summary_row, _families()))
+    serving = [family for family in _families() if family.serves]
+    yield from _table(("Engine", "Releases", *_PARTS, "Proven by"), map(_summary_row, serving))
     yield _SIGNS_SAY
     yield "An engine's page says in which releases, why not, and how to start it so that its page has the most."
+    yield ""
+    yield "Around the engines, as [targets that are no replica](docs/discovery.md#what-is-around-the-engines):"
+    yield ""
+    around = [family for family in _families() if not family.serves]
+    yield from _table(("Program", "Reads", "For", "Proven by"), map(_around_row, around))
 
 
 def _families() -> list[_Family]:
@@ -143,6 +154,12 @@ def _summary_row(family: _Family) -> tuple[str, ...]:
     return f"[{family.name}](docs/engines/{family.slug}.md)", covers, *parts, _evidence(family)
 
 
+def _around_row(family: _Family) -> tuple[str, ...]:
+    covers = "; ".join(source.covers for source in family.sources)
+    own = [name for name in family.sources[0].metrics if family.has(name)]
+    return f"[{family.name}](docs/engines/{family.slug}.md)", covers, _codes(own), _evidence(family)
+
+
 def _part_sign(family: _Family, names: Sequence[str]) -> str:
     own = [family.find(name) for name in names if family.has(name)]
     if not own:
@@ -169,14 +186,12 @@ _EVIDENCE: Final[Mapping[Evidence, str]] = {
 
 
 def _page(family: _Family) -> str:
-    lines = [
-        *_introduction(family),
-        *_start(family),
-        *_reported(family),
-        *_missing(family),
-        *_unread(family),
-        *_alive(family),
-    ]
+    lines = [*_introduction(family)]
+    if family.serves:
+        lines += [*_parts(family), *_start(family)]
+    lines += [*_reported(family), *_missing(family), *_unread(family)]
+    if family.serves:
+        lines += _alive(family)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -189,6 +204,10 @@ def _introduction(family: _Family) -> Iterator[str]:
         "and [which panel has data on pages of real engines](../engines.md), release by release.",
         "",
     )
+
+
+def _parts(family: _Family) -> Iterator[str]:
+    """What is asked of an engine first."""
     yield from _table(("", "", "From, or why not"), (_part_row(family, *part) for part in _PARTS.items()))
     yield from (_SIGNS_SAY, "")
 
@@ -197,6 +216,7 @@ _LAYERS: Final = {
     "frontend": "what is in front of engines",
     "process": "the process itself",
     "engine": "an engine",
+    "around": "what is around engines, and no replica",
 }
 
 

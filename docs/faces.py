@@ -17,7 +17,7 @@ def render_faces() -> Iterator[str]:
     """A row for each source map that there is a face of."""
     yield from ("| `--metrics` | whose names | page of | what is read from it |", f"|{'---|' * 4}")
     for name, source in load_sources().items():
-        if source.layer != "process":
+        if source.layer in ("frontend", "engine"):
             page = "the router" if source.layer == "frontend" else "each engine"
             yield f"| `{name}` | {source.title}, {newest_release(source).versions} | {page} | {_read(source)} |"
 

@@ -549,7 +549,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"labels": {"ServescopeQueueGrowing": {"a-b": "a"}}}}, "expected a table of labels such as "),
     ({"alerts": {"labels": {"ServescopeQueueGrowing": {"owner": "{{ a }}"}}}}, "for 'owner'"),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', known: ServescopeSpeculation"),
-    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: dynamo-frontend, "),
+    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: cadvisor, dcgm, dynamo-frontend, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
     ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: '10m' is wrong, expected a duration of "
      "at most 5m and at most window (5m)"),

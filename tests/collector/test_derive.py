@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -40,10 +41,8 @@ Values = dict[tuple[str, Labels], float]
 
 def label_sets(metric: Metric) -> list[dict[str, str]]:
     """Every combination of the metric's own labels; they are closed sets, or "x"."""
-    if not metric.labels:
-        return [{}]
-    (label,) = metric.labels
-    return [{label: value} for value in metric.label_values.get(label, ("x",))]
+    closed = [metric.label_values.get(label, ("x",)) for label in metric.labels]
+    return [dict(zip(metric.labels, values, strict=True)) for values in product(*closed)]
 
 
 def grow(values: Values, metric: Metric, extra: dict[str, str], identity: Identity, chance: random.Random) -> None:

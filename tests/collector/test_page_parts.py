@@ -168,6 +168,14 @@ def test_a_page_counts_once_for_the_limit_of_its_host(tmp_path: Path) -> None:
         ('{ target_model_name = "llama-v2" }', '{ model_name = "llama" }', "select the same series"),
         ('{ target_model_name = "llama-v2" }', '{ le = "1" }', r"select: .* is wrong, expected labels"),
         ('{ target_model_name = "llama-v2" }', "{ target_model_name = [] }", r"select: .* is wrong, expected labels"),
+        ('{ target_model_name = "llama-v2" }', "[]", r"select: \[\] is wrong, .* or a list of such tables"),
+        ('{ target_model_name = "llama-v2" }', "[{}]", r"select: .* is wrong, .* or a list of such tables"),
+        ('{ target_model_name = "llama-v2" }', '["v2"]', r"select: .* is wrong, expected a table of strings"),
+        (
+            '{ target_model_name = "llama-v2" }',
+            '[{ target_model_name = "llama-v2" }, { target_model_name = "llama-*" }]',
+            r"\(target_model_name='llama-v1' and target_model_name='llama-v2'; or target_model_name='llama-\*'\)",
+        ),
     ],
 )
 def test_series_that_two_deployments_select_are_refused(tmp_path: Path, replaced: str, by: str, message: str) -> None:
@@ -176,6 +184,23 @@ def test_series_that_two_deployments_select_are_refused(tmp_path: Path, replaced
     path.write_text(BOTH.replace(replaced, by), encoding="utf-8")
     with pytest.raises(ConfigurationError, match=message):
         check_targets(read_configuration(path))
+
+
+def test_series_with_different_labels_are_one_deployments(tmp_path: Path) -> None:
+    """Of a list of tables one has to fit."""
+    several = configuration("v1").replace(
+        '{ target_model_name = "llama-v1" }', '[{ target_model_name = "llama-v1" }, { name = "pool" }]'
+    )
+
+    async def steps(world: PickerCollector) -> None:
+        figures = await world.step(picker_page(v1=answers(10, 0.5), v2=answers(15, 0.9)))
+        (watched,) = world.collector.fleet.watched
+        assert watched.status.select == "target_model_name='llama-v1'; or name='pool'"
+        assert figures["v1"]['replica_count_by_status{status="active"}'] == 4.0
+        (warning,) = watched.status.warnings
+        assert warning.endswith("as no target selects their labels (1): target_model_name='llama-v2'")
+
+    run(tmp_path, several, steps)
 
 
 def test_lists_select_too(tmp_path: Path) -> None:

@@ -490,6 +490,23 @@ def test_frontends_that_report_what_engines_do_not_are_another_layer() -> None:
     assert judgement.verdict == "HEALTHY"
 
 
+def test_an_exporter_beside_the_arms_is_no_evidence_of_them() -> None:
+    """Scrapes of what has the role auxiliary neither lack where they fail, nor make up for those of replicas."""
+
+    def beside(target: TargetIncrements) -> TargetIncrements:
+        identity = replace(target.identity, replica=f"node-{target.identity.replica}", role="auxiliary")
+        return replace(emptied(target), target_id=identity.target_id, identity=identity, layer="around")
+
+    evidence = evidence_of(STORY)
+    exporters = tuple(beside(each) for each in evidence.targets)
+    failed = tuple(failing(0.0)(each) for each in exporters)
+    judgement = judged(evidence)
+
+    assert judgement.verdict == "HEALTHY"
+    assert judged(replace(evidence, targets=(*evidence.targets, *exporters))) == judgement
+    assert judged(replace(evidence, targets=(*evidence.targets, *failed))) == judgement
+
+
 @pytest.mark.parametrize("era", OF_EACH_ERA)
 def test_no_real_engine_contradicts_itself(captures: Path, era: str) -> None:
     """The totals of a page that was captured agree: its histograms' sums, and what its counters have of requests."""

@@ -27,8 +27,8 @@ from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
 from servescope.sources.translate import Coverage, translate
 
-FACES = {name: source for name, source in load_sources().items() if source.layer != "process"}
-"""Every source map but our own names'."""
+FACES = {name: source for name, source in load_sources().items() if source.layer in ("frontend", "engine")}
+"""Every source map of what serves requests, but our own names'."""
 
 APART = {
     "litellm": {"input_tokens_total"},

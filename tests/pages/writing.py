@@ -90,9 +90,9 @@ WRITTEN: Final = (
 )
 
 UNMAPPED: Final = {
-    "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_GPU_UTIL",),
+    "dcgm-exporter-4.x-1": ("DCGM_FI_DEV_MEM_CLOCK",),
 }
-"""Pages of what has no source map, or no more, by their names: a few series that show which program it is."""
+"""Pages of what no source map reads, by their names: a few series that show which program it is."""
 
 
 @dataclass(slots=True)

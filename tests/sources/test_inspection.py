@@ -144,6 +144,30 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "request_duration_mean": None,
         },
         # Two of the three that left had an answer that began; a sum of bucket middles is no sum.
+        "dcgm-exporter-4.8-1": {
+            "gpu_usage": (0.9 + 0.4) / 2,
+            "gpu_memory_usage": 72_000 * 2**20,
+            'gpu_errors_total{cause="memory",gpu="0"}': 2,
+            'gpu_errors_total{cause="memory",gpu="1"}': 0,
+            'gpu_errors_total{cause="link",gpu="0"}': 3,
+            "gpu_last_error": 79,
+            "cpu_usage": None,
+        },
+        # Of the containers, without the pods that have them and the pause containers.
+        "cadvisor-1.34-1": {"memory_usage": 40e9 + 2e9 + 30e9, "cpu_usage": None, "gpu_usage": None},
+        # Of every workload on it: the container that waits after a crash is of a pod that is not available. Of the
+        # scales that two namespaces were asked for, the larger one.
+        "kube-state-metrics-2-1": {
+            'replica_count_by_status{status="active"}': 3 + 5 + 1 + 2,
+            'replica_count_by_status{status="starting"}': 1,
+            'replica_count_by_status{status="failed"}': 1,
+            "autoscaler_rounded_desired_scale": 4 + 5 + 2,
+            "autoscaler_policy_desired_scale": 4,
+            "autoscaler_min_replicas": 2,
+            "autoscaler_max_replicas": 8,
+            "autoscaler_desired_scale": None,
+            "replica_start_time_seconds": None,
+        },
         "ray-serve-2.60.0-1": {
             'requests_total{outcome="ok"}': 20 + 2,
             'requests_total{outcome="client_abort"}': 1,

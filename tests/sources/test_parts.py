@@ -61,7 +61,7 @@ def test_a_part_that_is_not_used_yet_is_zero() -> None:
 
 def test_several_labels_must_all_fit() -> None:
     """A name is often unique within a namespace alone."""
-    part = PagePart((("namespace", ("a",)), ("deployment", ("x", "y"))))
+    part = PagePart(((("namespace", ("a",)), ("deployment", ("x", "y"))),))
     assert part.has((("deployment", "y"), ("namespace", "a"), ("pod", "p")))
     assert not part.has((("deployment", "y"), ("namespace", "b")))
     assert part.describe() == "namespace='a', deployment='x' or 'y'"
@@ -79,15 +79,95 @@ def test_several_labels_must_all_fit() -> None:
     ],
 )
 def test_parts_overlap_unless_a_label_differs(one: Values, other: Values, expected: bool) -> None:
-    assert overlap(one, other) is expected
-    assert overlap(other, one) is expected
+    first, second = ((each,) if each else () for each in (one, other))
+    assert overlap(first, second) is expected
+    assert overlap(second, first) is expected
 
 
-@pytest.mark.parametrize("text", ["model", "le=1", "a-b=c", "=v"])
+def test_several_selects_overlap_where_one_of_each_does() -> None:
+    """Otherwise they are apart, however many they are."""
+    named = [(("model", (name,)),) for name in "abcd"]
+    assert overlap((named[0], named[1]), (named[2], named[1]))
+    assert not overlap((named[0], named[1]), (named[2], named[3]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("chat-*-*", "chat-7f9-x2", True),
+        ("chat-*-*", "chat-v2-*-*", False),
+        ("chat-*-*", "chat-*", False),
+        ("chat-*", "chat-0", True),
+        ("chat-*", "talk-*", False),
+        ("v*-0", "v2-*", True),
+        ("v*", "v", False),
+        ("*", "", False),
+    ],
+)
+def test_a_star_is_one_part_of_a_name(one: str, other: str, expected: bool) -> None:
+    """So the pods of one Deployment are not those of another whose name begins alike."""
+    first, second = (((("pod", (each,)),),) for each in (one, other))
+    assert overlap(first, second) is overlap(second, first) is expected
+    if "*" not in other:
+        assert PagePart(first).has((("pod", other),)) is expected
+
+
+CLUSTER = (PAGES / "kube-state-metrics-2-1.txt").read_text("utf-8")
+CHAT = (
+    "namespace=prod", "deployment=chat", "or", "namespace=prod", "horizontalpodautoscaler=keda-hpa-chat",
+    "or", "namespace=prod", "pod=chat-*-*",
+)  # fmt: skip
+
+
+def test_a_workload_is_selected_by_different_labels() -> None:
+    """Its Deployment, its autoscaler and its pods: nothing of its namesake in another namespace, or of its sister."""
+    report = inspect_part(*CHAT, page=CLUSTER)
+    found = values(report)
+    statuses = ("active", "starting", "failed")
+    assert [found[f'replica_count_by_status{{status="{name}"}}'] for name in statuses] == [3, 1, 1]
+    names = ("rounded_desired_scale", "policy_desired_scale", "min_replicas", "max_replicas")
+    assert [found[f"autoscaler_{name}"] for name in names] == [4, 4, 2, 8]
+    assert report.notes == (
+        "only series with namespace='prod', deployment='chat'; or namespace='prod', "
+        "horizontalpodautoscaler='keda-hpa-chat'; or namespace='prod', pod='chat-*-*' are read, and what describes the "
+        "process",
+        "9 series have other values (4): {deployment='chat', namespace='test'}, {deployment='chat-v2', "
+        "namespace='prod'}, namespace='prod', {namespace='prod', pod='chat-v2-5c8d77b9f-lq2vd'}",
+    )
+
+
+def test_pods_that_do_not_wait_have_not_failed_and_others_are_unknown() -> None:
+    """0 of the pods that are selected; without them nothing is said of failures."""
+    failed = 'replica_count_by_status{status="failed"}'
+    sister = ("namespace=prod", "deployment=chat-v2")
+    assert values(inspect_part(*sister, "or", "namespace=prod", "pod=chat-v2-*-*", page=CLUSTER))[failed] == 0
+    assert failed not in values(inspect_part(*sister, page=CLUSTER))
+
+
+def test_what_is_selected_and_not_on_the_page_is_named() -> None:
+    """Each value that no series has, or a set of labels that none has together."""
+    notes = inspect_part(*CHAT, "or", "pod=talk-*-*", "or", "deployment=talk", page=CLUSTER).notes
+    assert "no series has pod='talk-*-*', deployment='talk'" in notes
+    notes = inspect_part(*CHAT, "or", "namespace=test", "deployment=chat-v2", page=CLUSTER).notes
+    assert "no series has namespace='test', deployment='chat-v2'" in notes
+
+
+def test_an_autoscaler_alone_has_bounds_and_no_replicas() -> None:
+    """What it lacks says by which labels it was asked for."""
+    report = inspect_part("namespace=prod", "horizontalpodautoscaler=keda-hpa-chat", page=CLUSTER)
+    replicas = next(each for each in report.entries if each.name == "replica_count_by_status")
+    assert (replicas.status, replicas.value) == ("impossible", None)
+    assert "exposed without namespace='prod', horizontalpodautoscaler='keda-hpa-chat': kube_" in (replicas.reason or "")
+    assert values(report)["autoscaler_max_replicas"] == 8
+
+
+@pytest.mark.parametrize("text", ["model", "le=1", "a-b=c", "=v", "or"])
 def test_what_selects_nothing_is_refused(text: str) -> None:
     """The text is quoted, with what was expected."""
     with pytest.raises(ValueError, match=r"is not LABEL=VALUE, such as 'model=v2'"):
         read_select([text])
+    with pytest.raises(ValueError, match="'or' is at the end, expected LABEL=VALUE behind it"):
+        read_select(["model=v2", "or"])
 
 
 def test_inspect_selects_a_part(capsys: pytest.CaptureFixture[str]) -> None:

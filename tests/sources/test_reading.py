@@ -325,6 +325,25 @@ def test_a_reader_leaves_out_what_is_supplied_from_further_out() -> None:
     assert {series.name for series in series_of(engine, VLLM)} == own
 
 
+def test_what_is_around_the_engines_is_used_last_and_is_no_replica() -> None:
+    """A picker's count of replicas is used before a cluster's; a target with an engine's role says what is wrong."""
+    cluster = ['kube_deployment_status_replicas_available{deployment="chat"} 3', ""]
+    picker = ["llm_d_epp_info 1", "llm_d_epp_ready_endpoints 2", ""]
+    supply = Supply()
+    outside = Reader(Identity("llama", "chat", "v1", role="auxiliary"), supply=supply)
+    engine = Reader(Identity("llama", "chat", "v1", replica="e"), supply=supply)
+    front = Reader(Identity("llama", "chat", "v1", replica="f", role="router"), supply=supply)
+    assert {series.name for series in series_of(outside, cluster)} == {"replica_count_by_status"}
+    assert "replica_count_by_status" in {series.name for series in series_of(front, picker)}
+    assert series_of(outside, cluster) == ()
+    assert outside.warnings == ()
+    series_of(engine, cluster)
+    assert engine.warnings == (
+        "'kube-state-metrics' is no replica, and its role is 'aggregated': give the target the role 'auxiliary', or "
+        "'autoscaler' where it shows what scales the deployment",
+    )
+
+
 def test_every_target_keeps_its_own_start_time() -> None:
     """It is the process's own, whichever layer the others are taken from; without it, when its counters were made."""
     supply = Supply()

@@ -146,7 +146,7 @@ def test_identifies_engines_and_versions_by_their_names(
 @pytest.mark.parametrize(
     ("capture", "nearest", "reason"),
     [
-        ("dcgm-exporter-4.x-1", "DCGM exporter", "no source map"),
+        ("dcgm-exporter-4.x-1", "DCGM exporter", "the map 'dcgm' reads DCGM exporter 3 and 4 up to 4.8"),
     ],
 )
 def test_the_unknown_is_unknown_with_a_nearest_guess(captures: Path, capture: str, nearest: str, reason: str) -> None:

@@ -80,7 +80,7 @@ def test_a_probe_selects_the_series_of_one_deployment() -> None:
     body = picker_page(v1=Counted().answer(0.5, 3), v2=Counted().answer(0.5, 2)).encode()
     translator = Translator(1_000_000)
     for name, answered in (("v1", 3.0), ("v2", 2.0), ("v1", 3.0)):
-        wanted = Wanted(None, NOTHING, (), True, (("target_model_name", (f"llama-{name}",)),))
+        wanted = Wanted(None, NOTHING, (), True, ((("target_model_name", (f"llama-{name}",)),),))
         found = translator.translate("one", body, wanted, LIMITS)
         values = dict(zip(found.contract.series, found.contract.values.tolist(), strict=True))
         assert values[Series("requests_total", (("outcome", "ok"),))] == answered

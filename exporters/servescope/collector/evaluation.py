@@ -15,10 +15,8 @@ from servescope.collector.recording.recorder import Recorder
 from servescope.collector.scrapes.pacing import next_due_ms
 from servescope.collector.scrapes.target_state import TargetState
 from servescope.collector.telemetry import Telemetry
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import ENGINE_ROLES, Deployment
 from servescope.contract.samples import Sample
-
-_REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class EvaluationLoop:
         states = [
             self._fleet.health(watched)
             for watched in members
-            if watched.target.target_id in self._fleet.listed and watched.target.identity.role in _REPLICA_ROLES
+            if watched.target.target_id in self._fleet.listed and watched.target.identity.role in ENGINE_ROLES
         ]
         healthy = [state == "up" for state in states if state in ("up", "down")]
         return count_targets(deployment, healthy) if healthy else []

@@ -57,7 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="LABEL=VALUE",
-        help="read only series with this label, of a page that measures several deployments; may be repeated",
+        help="read only series with this label, of a page that measures several deployments; may be repeated, and "
+        "'--select or' begins another set of labels, of which a series fits one",
     )
     group = parser.add_argument_group("access", "what is sent with the request to a URL; no value of it is printed")
     group.add_argument("--bearer-token-file", metavar="FILE", help="send the bearer token in this file")

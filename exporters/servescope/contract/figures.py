@@ -251,6 +251,11 @@ _FIGURES = (
     _gauge("memory_usage", "Memory", "Resources"),
     _gauge("gpu_usage", "GPU busy", "Resources", over="avg"),
     _gauge("gpu_memory_usage", "GPU memory", "Resources"),
+    _throughput(
+        "gpu_error_rate", "GPU errors", "Resources", "gpu_errors_total", "errors/s",
+        "Errors a second that GPUs could not correct: rows of memory taken out of use, and errors of links.",
+    ),
+    _gauge("gpu_last_error", "Last GPU error", "Resources", over="max"),
 )  # fmt: skip
 
 FIGURES: Mapping[str, Figure] = MappingProxyType({figure.name: figure for figure in _FIGURES})

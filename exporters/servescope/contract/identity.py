@@ -11,7 +11,7 @@ from unicodedata import category
 from servescope.contract.samples import Labels, make_labels
 from servescope.errors import IdentityError
 
-Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler"]
+Role = Literal["aggregated", "prefill", "decode", "router", "autoscaler", "auxiliary"]
 
 DEPLOYMENT_LABELS = ("model_name", "deployment_id", "inference_stack", "environment", "rollout_phase")
 GROUP_LABELS = ("model_name", "deployment_id", "inference_stack", "environment")
@@ -26,6 +26,8 @@ ATTACHED_LABELS = frozenset((*IDENTITY_LABELS, *SCRAPE_LABELS))
 ROLES: tuple[str, ...] = get_args(Role)
 ENGINE_ROLES = ("aggregated", "prefill", "decode")
 """The roles whose processes run the model."""
+AUXILIARY = "auxiliary"
+"""The role of what measures a deployment and is no process of it: whether it answers is no evidence of any."""
 ROLLOUT_PHASES = ("", "promoting", "stable")
 MOST_LABEL_BYTES = 1024
 """How long the value of an identity label may be: it is repeated on every series and in every URL of the API."""

@@ -16,6 +16,8 @@ COUNTED_STATUSES = ("active", "unhealthy")
 BROKEN_STATUSES = ("unhealthy", "failed")
 """Statuses of the replicas that should serve requests and do not."""
 INDEX_STATES = ("exact", "degraded", "recovering")
+GPU_ERROR_CAUSES = ("memory", "link")
+"""What of a GPU failed: memory that was taken out of use, or the link to other GPUs."""
 RECOVERY_SOURCES = ("events", "inventory", "snapshot", "nothing")
 """What a router rebuilds its index from: events sent again, a worker's whole list, a file, or nothing."""
 
@@ -166,6 +168,25 @@ _ENGINE_METRICS = (
         "engine",
         "Memory used on each GPU.",
         absent="no GPU, or it cannot be read",
+        labels=("gpu",),
+    ),
+    Metric(
+        "gpu_errors_total",
+        "counter",
+        "errors",
+        "engine",
+        "Errors of each GPU that it could not correct, by cause.",
+        absent="no exporter of GPUs reports errors",
+        labels=("gpu", "cause"),
+        label_values=MappingProxyType({"cause": GPU_ERROR_CAUSES}),
+    ),
+    Metric(
+        "gpu_last_error",
+        "gauge",
+        "code",
+        "engine",
+        "Code of the last error of each GPU that its driver reported (NVIDIA's XID), 0 without one.",
+        absent="no exporter of GPUs reports errors",
         labels=("gpu",),
     ),
     Metric(

@@ -17,9 +17,9 @@ from servescope.errors import UsageError
 Kind = Literal["counter", "gauge", "histogram"]
 Component = Literal["engine", "router", "autoscaler", "process"]
 Unit = Literal[
-    "bytes", "bytes/s", "cores", "decisions", "decisions/s", "deployments", "drafts", "events", "events/s",
-    "preemptions", "preemptions/s", "ratio", "recoveries", "replicas", "requests", "requests/s", "seconds",
-    "tokens", "tokens/s", "workers",
+    "bytes", "bytes/s", "code", "cores", "decisions", "decisions/s", "deployments", "drafts", "errors", "errors/s",
+    "events", "events/s", "preemptions", "preemptions/s", "ratio", "recoveries", "replicas", "requests", "requests/s",
+    "seconds", "tokens", "tokens/s", "workers",
 ]  # fmt: skip
 Status = Literal["good", "warning", "critical"]
 

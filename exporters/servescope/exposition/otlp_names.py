@@ -18,8 +18,9 @@ It is the first with `gen_ai.provider.name`.
 """
 
 UNITS: Mapping[Unit, str] = {
-    "bytes": "By", "bytes/s": "By/s", "cores": "{cpu}", "decisions": "{decision}", "decisions/s": "{decision}/s",
-    "drafts": "{draft}", "events": "{event}", "events/s": "{event}/s",
+    "bytes": "By", "bytes/s": "By/s", "code": "1", "cores": "{cpu}", "decisions": "{decision}",
+    "decisions/s": "{decision}/s",
+    "drafts": "{draft}", "errors": "{error}", "errors/s": "{error}/s", "events": "{event}", "events/s": "{event}/s",
     "preemptions": "{preemption}", "preemptions/s": "{preemption}/s",
     "ratio": "1", "recoveries": "{recovery}", "replicas": "{replica}", "requests": "{request}",
     "requests/s": "{request}/s", "seconds": "s", "tokens": "{token}", "tokens/s": "{token}/s", "workers": "{worker}",

@@ -12,7 +12,8 @@ from servescope.sources.parse import Exposition, canonical_name
 
 Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
 Absence = Literal["unknown", "zero", "off", "unset"]
-Layer = Literal["frontend", "process", "engine"]
+Layer = Literal["frontend", "process", "engine", "around"]
+"""Where a source measures, outermost first; `around` is beside the processes that serve, as a cluster's exporter is."""
 
 Evidence = Literal["run", "driven", "read"]
 """How it is known that a source is what its map says: the program was run and compared with what a client counted, its

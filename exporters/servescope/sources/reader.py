@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.identity import SEVERAL_MODELS, UNKNOWN_MODEL, Identity
+from servescope.contract.identity import ENGINE_ROLES, SEVERAL_MODELS, UNKNOWN_MODEL, Identity
 from servescope.contract.measured_layers import layer_order
 from servescope.contract.metrics import METRICS, SEGMENT
 from servescope.contract.samples import Series, Snapshot
@@ -37,6 +37,7 @@ _ALL_METRICS = frozenset(METRICS)
 # What describes the target itself is taken from each, whichever layer it is of.
 _OF_ITS_OWN = frozenset(name for name, metric in METRICS.items() if metric.component == "process")
 _MOST_PLANS = 4
+_NO_REPLICA: Final = "give the target the role 'auxiliary', or 'autoscaler' where it shows what scales the deployment"
 
 NOT_UNDERSTOOD: Final = "unknown_source"
 """The outcome of a text that is an exposition, and that no source map reads, or not the one that is configured."""
@@ -320,6 +321,9 @@ class Reader:
             warnings = (f"metrics that were exposed are missing ({len(names)}): {list_first(names)}", *warnings)
         if self._also:
             warnings = (*warnings, self._also)
+        if self.layer == "around" and self.identity.role in ENGINE_ROLES:
+            own = f"{self.source!r} is no replica, and its role is {self.identity.role!r}"
+            warnings = (*warnings, f"{own}: {_NO_REPLICA}")
         if overflown:
             cause = f"samples dropped, as their values overflow ({len(overflown)})"
             warnings = (*warnings, f"{cause}: {list_first(overflown)}")

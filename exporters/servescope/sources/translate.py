@@ -216,7 +216,8 @@ def _is_split(exposition: Exposition, alternative: Alternative, part: PagePart) 
     """Whether the series of an alternative have the labels by which a part of the page is selected."""
     natives = [term.native + suffix for term in alternative.terms for suffix in ("", "_count")]
     samples = (each for native in natives for each in exposition.by_name.get(canonical_name(native), ()))
-    return any(all(label in dict(each.labels) for label, _ in part.select) for each in samples)
+    shown = [{label for label, _ in each.labels} for each in samples]
+    return any(labels.issuperset(label for label, _ in select) for select in part.select for labels in shown)
 
 
 class _Part(NamedTuple):

@@ -20,8 +20,7 @@ from servescope.collector.targets.target import Target
 from servescope.contract.identity import GROUP_LABELS, Group, Identity
 from servescope.settings.addresses import Address, read_address
 from servescope.sources.map_files import load_sources
-from servescope.sources.maps import Values
-from servescope.sources.parts import read_select
+from servescope.sources.parts import Selects, read_select
 from servescope.sources.reader import ReadError
 from servescope.translate.allowed import AllowedResolver
 from servescope.translate.config import ProbeConfiguration, TargetRule
@@ -227,7 +226,7 @@ def _read_source(text: str) -> str | None:
     return text or None
 
 
-def _read_select(text: str) -> Values:
+def _read_select(text: str) -> Selects:
     try:
         return read_select(text.split(",")) if text else ()
     except ValueError:

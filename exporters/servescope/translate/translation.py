@@ -17,9 +17,9 @@ from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
 from servescope.contract.samples import Labels, Series, make_labels
 from servescope.sources.cache import SeriesCache
 from servescope.sources.map_files import load_sources
-from servescope.sources.maps import SUPPLIED, Source, Values
+from servescope.sources.maps import SUPPLIED, Source
 from servescope.sources.page import PageLimits
-from servescope.sources.parts import PagePart
+from servescope.sources.parts import PagePart, Selects
 from servescope.sources.reader import check_source, choose_source, parse_page
 from servescope.sources.series_plan import SeriesPlan, StoredSeries
 from servescope.translate.layouts import PageLayout, PageLayouts
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     behind: Outer
     labels: Labels
     native: bool = False
-    select: Values = ()
+    select: Selects = ()
 
     def key(self) -> tuple[object, ...]:
         """What distinguishes it from other answers of the same text."""

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from servescope.collector.figures.derive import count_targets
 from servescope.collector.importing.targets import TargetStretch, is_within
-from servescope.contract.identity import Deployment
+from servescope.contract.identity import ENGINE_ROLES, Deployment
 from servescope.contract.samples import Sample, Window
-
-_REPLICA_ROLES = ("aggregated", "prefill", "decode")
 
 
 class TargetHealth(NamedTuple):
@@ -41,7 +39,7 @@ class TargetHealth(NamedTuple):
     def is_healthy(self, at_ms: int) -> bool | None:
         """Whether the last scrape succeeded; None when it is too long ago, or of no replica."""
         last = int(np.searchsorted(self.times, at_ms, side="right")) - 1
-        if self.role not in _REPLICA_ROLES or last < 0 or at_ms - int(self.times[last]) > self.lasting_ms:
+        if self.role not in ENGINE_ROLES or last < 0 or at_ms - int(self.times[last]) > self.lasting_ms:
             return None
         return bool(self.healthy[last])
 

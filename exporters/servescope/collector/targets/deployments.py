@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from servescope.collector.targets.claims import CLAIM_SETTINGS, Claim, read_claim
@@ -26,7 +26,7 @@ from servescope.settings.tables import REQUIRED, Setting, Table, located, read_d
 from servescope.settings.values import check_authority, format_duration
 from servescope.sources.maps import Values
 from servescope.sources.page import DEFAULT_LIMITS, PageLimits
-from servescope.sources.parts import is_splitting
+from servescope.sources.parts import Selects, is_splitting
 
 SCRAPE_SETTINGS = (
     Setting("scrape_interval", ""),
@@ -116,7 +116,7 @@ class TargetSettings:
     role: str = "aggregated"
     source: str | None = None
     segment_label: str = SEGMENT
-    select: Values = ()
+    select: Selects = ()
     access: Access = field(default_factory=Access)
     scraping: ScrapeSettings | None = None
 
@@ -128,7 +128,7 @@ class ListSettings:
     role: str = "aggregated"
     source: str | None = None
     segment_label: str = SEGMENT
-    select: Values = ()
+    select: Selects = ()
     scheme: str = "http"
     metrics_path: str = "/metrics"
     params: Parameters = ()
@@ -386,11 +386,28 @@ def _read_segment_label(table: Table) -> str:
     return label
 
 
-def _read_select(table: Table) -> Values:
-    select = table.string_lists("select")
-    for label, values in select:
-        if not is_splitting(label) or not values:
-            raise table.wrong("select", "labels of the page's series with their values, such as { model = ['v2'] }")
+def _read_select(table: Table) -> Selects:
+    """One table, or a list of them of which a series fits at least one."""
+    value = table.values.get("select", {})
+    if isinstance(value, list):
+        selects = [_read_labels_selected(table, each) for each in value]
+        if not value or not all(selects):
+            raise table.wrong("select", _SELECTED)
+        return tuple(selects)
+    select = _read_labels_selected(table, value)
+    return (select,) if select else ()
+
+
+_SELECTED: Final = (
+    "labels of the page's series with their values, such as { model = ['v2'] }, or a list of such tables, of which a "
+    "series fits one"
+)
+
+
+def _read_labels_selected(table: Table, value: object) -> Values:
+    select = Table({"select": value}, table.origin, table.path).string_lists("select")
+    if any(not is_splitting(label) or not values for label, values in select):
+        raise table.wrong("select", _SELECTED)
     return select
 
 

@@ -38,7 +38,8 @@ _MEANINGS = {
     "inference_stack": "what serves it",
     "environment": "its environment",
     "rollout_phase": "`promoting` or `stable` while one deployment takes over from another",
-    "role": "what the process does: `aggregated`, `prefill`, `decode`, `router` or `autoscaler`",
+    "role": "what the process does: `aggregated`, `prefill`, `decode`, `router`, `autoscaler`, or `auxiliary` where it "
+    "is beside these",
     KEY_LABEL: "which key replicas are hashed with: when it changes, so do the names of all replicas, and the former "
     "series end",
     WINDOW_LABEL: "the time that a derived figure is derived over",

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.contract.identity import AUXILIARY
 from servescope.contract.judged import JUDGED, PROMPT_SIZES, SPEED, SPEED_HISTOGRAM, JudgedMetric, Part
 from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES, SEGMENT
@@ -175,7 +176,7 @@ def fold(
         known = {family: both[index] for family, both in (layers or {}).items() if both[index]}
         if before is not None:
             known = {family: layer.name for family, layer in before.layers.items()} | known
-        chosen = [target for target in targets if arm.selects(target.identity)]
+        chosen = [each for each in targets if arm.selects(each.identity) and each.identity.role != AUXILIARY]
         arms.append(_fold_arm(_Reading(plan, compared), chosen, blocks, known, before))
     return ArmArrays(arms[0], arms[1], compared, () if former is None else former.faults)
 

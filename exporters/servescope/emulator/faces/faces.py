@@ -101,7 +101,7 @@ def make_pages(chosen: Sequence[str], deployments: Sequence[EmulatedDeployment])
 
 def _read_face(text: str, names: Sequence[str]) -> list[Source]:
     """The sources of a face, none of servescope's own."""
-    sources = load_sources()
+    sources = {name: source for name, source in load_sources().items() if source.layer != "around"}
     for name in names:
         if name not in sources:
             raise UsageError(f"--metrics {text!r}: {_unknown('face', name, sources)}")

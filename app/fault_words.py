@@ -31,9 +31,9 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "draft-misaligned": FaultWords("Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven",)),
     "draft-late-positions": FaultWords("Late draft positions are refused"),
     "router-deaf": FaultWords(
-        "Router hears no cache events", ("ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed")
+        "Router hears no cache events", ("ServescopeCacheEventsMissed",)
     ),
-    "router-losing-events": FaultWords("Router loses cache events", ("ServescopeCacheEventGaps",)),
+    "router-losing-events": FaultWords("Router loses cache events", ("ServescopeCacheEventsMissed",)),
     "cache-churn": FaultWords("Cache churns", ("ServescopeCacheChurn", "ServescopeCacheHitRateDropped")),
     "router-balances": FaultWords("Router trades hits for balance", ("ServescopeRoutingInefficient",)),
     "router-hot-spot": FaultWords("Router prefers one replica", ("ServescopeRouterHotSpot",)),

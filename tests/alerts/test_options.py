@@ -203,7 +203,7 @@ def test_prometheus_accepts_what_is_chosen(each_promtool: Path, tmp_path: Path, 
 
 
 RENAMED = [
-    "ServescopeNewStackFirstTokenSlower", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCacheEventGaps",
+    "ServescopeNewStackFirstTokenSlower", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCacheEventsMissed",
     "ServescopeNoActiveReplica", "ServescopeTelemetryStale", "ServescopeUpButNotServing", "ServescopeDeploymentDown",
 ]  # fmt: skip
 

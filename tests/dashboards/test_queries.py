@@ -57,7 +57,7 @@ OFF_WHEN_PLAIN = {
     "Cache event gaps", "Routing decision time", "Queued at the router", "Index recoveries", "Desired scale, sent",
     "Desired scale, raw",
     "Desired scale, after policy", "Healthy workers, average", "Tokens in flight", "Tokens in flight, average",
-    "Requests in flight, average", "Router index degraded", "Autoscaler frozen",
+    "Requests in flight, average", "Autoscaler frozen",
     *(panel_title(alert) for alert in ALERTS_BY_NAME.values() if alert.name.startswith("ServescopeNewStack")),
 }  # fmt: skip
 

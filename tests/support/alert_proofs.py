@@ -560,31 +560,32 @@ PROOFS: Mapping[str, Proof] = {
         also={"traffic at its floor": ({_SKEW: 0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.5)},
     ),
     "ServescopeCacheEventsMissed": Proof(
-        {_SKEW: 0.1, _ELIGIBLE: 1000.0}, {_SKEW: _MISSED * _HAIR}, _MISSED * _HAIR,
         {
-            "at the boundary": {_SKEW: _MISSED},
-            "as far on the other side": {_SKEW: -_MISSED * _HAIR},
-            "hardly any prompts": {_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
-        },
-        also={"traffic at its floor": ({_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, -0.5)},
-    ),
-    "ServescopeCacheEventGaps": Proof(
-        {figure("router_event_gap_rate"): 0.0}, {figure("router_event_gap_rate"): 0.01}, 0.01,
-        {"a single gap": {figure("router_event_gap_rate"): "0.01 0.01 0.01 0.01 0.01 0 0 0 0 0 0 0"}},
-    ),
-    "ServescopeRouterIndexDegraded": Proof(
-        {
+            _SKEW: 0.1, _ELIGIBLE: 1000.0, figure("router_event_gap_rate"): 0.0,
             metric("router_index_state", state="exact", replica="r0"): 1.0,
             metric("router_index_state", state="degraded", replica="r0"): 0.0,
             metric("router_index_state", state="degraded", replica="r1"): 0.0,
         },
-        {metric("router_index_state", state="degraded", replica="r1"): 1.0}, 1.0,
+        {_SKEW: _MISSED * _HAIR}, _MISSED * _HAIR,
         {
+            "at the boundary": {_SKEW: _MISSED},
+            "as far on the other side": {_SKEW: -_MISSED * _HAIR},
+            "hardly any prompts": {_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+            "a single gap": {figure("router_event_gap_rate"): "0.01 0.01 0.01 0.01 0.01 0 0 0 0 0 0 0"},
             "recovering": {
                 metric("router_index_state", state="exact", replica="r0"): 0.0,
                 metric("router_index_state", state="recovering", replica="r0"): 1.0,
-            }
+            },
         },
+        also={"traffic at its floor": ({_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, -0.5)},
+        elsewhere={
+            "gaps": ({figure("router_event_gap_rate"): 0.01}, 0.01, {**DEPLOYMENT, "cause": "gaps"}),
+            "degraded": (
+                {metric("router_index_state", state="degraded", replica="r1"): 1.0}, 1.0,
+                {**DEPLOYMENT, "cause": "degraded"},
+            ),
+        },
+        labels={**DEPLOYMENT, "cause": "hits"},
     ),
     "ServescopeRoutingInefficient": Proof(
         {_EFFICIENCY: 0.97, _ELIGIBLE: 1000.0}, {_EFFICIENCY: _EFFICIENT / _HAIR}, _EFFICIENT / _HAIR,

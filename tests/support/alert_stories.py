@@ -221,6 +221,11 @@ def notation(values: Sequence[float | None]) -> str:
 def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     """An annotation as Prometheus renders it."""
     text = re.sub(
+        r"{{ if eq \$labels\.(\w+) `(\w+)` }}(.*?){{ end }}",
+        lambda match: match[3] if labels.get(match[1]) == match[2] else "",
+        text,
+    )
+    text = re.sub(
         r"{{ if \$labels\.(\w+) }}(.*?){{ else }}(.*?){{ end }}",
         lambda match: match[2] if labels.get(match[1]) else match[3],
         text,

@@ -14,12 +14,15 @@ from servescope.alerting.records import (
     AdHocExpression,
     Alert,
     All,
+    Any,
+    Because,
     Compare,
     FigureRef,
     FirstCheck,
     OverTime,
     Runbook,
     Scaled,
+    by_cause,
     by_replica,
 )
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND
@@ -36,8 +39,7 @@ _ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),)
 _PROMPTS: Final = Compare(AdHocExpression(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
 _DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(OverTime("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
 
-_DEGRADED_STATE: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
-_DEGRADED: Final = AdHocExpression(_DEGRADED_STATE)
+_DEGRADED: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
 
 CACHE_ALERTS: Final = (
     Alert(
@@ -71,83 +73,46 @@ CACHE_ALERTS: Final = (
     ),
     Alert(
         "ServescopeCacheEventsMissed", "warning", "router", "cache",
-        All((Compare(_SKEW, "<", _BEHIND), _PROMPTS)),
-        "Workers serve many more cache hits than the router predicts.",
-        f"The router of {WHO} predicts fewer cache hits than workers serve: the difference is {PERCENT} of the prompt "
-        f"tokens. Below {_BEHIND:+%} the router misses cache events.",
+        Any((
+            Because("hits", All((Compare(_SKEW, "<", _BEHIND), _PROMPTS))),
+            Because("gaps", Compare(FigureRef("router_event_gap_rate"), ">", bound(EVENT_GAPS))),
+            Because("degraded", Compare(AdHocExpression(_DEGRADED), ">", 0.0)),
+        )),
+        "The router misses cache events of the workers.",
+        f"The router of {WHO} " + by_cause({
+            "hits": f"predicts fewer cache hits than workers serve: the difference is {PERCENT} of the prompt tokens. "
+            f"Below {_BEHIND:+%} it misses cache events.",
+            "gaps": f"misses {NUMBER} cache events per second.",
+            "degraded": f"has reported a degraded index for {waited()}: its predictions are unreliable.",
+        }),
         Runbook(
-            f"The predicted hit rate is more than {-_BEHIND:%} of the prompt tokens below the actual one: the "
-            "router's index does not receive all cache events of the workers.",
-            "Users wait somewhat longer for the first word: requests are not routed to the workers that hold their "
-            "prefix.",
-            "Check dropped events and the state of the router's index, then the network between workers and router.",
-            SKEW_BAND.lowest.advice,
-            "Right after the start of a router without a snapshot its index is empty and still filling.",
-            FirstCheck(
-                _SKEW,
-                f"below {_BEHIND:+%}, and level.",
-                "rising towards zero: the index is being filled.",
-                by_replica("router_event_gap_rate"),
-                "One router alone: its subscription. All routers: a worker that publishes nothing, or the transport.",
-            ),
-            (CACHE_EVENTS,),
-            "Do not restart the workers: the events of the router are what is missing.",
-            "Nobody at night, unless an alert on first tokens pages too.",
-            f"The difference is above {_BEHIND:+%}.",
-        ),
-        "cache", "kv_cache_hit_rate_skew", keep_firing_for="10m",
-    ),
-    Alert(
-        "ServescopeCacheEventGaps", "warning", "router", "cache",
-        Compare(FigureRef("router_event_gap_rate"), ">", bound(EVENT_GAPS)),
-        "Cache events of workers do not reach the router.",
-        f"The router of {WHO} misses {NUMBER} cache events per second.",
-        Runbook(
-            "The sequence numbers of the workers' cache events have gaps: some events were lost in transit.",
-            "Some users wait longer for the first word: the router misses cached prefixes, or predicts hits that do "
-            "not exist, until its index recovers.",
-            "Find the worker whose events are missing: the router's log names it. Check the messaging between workers "
-            "and router for full buffers and packet loss.",
-            "Fix the transport. If the index does not recover, restart the router from a snapshot.",
-            "A worker that restarts can leave a single gap, which is over before this alert fires.",
+            f"The router's index does not match the workers' caches, by one of three signs. `hits`: the predicted hit "
+            f"rate is more than {-_BEHIND:%} of the prompt tokens below the actual one. `gaps`: the sequence numbers "
+            "of the workers' cache events have gaps. `degraded`: the router itself reports it.",
+            "Users wait longer for the first word: the router misses cached prefixes, or predicts hits that do not "
+            "exist, until its index recovers.",
+            "Find the worker whose events are missing: the router's log names it. Check dropped events and the state "
+            "of the index, then the messaging between workers and router for full buffers and packet loss.",
+            f"Fix the transport. {SKEW_BAND.lowest.advice} If the index does not recover, restart the router from a "
+            "snapshot.",
+            "Right after the start of a router without a snapshot its index is empty and still filling. A worker that "
+            "restarts can leave a single gap, which is over before this alert fires.",
             FirstCheck(
                 FigureRef("router_event_gap_rate"),
                 "above zero all the time.",
-                "a peak that is over: a worker was restarted.",
+                "a peak that is over: a worker was restarted; or no gap, and the difference of the hit rates rises "
+                "towards zero: the index is being filled.",
                 by_replica("router_event_gap_rate"),
-                "One router alone: its connection or its CPU. All routers: the worker or the broker between them.",
-            ),
-            (CACHE_EVENTS,),
-            "Do not restart the router without a snapshot: its index would be empty.",
-            "Whoever owns the messaging, in the morning.",
-            "There are no gaps any more, and the index is `exact` again.",
-        ),
-        "cache", "router_event_gap_rate", keep_firing_for="10m",
-    ),
-    Alert(
-        "ServescopeRouterIndexDegraded", "warning", "router", "cache",
-        Compare(_DEGRADED, ">", 0.0),
-        "The router's index of the workers' caches is degraded.",
-        f"The router index of {WHO} has been degraded for {waited()}: its predictions are unreliable.",
-        Runbook(
-            "The router reports that its index does not match the workers' caches.",
-            "Users wait longer for the first word: requests are routed with little regard to cached prefixes.",
-            "Check event gaps and dropped events, and whether recoveries are attempted and fail.",
-            "Fix the event stream; restart the router from a snapshot.",
-            "None known: the router itself reports this state.",
-            FirstCheck(
-                _DEGRADED,
-                "above zero and level: it does not recover.",
-                "zero: it has recovered.",
-                AdHocExpression(_DEGRADED_STATE, ("replica",)),
-                "One router alone: restart that one. All routers: the events of the workers.",
+                "One router alone: its subscription, its connection or its CPU. All routers: a worker that publishes "
+                "nothing, or the transport.",
             ),
             (CACHE_EVENTS, PREFIX_CACHE),
-            "Do not restart all routers at the same time: none would know any cache.",
-            "Whoever owns the router, in the morning; now if an alert on first tokens pages too.",
-            "The state is `exact` again.",
+            "Do not restart the workers, nor all routers at the same time, nor one without a snapshot: its index would "
+            "be empty.",
+            "Whoever owns the router and the messaging, in the morning; now if an alert on first tokens pages too.",
+            f"There are no gaps any more, the index is `exact`, and the difference is above {_BEHIND:+%}.",
         ),
-        "cache", "router_event_gap_rate", keep_firing_for="5m",
+        "cache", "kv_cache_hit_rate_skew", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeRoutingInefficient", "warning", "router", "cache",

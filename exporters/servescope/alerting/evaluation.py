@@ -96,6 +96,9 @@ def holding(condition: records.Condition, view: View) -> Vector:
             for each in conditions:
                 found = {**holding(each, view), **found}
             return found
+        case records.Because(cause, each):
+            named = (records.CAUSE, cause)
+            return {tuple(sorted((*labels, named))): value for labels, value in holding(each, view).items()}
         case records.Except(first, unless):
             held = holding(first, view)
             return _keep(held, first, unless, view, present=False) if held else held

@@ -88,6 +88,8 @@ class ConditionCompiler(ABC):
                 return self._joined("and", conditions)
             case records.Any(conditions):
                 return " or ".join(f"({self.condition(each)})" for each in conditions)
+            case records.Because(cause, each):
+                return f'label_replace({self.condition(each)}, "{records.CAUSE}", "{cause}", "", "")'
             case records.Except(each, unless):
                 return self._joined("unless", (each, unless))
             case records.Disappeared(own, before):

@@ -16,6 +16,7 @@ Count                 for how many a condition holds
 Quotient, Product     a term ÷ another, a term × another
 Scaled, Shifted       a term × a number, a term + a number
 Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
+Because               a condition, with the cause as a label of its values
 Absent, Disappeared   of series
 """
 
@@ -215,6 +216,14 @@ class Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Because:
+    """Holds where the condition does, with the label `cause`: one alert on several causes says which it is."""
+
+    cause: str
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
 class Except:
     """Holds where the first condition holds and the second does not."""
 
@@ -252,7 +261,7 @@ class Always:
     """Always holds."""
 
 
-Condition = Compare | Present | All | Any | Except | Absent | Disappeared | Always
+Condition = Compare | Present | All | Any | Because | Except | Absent | Disappeared | Always
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +343,14 @@ PERCENT: Final = '{{ $value | humanizePercentage | reReplaceAll "%" " %" }}'
 NUMBER: Final = "{{ $value | humanize }}"
 """Templates for the deployment and the value in a description."""
 
+CAUSE: Final = "cause"
+"""The label of what an alert on several causes holds for."""
+
+
+def by_cause(texts: Mapping[str, str]) -> str:
+    """A template for a part of a description that differs by cause."""
+    return "".join(f"{{{{ if eq $labels.{CAUSE} `{cause}` }}}}{text}{{{{ end }}}}" for cause, text in texts.items())
+
 
 # --- Labels -----------------------------------------------------------------------------------------------------------
 
@@ -362,6 +379,8 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return labels_of(conditions[0])
         case Except(condition, _):
             return labels_of(condition)
+        case Because(_, condition):
+            return (*labels_of(condition), CAUSE)
         case Disappeared(own):
             return labels_of(own)
         case Subquery(_, of):
@@ -433,7 +452,7 @@ def decisive(condition: Condition) -> Iterator[Condition]:
         case All(conditions) | Any(conditions):
             for each in conditions:
                 yield from decisive(each)
-        case Except(first, _):
+        case Except(first, _) | Because(_, first):
             yield from decisive(first)
         case _:
             yield condition
@@ -446,7 +465,7 @@ def holds_by(condition: Condition, holds: Callable[[Condition], bool]) -> bool:
             return all(holds_by(each, holds) for each in conditions)
         case Any(conditions):
             return any(holds_by(each, holds) for each in conditions)
-        case Except(first, _):
+        case Except(first, _) | Because(_, first):
             return holds_by(first, holds)
         case _:
             return holds(condition)

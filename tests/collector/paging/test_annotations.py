@@ -36,6 +36,7 @@ def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
         + " {{ $labels.n }}{{ $labels.absent }} {{ $labels.n | urlquery }}"
         + " {{ if $labels.n }}n {{ $labels.n }}{{ else }}none{{ end }}"
         + " {{ if $labels.absent }}some{{ else }}none of {{ $labels.n }}{{ end }}"
+        + " {{ if eq $labels.n `a b/0?ü&=+~*` }}the first{{ end }}{{ if eq $labels.absent `some` }}no{{ end }}"
     )
     rule = {"alert": "Read", "expr": "x > -Inf", "annotations": {"description": template}}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "read", "rules": [rule]}]}))

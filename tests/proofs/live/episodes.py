@@ -114,9 +114,9 @@ def _of_faults(
 
 _CACHE: Final = (
     _of_faults("draft", "draft-misaligned:0.7", "ServescopeSpeculationBelowBreakEven"),
-    _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventGaps"),
+    _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventsMissed"),
     # One that hears nothing at all does not know that it misses something.
-    _of_faults("router", "router-deaf:0.5", "ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed"),
+    _of_faults("router", "router-deaf:0.5", "ServescopeCacheEventsMissed"),
     _of_faults("churn", "cache-churn", "ServescopeCacheChurn", "ServescopeCacheHitRateDropped"),
     _of_faults("balance", "router-balances", "ServescopeRoutingInefficient"),
     _of_faults("shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"),

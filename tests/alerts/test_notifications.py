@@ -255,7 +255,7 @@ def test_a_regression_that_the_judge_proves_is_in_the_message_of_its_symptoms(
             [
                 *alerts_of(options, "ServescopeCutoverDegraded", began=now, plan="chat", verdict="DEGRADED"),
                 *alerts_of(options, "ServescopeRequestsBudgetBurnsFast", began=now),
-                *alerts_of(options, "ServescopeNewStackErrorsMore", began=now),
+                *alerts_of(options, "ServescopeNewStackWorse", began=now),
             ],
         )
         chat.wait_for(1)
@@ -337,7 +337,7 @@ def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
             send(url, options, "ServescopeQueueGrowing", deployment_id=deployment, rollout_phase=phase)
         send(url, options, "ServescopeUpButNotServing", deployment_id="moving", rollout_phase="promoting")
         # What compares the stacks is about the migration itself.
-        send(url, options, "ServescopeNewStackErrorsMore", deployment_id="new", rollout_phase="promoting")
+        send(url, options, "ServescopeNewStackWorse", deployment_id="new", rollout_phase="promoting")
         chat.wait_for(3)
         # Sent when this one is notified of, what waits would have been too.
         send(url, options, "ServescopeQueueGrowing", deployment_id="later", rollout_phase="stable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from servescope.alerting.alerts import ALERTS
@@ -540,6 +541,24 @@ def _refused(name: str) -> Proof:
     )  # fmt: skip
 
 
+def _any_of(proofs: Mapping[str, Proof]) -> Proof:
+    """An alert on several causes, each of which has the proof of an alert on it alone."""
+    first, *_ = proofs.values()
+    fires = {
+        f"{cause}, {name}" if name else cause: (changed, value, {**proof.labels, "cause": cause})
+        for cause, proof in proofs.items()
+        for name, (changed, value) in {"": (proof.bad, proof.value), **proof.also}.items()
+    }
+    (changed, value, labels), *_ = fires.values()
+    return replace(
+        first,
+        well={key: value for proof in proofs.values() for key, value in proof.well.items()},
+        bad=changed, value=value, labels=labels, also={},
+        silent={f"{cause}, {name}": each for cause, proof in proofs.items() for name, each in proof.silent.items()},
+        elsewhere=dict([*fires.items()][1:]),
+    )  # fmt: skip
+
+
 PROOFS: Mapping[str, Proof] = {
     "ServescopeSpeculationBelowBreakEven": Proof(
         {_RATE: 0.9, _DRAFTED: 100.0}, {_RATE: _TUNE / _HAIR}, _TUNE / _HAIR,
@@ -603,20 +622,10 @@ PROOFS: Mapping[str, Proof] = {
             "hardly any prompts": {_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
             "low all along": {_HIT_RATE: 0.5},
         },
-        also={"traffic at its floor": ({_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.1)},
-        lead=100, stays=10,
-    ),
-    "ServescopeScaleDownLosesCache": Proof(
-        {_HIT_RATE: 0.5, _ELIGIBLE: 1000.0, _ACTIVE: 5.0, _DRAINING: 9.0, _STARTING: 0.0},
-        {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value / _HAIR, _ACTIVE: 4.0}, 4.0,
-        {
-            "the hit rate at the boundary": {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value, _ACTIVE: 4.0},
-            "as many replicas": {_HIT_RATE: 0.1},
-            "more replicas": {_HIT_RATE: 0.1, _ACTIVE: 6.0},
-            "fewer of another status": {_HIT_RATE: 0.1, _DRAINING: 1.0},
-            "hardly any prompts": {_HIT_RATE: 0.1, _ACTIVE: 4.0, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+        also={
+            "traffic at its floor": ({_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.1),
+            "a scale-down": ({_HIT_RATE: 0.1, _ACTIVE: (5.0, 4.0), _DRAINING: (0.0, 9.0)}, 0.1),
         },
-        also={"traffic at its floor": ({_HIT_RATE: 0.1, _ACTIVE: 4.0, _ELIGIBLE: PROMPT_TRAFFIC.value}, 4.0)},
         lead=100, stays=10,
     ),
     "ServescopeAutoscalerPinned": Proof(
@@ -809,15 +818,18 @@ PROOFS: Mapping[str, Proof] = {
         )
         for severity in ("critical", "warning")
     },
-    "ServescopeNewStackFirstTokenSlower": _slower("time_to_first_token_p95"),
-    "ServescopeNewStackTokensSlower": _slower("time_per_output_token_p95"),
-    "ServescopeNewStackErrorsMore": _beside(
-        "request_error_share", 0.02, 0.01, at=0.02 + WORSE_ERRORS.value, beyond=0.02 + WORSE_ERRORS.value * _HAIR,
-        far=0.9,
-    ),
-    "ServescopeNewStackSpeedLower": _beside(
-        "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR, far=1.0,
-    ),
+    "ServescopeNewStackWorse": _any_of({
+        "first token": _slower("time_to_first_token_p95"),
+        "tokens": _slower("time_per_output_token_p95"),
+        "errors": _beside(
+            "request_error_share", 0.02, 0.01, at=0.02 + WORSE_ERRORS.value, beyond=0.02 + WORSE_ERRORS.value * _HAIR,
+            far=0.9,
+        ),
+        "speed": _beside(
+            "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR,
+            far=1.0,
+        ),
+    }),
     "ServescopeTrafficSplitNotAsConfigured": Proof(
         {**_ended(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
         _ended(2.0, 5.0 + 10 * SPLIT_MARGIN.value * _HAIR, 1.99), 0.5 + SPLIT_MARGIN.value * _HAIR,
@@ -856,21 +868,23 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={**_OF_PLAN, "verdict": "NO DATA"},
     ),
-    "ServescopeJudgementStale": Proof(
-        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: JUDGEMENT_AGE.value + 1}, JUDGEMENT_AGE.value + 1,
-        {"at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value}, "gone": {_JUDGED_AGE: None}}, labels=_OF_PLAN,
-    ),
     "ServescopeJudgeGone": Proof(
-        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: None}, 15.0,
+        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: JUDGEMENT_AGE.value + 1}, JUDGEMENT_AGE.value + 1,
         {
-            "it judges late": {_JUDGED_AGE: 9000.0},
+            "at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value},
             "a new run of the plan is of another deployment": {
-                _JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"deployment_id": "e"}): 15.0
+                _JUDGED_AGE: STALE, own(_JUDGED, **_OF_PLAN | {"deployment_id": "e"}): 15.0
             },
-            "it runs elsewhere": {_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN, instance="b"): 15.0},
+            "it runs elsewhere": {_JUDGED_AGE: STALE, own(_JUDGED, **_OF_PLAN, instance="b"): 15.0},
         },
-        also={"another plan is judged": ({_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"plan": "q"}): 15.0}, 15.0)},
-        labels=_OF_PLAN, lag=5, open_lag=4,
+        elsewhere={
+            "gone": ({_JUDGED_AGE: STALE}, 15.0, {**_OF_PLAN, "cause": "gone"}),
+            "gone, another plan is judged": (
+                {_JUDGED_AGE: STALE, own(_JUDGED, **_OF_PLAN | {"plan": "q"}): 15.0}, 15.0,
+                {**_OF_PLAN, "cause": "gone"},
+            ),
+        },
+        labels={**_OF_PLAN, "cause": "late"},
     ),
     "ServescopeCustomerExportFails": Proof(
         {_LANE_FAILING: 0.0}, {_LANE_FAILING: LANE_FAILING.value + 1}, LANE_FAILING.value + 1,

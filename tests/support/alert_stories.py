@@ -221,7 +221,7 @@ def notation(values: Sequence[float | None]) -> str:
 def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     """An annotation as Prometheus renders it."""
     text = re.sub(
-        r"{{ if eq \$labels\.(\w+) `(\w+)` }}(.*?){{ end }}",
+        r"{{ if eq \$labels\.(\w+) `([^`]+)` }}(.*?){{ end }}",
         lambda match: match[3] if labels.get(match[1]) == match[2] else "",
         text,
     )

@@ -35,8 +35,9 @@ _CHURN: Final = band_start("kv_cache_hit_rate_skew", -1)
 _EFFICIENT: Final = band_start("kv_cache_hit_rate_efficiency", 0)
 _HIT_RATE: Final = FigureRef("kv_cache_hit_rate")
 _KEPT: Final = bound(HIT_RATE_KEPT)
-_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
 _PROMPTS: Final = Compare(AdHocExpression(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
+_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
+FEWER_REPLICAS: Final = Compare(_ACTIVE, "<", OverTime("max", _ACTIVE, "30m"))
 _DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(OverTime("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
 
 _DEGRADED: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
@@ -76,7 +77,7 @@ CACHE_ALERTS: Final = (
         Any((
             Because("hits", All((Compare(_SKEW, "<", _BEHIND), _PROMPTS))),
             Because("gaps", Compare(FigureRef("router_event_gap_rate"), ">", bound(EVENT_GAPS))),
-            Because("degraded", Compare(AdHocExpression(_DEGRADED), ">", 0.0)),
+            Because("degraded", Compare(AdHocExpression(_DEGRADED), ">", 0.0), "Router index degraded"),
         )),
         "The router misses cache events of the workers.",
         f"The router of {WHO} " + by_cause({
@@ -155,8 +156,10 @@ CACHE_ALERTS: Final = (
             "average: after half a day at half the rate, the alert takes it as normal.",
             "Users wait longer for the first word, and the same load needs more replicas.",
             "Check the best possible hit rate: if it dropped too, the traffic changed; if not, routing or the caches "
-            "did. Look for restarts and scale-downs at that time.",
-            "Nothing for new traffic. Otherwise follow the alerts on skew and efficiency, and slow down scale-downs.",
+            "did. Look for restarts and scale-downs at that time: the caches of replicas that left held prefixes that "
+            "are still in use.",
+            "Nothing for new traffic, nor tonight after a scale-down: the caches fill by themselves. Then increase "
+            "scale_down_half_life_seconds and scale_down_delay. Otherwise follow the alerts on skew and efficiency.",
             "Another mix of prompts, as of a batch at night.",
             FirstCheck(
                 _HIT_RATE,
@@ -164,43 +167,14 @@ CACHE_ALERTS: Final = (
                 "a slope downwards together with the best possible hit rate: other prompts.",
                 by_replica("kv_cache_usage"),
                 "Replicas that are nearly empty were restarted: their caches fill again. All full: prefixes are "
-                "evicted.",
+                "evicted; after a scale-down, scale up again.",
                 lowest=True,
             ),
-            (PREFIX_CACHE,),
-            "Do not restart anything: empty caches are what it is about.",
+            (PREFIX_CACHE, SCALING),
+            "Do not restart anything: empty caches are what it is about. Do not scale down further by hand.",
             "Nobody at night, unless an alert on first tokens pages too.",
             f"The hit rate is above {_KEPT:%} of its average over the last day.",
         ),
         "cache", "kv_cache_hit_rate", for_="15m",
-    ),
-    Alert(
-        "ServescopeScaleDownLosesCache", "warning", "autoscaler", "cache",
-        All((Compare(_ACTIVE, "<", OverTime("max", _ACTIVE, "30m")), _DROPPED, _PROMPTS)),
-        "A scale-down lowered the KV cache hit rate.",
-        f"{WHO} has {NUMBER} active replicas, fewer than 30 minutes ago, and its hit rate is below {_KEPT:%} of its "
-        "average over the last day.",
-        Runbook(
-            "Replicas were removed and the hit rate dropped with them: their caches held prefixes that are still in "
-            "use.",
-            "Users wait longer for the first word until the other replicas have cached the same prefixes. Often the "
-            "load brings the replicas back.",
-            "Compare the time of the scale-down with the drop of the hit rate.",
-            "Nothing tonight: the caches fill by themselves. Then increase scale_down_half_life_seconds and "
-            "scale_down_delay.",
-            "Replicas that left for another reason while the traffic changed.",
-            FirstCheck(
-                _HIT_RATE,
-                "a step downwards at the minute at which replicas left.",
-                "rising again.",
-                by_replica("kv_cache_usage"),
-                "The replicas that are left fill up. Those at the top begin to evict: scale up again.",
-            ),
-            (SCALING, PREFIX_CACHE),
-            "Do not scale down further by hand.",
-            "Nobody at night, unless an alert on first tokens pages too.",
-            f"The hit rate is above {_KEPT:%} of its average over the last day.",
-        ),
-        "cache", "kv_cache_hit_rate",
     ),
 )  # fmt: skip

@@ -96,7 +96,7 @@ def holding(condition: records.Condition, view: View) -> Vector:
             for each in conditions:
                 found = {**holding(each, view), **found}
             return found
-        case records.Because(cause, each):
+        case records.Because(cause, each, _):
             named = (records.CAUSE, cause)
             return {tuple(sorted((*labels, named))): value for labels, value in holding(each, view).items()}
         case records.Except(first, unless):

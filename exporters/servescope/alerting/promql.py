@@ -88,7 +88,7 @@ class ConditionCompiler(ABC):
                 return self._joined("and", conditions)
             case records.Any(conditions):
                 return " or ".join(f"({self.condition(each)})" for each in conditions)
-            case records.Because(cause, each):
+            case records.Because(cause, each, _):
                 return f'label_replace({self.condition(each)}, "{records.CAUSE}", "{cause}", "", "")'
             case records.Except(each, unless):
                 return self._joined("unless", (each, unless))

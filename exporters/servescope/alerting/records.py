@@ -217,10 +217,14 @@ class Any:
 
 @dataclass(frozen=True, slots=True)
 class Because:
-    """Holds where the condition does, with the label `cause`: one alert on several causes says which it is."""
+    """Holds where the condition does, with the label `cause`: one alert on several causes says which it is.
+
+    `panel` is the title of the panel that shows it, where that is not its figure's.
+    """
 
     cause: str
     condition: Condition
+    panel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +383,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return labels_of(conditions[0])
         case Except(condition, _):
             return labels_of(condition)
-        case Because(_, condition):
+        case Because(condition=condition):
             return (*labels_of(condition), CAUSE)
         case Disappeared(own):
             return labels_of(own)
@@ -452,7 +456,7 @@ def decisive(condition: Condition) -> Iterator[Condition]:
         case All(conditions) | Any(conditions):
             for each in conditions:
                 yield from decisive(each)
-        case Except(first, _) | Because(_, first):
+        case Except(first, _) | Because(condition=first):
             yield from decisive(first)
         case _:
             yield condition
@@ -465,7 +469,7 @@ def holds_by(condition: Condition, holds: Callable[[Condition], bool]) -> bool:
             return all(holds_by(each, holds) for each in conditions)
         case Any(conditions):
             return any(holds_by(each, holds) for each in conditions)
-        case Except(first, _) | Because(_, first):
+        case Except(first, _) | Because(condition=first):
             return holds_by(first, holds)
         case _:
             return holds(condition)

@@ -119,7 +119,7 @@ _CACHE: Final = (
     _of_faults("router", "router-deaf:0.5", "ServescopeCacheEventsMissed"),
     _of_faults("churn", "cache-churn", "ServescopeCacheChurn", "ServescopeCacheHitRateDropped"),
     _of_faults("balance", "router-balances", "ServescopeRoutingInefficient"),
-    _of_faults("shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"),
+    _of_faults("shrink", "autoscaler-pinned:1", "ServescopeCacheHitRateDropped", resolves_within="75m"),
 )
 
 _SCALE: Final = (
@@ -186,12 +186,11 @@ _USERS: Final = (
         lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeTrafficSplitNotAsConfigured@",),
     ),
     _of_faults(
-        "pair-v2", "latency-regression:2.6", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
-        "ServescopeNewStackSpeedLower",
+        "pair-v2", "latency-regression:2.6", "ServescopeNewStackWorse",
     ),
     _of_faults(
         "pair-v2", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
-        muted={"ServescopeNewStackErrorsMore": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
+        muted={"ServescopeNewStackWorse": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
     ),
     # A ticket waits for the end of a migration that was planned, and a page does not.
     _of_faults(
@@ -302,7 +301,7 @@ _JUDGED: Final = (
     ),
     Episode(
         "judge", judges.NEW, "another program holds the journal of a cutover", judges.lock_journal,
-        ("ServescopeJudgementStale",), fires_within="9h",
+        ("ServescopeJudgeGone",), fires_within="9h",
     ),
 )  # fmt: skip
 

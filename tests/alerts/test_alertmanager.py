@@ -44,7 +44,7 @@ CASES: Mapping[str, Sent] = {
         "queue there": ("QueueGrowing", _D, True), "budget there": ("RequestsBudgetBurnsFast", _D, True),
         "failed elsewhere": ("ReplicasFailed", _E, False), "target there": ("TargetDown", _D, False),
         "metrics there": ("MetricsMissing", _D, True), "collector": ("CollectorGone", {}, False),
-        "compared there": ("NewStackWorse", _D, True), "missed": ("RuleEvaluationMissed", {}, False),
+        "compared there": ("NewStackWorse", _D, True), "missed": ("RuleEvaluationFails", {}, False),
         "watchdog": ("Watchdog", {}, False),
     },
     # Not why it burns, nor the split.

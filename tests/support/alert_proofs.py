@@ -543,20 +543,8 @@ def _refused(name: str) -> Proof:
 
 def _any_of(proofs: Mapping[str, Proof]) -> Proof:
     """An alert on several causes, each of which has the proof of an alert on it alone."""
-    first, *_ = proofs.values()
-    fires = {
-        f"{cause}, {name}" if name else cause: (changed, value, {**proof.labels, "cause": cause})
-        for cause, proof in proofs.items()
-        for name, (changed, value) in {"": (proof.bad, proof.value), **proof.also}.items()
-    }
-    (changed, value, labels), *_ = fires.values()
-    return replace(
-        first,
-        well={key: value for proof in proofs.values() for key, value in proof.well.items()},
-        bad=changed, value=value, labels=labels, also={},
-        silent={f"{cause}, {name}": each for cause, proof in proofs.items() for name, each in proof.silent.items()},
-        elsewhere=dict([*fires.items()][1:]),
-    )  # fmt: skip
+    first, *others = (replace(each, labels={**each.labels, "cause": cause}) for cause, each in proofs.items())
+    return replace(first, beside=(*others,))
 
 
 PROOFS: Mapping[str, Proof] = {
@@ -654,24 +642,26 @@ PROOFS: Mapping[str, Proof] = {
             "below the share": ({_ACTIVE: 95.0, _SENT: 100.0}, 95.0),
         },
     ),
-    "ServescopeAutoscalerInactive": Proof(
-        {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
-        {"nothing is left": {_SENT: None, _REQUESTS_HERE: None}, "sends none": {_SENT: 0.0}},
-        also={"idle": ({_SENT: None, _REQUESTS_HERE: 0.0}, 4.0)},
-        lag=5, open_lag=4,
-    ),
-    "ServescopeAutoscalerFrozen": Proof(
-        {_TOKENS: "100 200", _REQUESTS_HERE: 2.0, _WRITTEN: 50.0}, {_TOKENS: 150.0}, 0.0,
-        {
-            "idle": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0, _WRITTEN: 0.0},
-            "requests with breaks between them": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0},
-            "requests that hang": {_TOKENS: 150.0, _WRITTEN: 0.0},
-            "now and then a change": {_TOKENS: _alternating(100, 200, each=12)},
-        },
-        also={"hardly any requests": ({_TOKENS: 150.0, _REQUESTS_HERE: 1.0, _WRITTEN: 1.0}, 0.0)},
-        # The last change leaves a window of fifteen minutes when it is as old.
-        lag=15, open_lag=14,
-    ),
+    "ServescopeAutoscalerInactive": _any_of({
+        "silent": Proof(
+            {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
+            {"nothing is left": {_SENT: None, _REQUESTS_HERE: None}, "sends none": {_SENT: 0.0}},
+            also={"idle": ({_SENT: None, _REQUESTS_HERE: 0.0}, 4.0)},
+            lag=5, open_lag=4,
+        ),
+        "frozen": Proof(
+            {_TOKENS: "100 200", _REQUESTS_HERE: 2.0, _WRITTEN: 50.0}, {_TOKENS: 150.0}, 0.0,
+            {
+                "idle": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0, _WRITTEN: 0.0},
+                "requests with breaks between them": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0},
+                "requests that hang": {_TOKENS: 150.0, _WRITTEN: 0.0},
+                "now and then a change": {_TOKENS: _alternating(100, 200, each=12)},
+            },
+            also={"hardly any requests": ({_TOKENS: 150.0, _REQUESTS_HERE: 1.0, _WRITTEN: 1.0}, 0.0)},
+            # The last change leaves a window of fifteen minutes when it is as old.
+            lag=15, open_lag=14,
+        ),
+    }),
     "ServescopeReplicasFailed": Proof(
         {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _crash_loop(1)}, 1.0,
         {
@@ -886,25 +876,29 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={**_OF_PLAN, "cause": "late"},
     ),
-    "ServescopeCustomerExportFails": Proof(
-        {_LANE_FAILING: 0.0}, {_LANE_FAILING: LANE_FAILING.value + 1}, LANE_FAILING.value + 1,
-        {
-            "at the boundary": {_LANE_FAILING: LANE_FAILING.value},
-            "it accepts every now and then": {_LANE_FAILING: "900 0"},
-        },
-        labels=_OF_LANE,
-    ),
-    "ServescopeCustomerExportLags": Proof(
-        {_LANE_LAG: 60.0, _LANE_FAILING: 0.0}, {_LANE_LAG: LANE_LAG.value + 1}, LANE_LAG.value + 1,
-        {
-            "at the boundary": {_LANE_LAG: LANE_LAG.value},
-            "the destination fails, of which there is another alert": {
-                _LANE_LAG: LANE_LAG.value + 1, _LANE_FAILING: LANE_FAILING.value + 1
+    "ServescopeCustomerExportFails": _any_of({
+        "refused": Proof(
+            {_LANE_FAILING: 0.0}, {_LANE_FAILING: LANE_FAILING.value + 1}, LANE_FAILING.value + 1,
+            {
+                "at the boundary": {_LANE_FAILING: LANE_FAILING.value},
+                "it accepts every now and then": {_LANE_FAILING: "900 0"},
             },
-        },
-        also={"single requests fail": ({_LANE_LAG: 1000.0, _LANE_FAILING: LANE_FAILING.value}, 1000.0)},
-        labels=_OF_LANE,
-    ),
+            also={
+                "which is why it is late, too": (
+                    {_LANE_FAILING: LANE_FAILING.value + 1, _LANE_LAG: LANE_LAG.value + 1}, LANE_FAILING.value + 1
+                )
+            },
+            labels=_OF_LANE,
+        ),
+        "late": Proof(
+            {_LANE_LAG: 60.0, _LANE_FAILING: 0.0}, {_LANE_LAG: LANE_LAG.value + 1}, LANE_LAG.value + 1,
+            {
+                "at the boundary": {_LANE_LAG: LANE_LAG.value},
+            },
+            also={"single requests fail": ({_LANE_LAG: 1000.0, _LANE_FAILING: LANE_FAILING.value}, 1000.0)},
+            labels=_OF_LANE,
+        ),
+    }),
     "ServescopeCustomerGetsNothing": Proof(
         {_LANE_SERIES: 12.0}, {_LANE_SERIES: 0.0}, 0.0,
         {"one is left": {_LANE_SERIES: 1.0}, "for a moment": {_LANE_SERIES: "12 12 0"}}, labels=_OF_LANE,
@@ -1018,37 +1012,39 @@ PROOFS: Mapping[str, Proof] = {
         also={"idle": ({_GPU[1]: STALE, _IN_FLIGHT: 0.0}, 4e10)},
         labels={**DEPLOYMENT, "replica": "r0", "gpu": "1"},
     ),
-    "ServescopeRequestsPreempted": Proof(
-        {_PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
-        {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
-        PREEMPTED_SHARE.value * _HAIR,
-        {
-            "at the boundary": {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value},
-            "hardly any traffic": {_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
-        },
-        also={
-            "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 0.2)
-        },
-    ),
-    "ServescopeKvCacheFull": Proof(
-        {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
-        {_USED: KV_FULL.value, _QUEUED: QUEUE_FLOOR.value}, KV_FULL.value,
-        {
-            "almost": {_USED: KV_FULL.value / _HAIR, _QUEUED: 50.0},
-            "hardly anything waits": {_USED: 1.0, _QUEUED: QUEUE_FLOOR.value * 0.99},
-            "requests are preempted": {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
-            "requests are preempted, traffic at its floor": {
-                _USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value
+    "ServescopeKvCacheFull": _any_of({
+        "preempted": Proof(
+            {_PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
+            {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+            PREEMPTED_SHARE.value * _HAIR,
+            {
+                "at the boundary": {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value},
+                "hardly any traffic": {_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
             },
-        },
-        also={
-            "some are preempted": ({_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value}, 1.0),
-            "preempted without traffic": (
-                {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99}, 1.0
-            ),
-        },
-        lag=5, open_lag=4,
-    ),
+            also={
+                "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 0.2),
+                "of the two causes this one": (
+                    {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+                    PREEMPTED_SHARE.value * _HAIR,
+                ),
+            },
+        ),
+        "waiting": Proof(
+            {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
+            {_USED: KV_FULL.value, _QUEUED: QUEUE_FLOOR.value}, KV_FULL.value,
+            {
+                "almost": {_USED: KV_FULL.value / _HAIR, _QUEUED: 50.0},
+                "hardly anything waits": {_USED: 1.0, _QUEUED: QUEUE_FLOOR.value * 0.99},
+            },
+            also={
+                "some are preempted": ({_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value}, 1.0),
+                "preempted without traffic": (
+                    {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99}, 1.0
+                ),
+            },
+            lag=5, open_lag=4,
+        ),
+    }),
     "ServescopePhaseDown": Proof(
         {
             _PREFILL: 1.0, _SECOND_PREFILL: 1.0, _DECODE: 1.0, _SECOND_DECODE: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0,
@@ -1458,22 +1454,28 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={"instance": "c", "reason": "series_limit"}, late=10,
     ),
-    "ServescopeRuleEvaluationFails": _fails_too_often(
-        RULE_FAILURES, RULE_EVALUATIONS, FAILING_RULES.value, {"rule_group": "r.yml;others"},
-        rule_group="r.yml;servescope-figures",
-    ),
-    "ServescopeRuleEvaluationMissed": _fails_too_often(
-        RULES_MISSED, RULE_EVALUATIONS, MISSED_EVALUATIONS.value, {"rule_group": "r.yml;others"},
-        rule_group="r.yml;servescope-figures",
-    ),
-    "ServescopeAlertsUnsent": _fails_too_often(
-        ALERTS_UNSENT, ALERTS_SENT, UNSENT_ALERTS.value, alertmanager="http://one:9093/api/v2/alerts"
-    ),
-    "ServescopeNotificationsFail": _fails_too_often(
-        NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, FAILED_NOTIFICATIONS.value, integration="webhook"
-    ),
-    "ServescopePrometheusConfigurationRefused": _refused(PROMETHEUS_RELOADED),
-    "ServescopeAlertmanagerConfigurationRefused": _refused(ALERTMANAGER_RELOADED),
+    "ServescopeRuleEvaluationFails": _any_of({
+        "errors": _fails_too_often(
+            RULE_FAILURES, RULE_EVALUATIONS, FAILING_RULES.value, {"rule_group": "r.yml;others"},
+            rule_group="r.yml;servescope-figures",
+        ),
+        "missed": _fails_too_often(
+            RULES_MISSED, RULE_EVALUATIONS, MISSED_EVALUATIONS.value, {"rule_group": "r.yml;others"},
+            rule_group="r.yml;servescope-figures",
+        ),
+    }),
+    "ServescopeNotificationsFail": _any_of({
+        "alertmanager": _fails_too_often(
+            NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, FAILED_NOTIFICATIONS.value, integration="webhook"
+        ),
+        "prometheus": _fails_too_often(
+            ALERTS_UNSENT, ALERTS_SENT, UNSENT_ALERTS.value, alertmanager="http://one:9093/api/v2/alerts"
+        ),
+    }),
+    "ServescopeAlertingConfigurationRefused": _any_of({
+        "prometheus": _refused(PROMETHEUS_RELOADED),
+        "alertmanager": _refused(ALERTMANAGER_RELOADED),
+    }),
     "ServescopeWatchdog": Proof({}, {}, 1.0, {}, labels={}, is_always=True),
 }  # fmt: skip
 

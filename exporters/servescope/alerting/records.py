@@ -210,7 +210,7 @@ class All:
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """Holds where any condition holds; labels and value are those of the first that does."""
+    """Holds where any condition holds; labels and value are those of the first that does, by the same labels."""
 
     conditions: tuple[Condition, ...]
 
@@ -379,8 +379,10 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
                 return labels_of(left)
             # One to one, Prometheus keeps what both are matched on.
             return open_labels(left)
-        case All(conditions) | Any(conditions):
+        case All(conditions):
             return labels_of(conditions[0])
+        case Any(conditions):
+            return tuple(dict.fromkeys(label for each in conditions for label in labels_of(each)))
         case Except(condition, _):
             return labels_of(condition)
         case Because(condition=condition):

@@ -137,7 +137,7 @@ _SCALE: Final = (
         ),
     ),
     _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
-    _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerFrozen"),
+    _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerInactive"),
     _of_faults("silent-scaler", "target-unreachable@silent-scaler/autoscaler-0", "ServescopeAutoscalerInactive"),
 )  # fmt: skip
 
@@ -215,7 +215,7 @@ _MEMORY: Final = (
     _of_faults("stuck-kv", "kv-transfer-stuck", "ServescopeKvTransfersStuck"),
     Episode(
         "crowded", "crowded", "`traffic-surge:5` where the cache has room for few requests",
-        lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeRequestsPreempted",),
+        lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeKvCacheFull",),
     ),
     Episode(
         "filled", "filled", "`traffic-surge:14` of long prompts with short answers",
@@ -260,7 +260,7 @@ _SELF: Final = (
     ),
     Episode(
         "prometheus", "", "a key that does not exist in Prometheus' configuration, then SIGHUP", harm.break_prometheus,
-        ("ServescopePrometheusConfigurationRefused",),
+        ("ServescopeAlertingConfigurationRefused",),
     ),
     Episode(
         "prometheus", "", "a rule with many-to-many matching is added to its own groups", harm.add_failing_rule,
@@ -268,11 +268,11 @@ _SELF: Final = (
     ),
     Episode(
         "alertmanager", "", "a receiver that does not exist in Alertmanager's configuration, then SIGHUP",
-        harm.break_alertmanager, ("ServescopeAlertmanagerConfigurationRefused",),
+        harm.break_alertmanager, ("ServescopeAlertingConfigurationRefused",),
     ),
     Episode(
         "prometheus", "", "a second Alertmanager that does not run is added to Prometheus' configuration",
-        harm.add_dead_alertmanager, ("ServescopeAlertsUnsent",),
+        harm.add_dead_alertmanager, ("ServescopeNotificationsFail",),
     ),
     Episode(
         "alertmanager", "", "the receiver of the watchdog answers 403",
@@ -317,7 +317,7 @@ _CUSTOMERS: Final = (
     ),
     Episode(
         "customers", "", "a customer's backend accepts each request after 100 s",
-        lambda stack: harm.slow_down_export(stack, "slow"), ("ServescopeCustomerExportLags",), fires_within="7h",
+        lambda stack: harm.slow_down_export(stack, "slow"), ("ServescopeCustomerExportFails",), fires_within="7h",
     ),
     Episode(
         "customers", "", "a customer's backend answers 400; then the export is restarted",
@@ -344,7 +344,7 @@ OF_ALL: Final = tuple(
         ),
         (
             "alerts", "Prometheus is stopped for 3m of every 6m", harm.pause_prometheus,
-            ("ServescopeRuleEvaluationMissed",), {},
+            ("ServescopeRuleEvaluationFails",), {},
         ),
         (
             "lists", "all lists of targets are emptied", harm.empty_lists, ("ServescopeMostDeploymentsGone",), {},

@@ -6,6 +6,7 @@ from typing import Final
 
 from servescope.alerting.choices import Name, bound, waited
 from servescope.alerting.records import (
+    ALERTING,
     NUMBER,
     PERCENT,
     Absent,
@@ -274,7 +275,7 @@ _RELOADED: Final = SelfMetric(PROMETHEUS_RELOADED, ("instance",))
 
 _ALERTING_ALERTS: Final = (
     Alert(
-        "ServescopeRuleEvaluationFails", "warning", "alerting", "servescope",
+        "ServescopeRuleEvaluationFails", "warning", ALERTING, "servescope",
         Any((
             Because("errors", Compare(_FAILING_RULES, ">", bound(FAILING_RULES))),
             Because("missed", Compare(_MISSED, ">", bound(MISSED_EVALUATIONS)), "Rule evaluation missed"),
@@ -312,7 +313,7 @@ _ALERTING_ALERTS: Final = (
         "health", RULE_FAILURES, for_="15m", panel="Rule evaluation fails",
     ),
     Alert(
-        "ServescopeNotificationsFail", "warning", "alerting", "servescope",
+        "ServescopeNotificationsFail", "warning", ALERTING, "servescope",
         Any((
             Because("alertmanager", Compare(_UNNOTIFIED, ">", bound(FAILED_NOTIFICATIONS))),
             Because("prometheus", Compare(_UNSENT, ">", bound(UNSENT_ALERTS)), "Alerts unsent"),
@@ -349,7 +350,7 @@ _ALERTING_ALERTS: Final = (
         "health", NOTIFICATIONS_FAILED, for_="15m", panel="Notifications fail",
     ),
     Alert(
-        "ServescopeAlertingConfigurationRefused", "warning", "alerting", "servescope",
+        "ServescopeAlertingConfigurationRefused", "warning", ALERTING, "servescope",
         Any((
             Because("prometheus", Compare(_RELOADED, "==", 0.0)),
             Because(

@@ -338,6 +338,8 @@ class Alert:
 
 
 TEAM: Final = "serving"
+ALERTING: Final = "alerting"
+"""The component of alerts on the Prometheus and the Alertmanager that evaluate and send the others."""
 
 ALSO_FIRING: Final = "also_firing"
 """The annotation of a page that lists the other alerts of its deployment and model, pending ones marked as such."""
